@@ -160,7 +160,7 @@ fn fill(path: &Path, items: u64) {
     cache.close();
 }
 
-/// Overwrites items until it is told to end, or killed.
+/// Overwrites items until it gets the order to end, or is killed.
 fn hold(path: &Path) {
     let cache = open(path, 64 << 20);
     let mut session = cache.session().expect("a session");

@@ -22,7 +22,7 @@ const VALUE_LEN: usize = 128;
 const SMALL: u64 = 10_000;
 const LARGE: u64 = 10_000_000;
 const SEED: u64 = 42;
-/// Where this benchmark runs: interrupts and everybody else's default are on CPU 0.
+/// Where this benchmark runs: interrupts and the default of all other programs are on CPU 0.
 const CPU: usize = 1;
 
 fn main() {

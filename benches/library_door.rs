@@ -41,7 +41,7 @@ fn main() -> io::Result<()> {
     let lean = compile(folder.path(), "lean", &["-DLEAN"], &built)?;
     let plain = compile(folder.path(), "libmemcached", &[], &built)?;
     let cpus = machine::allowed_cpus()?;
-    // Interrupts and everybody else's default are on the first.
+    // Interrupts and the default of all other programs are on the first.
     let own = cpus[cpus.len() - 1];
     let other = (cpus[0] != own).then_some(cpus[0]);
     say(machine::describe());

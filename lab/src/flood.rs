@@ -115,7 +115,7 @@ impl Flood {
                 // No room at this end: it was not sent, and stays due.
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
                 Err(e) => {
-                    all[phase].wrong.tell(|| format!("sending: {e}"));
+                    all[phase].wrong.describe(|| format!("sending: {e}"));
                     all[phase].wrong.errors += 1;
                 }
             }
@@ -139,7 +139,7 @@ impl Flood {
                 Err(e) => {
                     if let Some(ran) = all.last_mut() {
                         ran.wrong.connections += 1;
-                        ran.wrong.tell(|| format!("receiving: {e}"));
+                        ran.wrong.describe(|| format!("receiving: {e}"));
                     }
                     return;
                 }
@@ -165,7 +165,7 @@ impl Flood {
             if !is_answer(payload, &self.key, |value| self.load.items.is_value(item, value)) {
                 ran.wrong.values += 1;
                 ran.wrong
-                    .tell(|| format!("the answer is {}", payload[..payload.len().min(80)].escape_ascii()));
+                    .describe(|| format!("the answer is {}", payload[..payload.len().min(80)].escape_ascii()));
             }
         }
     }

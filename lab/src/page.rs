@@ -2,11 +2,10 @@
 
 use crate::table::{PaperRow, PaperTable, sides};
 use keyway_bench::html::Section;
-use keyway_bench::html::chart::number;
-use keyway_bench::html::ratios::{self, Bar, Row};
-use keyway_bench::html::tables::value;
+use keyway_bench::html::bars::{self, Bar, Chart, Row, Scale, number};
 use keyway_bench::medians::Spread;
 use keyway_bench::report::Better;
+use keyway_bench::table::Entry;
 use maud::{Markup, html};
 
 /// All tables, if there are any.
@@ -29,7 +28,7 @@ fn markup(table: &PaperTable) -> Markup {
             h3 { (table.title) " " code { (table.preset) } }
             p.note { (table.source) }
             @if !rows.is_empty() {
-                (ratios::markup("paper", &of_whom(table), &rows))
+                (chart(of_whom(table), rows).markup())
             }
             (figures(table))
             @for (ours, theirs) in sides(&table.rows) {
@@ -40,6 +39,17 @@ fn markup(table: &PaperTable) -> Markup {
                 ul.note { @for differs in &table.differs { li { (differs) } } }
             }
         }
+    }
+}
+
+fn chart(name: String, rows: Vec<Row>) -> Chart {
+    Chart {
+        kind: "paper",
+        title: String::new(),
+        note: String::new(),
+        name,
+        scale: Scale::Ratio,
+        rows,
     }
 }
 
@@ -55,13 +65,13 @@ fn of_whom(table: &PaperTable) -> String {
 }
 
 fn bars(row: &PaperRow) -> Option<Row> {
-    let bar = |class, whose, of: Spread| {
+    let bar = |class: &str, whose: &str, of: Spread| {
         let spread = of.low.zip(of.high).filter(|(low, high)| low < high);
-        of.median.map(|ratio| Bar {
-            class,
-            ratio,
+        of.median.map(|value| Bar {
+            class: class.to_owned(),
+            value,
             spread,
-            whose,
+            whose: whose.to_owned(),
         })
     };
     let bars: Vec<Bar> = [
@@ -96,8 +106,8 @@ fn figures(table: &PaperTable) -> Markup {
             } }
             tbody { @for row in &table.rows { tr {
                 th scope="row" { (row.name) @if !row.unit.is_empty() { ", " (row.unit) } }
-                td { (value(row.sides.of_peer(), row.digits)) }
-                td { (value(row.sides.of_keyway(), row.digits)) }
+                td { (Entry::of(row.sides.of_peer(), row.digits).markup()) }
+                td { (Entry::of(row.sides.of_keyway(), row.digits).markup()) }
                 td { (ratio(row.sides.of_ratio())) }
                 @if theirs {
                     td { (plain(row.paper_peer)) }
@@ -116,5 +126,5 @@ fn plain(value: Option<f64>) -> String {
 }
 
 fn ratio(spread: Spread) -> Markup {
-    value(spread, ratios::digits(spread.median.unwrap_or(1.0)))
+    Entry::of(spread, bars::digits(spread.median.unwrap_or(1.0))).markup()
 }

@@ -107,7 +107,7 @@ impl PipelinedUdp {
             {
                 self.ran.wrong.connections += 1;
                 self.ran.wrong.lost += self.asked.len() as u64;
-                self.ran.wrong.tell(|| format!("datagrams: {error}"));
+                self.ran.wrong.describe(|| format!("datagrams: {error}"));
                 break;
             }
             now = Instant::now();
@@ -118,7 +118,7 @@ impl PipelinedUdp {
             if now.saturating_duration_since(heard) > self.silence_max {
                 let silence_max = self.silence_max;
                 self.ran.wrong.connections += 1;
-                self.ran.wrong.tell(|| format!("no answer for {silence_max:?}"));
+                self.ran.wrong.describe(|| format!("no answer for {silence_max:?}"));
                 break;
             }
         }
@@ -256,7 +256,7 @@ impl PipelinedUdp {
             self.ran.wrong.values += 1;
             self.ran
                 .wrong
-                .tell(|| format!("the answer is {}", payload[..payload.len().min(80)].escape_ascii()));
+                .describe(|| format!("the answer is {}", payload[..payload.len().min(80)].escape_ascii()));
         }
     }
 
@@ -373,7 +373,7 @@ mod tests {
                 vec![hit(request)]
             }
         });
-        assert!(!ran.wrong.any(), "{:?}", ran.wrong.told);
+        assert!(!ran.wrong.any(), "{:?}", ran.wrong.described);
         assert_eq!((ran.dropped, ran.operations), (0, ran.hits + ran.misses));
         assert!(ran.hits > 3 * ran.misses && ran.misses > 0, "{} {}", ran.hits, ran.misses);
         assert_eq!(most, DEPTH);
@@ -398,7 +398,7 @@ mod tests {
         let (ran, _) = run(Duration::from_millis(100), |request, number| {
             if number == 3 { Vec::new() } else { vec![hit(request)] }
         });
-        assert!(!ran.wrong.any(), "{:?}", ran.wrong.told);
+        assert!(!ran.wrong.any(), "{:?}", ran.wrong.described);
         assert_eq!(ran.dropped, 1);
         // A histogram's values are exact to three digits.
         assert!(ran.reads.longer_than(DROPPED_AFTER - Duration::from_millis(5)) >= 1);

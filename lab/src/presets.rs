@@ -386,7 +386,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn names_are_unique_and_an_unknown_one_is_told_the_known() {
+    fn names_are_unique_and_an_error_lists_the_known_ones() {
         let names: HashSet<_> = PRESETS.iter().map(|preset| preset.name).collect();
         assert_eq!(names.len(), PRESETS.len());
         assert_eq!(find("hodor-fig5").unwrap().name, "hodor-fig5");

@@ -5,7 +5,8 @@
 //! is left of the difference when each machine is compared with itself. A ratio is always that of the new system to its peer.
 
 use keyway_bench::medians::{Sides, Spread, finite};
-use keyway_bench::report::{Better, columns, spread};
+use keyway_bench::report::Better;
+use keyway_bench::table::{Entry, columns};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -193,8 +194,8 @@ fn here(row: &PaperRow) -> [String; 4] {
     };
     [
         format!("{}{unit}", row.name),
-        spread(row.sides.of_peer(), row.digits),
-        spread(row.sides.of_keyway(), row.digits),
+        Entry::of(row.sides.of_peer(), row.digits).text(),
+        Entry::of(row.sides.of_keyway(), row.digits).text(),
         significant(row.sides.ratio),
     ]
 }

@@ -30,7 +30,12 @@ pub struct Context<'a> {
     log: Option<PathBuf>,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// Of the workspace at `root`, with this target directory and all output on the terminal.
+    pub fn new(root: &'a Path, target: PathBuf) -> Self {
+        Self { root, target, log: None }
+    }
+
     /// A command that runs in the workspace's root.
     pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
@@ -63,7 +68,10 @@ impl Context<'_> {
         let shown = show(&command);
         println!("   $ {shown}");
         let _ = std::io::stdout().flush();
-        match command.stdin(Stdio::null()).spawn().and_then(|mut child: Child| child.wait()) {
+        let began = Instant::now();
+        let status = command.stdin(Stdio::null()).spawn().and_then(|mut child: Child| child.wait());
+        println!("   {:.1} s: {shown}", began.elapsed().as_secs_f64());
+        match status {
             Ok(status) if status.success() => Outcome::Passed,
             Ok(status) => Outcome::Failed(format!("{shown}: {status}")),
             Err(e) => Outcome::Failed(format!("{shown}: {e}")),
@@ -107,12 +115,7 @@ impl Context<'_> {
 
 /// Runs one command outside the checks, with its output on the terminal.
 pub fn alone(root: &Path, work: impl Fn(&Context<'_>) -> Outcome) -> ExitCode {
-    let context = Context {
-        root,
-        target: target(root),
-        log: None,
-    };
-    match work(&context) {
+    match work(&Context::new(root, target(root))) {
         Outcome::Passed => ExitCode::SUCCESS,
         Outcome::Failed(why) | Outcome::Skipped(why) => {
             println!("{why}");
@@ -157,14 +160,7 @@ pub fn gate(chosen: &[&'static Stage], root: &Path) -> ExitCode {
         for stage in chosen.iter().filter(|stage| !stage.beside || chosen.len() == 1) {
             println!("{} == {}: {}", stamp(started), stage.name, stage.catches);
             let began = Instant::now();
-            let outcome = judge(
-                (stage.run)(&Context {
-                    root,
-                    target: target.clone(),
-                    log: None,
-                }),
-                require_all,
-            );
+            let outcome = judge((stage.run)(&Context::new(root, target.clone())), require_all);
             announce(started, stage.name, &outcome, began.elapsed());
             rows.push((stage.name, outcome, began.elapsed()));
         }

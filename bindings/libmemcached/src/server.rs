@@ -109,7 +109,7 @@ impl Instance {
     }
 
     /// The program asks for the server's version.
-    pub(crate) fn tell_version(&mut self) {
+    pub(crate) fn fill_in_version(&mut self) {
         let [major, minor, micro] = self.told;
         self.version = [major, micro, minor];
     }

@@ -167,7 +167,7 @@ fn told(stat: &memcached_stat_st, name: &[u8]) -> Option<String> {
 /// Gets the versions of a handle's servers.
 fn versions(handle: &mut Handle) {
     for server in &mut handle.servers {
-        server.tell_version();
+        server.fill_in_version();
     }
 }
 
@@ -237,7 +237,7 @@ handle_functions! {
     fn memcached_stat_execute(st: *mut memcached_st, args: *const c_char, callback: Option<StatFn>, context: *mut c_void)
         -> c_int = rc::INVALID_ARGUMENTS; {
         match handle::enter(st) {
-            Way::Here(_) => Some(tell_all(st, &text(args), callback, context)),
+            Way::Here(_) => Some(call_for_rows_of_all(st, &text(args), callback, context)),
             Way::Away => None,
             Way::Stuck(code) => Some(code),
         }
@@ -300,14 +300,14 @@ handle_functions! {
 /// # Safety
 ///
 /// The handle is ours, and has been entered.
-unsafe fn tell_all(st: *mut memcached_st, args: &str, callback: Option<StatFn>, context: *mut c_void) -> c_int {
+unsafe fn call_for_rows_of_all(st: *mut memcached_st, args: &str, callback: Option<StatFn>, context: *mut c_void) -> c_int {
     // SAFETY: guaranteed by the caller.
     versions(unsafe { handle::of(st) });
     let (mut code, mut position) = (rc::SUCCESS, 0);
     while let Some(handle) = handle::ours(st).filter(|handle| position < handle.servers.len()) {
         match rows(handle, position, args) {
             // SAFETY: guaranteed by the caller.
-            Ok(rows) => unsafe { tell(st, position, &rows, callback, context) },
+            Ok(rows) => unsafe { call_for_rows(st, position, &rows, callback, context) },
             Err(_) => code = rc::SOME_ERRORS,
         }
         position += 1;
@@ -318,7 +318,7 @@ unsafe fn tell_all(st: *mut memcached_st, args: &str, callback: Option<StatFn>, 
 /// # Safety
 ///
 /// The handle is ours.
-unsafe fn tell(
+unsafe fn call_for_rows(
     st: *mut memcached_st,
     position: usize,
     rows: &[(String, String)],

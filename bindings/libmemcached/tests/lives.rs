@@ -1,5 +1,5 @@
 //! Servers and programs that end, are replaced, or are something else than they seem: enemy, a program that stays on a region that
-//! nobody has any more, one that loses what it had, or one whose handle goes where it should not.
+//! no process has any more, one that loses what it had, or one whose handle goes where it should not.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A program with one handle that does what it is told.
+/// A program with one handle that follows orders.
 struct Talk {
     child: Child,
     input: ChildStdin,
@@ -151,7 +151,7 @@ fn a_program_goes_on_through_the_death_of_its_server_and_follows_it_to_another_r
 }
 
 #[test]
-fn who_comes_before_the_server_is_told_so_and_gets_the_region_later() {
+fn a_program_that_starts_before_the_server_gets_an_error_and_later_the_region() {
     let dropin = Dropin::new();
     let Some(program) = dropin.compile("a server that comes late", "talk.c") else {
         return;
@@ -320,7 +320,7 @@ fn what_only_a_network_has_is_refused_when_asked_to() {
 }
 
 #[test]
-fn programs_that_are_killed_in_the_middle_hurt_nobody() {
+fn programs_that_are_killed_in_the_middle_hurt_no_other() {
     let dropin = Dropin::new();
     let Some(busy) = dropin.compile("killed programs", "busy.c") else {
         return;
@@ -407,7 +407,7 @@ impl InKernel {
         std::fs::read_to_string(self.socket.with_extension("log")).unwrap_or_default()
     }
 
-    /// The same, when its door is open: nobody else may write to the region by its path.
+    /// The same, when its door is open: no other program may write to the region by its path.
     fn with_open_door(region: &Path, socket: &Path, arguments: &[&str]) -> Self {
         let own = Self::start(region, socket, &[&KERNEL[..], arguments].concat());
         let options = Options::new().existing_only(true);
@@ -491,7 +491,7 @@ fn behind_an_open_kernel_door_a_program_moves_to_the_socket() {
         (!after.has_mapped(&region)).then_some(())
     });
 
-    // There is nobody else to ask: it is told so.
+    // There is no other server to ask: it gets an error.
     let mut alone = Talk::start(&dropin, &program, &format!("keyway:{}", region.display()), &[ALONE]);
     assert_eq!(alone.ask("get k"), "three", "what is there can be read");
     assert_eq!(alone.ask("set k four"), "SERVER ERROR");
@@ -545,7 +545,7 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
     assert_eq!(talk.ask("set k one"), "SUCCESS", "{}", talk.said());
     assert_eq!(talk.ask("get k"), "one");
     assert!(!talk.said().contains("libmemcached)"), "{}", talk.said());
-    // A forked child is told that it has none, and the parent goes on.
+    // A forked child gets the error that it has none, and the parent goes on.
     assert_eq!(talk.ask("fork k child"), "CONNECTION FAILURE");
     assert_eq!(talk.ask("get k"), "one");
     let mut wire = server.connect(Transport::Tcp);
@@ -560,7 +560,7 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
 }
 
 #[test]
-fn who_has_no_memory_for_a_copy_is_told() {
+fn a_program_without_memory_for_a_copy_gets_an_error() {
     let dropin = Dropin::new();
     let Some(program) = dropin.compile("a program without memory", "memory.c") else {
         return;

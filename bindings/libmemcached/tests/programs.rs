@@ -1,4 +1,4 @@
-//! Programs that nobody here wrote, unchanged: enemy, an answer that they get from the drop-in on a region and would not have got from
+//! Programs of other authors, unchanged: enemy, an answer that they get from the drop-in on a region and would not have got from
 //! Debian's libmemcached and a memcached.
 
 mod common;

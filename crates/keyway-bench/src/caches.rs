@@ -23,7 +23,7 @@ const CONNECTIONS_SPARE: usize = 64;
 const WEIGHED_ITEMS_MIN: u64 = 10_000;
 /// The real library, by the name that programs are linked to.
 pub const LIBMEMCACHED: &str = "libmemcached.so.11";
-/// Where memcached listens unless it is told otherwise.
+/// Where memcached listens by default.
 const MEMCACHED_PORT: u16 = 11211;
 
 /// One cache, however many doors it has.
@@ -155,12 +155,12 @@ impl Store {
         let version = connection.stat_text("keyway_version").unwrap_or(protocol);
         // Only a process on this machine can be looked at, and only if it is the one that answers here.
         let stat = |name: &str| Admin::open(admin).and_then(|mut admin| admin.stat(name)).ok();
-        let told = || {
+        let said = || {
             stat("pid")
                 .filter(|_| admin.is_here())
                 .and_then(|pid| u32::try_from(pid).ok())
         };
-        let pid = started.or_else(told);
+        let pid = started.or_else(said);
         let pid = pid.filter(|&pid| Usage::of(pid).is_ok_and(|usage| !usage.cpu.is_zero()));
         let threads = stat("threads").and_then(|n| usize::try_from(n).ok());
         let (admin, is_new) = (admin.clone(), started.is_some());

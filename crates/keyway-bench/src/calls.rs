@@ -16,7 +16,7 @@ const TIMED_EVERY: u64 = 16;
 /// Operations between two looks at whether time is up.
 const BATCH: u64 = 64;
 
-/// What a cache does when it is called. Errors are told in words: they end the run.
+/// What a cache does when it is called. Errors are in words, and end the run.
 pub trait Calls {
     /// Appends the value; whether there is one.
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, String>;
@@ -272,7 +272,7 @@ impl<C: Calls> Caller<C> {
     #[cold]
     fn failed(&mut self, why: String) {
         self.ran.wrong.errors += 1;
-        self.ran.wrong.tell(|| why);
+        self.ran.wrong.describe(|| why);
     }
 
     #[inline]
@@ -287,7 +287,7 @@ impl<C: Calls> Caller<C> {
             let (key, len) = (self.key.escape_ascii(), self.value.len());
             self.ran
                 .wrong
-                .tell(|| format!("key {key}: a value of {len} bytes that was never written to it"));
+                .describe(|| format!("key {key}: a value of {len} bytes that was never written to it"));
         }
     }
 }

@@ -6,11 +6,12 @@
 //! ratio to it: the peer then stands for the machine, and a machine that was busier in one of the runs is no regression.
 
 use crate::medians::{Sides, Spread};
-use crate::report::{Better, Report, Row, columns, spread};
+use crate::report::{Better, Report, Row};
+use crate::table::{Entry, Table};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Percent by which a figure must move, unless told otherwise: what repeated runs on a quiet machine do not reach.
+/// Percent by which a figure must move, by default: what repeated runs on a quiet machine do not reach.
 pub const THRESHOLD_PERCENT: f64 = 10.0;
 
 /// Figures that are shown and not judged: the client's own, the whole machine's, and those that few requests decide.
@@ -82,6 +83,15 @@ impl Verdict {
             Self::Worse => "WORSE",
             Self::Noise => "noise",
             Self::Same | Self::NotJudged => "",
+        }
+    }
+
+    /// Of its colour on the page.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Better => "keyway",
+            Self::Worse => "wrong",
+            Self::Same | Self::Noise | Self::NotJudged => "even",
         }
     }
 }
@@ -161,7 +171,8 @@ impl Comparison {
         self.with(Verdict::Worse)
     }
 
-    fn with(&self, verdict: Verdict) -> Vec<&Change> {
+    /// What has this verdict.
+    pub fn with(&self, verdict: Verdict) -> Vec<&Change> {
         self.changes.iter().filter(|change| change.verdict == verdict).collect()
     }
 
@@ -170,7 +181,8 @@ impl Comparison {
         let mut text = String::new();
         for cell in self.changes.chunk_by(|a, b| a.new.cell == b.new.cell) {
             // Writing to a string does not fail.
-            let _ = write!(text, "{}\n{}\n", cell[0].new.cell, table(cell));
+            let table = table(&cell.iter().collect::<Vec<_>>(), Row::title);
+            let _ = write!(text, "{}\n{}\n", cell[0].new.cell, table.text());
         }
         for (what, names) in [
             ("only in the old report", &self.gone),
@@ -328,7 +340,8 @@ fn notes(old: &Report, new: &Report, same_peer: bool) -> Vec<String> {
     notes
 }
 
-fn table(changes: &[Change]) -> String {
+/// A line for each change, which `name` names.
+pub fn table(changes: &[&Change], name: impl Fn(&Row) -> String) -> Table {
     let head = [
         "",
         "old",
@@ -337,41 +350,24 @@ fn table(changes: &[Change]) -> String {
         "new, ratio to the peer",
         "new / old",
         "",
-    ]
-    .map(str::to_owned);
-    let mut lines = vec![head];
-    for Change {
-        old,
-        new,
-        factor,
-        beside_peer,
-        verdict,
-    } in changes
-    {
-        let unit = if new.unit.is_empty() {
-            String::new()
-        } else {
-            format!(", {}", new.unit)
-        };
-        let own = |row: &Row| spread(row.sides.of_keyway(), row.digits);
+    ];
+    let line = |change: &&Change| {
+        let Change { old, new, verdict, .. } = change;
         let ratio = |row: &Row| {
-            if *beside_peer {
-                spread(row.sides.of_ratio(), 2)
+            if change.beside_peer {
+                row.ratio().coloured("")
             } else {
-                String::new()
+                "".into()
             }
         };
-        lines.push([
-            format!("{}{unit}", new.figure),
-            own(old),
-            own(new),
-            ratio(old),
-            ratio(new),
-            factor.map_or("–".to_owned(), |factor| format!("{factor:.2}")),
-            verdict.word().to_owned(),
-        ]);
+        let factor = Entry::of(Spread::none(change.factor), 2);
+        let word = Entry::from(verdict.word()).coloured(verdict.class());
+        vec![name(new).into(), old.own(), new.own(), ratio(old), ratio(new), factor, word]
+    };
+    Table {
+        head: head.map(|what| (what.to_owned(), String::new())).into(),
+        lines: changes.iter().map(line).collect(),
     }
-    columns(&lines)
 }
 
 #[cfg(test)]
@@ -451,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_only_one_report_has_are_told_and_not_judged() {
+    fn rows_that_only_one_report_has_are_listed_and_not_judged() {
         let old = report(&[100.0; 3]);
         let mut new = old.clone();
         let mut other = new.rows.remove(1);

@@ -3,14 +3,13 @@
 //! It opens with one sentence ([`sentence`]). Everything that comes from the report passes through maud, which escapes it. A kind of plot
 //! appears when the report has what it is made of ([`plots`]); tables have every row.
 
-pub mod chart;
+pub mod bars;
 pub mod plots;
-pub mod ratios;
-pub mod tables;
 
 use crate::compare::Comparison;
-use crate::report::{CellReport, Report, Row};
-use chart::Chart;
+use crate::compare::{Change, Verdict, table};
+use crate::report::{self, CellReport, Report, Row};
+use bars::{Bar, Chart, Scale, fixed, number};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plots::{label, row_label};
 use std::time::{Duration, UNIX_EPOCH};
@@ -59,8 +58,8 @@ pub fn page_with(report: &Report, changes: Option<&Comparison>, mut sections: Ve
                     h1 { "keyway bench" }
                     @if let Some(sentence) = sentence(report) { p.sentence { (sentence) } }
                     p { (date(report.begun_unix_s)) " · Keyway " (report.version) " · " (report.machine) }
-                    (told("failed", "Failed: the figures concerned are void", &report.failures))
-                    (told("notes", "Notes", &report.notes))
+                    (remarks("failed", "Failed: the figures concerned are void", &report.failures))
+                    (remarks("notes", "Notes", &report.notes))
                     @if sections.len() > 1 {
                         nav { @for section in &sections { a href=(format!("#{}", section.id)) { (section.title) } } }
                     }
@@ -90,15 +89,16 @@ pub fn sentence(report: &Report) -> Option<String> {
     let cells = || report.cells.iter();
     let chosen = cells().find(|cell| beside(cell) && call(cell));
     let cell = chosen.or_else(|| cells().find(beside)).or_else(|| cells().next())?;
-    let row = |figure: &str| report.rows.iter().find(|row| row.cell == cell.name && row.figure == figure);
-    let row = row("latency of gets, mean").or_else(|| row("latency, mean"))?;
+    let row = report
+        .row(cell, "latency of gets, mean")
+        .or_else(|| report.row(cell, "latency, mean"))?;
     let way = |side: usize| cell.sides.get(side).map_or("", |side| side.way.as_str());
     let operation = if cell.operation.is_empty() {
         "an operation"
     } else {
         &cell.operation
     };
-    let own = format!("Keyway answers {operation} in {} µs", chart::number(row.sides.keyway?));
+    let own = format!("Keyway answers {operation} in {} µs", number(row.sides.keyway?));
     let own = match way(0) {
         "" => own,
         way => format!("{}{}, {own}", way[..1].to_uppercase(), &way[1..]),
@@ -109,16 +109,16 @@ pub fn sentence(report: &Report) -> Option<String> {
     ) else {
         return Some(format!("{own}."));
     };
-    let (peer, us) = (format!("{} {}", peer.0.name, way(1)), chart::number(peer.1));
+    let (peer, us) = (format!("{} {}", peer.0.name, way(1)), number(peer.1));
     Some(format!(
         "{own}; {} in {us} µs: {} times as long.",
         peer.trim_end(),
-        chart::number(1.0 / ratio)
+        number(1.0 / ratio)
     ))
 }
 
-fn told(class: &str, title: &str, lines: &[String]) -> Markup {
-    html! { @if !lines.is_empty() { div.told.(class) { strong { (title) } ul { @for line in lines { li { (line) } } } } } }
+fn remarks(class: &str, title: &str, lines: &[String]) -> Markup {
+    html! { @if !lines.is_empty() { div.remarks.(class) { strong { (title) } ul { @for line in lines { li { (line) } } } } } }
 }
 
 /// What was measured where and how: versions, options, command.
@@ -161,11 +161,16 @@ fn add_sections(sections: &mut Vec<Section>, report: &Report, changes: Option<&C
         sections.extend(body.map(|body| Section { id, title, note, body }));
     };
     add("ratios", "Keyway beside its peer", RATIOS, overview(report));
-    add("throughput", "Throughput", THROUGHPUT, charts(plots::throughput(report)));
-    add("load", "Latency at a given rate", "", charts(plots::latency_at_rate(report)));
-    add("hits", "Hit ratio against memory", "", charts(plots::hit_ratio(report)));
+    add(
+        "throughput",
+        "Throughput",
+        THROUGHPUT,
+        charts(plots::charts(report, "throughput")),
+    );
+    add("load", "Latency at a given rate", "", charts(plots::charts(report, "load")));
+    add("hits", "Hit ratio against memory", "", charts(plots::charts(report, "hits")));
     add("changes", "What changed", "", changes.map(|changes| since(report, changes)));
-    let rows = (!report.cells.is_empty()).then(|| tables::rows(report));
+    let rows = (!report.cells.is_empty()).then(|| all_rows(report));
     add("rows", "All rows", "Medians (lowest–highest).", rows);
 }
 
@@ -185,43 +190,88 @@ fn charts(charts: Vec<Chart>) -> Option<Markup> {
 
 /// Ratios of the two figures that say most, one bar for each cell.
 fn overview(report: &Report) -> Option<Markup> {
-    let bars = |figure: &str, has: fn(&CellReport) -> bool| -> Vec<ratios::Row> {
-        let of_figure = report.rows.iter().filter(|row| row.figure == figure);
-        let cell = |row: &Row| report.cells.iter().find(|cell| cell.name == row.cell);
-        let cells = of_figure.filter_map(|row| cell(row).map(|cell| (cell, row)));
-        cells
-            .filter(|(cell, _)| has(cell))
-            .filter_map(|(cell, row)| bar(row_label(cell), row))
-            .collect()
+    let chart = |figure: &str, name: &str, has: fn(&CellReport) -> bool| -> Option<Chart> {
+        let cells = report.cells.iter().filter(|cell| has(cell));
+        let rows: Vec<_> = cells
+            .filter_map(|cell| ratio(row_label(cell), report.row(cell, figure)?))
+            .collect();
+        (!rows.is_empty()).then(|| Chart {
+            kind: "ratios",
+            title: String::new(),
+            note: String::new(),
+            name: name.to_owned(),
+            scale: Scale::Ratio,
+            rows,
+        })
     };
     // An open loop's throughput is what was asked for.
-    let rates = bars("throughput", |cell| cell.rate.is_none());
-    let latencies = bars("latency, p99", |_| true);
-    (!rates.is_empty() || !latencies.is_empty()).then(|| {
-        html! {
-            @if !rates.is_empty() { (ratios::markup("ratios", "throughput, Keyway : peer; more is better", &rates)) }
-            @if !latencies.is_empty() { (ratios::markup("ratios", "latency, p99, Keyway : peer; less is better", &latencies)) }
-        }
-    })
+    let rates = chart("throughput", "throughput, Keyway : peer; more is better", |cell| {
+        cell.rate.is_none()
+    });
+    let latencies = chart("latency, p99", "latency, p99, Keyway : peer; less is better", |_| true);
+    (rates.is_some() || latencies.is_some()).then(|| html! { @for chart in rates.iter().chain(&latencies) { (chart.markup()) } })
 }
 
-fn bar(name: String, row: &Row) -> Option<ratios::Row> {
+fn ratio(name: String, row: &Row) -> Option<bars::Row> {
     let ends = row.sides.ratio_low.zip(row.sides.ratio_high);
-    let bar = ratios::Bar {
-        class: tables::ahead(row),
-        ratio: row.sides.ratio.filter(|ratio| *ratio > 0.0)?,
+    let bar = Bar {
+        class: row.ahead().to_owned(),
+        value: row.sides.ratio.filter(|ratio| *ratio > 0.0)?,
         spread: ends.filter(|(low, high)| *low > 0.0 && low < high),
-        whose: "",
+        whose: String::new(),
     };
-    Some(ratios::Row { name, bars: vec![bar] })
+    Some(bars::Row { name, bars: vec![bar] })
 }
 
-fn since(report: &Report, comparison: &Comparison) -> Markup {
-    let labelled = |name: &str| {
-        let cell = report.cells.iter().find(|cell| cell.name == name);
-        cell.map_or_else(|| name.to_owned(), |cell| label(cell, None))
+/// Every figure of every cell; of many cells, folded: their summaries still say what they gave.
+fn all_rows(report: &Report) -> Markup {
+    const OPEN_MAX: usize = 8;
+    #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
+    let count = |count: u64| fixed(count as f64, 0);
+    html! {
+        @for cell in &report.cells {
+            details.cell open[report.cells.len() <= OPEN_MAX] {
+                summary { (row_label(cell)) span.brief { (brief(report, cell)) } }
+                p.note { (count(cell.items)) " items, " (count(cell.memory_mib)) " MiB" }
+                (report::table(cell, &report.rows_of(cell)).markup())
+            }
+        }
+    }
+}
+
+/// What a folded cell shows of itself.
+fn brief(report: &Report, cell: &CellReport) -> String {
+    let Some(row) = report.row(cell, "throughput") else {
+        return String::new();
     };
-    html! { p.note { "Since the report of " (date(comparison.old_begun_unix_s)) "." } (tables::changes(comparison, &labelled)) }
+    let own = row
+        .sides
+        .keyway
+        .map_or(String::new(), |rate| format!("{} {}", number(rate), row.unit));
+    let ratio = row.sides.ratio.map(|ratio| format!(", ratio {ratio:.2}"));
+    own + &ratio.unwrap_or_default()
+}
+
+/// What changed, the worst first; what stayed is folded.
+fn since(report: &Report, comparison: &Comparison) -> Markup {
+    let name = |row: &Row| {
+        let cell = report.cells.iter().find(|cell| cell.name == row.cell);
+        let cell = cell.map_or_else(|| row.cell.clone(), |cell| label(cell, None));
+        format!("{cell}: {}", row.title())
+    };
+    let with = |verdicts: &[Verdict]| -> Vec<&Change> { verdicts.iter().flat_map(|verdict| comparison.with(*verdict)).collect() };
+    let moved = with(&[Verdict::Worse, Verdict::Better, Verdict::Noise]);
+    let same = with(&[Verdict::Same, Verdict::NotJudged]);
+    html! {
+        p.note { "Since the report of " (date(comparison.old_begun_unix_s)) "." }
+        p { (comparison.summary()) "." }
+        @for note in &comparison.notes { p.note { (note) } }
+        @if !moved.is_empty() { (table(&moved, name).markup()) }
+        @if !same.is_empty() { details.cell { summary { "the same, or not judged: " (same.len()) } (table(&same, name).markup()) } }
+        @for (what, names) in [("Only in the old report", &comparison.gone), ("Only in this one", &comparison.appeared)] {
+            @if !names.is_empty() { details.cell { summary { (what) ": " (names.len()) } ul { @for name in names { li { (name) } } } } }
+        }
+    }
 }
 
 /// In UTC.

@@ -24,6 +24,7 @@ pub mod report;
 pub mod run;
 pub mod servers;
 pub mod sockets;
+pub mod table;
 pub mod trace;
 pub mod wire;
 pub mod workload;

@@ -5,9 +5,9 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Longest latency that is told apart, ns: an hour, longer than any run waits.
+/// Longest latency that is recorded as it is, ns: an hour, longer than any run waits.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
-/// Things that went wrong and are told in words; the rest is counted.
+/// Failures that are described; the rest is counted.
 const TROUBLES_MAX: usize = 5;
 
 /// Latencies, to three digits. Written down as pairs of nanoseconds and how often they occurred.
@@ -144,19 +144,19 @@ pub struct Wrong {
     /// requests that they took with them
     pub lost: u64,
     /// the first few of all these, in words
-    pub told: Vec<String>,
+    pub described: Vec<String>,
 }
 
 impl Wrong {
     /// Whether there is anything.
     pub fn any(&self) -> bool {
-        self.values + self.errors + self.connections + self.lost > 0 || !self.told.is_empty()
+        self.values + self.errors + self.connections + self.lost > 0 || !self.described.is_empty()
     }
 
     /// Says one of them in words, while there is room.
-    pub fn tell(&mut self, words: impl FnOnce() -> String) {
-        if self.told.len() < TROUBLES_MAX {
-            self.told.push(words());
+    pub fn describe(&mut self, words: impl FnOnce() -> String) {
+        if self.described.len() < TROUBLES_MAX {
+            self.described.push(words());
         }
     }
 
@@ -166,8 +166,13 @@ impl Wrong {
         self.errors += other.errors;
         self.connections += other.connections;
         self.lost += other.lost;
-        self.told
-            .extend(other.told.iter().take(TROUBLES_MAX.saturating_sub(self.told.len())).cloned());
+        self.described.extend(
+            other
+                .described
+                .iter()
+                .take(TROUBLES_MAX.saturating_sub(self.described.len()))
+                .cloned(),
+        );
     }
 
     /// The counts in words.
@@ -183,10 +188,10 @@ impl Wrong {
     }
 }
 
-/// The counts, then what is told in words.
+/// The counts, then the descriptions.
 impl std::fmt::Display for Wrong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.counts(), self.told.join("; "))
+        write!(f, "{}: {}", self.counts(), self.described.join("; "))
     }
 }
 
@@ -275,12 +280,12 @@ mod tests {
             assert!((found / us - 1.0).abs() < 0.002, "p{percent}: {found}");
         }
         assert!((latencies.mean_us() / 500.5 - 1.0).abs() < 0.002);
-        // A value between two that are told apart counts as the higher one.
+        // A value between two that the histogram tells apart counts as the higher one.
         assert!((99..=100).contains(&latencies.longer_than(Duration::from_micros(901))));
     }
 
     #[test]
-    fn latencies_survive_being_told_one_by_one() {
+    fn latencies_survive_being_written_one_by_one() {
         let mut one = Latencies::new();
         (1..5000).for_each(|n| one.record(Duration::from_nanos(n * n)));
         let two = Latencies::from(Vec::from(one.clone()));
@@ -290,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_counted_and_the_first_few_told() {
+    fn what_went_wrong_is_counted_and_the_first_few_described() {
         let mut all = Wrong::default();
         assert!(!all.any());
         for i in 0..10 {
@@ -298,11 +303,11 @@ mod tests {
                 values: 1,
                 ..Wrong::default()
             };
-            one.tell(|| format!("number {i}"));
+            one.describe(|| format!("number {i}"));
             all.add(&one);
         }
         assert!(all.any());
-        assert_eq!((all.values, all.told.len()), (10, TROUBLES_MAX));
+        assert_eq!((all.values, all.described.len()), (10, TROUBLES_MAX));
         assert_eq!(all.counts(), "10 wrong values or replies");
     }
 }

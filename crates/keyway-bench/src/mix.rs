@@ -105,7 +105,7 @@ pub struct Workload {
     pub fill: bool,
     /// requests and items are those of a trace; what the other fields say of them is void
     #[serde(skip)]
-    pub trace: Option<Recording>,
+    pub trace: Option<Arc<Trace>>,
 }
 
 /// Such as 128 B, 5 KB.
@@ -114,16 +114,6 @@ pub fn size_text(bytes: usize) -> String {
         n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} MB", n >> 20),
         n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{} KB", n >> 10),
         n => format!("{n} B"),
-    }
-}
-
-/// A trace that workloads share; equal only to itself.
-#[derive(Clone, Debug)]
-pub struct Recording(pub Arc<Trace>);
-
-impl PartialEq for Recording {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -137,7 +127,7 @@ impl Workload {
             sizes: Sizes::Fixed(0),
             access: Access::Uniform,
             fill: true,
-            trace: Some(Recording(Arc::new(trace))),
+            trace: Some(Arc::new(trace)),
         }
     }
 
@@ -155,7 +145,7 @@ impl Workload {
     /// Its items.
     pub fn items(&self, count: u64) -> Items {
         match &self.trace {
-            Some(recording) => Items::recorded(Arc::clone(&recording.0)),
+            Some(recording) => Items::recorded(Arc::clone(recording)),
             None => Items::new(self.sizes, count, self.has(Kind::Incr)),
         }
     }
@@ -163,7 +153,7 @@ impl Workload {
     /// Whether it has operations of this kind.
     pub fn has(&self, kind: Kind) -> bool {
         match &self.trace {
-            Some(recording) => recording.0.requests.iter().any(|request| request.kind == kind),
+            Some(recording) => recording.requests.iter().any(|request| request.kind == kind),
             None => self.mix.iter().any(|(k, _)| *k == kind),
         }
     }
@@ -172,7 +162,7 @@ impl Workload {
     pub fn stores(&self) -> bool {
         let reads = |kind: Kind| matches!(kind, Kind::Get | Kind::GetNew | Kind::Remove | Kind::Incr);
         match &self.trace {
-            Some(recording) => recording.0.requests.iter().any(|request| !reads(request.kind)),
+            Some(recording) => recording.requests.iter().any(|request| !reads(request.kind)),
             None => self.mix.iter().any(|(kind, _)| !reads(*kind)),
         }
     }
@@ -216,7 +206,7 @@ pub struct Stream {
     at: usize,
     latest: bool,
     /// of a trace: which of its requests `drawn` counts
-    recording: Option<Recording>,
+    recording: Option<Arc<Trace>>,
     /// how many items there are; inserts of all threads on one cache count it up
     newest: Arc<AtomicU64>,
 }
@@ -246,8 +236,8 @@ impl Stream {
     }
 
     /// The requests of a trace whose keys fall to thread `thread` of `threads`; all of them, if none does.
-    pub fn replay(recording: &Recording, thread: usize, threads: usize, newest: Arc<AtomicU64>) -> Self {
-        let requests = &recording.0.requests;
+    pub fn replay(recording: &Arc<Trace>, thread: usize, threads: usize, newest: Arc<AtomicU64>) -> Self {
+        let requests = &recording.requests;
         let mine = |request: &crate::trace::Recorded| request.item as usize % threads == thread % threads;
         let mut drawn: Vec<u64> = (0..requests.len())
             .filter(|&at| mine(&requests[at]))
@@ -260,7 +250,7 @@ impl Stream {
             drawn,
             at: 0,
             latest: false,
-            recording: Some(recording.clone()),
+            recording: Some(Arc::clone(recording)),
             newest,
         }
     }
@@ -270,7 +260,7 @@ impl Stream {
     pub fn draw(&mut self) -> Operation {
         let drawn = self.advance();
         if let Some(recording) = &self.recording {
-            let request = recording.0.requests[usize::try_from(drawn).unwrap_or(0)];
+            let request = recording.requests[usize::try_from(drawn).unwrap_or(0)];
             return Operation {
                 kind: request.kind,
                 item: u64::from(request.item),
@@ -296,7 +286,7 @@ impl Stream {
     pub fn draw_item(&mut self) -> u64 {
         let drawn = self.advance();
         if let Some(recording) = &self.recording {
-            return u64::from(recording.0.requests[usize::try_from(drawn).unwrap_or(0)].item);
+            return u64::from(recording.requests[usize::try_from(drawn).unwrap_or(0)].item);
         }
         let item = drawn & ((1 << KIND_SHIFT) - 1);
         if self.latest {

@@ -50,7 +50,7 @@ pub struct Job {
     pub cpus: Vec<usize>,
 }
 
-/// The child's part: takes a job, says when it is ready, starts when it is told, and says what came out.
+/// The child's part: takes a job, says when it is ready, starts on a second line, and writes what it measured.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ pub fn run(program: &Path, jobs: &[Job]) -> io::Result<Measurement> {
             Ok(line) => all.add(&serde_json::from_str(&line)?),
             Err(why) => {
                 all.wrong.connections += 1;
-                all.wrong.tell(|| why);
+                all.wrong.describe(|| why);
                 break;
             }
         }

@@ -4,11 +4,13 @@
 //! cell: the median of its measurements on each side, with the lowest and the highest, and the ratio of Keyway to its peer: the
 //! median of the ratios of neighbours in time, which a drifting machine moves least. A [`CellReport`] has what plots are made of.
 
+use crate::html::bars::digits;
 use crate::measurement::{Latencies, Measurement};
-use crate::medians::{Sides, Spread, finite};
+use crate::medians::{Sides, finite};
 use crate::mix::{Kind, Workload, size_text};
 use crate::plan::{Against, Pace, Plan};
 use crate::run::{CellResult, Outcome, SideResult};
+use crate::table::{Entry, Table, columns};
 use crate::workload::Sizes;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -280,7 +282,7 @@ impl Report {
         let mut text = self.head();
         for cell in &self.cells {
             text.push('\n');
-            text.push_str(&self.table(cell));
+            text.push_str(&table_text(cell, &self.rows_of(cell)));
         }
         text.push('\n');
         text.push_str(&self.summary());
@@ -304,8 +306,7 @@ impl Report {
         let mut lines = vec![["", "Keyway, k/s", "peer, k/s", "ratio", "Keyway, p99 µs", "peer, p99 µs"].map(str::to_owned)];
         let number = |value: Option<f64>, digits: usize| value.map_or("–".to_owned(), |value| format!("{value:.digits$}"));
         for cell in &self.cells {
-            let row = |figure: &str| self.rows.iter().find(|row| row.cell == cell.name && row.figure == figure);
-            let (rate, p99) = (row("throughput"), row("latency, p99"));
+            let (rate, p99) = (self.row(cell, "throughput"), self.row(cell, "latency, p99"));
             lines.push([
                 cell.name.clone(),
                 number(rate.and_then(|row| row.sides.keyway), 1),
@@ -329,16 +330,21 @@ impl Report {
         text
     }
 
-    fn table(&self, cell: &CellReport) -> String {
-        let rows = self.rows.iter().filter(|row| row.cell == cell.name);
-        table(cell, &rows.collect::<Vec<_>>())
+    /// The rows of a cell.
+    pub fn rows_of(&self, cell: &CellReport) -> Vec<&Row> {
+        self.rows.iter().filter(|row| row.cell == cell.name).collect()
+    }
+
+    /// One row of a cell.
+    pub fn row(&self, cell: &CellReport, figure: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.cell == cell.name && row.figure == figure)
     }
 }
 
 /// One cell's table, to be shown while others are still being measured.
 pub fn cell_text(cell: &CellResult) -> String {
     let rows = rows(cell);
-    table(&CellReport::new(cell), &rows.iter().collect::<Vec<_>>())
+    table_text(&CellReport::new(cell), &rows.iter().collect::<Vec<_>>())
 }
 
 /// What each measurement of a side gave of the figure of this name (as in [`Row::figure`]), NaN where it gave none.
@@ -458,60 +464,64 @@ pub fn conditions(plan: &Plan) -> String {
     )
 }
 
-fn table(cell: &CellReport, rows: &[&Row]) -> String {
-    let peer = cell.sides.get(1);
-    let mut lines = vec![[String::new(), "Keyway".to_owned(), String::new(), String::new()]];
-    if let Some(peer) = peer {
-        lines[0][2].clone_from(&peer.name);
-        lines[0][3] = "ratio".to_owned();
+impl Row {
+    /// What it is, with its unit.
+    pub fn title(&self) -> String {
+        let unit = if self.unit.is_empty() { "" } else { ", " };
+        format!("{}{unit}{}", self.figure, self.unit)
     }
-    for row in rows {
-        let unit = if row.unit.is_empty() {
-            String::new()
-        } else {
-            format!(", {}", row.unit)
-        };
-        let shown = |of, digits| {
-            if peer.is_some() { spread(of, digits) } else { String::new() }
-        };
-        lines.push([
-            format!("{}{unit}", row.figure),
-            spread(row.sides.of_keyway(), row.digits),
-            shown(row.sides.of_peer(), row.digits),
-            shown(row.sides.of_ratio(), 2),
-        ]);
+
+    /// Keyway's median and spread.
+    pub fn own(&self) -> Entry {
+        Entry::of(self.sides.of_keyway(), self.digits)
     }
+
+    /// The ratio, in the colour of the side that is ahead.
+    pub fn ratio(&self) -> Entry {
+        Entry::of(self.sides.of_ratio(), digits(self.sides.ratio.unwrap_or(1.0))).coloured(self.ahead())
+    }
+
+    /// Which side is ahead by more than the spread: a class.
+    pub fn ahead(&self) -> &'static str {
+        let (Some(low), Some(high)) = (self.sides.ratio_low, self.sides.ratio_high) else {
+            return "even";
+        };
+        match (self.better, low > 1.0, high < 1.0) {
+            (Better::Higher, true, _) | (Better::Lower, _, true) => "keyway",
+            (Better::Higher, _, true) | (Better::Lower, true, _) => "peer",
+            _ => "even",
+        }
+    }
+}
+
+/// The figures of one cell.
+pub fn table(cell: &CellReport, rows: &[&Row]) -> Table {
+    let sides = cell.sides.iter().take(2);
+    let mut head = vec![(String::new(), String::new())];
+    head.extend(sides.map(|side| (side.name.clone(), side.way.clone())));
+    let has_peer = cell.sides.len() > 1;
+    head.extend(has_peer.then(|| ("ratio".to_owned(), String::new())));
+    let line = |row: &&Row| {
+        let mut line = vec![row.title().into(), row.own()];
+        if has_peer {
+            line.extend([Entry::of(row.sides.of_peer(), row.digits), row.ratio()]);
+        }
+        line
+    };
+    Table {
+        head,
+        lines: rows.iter().map(line).collect(),
+    }
+}
+
+fn table_text(cell: &CellReport, rows: &[&Row]) -> String {
+    let (items, mib) = (cell.items, cell.memory_mib);
     format!(
-        "{} ({}; {} items, {} MiB)\n{}",
+        "{} ({}; {items} items, {mib} MiB)\n{}",
         cell.name,
         cell.about,
-        cell.items,
-        cell.memory_mib,
-        columns(&lines)
+        table(cell, rows).text()
     )
-}
-
-/// The first column to the left, the others to the right.
-pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let mut text = String::new();
-    for line in lines {
-        let mut out = format!("  {:<1$}", line[0], width(0));
-        for (column, cell) in line.iter().enumerate().skip(1) {
-            let _ = write!(out, "  {cell:>0$}", width(column));
-        }
-        text.push_str(out.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// `median (lowest–highest)` with this many digits after the point.
-pub fn spread(spread: Spread, digits: usize) -> String {
-    match (spread.median, spread.low, spread.high) {
-        (Some(median), Some(low), Some(high)) => format!("{median:.digits$} ({low:.digits$}–{high:.digits$})"),
-        _ => "–".to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -616,13 +626,7 @@ pub(crate) mod tests {
         let mut report = slowing();
         report.failures.push("it broke".to_owned());
         let text = report.text();
-        for part in [
-            "memcached",
-            "2.00 (2.00–2.00)",
-            "NOTE: a note",
-            "FAILED: it broke",
-            "1000 items",
-        ] {
+        for part in ["memcached", "2.00", "NOTE: a note", "FAILED: it broke", "1000 items"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
     }

@@ -363,7 +363,7 @@ pub fn at_once<W: Send>(
                 let mut made = run(worker, window);
                 if let Err(e) = pinned {
                     made.wrong
-                        .tell(|| format!("the client cannot be pinned to CPUs {cpus:?}: {e}"));
+                        .describe(|| format!("the client cannot be pinned to CPUs {cpus:?}: {e}"));
                 }
                 made
             })

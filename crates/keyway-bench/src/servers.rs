@@ -33,7 +33,7 @@ pub struct Server {
     options: String,
 }
 
-/// What both servers are told.
+/// The options of both servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
     /// memory limit, MiB
@@ -86,7 +86,7 @@ impl Server {
         let mut command = Command::new(program);
         command.args(["-m", &settings.memory_mib.to_string(), "-t", &settings.threads.to_string()]);
         command.args(["-c", &settings.connections.to_string()]);
-        // memcached refuses to run as root unless it is told a user; anybody else's choice it ignores.
+        // As root, memcached runs only with this option; as another user it ignores it.
         command.args(["-u", "root"]);
         let mut targets = vec![Target::Tcp(listen)];
         if settings.unix {

@@ -28,7 +28,7 @@ pub struct Recorded {
 }
 
 /// A trace in memory.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// all keys, one after the other
     keys: Vec<u8>,

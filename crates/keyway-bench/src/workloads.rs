@@ -80,7 +80,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn names_are_unique_and_an_unknown_one_is_told_the_known() {
+    fn names_are_unique_and_an_error_lists_the_known_ones() {
         let all = all();
         let names: HashSet<_> = all.iter().map(|workload| workload.name.as_str()).collect();
         assert_eq!(names.len(), all.len());

@@ -270,11 +270,11 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     let memory = mapping.memory();
     let id = file_id(file).map_err(|e| io("stat", path, e))?;
     let liveness = Liveness::new(id, None, None, false).map_err(|e| io("describe", path, e))?;
-    let nobody = Attachment {
+    let unowned = Attachment {
         liveness: Arc::new(liveness),
         mapping,
     };
-    let region = Region::unfinished(memory, &creation, Box::new(nobody)).map_err(|why| unusable(path, why))?;
+    let region = Region::unfinished(memory, &creation, Box::new(unowned)).map_err(|why| unusable(path, why))?;
     let not_written = || io("write back", path, std::io::Error::last_os_error());
     // A region in durable mode is on the medium before its magic number is.
     if region.is_strict() {

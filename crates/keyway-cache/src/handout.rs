@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_the_servers_words() {
+    fn a_refusal_is_reported_in_the_servers_words() {
         let told = asked(b"keyway-region user 7 may not; ask somebody\n");
         assert!(told.ends_with(": user 7 may not; ask somebody"), "{told}");
     }
@@ -288,7 +288,7 @@ mod tests {
             file: (u64::MAX, std::process::id().into()),
             owner: nix::unistd::geteuid().as_raw(),
         };
-        assert!(line(None, wanted).is_err(), "nobody is there");
+        assert!(line(None, wanted).is_err(), "no server is there");
         let name = std::os::unix::net::SocketAddr::from_abstract_name(line_name(wanted.file)).unwrap();
         let listener = UnixListener::bind_addr(&name).unwrap();
         let said = format!("{GRANTED_LINE}{}:{}\n", wanted.file.0, wanted.file.1);

@@ -98,7 +98,7 @@ impl Cache {
         if matches!(sessions.role, Role::Reader(_)) || !sessions.home.is_here() {
             return false;
         }
-        meet(sessions);
+        follow_door(sessions);
         sessions.inside(|region| region.door().is_on() && !region.has_stripes())
     }
 
@@ -254,7 +254,7 @@ pub(crate) fn is_held_up(sessions: &Sessions) -> bool {
 /// socket of the server that turned it on, this gets the stripes from that server. If the owner has died, this turns the
 /// kernel door off.
 #[cold]
-pub(crate) fn meet(sessions: &Sessions) {
+pub(crate) fn follow_door(sessions: &Sessions) {
     if sessions.inside(|region| !region.door().is_on() || region.has_stripes()) {
         return;
     }

@@ -133,7 +133,7 @@ mod tests {
                 return;
             }
         };
-        assert!(Spread::begin().0.is_none(), "nobody has said which nodes");
+        assert!(Spread::begin().0.is_none(), "no option says which nodes");
         spread_over(&[0]);
         let spread = Spread::begin();
         assert_eq!(Policy::of_this_thread().unwrap(), Policy::interleaved(&[0]));

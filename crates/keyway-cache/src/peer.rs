@@ -255,7 +255,7 @@ impl Client {
     }
 
     /// Reports hits: the server counts one hit for each key.
-    pub(crate) fn tell(&mut self, peer: &Peer, keys: &[Vec<u8>]) -> Result<(), WriteError> {
+    pub(crate) fn report_hits(&mut self, peer: &Peer, keys: &[Vec<u8>]) -> Result<(), WriteError> {
         let mut command = Vec::new();
         for key in keys {
             command.extend_from_slice(&begin("mg", key)?);

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 /// One in this many hits is reported to the server, which counts it as one hit. Otherwise items that are read only here
 /// would look unused.
-const HITS_TOLD_ONE_IN: u32 = 32;
+const HITS_REPORTED_ONE_IN: u32 = 32;
 /// Number of keys of hits that are reported together.
-const HITS_TOLD: usize = 16;
+const HITS_REPORTED: usize = 16;
 
 /// See the top of the file.
 pub(crate) struct Reader {
@@ -30,7 +30,7 @@ pub(crate) struct Reader {
     watch: Watch,
     hits: u32,
     /// keys to be reported
-    told: Vec<Vec<u8>>,
+    hits_to_report: Vec<Vec<u8>>,
 }
 
 impl Reader {
@@ -41,7 +41,7 @@ impl Reader {
             client: Client::default(),
             watch: Watch::default(),
             hits: 0,
-            told: Vec::new(),
+            hits_to_report: Vec::new(),
         }
     }
 
@@ -92,7 +92,7 @@ impl Reader {
             }
             Read::Hit(item) => {
                 if !how.no_bump {
-                    self.tell(key);
+                    self.report_hit(key);
                 }
                 Ok(Some(item))
             }
@@ -122,15 +122,15 @@ impl Reader {
     }
 
     #[inline]
-    fn tell(&mut self, key: &[u8]) {
+    fn report_hit(&mut self, key: &[u8]) {
         self.hits += 1;
-        if self.hits >= HITS_TOLD_ONE_IN {
+        if self.hits >= HITS_REPORTED_ONE_IN {
             self.hits = 0;
-            self.told.push(key.to_vec());
-            if self.told.len() >= HITS_TOLD {
-                let keys = std::mem::take(&mut self.told);
+            self.hits_to_report.push(key.to_vec());
+            if self.hits_to_report.len() >= HITS_REPORTED {
+                let keys = std::mem::take(&mut self.hits_to_report);
                 // This may fail: if the server is gone, it has nothing to evict.
-                let _ = self.served().and_then(|(client, peer)| client.tell(peer, &keys));
+                let _ = self.served().and_then(|(client, peer)| client.report_hits(peer, &keys));
             }
         }
     }

@@ -87,25 +87,25 @@ impl Writer {
     /// To be called before a verb with this exptime. A Unix time is translated by the process's own wall clock, as it is
     /// now.
     #[inline]
-    fn meet_exptime(&mut self, exptime: i64) {
+    fn translate_exptime(&mut self, exptime: i64) {
         if exptime > RELATIVE_EXPTIME_MAX {
-            self.meet_wall_clock();
+            self.read_wall_clock();
         }
     }
 
     #[cold]
-    fn meet_wall_clock(&mut self) {
+    fn read_wall_clock(&mut self) {
         let now = self.member.sessions.clock.now_by_own_wall();
         let _inside = self.latch.open();
         self.inner.set_wall_clock(now);
     }
 
-    /// [`Self::meet_exptime`] for a get that may change its item.
-    fn meet_change(&mut self, how: &Get) {
+    /// [`Self::translate_exptime`] for a get that may change its item.
+    fn translate_exptimes(&mut self, how: &Get) {
         [how.exptime, how.vivify]
             .into_iter()
             .flatten()
-            .for_each(|exptime| self.meet_exptime(exptime));
+            .for_each(|exptime| self.translate_exptime(exptime));
     }
 
     /// Prefetches for verbs with these keys. The keys are read before the gate opens.
@@ -152,7 +152,7 @@ impl Writer {
     #[inline(never)]
     fn get_with_care<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if how.may_change() {
-            self.meet_change(how);
+            self.translate_exptimes(how);
             if !self.latch.is_on() && !S::IS_FOREIGN {
                 return change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
                     inner.get(key, how, now, sink)
@@ -232,7 +232,7 @@ impl Writer {
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         self.ready()?;
-        self.meet_exptime(exptime);
+        self.translate_exptime(exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
         let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
@@ -245,7 +245,7 @@ impl Writer {
     #[inline(never)]
     fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.ready()?;
-        self.meet_exptime(how.exptime);
+        self.translate_exptime(how.exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
         let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
@@ -258,7 +258,7 @@ impl Writer {
     #[inline]
     pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.ready()?;
-        self.meet_exptime(how.exptime.unwrap_or(0));
+        self.translate_exptime(how.exptime.unwrap_or(0));
         let key = self.copies.of(self.latch, key);
         change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
             inner.delete(key, how, now)
@@ -268,8 +268,8 @@ impl Writer {
     #[inline]
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         self.ready()?;
-        self.meet_exptime(how.exptime.unwrap_or(0));
-        self.meet_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
+        self.translate_exptime(how.exptime.unwrap_or(0));
+        self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
         let key = self.copies.of(self.latch, key);
         change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
             inner.arithmetic(key, how, now)
@@ -296,7 +296,7 @@ impl Writer {
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
-        self.meet_exptime(exptime);
+        self.translate_exptime(exptime);
         let key = self.copies.of(self.latch, key);
         change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
             inner.touch(key, exptime, now.tick())
@@ -305,7 +305,7 @@ impl Writer {
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.ready()?;
-        self.meet_exptime(exptime);
+        self.translate_exptime(exptime);
         change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
             inner.flush_all(exptime, now.tick())
         })
@@ -544,7 +544,7 @@ fn prepare(inner: &mut keyway_region::Session, member: &mut Membership) -> Resul
     }
     if !inner.knows_door() {
         // If this does not succeed, the verb reports it.
-        aside(|| kernel::meet(&member.sessions));
+        aside(|| kernel::follow_door(&member.sessions));
     }
     Ok(())
 }

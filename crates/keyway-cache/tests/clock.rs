@@ -1,7 +1,7 @@
 //! Processes whose clocks are wrong, beside one whose are right. Its enemy: one process that makes TTLs, Unix times and delayed flushes wrong for all.
 //!
 //! A library that is preloaded (`fake_clocks.c`) shifts every clock of the C library, as libfaketime does; a time namespace
-//! (`time_namespaces(7)`) shifts the kernel's. Nobody sets the machine's clock. Another boot is played by changing the boot's identity, and the clock's
+//! (`time_namespaces(7)`) shifts the kernel's. No test sets the machine's clock. Another boot is played by changing the boot's identity, and the clock's
 //! offset, in the region.
 #![allow(clippy::print_stdout, reason = "a test: its output is for people")]
 
@@ -118,7 +118,7 @@ fn look_at_all(session: &mut Session, whose: &str) {
     }
 }
 
-/// A child, and what it is told and says: a word a line.
+/// A child, its orders and its answers: a word a line.
 struct Other(Child, BufReader<std::process::ChildStdout>);
 
 impl Other {
@@ -143,7 +143,7 @@ impl Other {
         }
     }
 
-    fn tell(&mut self) {
+    fn release(&mut self) {
         self.0.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
     }
 
@@ -219,13 +219,13 @@ fn beside(file: &File, mut start: impl FnMut() -> Command, is_made_by_other: boo
     let cache = early.unwrap_or_else(|| open(&file.0));
     let mut session = cache.session().unwrap();
     store_all(&mut session, "own");
-    other.tell();
+    other.release();
     look_at_all(&mut session, "other");
     look_at_all(&mut session, "own");
     other.says("seen").expect("it sees the same");
     session.flush_all(1).unwrap();
     set(&mut session, "later", 0);
-    other.tell();
+    other.release();
     until("a delayed flush", || {
         ["own-ttl", "other-unix", "later"]
             .iter()

@@ -73,7 +73,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_forked_child_is_told_so_and_can_open_the_region_again() {
+fn a_forked_child_gets_an_error_and_can_open_the_region_again() {
     let file = File::new("fork");
     for place in [Place::Memfd, Place::Path(file.0.clone())] {
         let cache = open(&place);
@@ -218,16 +218,16 @@ fn a_session_may_outlive_the_thread_that_made_it() {
         .unwrap()
     };
     let (mut used, mut idle, dropped) = (make(cache.clone()), make(cache.clone()), make(cache.clone()));
-    // In use by a thread that lives: not taken, whoever made it.
+    // In use by a thread that lives: not taken, whichever process made it.
     used.set(b"used", b"1", 0).unwrap();
-    until("slots of sessions that nobody uses", || {
+    until("slots of sessions that no thread uses", || {
         session.upkeep();
         cache.info().sessions == 2
     });
     let recoveries = cache.counters().recoveries;
     used.set(b"used", b"2", 0).unwrap();
     assert_eq!(cache.info().sessions, 2, "a session in use was taken");
-    // Given back: it gets another slot, and nobody notices.
+    // Given back: it gets another slot, and its user sees no difference.
     idle.set(b"idle", b"3", 0).unwrap();
     assert_eq!(value_of(&mut idle, b"idle").as_deref(), Some(b"3".as_slice()));
     drop(dropped);

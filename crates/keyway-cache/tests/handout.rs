@@ -39,7 +39,7 @@ fn hand_out(listener: &UnixListener, files: &[File]) {
     sendmsg::<()>(stream.as_raw_fd(), &parts, &rights, MsgFlags::empty(), None).unwrap();
 }
 
-/// Opens what somebody hands out.
+/// Opens what another process hands out.
 fn opened(folder: &Folder, options: &Options, files: &[File]) -> Result<Cache, OpenError> {
     let path = folder.0.join("socket");
     let _ = std::fs::remove_file(&path);
@@ -87,7 +87,7 @@ fn each_client_is_alive_by_a_lock_of_its_own() {
         .map(|_| opened(&folder, &options(), &server.descriptors().unwrap()).unwrap())
         .collect();
     let sessions: Vec<_> = clients.iter().map(|client| client.session().unwrap()).collect();
-    // Somebody who attaches takes back what the dead held: nobody here is.
+    // A process that attaches takes back what the dead held: none here is dead.
     drop(opened(&folder, &options(), &server.descriptors().unwrap()).unwrap());
     assert_eq!(server.info().sessions, 3);
     drop(sessions);

@@ -1,4 +1,4 @@
-//! Changes that are counted for whoever keeps copies: enemy, a change that a copy outlives. A plain file plays the kernel
+//! Changes that are counted for those who keep copies: enemy, a change that a copy outlives. A plain file plays the kernel
 //! program's array.
 
 use keyway_cache::server::KernelDoor;
@@ -117,7 +117,7 @@ fn every_change_is_counted_and_no_read_is() {
     session.get_with(b"key", &gat, &mut out, |_, _| {}).unwrap();
     moved("a get that touches", true);
     session.note_hit(b"key");
-    moved("a hit that is told", false);
+    moved("a hit that is reported", false);
     session
         .delete(
             b"key",
@@ -170,7 +170,7 @@ fn evictions_and_purges_for_age_are_counted() {
             if word(&array, own[i as usize]) == 0 && exptime == 0 {
                 assert!(
                     session.get_append(&key(i), &mut out).unwrap().is_some(),
-                    "gone, and nobody was told"
+                    "gone, and not counted"
                 );
             }
         }
@@ -255,14 +255,14 @@ fn a_client_of_the_regions_socket_counts_in_the_same_words() {
 }
 
 #[test]
-fn a_stripe_of_somebody_who_died_is_moved_on_and_never_back() {
+fn a_stripe_of_a_dead_process_is_moved_on_and_never_back() {
     let cache = Cache::open(&Place::Memfd, &options()).unwrap();
     let mut session = cache.session().unwrap();
     let (door, array) = turned_on(&cache);
     let of_key = stripe(&cache, b"key");
     session.set(b"key", b"1", 0).unwrap();
     let before = word(&array, of_key);
-    // As whoever died between his two counts has left it.
+    // As a thread that died between its two counts has left it.
     set_word(&array, of_key, before + 1);
     session.set(b"key", b"2", 0).unwrap();
     assert!(!at_rest(word(&array, of_key)), "the living do not make up for the dead");

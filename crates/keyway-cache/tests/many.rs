@@ -51,7 +51,7 @@ fn make(key: u64, version: u64) -> Vec<u8> {
 
 fn version_of(key: u64, value: &[u8]) -> u64 {
     let version = u64::from_le_bytes(value[8..16].try_into().unwrap());
-    assert_eq!(value, make(key, version), "key {key}: a value that nobody wrote");
+    assert_eq!(value, make(key, version), "key {key}: a value that was never written");
     version
 }
 

@@ -1,5 +1,5 @@
 //! What is found after a restart. Its enemy: items that are served although the machine stopped under them, items that are lost
-//! although it stopped cleanly, a gap that nobody notices, and a copy that is not what it was made from.
+//! although it stopped cleanly, a gap that is not noticed, and a copy that is not what it was made from.
 //!
 //! Another boot is played by changing the boot's identity in the region, and the clock's word: nothing else tells one boot from another.
 
@@ -115,7 +115,7 @@ fn items_after(region: &Region, options: &Options) -> (usize, bool) {
 #[test]
 fn a_clean_stop_is_warm_in_the_next_boot_on_an_ordinary_file() {
     let region = Region::durable("clean");
-    assert!(region.filled().close(), "nobody else is attached");
+    assert!(region.filled().close(), "no other process is attached");
     region.reboot();
     assert_eq!(items_after(&region, &options()), (501, true));
 }
@@ -208,7 +208,7 @@ fn behind_a_gap_items_are_served_or_stale_or_gone() {
 }
 
 #[test]
-fn a_gap_is_none_while_somebody_is_attached() {
+fn a_gap_is_none_while_a_process_is_attached() {
     let region = Region::fleeting("gap-attached");
     let other = region.filled();
     region.change_word(LAST_SEEN, earlier_by_600_s);

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A user that is nobody here.
+/// A user without rights here.
 const STRANGER: u32 = 54_321;
 /// How long something may take that takes no time: for hangs only.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ fn has(cache: &Cache, key: &[u8]) -> bool {
         .unwrap()
 }
 
-/// Whether this test can be other users. As nobody else but root.
+/// Whether this test can be other users. Only root can.
 fn is_root(what: &str) -> bool {
     if geteuid().is_root() {
         return true;
@@ -275,7 +275,7 @@ fn unlock_all(file: &File) {
     assert!(lock_as(nix::libc::F_UNLCK, file, 0, 0));
 }
 
-/// A child that opens the region and does what it is told by one byte at a time, answering each by one.
+/// A child that opens the region and follows orders of one byte each, answering each by one.
 struct Neighbour {
     pid: Pid,
     line: UnixStream,
@@ -342,9 +342,9 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A reader locks all that it can. Processes attach, work, die and are taken back all the same, and nobody alive is taken for dead.
+/// A reader locks all that it can. Processes attach, work, die and are taken back all the same, and no living process is taken for dead.
 #[test]
-fn a_reader_that_locks_every_byte_keeps_nobody_out_and_nobody_alive() {
+fn a_reader_that_locks_every_byte_keeps_no_process_out_and_none_alive() {
     let folder = Folder::new("reader");
     let path = folder.at("region");
     let cache = open(&path).unwrap();

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_nobody_knows_is_refused_by_name() {
+    fn a_user_who_does_not_exist_is_refused_by_name() {
         for (text, told) in [
             ("no-such-user", "no-such-user"),
             (":no-such-group", "no-such-group"),

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn serve_takes_what_it_is_told() {
+    fn serve_takes_its_options() {
         let plan =
             plan("--listen 127.0.0.1:5 --listen [::1]:6 --socket /s --socket-mode 770 --region memfd --memory 8 -vv").unwrap();
         assert_eq!(plan.config.tcp, ["127.0.0.1:5".parse().unwrap(), "[::1]:6".parse().unwrap()]);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_and_what_they_wait_with_are_told() {
+    fn threads_and_what_they_wait_with_are_reported() {
         let config = plan("--cpus 1,0 --busy-poll 50 --event-loop epoll").unwrap().config;
         assert_eq!((config.cpus, config.busy_poll), (vec![1, 0], Duration::from_micros(50)));
         assert_eq!(config.event_loop, EventLoop::Epoll);

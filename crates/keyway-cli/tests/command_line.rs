@@ -201,7 +201,7 @@ fn a_second_signal_ends_a_server_that_waits_for_a_slow_reader() {
             .concat(),
         )
         .unwrap();
-    // The first answer is here, so the server is at work on the others, which nobody takes.
+    // The first answer is here, so the server is at work on the others, which no client reads.
     stream.read_exact(&mut [0; 10]).unwrap();
     serving.signal("-TERM");
     until("it does not listen any more", || {
@@ -215,7 +215,7 @@ fn a_second_signal_ends_a_server_that_waits_for_a_slow_reader() {
 }
 
 #[test]
-fn a_service_manager_is_told_when_the_server_serves() {
+fn a_service_manager_gets_a_message_when_the_server_serves() {
     let folder = Folder::new("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(folder.path("manager")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -561,7 +561,7 @@ fn a_program_that_is_started_without_standard_streams_has_them() {
         let leads_to = std::fs::read_link(format!("/proc/{}/fd/{number}", serving.child.id())).unwrap();
         assert_eq!(leads_to, Path::new("/dev/null"), "descriptor {number}");
     }
-    // The same of memcached's daemon, whose copy is told by a pipe that it serves.
+    // The same of memcached's daemon, whose copy reports by a pipe that it serves.
     let (ports, pid_file) = (folder.path("ports"), folder.path("pid"));
     let daemon = format!(
         "'{}' memcached -d -m8 -I1m -p -1 -l127.0.0.1 -t1 -P '{pid_file}' <&- >&- 2>&-",
@@ -593,7 +593,7 @@ fn memcached_ports(folder: &Folder, arguments: &[&str]) -> (std::process::Child,
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    until("the ports are told", || Path::new(&ports).exists());
+    until("the ports are written", || Path::new(&ports).exists());
     (child, std::fs::read_to_string(&ports).unwrap())
 }
 

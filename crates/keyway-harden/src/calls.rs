@@ -100,15 +100,15 @@ pub(crate) fn filter(wishes: &Wishes) -> Result<BpfProgram, String> {
     for number in REFUSED_X32 {
         rules.insert(*number, vec![]);
     }
-    let mut refuse_if = |number: i64, conditions: &[Condition]| refuse_if(&mut rules, number, conditions);
+    let mut add_refusal = |number: i64, conditions: &[Condition]| add_refusal(&mut rules, number, conditions);
     for advice in [MADV_REMOVE, MADV_DOFORK, MADV_HWPOISON, MADV_SOFT_OFFLINE] {
-        refuse_if(libc::SYS_madvise, &[condition(2, Len::Dword, Op::Eq, advice)?])?;
+        add_refusal(libc::SYS_madvise, &[condition(2, Len::Dword, Op::Eq, advice)?])?;
     }
-    refuse_if(libc::SYS_ioctl, &[condition(1, Len::Dword, Op::Eq, USERFAULTFD_IOC_NEW)?])?;
-    refuse_if(libc::SYS_prctl, &[condition(0, Len::Dword, Op::Eq, PR_SET_DUMPABLE)?])?;
+    add_refusal(libc::SYS_ioctl, &[condition(1, Len::Dword, Op::Eq, USERFAULTFD_IOC_NEW)?])?;
+    add_refusal(libc::SYS_prctl, &[condition(0, Len::Dword, Op::Eq, PR_SET_DUMPABLE)?])?;
     if wishes.new_code {
         for number in [libc::SYS_mmap, libc::SYS_mprotect] {
-            refuse_if(number, &[condition(2, Len::Dword, Op::MaskedEq(PROT_EXEC), PROT_EXEC)?])?;
+            add_refusal(number, &[condition(2, Len::Dword, Op::MaskedEq(PROT_EXEC), PROT_EXEC)?])?;
         }
     }
     if let Some(range) = &wishes.unsealed {
@@ -125,7 +125,7 @@ pub(crate) fn filter(wishes: &Wishes) -> Result<BpfProgram, String> {
                 condition(argument, Len::Qword, Op::Ge, range.start as u64)?,
                 condition(argument, Len::Qword, Op::Lt, range.end as u64)?,
             ];
-            refuse_if(number, &conditions)?;
+            add_refusal(number, &conditions)?;
         }
     }
     compiled(rules, libc::EPERM)
@@ -134,7 +134,7 @@ pub(crate) fn filter(wishes: &Wishes) -> Result<BpfProgram, String> {
 /// Calls that fail as in an older kernel that does not know them: the C library then works without them.
 fn unknown() -> Result<BpfProgram, String> {
     let mut rules: Rules = BTreeMap::new();
-    refuse_if(
+    add_refusal(
         &mut rules,
         libc::SYS_madvise,
         &[condition(2, Len::Dword, Op::Eq, MADV_GUARD_INSTALL)?],
@@ -144,7 +144,7 @@ fn unknown() -> Result<BpfProgram, String> {
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-fn refuse_if(rules: &mut Rules, number: i64, conditions: &[Condition]) -> Result<(), String> {
+fn add_refusal(rules: &mut Rules, number: i64, conditions: &[Condition]) -> Result<(), String> {
     for number in [number, number | X32] {
         let rule = SeccompRule::new(conditions.to_vec()).map_err(|e| e.to_string())?;
         rules.entry(number).or_default().push(rule);
@@ -165,7 +165,7 @@ fn condition(argument: u8, len: Len, op: Op, value: u64) -> Result<Condition, St
 }
 
 /// Refuses from here on, for all threads and for all programs that are started.
-pub(crate) fn refuse(wishes: &Wishes) -> Result<(), String> {
+pub(crate) fn install_filters(wishes: &Wishes) -> Result<(), String> {
     for filter in [unknown()?, filter(wishes)?] {
         seccompiler::apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
     }

@@ -112,13 +112,13 @@ fn harden(spec: &Spec, own: usize) -> Result<(), String> {
         wishes.unsealed = Some(cache.mapped());
     }
     cache.make_resident();
-    refuse_executable_gain(spec);
+    forbid_executable_gain(spec);
     // SAFETY: prctl(2) with numbers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
     if !files::close(&region.path.into_iter().collect::<Vec<_>>())? {
         say("this kernel has no Landlock: /proc/self/mem and the region's file can be opened");
     }
-    calls::refuse(&wishes)
+    calls::install_filters(&wishes)
 }
 
 /// Opens the region as `keyway_open` would, but keeps no descriptor that could read or write it.
@@ -210,7 +210,7 @@ fn close_descriptors(region: &RegionFile) {
     }
 }
 
-fn refuse_executable_gain(spec: &Spec) {
+fn forbid_executable_gain(spec: &Spec) {
     if spec.allow_jit {
         return;
     }

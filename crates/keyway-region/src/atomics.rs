@@ -5,7 +5,7 @@
 //! (see `observe`). Nothing in this file knows what a word means.
 
 #[cfg(feature = "observe")]
-use crate::observe::{Access, Event, tell};
+use crate::observe::{Access, Event, report};
 pub use core::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
 /// For values that a process keeps outside the region: not observed.
 pub use core::sync::atomic::{AtomicBool as OwnFlag, AtomicUsize as OwnNumber};
@@ -14,7 +14,7 @@ pub use core::sync::atomic::{AtomicBool as OwnFlag, AtomicUsize as OwnNumber};
 macro_rules! before {
     ($access:ident) => {
         #[cfg(feature = "observe")]
-        tell(Event::Before(Access::$access));
+        report(Event::Before(Access::$access));
     };
 }
 
@@ -109,7 +109,7 @@ macro_rules! atomic {
             #[inline(always)]
             fn stored(&self) {
                 #[cfg(feature = "observe")]
-                tell(Event::Stored {
+                report(Event::Stored {
                     at: core::ptr::from_ref(self).addr(),
                     len: size_of::<Self>(),
                 });

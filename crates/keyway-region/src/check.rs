@@ -18,7 +18,7 @@
 
 use crate::atomics::{Acquire, Relaxed};
 use crate::hash::{all_choices, tag};
-use crate::index::{Look, Place};
+use crate::index::{Followed, Place};
 use crate::layout::bucket::{SLOTS, Split};
 use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
@@ -348,8 +348,8 @@ fn check_slot(
         return;
     }
     let seen = match region.look_in(place, word) {
-        Look::Got(seen) => seen,
-        Look::Moved | Look::Corrupt => {
+        Followed::Got(seen) => seen,
+        Followed::Moved | Followed::Corrupt => {
             return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
         }
     };

@@ -5,7 +5,7 @@
 //! system. Each test tries every access in turn.
 
 use crate::hash::{all_choices, tag};
-use crate::index::{Look, Place};
+use crate::index::{Followed, Place};
 use crate::layout::bucket::SLOTS;
 use crate::layout::plan::{Layout, Shape};
 use crate::layout::segment::{Kind, Link, Spare, State};
@@ -245,7 +245,7 @@ impl Ground {
     pub fn item(&self, key: &str) -> Option<(Place, Slot, Seen)> {
         let region = &self.region;
         self.words().find_map(|(place, word)| match region.look_in(place, word) {
-            Look::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
+            Followed::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
             _ => None,
         })
     }

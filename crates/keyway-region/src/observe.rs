@@ -63,7 +63,7 @@ pub fn install(observer: Option<Observer>) -> Option<Observer> {
 
 /// Calls the thread's observer, if it has one.
 #[inline]
-pub(crate) fn tell(event: Event) {
+pub(crate) fn report(event: Event) {
     if let Some(observer) = OBSERVER.get() {
         observer(event);
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_access_is_told_of_and_every_stored_byte() {
+    fn every_access_is_reported_and_every_stored_byte() {
         let mut page = Page::new();
         let memory = page.memory();
         let word = memory.get::<AtomicU64>(64);

@@ -119,7 +119,7 @@ fn a_unix_time_is_translated_at_the_call_by_the_callers_clock() {
 }
 
 #[test]
-fn a_delayed_flush_begins_whoever_is_off() {
+fn a_delayed_flush_begins_whichever_clock_is_off() {
     let mut world = World::new();
     world.set("key", 0, at(0, 0));
     let now = world.region.tick(at(1, YEAR_S));

@@ -1,5 +1,5 @@
-//! Keys with one hash. Nobody can choose such keys who does not know the region's seed; these tests do know it, and show what the worst luck, or
-//! a seed that was betrayed, would cost: the three buckets of those keys, and nobody else anything.
+//! Keys with one hash. A client that does not know the region's seed cannot choose such keys; these tests know it, and show what the worst luck, or
+//! a seed that was betrayed, would cost: the three buckets of those keys, and no other key anything.
 
 mod private;
 

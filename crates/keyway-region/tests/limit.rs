@@ -483,7 +483,7 @@ fn a_thread_that_dies_while_it_gives_pages_back_loses_nothing() {
     std::mem::forget(dying);
     world.system.kills.store(false, SeqCst);
 
-    // While it may live, nobody touches the segment that it is at: not to take it into use either.
+    // While it may live, no thread uses the segment that it is at: not to take it into use either.
     let mut session = world.session();
     world.shrink_but(&mut session, 1);
     assert!(world.region.raise(all).is_ok());

@@ -285,7 +285,7 @@ impl World {
                 self.flush_at = Some(now + 40);
             }
             2 => {
-                // Nobody is attached meanwhile.
+                // No process is attached meanwhile.
                 self.sessions.clear();
                 self.region.make_stale();
                 self.open_sessions();

@@ -94,7 +94,7 @@ fn work(mut session: Session, thread: u64, calls: u64, now: u32) {
                 };
                 session.get(key, &how, now, &mut value).expect("a good key");
                 let whole = is_number || value.windows(2).all(|pair| pair[0] == pair[1]);
-                assert!(whole, "{number}: a value that nobody wrote");
+                assert!(whole, "{number}: a value that was never written");
             }
             9 => drop(session.touch(key, 1000, now).expect("room")),
             10 | 11 => drop(session.delete(key, &Delete::default(), now).expect("a good key")),

@@ -1,5 +1,5 @@
 //! Room: who pays for it, and that what is dead does not hold it. Its enemies: a `set` that pays for a whole segment, expired
-//! items that hold memory, and sizes and lifetimes that leave the memory in pieces that nobody can use.
+//! items that hold memory, and sizes and lifetimes that leave the memory in pieces that no item fits.
 #![allow(
     clippy::print_stdout,
     clippy::cast_possible_truncation,
@@ -317,7 +317,7 @@ fn overwrites_that_fall_on_few_items_copy_less() {
 }
 
 #[test]
-fn what_is_dead_is_used_again_before_memory_that_nobody_has_touched() {
+fn what_is_dead_is_used_again_before_memory_that_was_never_used() {
     // Fifteen megabytes written over one, in sixty-four.
     let mut room = Room::new(64 << 20, 1, true);
     let now = room.now(1);
@@ -368,7 +368,7 @@ fn short_sessions(count: u64, key: impl Fn(u64) -> u64, mut end: impl FnMut(&Roo
     (stored, segments)
 }
 
-/// A session's thread is gone, and somebody knows.
+/// A session's thread is gone, and another one knows.
 fn die(room: &Room, mut session: Session) {
     let seat = session.seat();
     session.abandon();

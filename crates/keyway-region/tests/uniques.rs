@@ -44,7 +44,7 @@ fn world(sessions: usize) -> (Vec<private::Page>, Vec<Session>, u32) {
 }
 
 #[test]
-fn uniques_of_a_key_rise_whoever_writes_it() {
+fn uniques_of_a_key_rise_whichever_session_writes_it() {
     let (_pages, mut sessions, now) = world(4);
     // Short and long ones, some of which need segments of their own; with lifetimes and without: streams of their own.
     let lens = [1, 30, 3_000, 30_000, 200_000];

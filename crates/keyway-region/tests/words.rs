@@ -54,7 +54,7 @@ fn a_key_is_all_of_its_bytes() {
     }
 }
 
-/// No operation leaves such a word: only damage does, and then the item may be anybody's.
+/// No operation leaves such a word: only damage does, and then the item may be of any key.
 #[test]
 fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
     /// The lowest bit of a word's generation.
@@ -78,16 +78,16 @@ fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
     assert!(report.is_sound(), "{:?}", report.problems);
 }
 
-/// It may be alive: then it learns of it, and until it has given its slot back nobody else has that.
+/// It may be alive: then it learns of it, and until it has given its slot back no other session has that.
 #[test]
-fn a_session_that_is_taken_for_dead_is_told_and_keeps_its_slot() {
+fn a_session_that_is_taken_for_dead_gets_an_error_and_keeps_its_slot() {
     let (_pages, region) = private::region_where(MEMORY, Life::Suspect);
     let process = region.attach(0, 1, UNIX_S);
     let now = region.tick(Moment::from_secs(UNIX_S));
     let mut first = session(&region, process);
     set(&mut first, "key", b"value", now);
     assert!(!first.is_fenced());
-    assert_eq!(region.recover(), 0, "nobody's death is certain");
+    assert_eq!(region.recover(), 0, "no session's death is certain");
     assert!(first.is_fenced());
     // The operation that it is in comes to its end.
     set(&mut first, "key", b"other", now);
@@ -102,7 +102,7 @@ fn a_session_that_is_taken_for_dead_is_told_and_keeps_its_slot() {
 
 /// A session keeps what it counts to itself for a while. What a thread had not told when it ended, whoever takes its slot back tells.
 #[test]
-fn what_the_dead_had_counted_is_told() {
+fn what_the_dead_had_counted_is_reported() {
     let (_pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
     let now = region.tick(Moment::from_secs(UNIX_S));

@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_servers_own_user_and_those_named_may_have_it() {
-        let nobody = RegionSocket::default();
+        let unset = RegionSocket::default();
         let some = RegionSocket {
             writers: Allowed {
                 users: vec![1000],
@@ -184,9 +184,9 @@ mod tests {
             },
             ..RegionSocket::default()
         };
-        assert_eq!(nobody.right(7, 7, 7), Right::Write);
-        assert_eq!(nobody.right(8, 7, 7), Right::Nothing);
-        assert_eq!(nobody.right(0, 0, 7), Right::Nothing, "root is a user like others here");
+        assert_eq!(unset.right(7, 7, 7), Right::Write);
+        assert_eq!(unset.right(8, 7, 7), Right::Nothing);
+        assert_eq!(unset.right(0, 0, 7), Right::Nothing, "root is a user like others here");
         assert_eq!([some.right(1000, 5, 7), some.right(5, 33, 7)], [Right::Write; 2]);
         assert_eq!(some.right(33, 1000, 7), Right::Nothing, "numbers of users are none of groups");
         assert_eq!([some.right(2000, 5, 7), some.right(5, 44, 7)], [Right::Read; 2]);

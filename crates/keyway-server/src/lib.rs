@@ -517,7 +517,7 @@ impl fmt::Display for StartError {
                 f.write_str("nothing to listen on: give a TCP address (port not 0), a Unix socket or a UDP address")
             }
             Self::UdpWithAuthentication => f.write_str("UDP with an authentication file: datagrams cannot log in; leave one out"),
-            Self::NoThreads => f.write_str("0 threads cannot serve anybody: give at least 1"),
+            Self::NoThreads => f.write_str("0 threads cannot serve a client: give at least 1"),
             Self::Kernel(why) => f.write_str(why),
             Self::Bind(error) => error.fmt(f),
             Self::NoCertificate => f.write_str("TLS needs a certificate and its key"),

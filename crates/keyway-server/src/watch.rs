@@ -108,7 +108,7 @@ impl Hub {
 
     /// Queues one line for the watchers of `event`; `text` writes what follows the time and number. `wake` is called for each
     /// watcher whose queue was empty.
-    pub(crate) fn tell(&self, event: Events, text: impl FnOnce(&mut Vec<u8>), mut wake: impl FnMut(&Watcher)) {
+    pub(crate) fn send(&self, event: Events, text: impl FnOnce(&mut Vec<u8>), mut wake: impl FnMut(&Watcher)) {
         if !self.wants(event) {
             return;
         }
@@ -172,9 +172,9 @@ mod tests {
         let hub = Hub::default();
         let watcher = hub.add(MUTATIONS, 0, 7).unwrap();
         let mut woken = 0;
-        hub.tell(FETCHERS, |_| unreachable!("nobody wants it"), |_| woken += 1);
-        hub.tell(MUTATIONS, |line| line.extend_from_slice(b"one"), |_| woken += 1);
-        hub.tell(MUTATIONS, |line| line.extend_from_slice(b"two"), |_| woken += 1);
+        hub.send(FETCHERS, |_| unreachable!("no watcher wants it"), |_| woken += 1);
+        hub.send(MUTATIONS, |line| line.extend_from_slice(b"one"), |_| woken += 1);
+        hub.send(MUTATIONS, |line| line.extend_from_slice(b"two"), |_| woken += 1);
         let mut out = Vec::new();
         watcher.take(&mut out);
         let text = String::from_utf8(out).unwrap();
@@ -186,16 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_watcher_loses_lines_and_is_told_how_many() {
+    fn a_slow_watcher_loses_lines_and_gets_their_number() {
         let hub = Hub::default();
         let watcher = hub.add(FETCHERS, 0, 0).unwrap();
-        let tell = || hub.tell(FETCHERS, |line| line.resize(QUEUE_MAX / 2, b'x'), |_| ());
-        (0..5).for_each(|_| tell());
+        let send = || hub.send(FETCHERS, |line| line.resize(QUEUE_MAX / 2, b'x'), |_| ());
+        (0..5).for_each(|_| send());
         let mut out = Vec::new();
         watcher.take(&mut out);
         assert!(out.len() <= QUEUE_MAX);
         assert_eq!(hub.skipped.load(Relaxed), 4);
-        tell();
+        send();
         out.clear();
         watcher.take(&mut out);
         assert!(out.starts_with(b"skipped=4\n"));

@@ -108,7 +108,7 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     let mut set = [0; 24];
     (set[0], set[1], set[3], set[4], set[11]) = (0x80, 0x01, 3, 8, 12);
     binary.0.write_all(&[&set[..], &[0; 8], b"bin", b"1"].concat()).unwrap();
-    // Over UDP nobody waits.
+    // Over UDP no client waits.
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.send_to(b"\0\x01\0\0\0\x01\0\0set udp 0 0 1\r\n1\r\n", udp).unwrap();
@@ -121,7 +121,7 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     );
     assert!(Instant::now() < silent_at, "an answer over UDP has waited");
 
-    // The rare ones are this machine's: the same share of them may come without anybody who writes.
+    // The rare ones are this machine's: the same share of them may come without any writer.
     let held = other.waits(silent_at);
     let rank = |waits: &[Duration]| {
         let mut sorted = waits.to_vec();

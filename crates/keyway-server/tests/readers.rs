@@ -1,11 +1,11 @@
-//! Processes that may only read the region: enemy, one that can write it all the same, one that is told something that is not so
+//! Processes that may only read the region: enemy, one that can write it all the same, one that gets an answer that is not true
 //! (any more), or one for which a verb does something else than for a writer.
 //!
 //! Server and reader are one process here, with two mappings: the server's own user is named in `readers`.
 //!
 //! # Safety
 //!
-//! The `unsafe` maps and protects pages that nobody uses, or tries to.
+//! The `unsafe` maps and protects pages that no thread uses, or tries to.
 #![allow(unsafe_code, reason = "asks the kernel what it refuses; contract above")]
 
 use std::num::NonZeroUsize;
@@ -142,7 +142,7 @@ fn the_kernel_refuses_every_way_to_write() {
     assert_eq!(map(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).err(), Some(Errno::EACCES));
     let mapping = map(ProtFlags::PROT_READ).unwrap();
     let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: nobody uses the page.
+    // SAFETY: no thread uses the page.
     let protected = unsafe { mprotect(mapping, page.get(), both) };
     assert_eq!(protected, Err(Errno::EACCES));
     // What the library maps for a reader is such a mapping.
@@ -373,7 +373,7 @@ fn without_the_server_there_is_reading_and_with_the_next_one_writing() {
     let server = Running::start(&folder, &Place::Path(folder.region()), false);
     session.set(b"key", b"again", 0).unwrap();
     assert_eq!(value(&mut session, b"key").unwrap(), b"again");
-    // Another region in its place is not written to by somebody who reads the old one.
+    // Another region in its place is not written to by a process that reads the old one.
     drop(server);
     std::fs::remove_file(folder.region()).unwrap();
     let _server = Running::start(&folder, &Place::Path(folder.region()), false);
@@ -432,7 +432,7 @@ fn keyway_layout(region: &Path) -> u64 {
 }
 
 #[test]
-fn who_asks_for_what_the_region_is_not_is_told() {
+fn a_program_that_asks_for_another_region_gets_an_error() {
     let folder = Folder::new("asked");
     let _server = Running::start(&folder, &Place::Path(folder.region()), false);
     let checksums = Options::new().checksums(true);
@@ -441,7 +441,7 @@ fn who_asks_for_what_the_region_is_not_is_told() {
 }
 
 #[test]
-fn a_strict_region_is_not_given_to_readers_and_they_are_told() {
+fn a_durable_region_is_not_given_to_readers_and_they_get_an_error() {
     let folder = Folder::new("strict");
     let strict = Options::new().strict(true).strict_rehearsed(true);
     let _server = Running::with(&folder, &Place::Path(folder.region()), strict);
@@ -456,7 +456,7 @@ fn a_strict_region_is_not_given_to_readers_and_they_are_told() {
 }
 
 #[test]
-fn a_reader_has_no_gate_and_is_told_why_and_its_gets_work_behind_other_gates() {
+fn a_reader_has_no_gate_and_gets_the_reason_and_its_gets_work_with_other_gates() {
     let folder = Folder::new("gate");
     let server = Running::start(&folder, &Place::Path(folder.region()), false);
     let reader = reader(&folder);

@@ -490,7 +490,7 @@ fn after_a_long_silence_requests_are_answered_as_before() {
 }
 
 #[test]
-fn above_the_limit_connections_are_told_and_closed() {
+fn above_the_limit_connections_get_an_error_and_are_closed() {
     let server = Running::start(|config| config.connections_max = 2);
     let mut first = server.connect();
     let mut second = server.connect();
@@ -927,7 +927,7 @@ fn udp_sockets_are_shown_as_connections_and_go_with_the_server() {
 }
 
 #[test]
-fn a_udp_address_in_use_is_told_at_the_start() {
+fn a_udp_address_in_use_is_reported_at_the_start() {
     let (_server, address) = with_udp(&[], |_| ());
     let cache = Cache::open(&Place::Memfd, &Options::default()).unwrap();
     let config = Config {
@@ -942,7 +942,7 @@ fn a_udp_address_in_use_is_told_at_the_start() {
 }
 
 #[test]
-fn the_memory_limit_follows_the_region_whoever_grows_it() {
+fn the_memory_limit_follows_the_region_that_any_process_grows() {
     let path = PathBuf::from(format!("/dev/shm/keyway-test-{}-limit", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let options = Options::new().memory(8 << 20);

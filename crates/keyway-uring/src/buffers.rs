@@ -87,7 +87,7 @@ impl Buffers {
 
     #[allow(
         clippy::needless_pass_by_value,
-        reason = "the piece ends here: nobody reads the buffer any more"
+        reason = "the piece ends here: no thread reads the buffer any more"
     )]
     pub(crate) fn give_back(&mut self, piece: Piece) {
         self.give(piece.number);

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_change_has_made_void_is_told_once_the_change_is_over_whoevers_it_is() {
+    fn what_any_process_has_made_stale_is_reported_after_its_change_is_over() {
         let world = World::new(4096);
         let (hot, mut store) = (world.hot(), Store::new(PAGES));
         for number in 0..100 {
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_is_not_made_anew_for_ever() {
+    fn what_no_client_asks_for_is_not_made_again_for_ever() {
         let world = World::new(4096);
         let (hot, mut store) = (world.hot(), Store::new(PAGES));
         let mut told = 0;

@@ -159,7 +159,7 @@ impl Server {
     ///
     /// When it neither serves nor ends within the deadline, or cannot be run at all.
     pub fn try_start(kind: Kind, options: &ServeOptions) -> Result<Self, String> {
-        // Between choosing a free port and binding it, somebody else may take it: then choose again.
+        // Between choosing a free port and binding it, another program may take it: then choose again.
         let mut attempts_left = 5;
         loop {
             let mut server = Self::spawn(kind, options);

@@ -19,7 +19,7 @@ use rustls::{ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, Suppo
 
 use crate::DEADLINE;
 
-/// Somebody who signs certificates.
+/// An authority that signs certificates.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -208,7 +208,7 @@ fn carry(session: ClientConnection, tcp: TcpStream) -> io::Result<UnixStream> {
                 return;
             }
         }
-        // The client has ended: the server is told so, and its last answers still come.
+        // The client has ended: the server sees that, and its last answers still come.
         let told = other.send(|session| {
             session.send_close_notify();
             Ok(())

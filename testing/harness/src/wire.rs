@@ -54,7 +54,7 @@ impl Wire {
         Self::new(Stream::Unix(stream))
     }
 
-    /// A UDP socket that sends to `address` and hears nobody else.
+    /// A UDP socket that sends to `address` and hears no other.
     pub fn to_udp(address: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(address)?;

@@ -1,8 +1,8 @@
 //! Which plots a report has: each kind appears where there is something to plot it from.
 //!
-//! A plot *against* something takes the cells that differ in nothing else; one cell alone is in the tables, and gives no line.
+//! A plot *against* something takes the cells that differ in nothing else; one cell alone is in the tables, and gives no plot.
 
-use crate::html::chart::{Axis, Chart, Line, Point, number, time};
+use crate::html::bars::{Bar, Chart, Row, Scale, number};
 use crate::medians::{Sides, Spread};
 use crate::plan::Door;
 use crate::report::{CellReport, Report, SideReport};
@@ -16,30 +16,55 @@ pub enum Varied {
     Pipeline,
     /// keys of one get
     Multiget,
-    /// of each cache
-    Memory,
     /// of an open loop
     Rate,
+    /// of each cache
+    Memory,
 }
 
 impl Varied {
+    const ALL: [Self; 5] = [Self::Connections, Self::Pipeline, Self::Multiget, Self::Rate, Self::Memory];
+
     #[allow(clippy::cast_precision_loss, reason = "counts and sizes are below 2^53")]
     fn of(self, cell: &CellReport) -> f64 {
         match self {
             Self::Connections => cell.connections as f64,
             Self::Pipeline => cell.pipeline as f64,
             Self::Multiget => cell.multiget as f64,
-            Self::Memory => cell.memory_mib as f64,
             Self::Rate => cell.rate.unwrap_or(0.0) / 1e3,
+            Self::Memory => cell.memory_mib as f64,
+        }
+    }
+
+    /// Whether it goes without saying.
+    fn is_usual(self, cell: &CellReport) -> bool {
+        match self {
+            Self::Connections => false,
+            Self::Pipeline => cell.pipeline == 1,
+            Self::Multiget => cell.multiget == 1,
+            Self::Rate => cell.rate.is_none(),
+            Self::Memory => !cell.memory_limited,
+        }
+    }
+
+    fn words(self, cell: &CellReport) -> String {
+        let value = number(self.of(cell));
+        match self {
+            Self::Connections => {
+                let unit = Door::parse(&cell.door).map_or("connections", |door| door.unit(cell.connections));
+                format!("{} {unit}", cell.connections)
+            }
+            Self::Pipeline => format!("{value} pipelined"),
+            Self::Multiget => format!("gets of {value} {}", if cell.multiget == 1 { "key" } else { "keys" }),
+            Self::Rate => format!("{value} k/s"),
+            Self::Memory => format!("{value} MiB"),
         }
     }
 }
 
 /// A cell in words, without what varies.
 pub fn label(cell: &CellReport, varied: Option<Varied>) -> String {
-    let fixed = |what: Varied| varied != Some(what);
-    let door = Door::parse(&cell.door);
-    let way = match door {
+    let way = match Door::parse(&cell.door) {
         Ok(Door::Library | Door::Processes) => "in process",
         Ok(Door::Unix) => "Unix socket",
         Ok(Door::Tcp) => "TCP",
@@ -47,24 +72,12 @@ pub fn label(cell: &CellReport, varied: Option<Varied>) -> String {
         Ok(Door::Split) => "UDP and TCP",
         Ok(Door::Libmemcached) | Err(_) => &cell.door,
     };
+    let said = Varied::ALL
+        .into_iter()
+        .filter(|what| varied != Some(*what) && !what.is_usual(cell));
     let mut words = vec![cell.about.clone(), way.to_owned()];
-    if fixed(Varied::Connections) {
-        let unit = door.map_or("connections", |door| door.unit(cell.connections));
-        words.push(format!("{} {unit}", cell.connections));
-    }
-    if fixed(Varied::Pipeline) && cell.pipeline > 1 {
-        words.push(format!("{} pipelined", cell.pipeline));
-    }
-    if fixed(Varied::Multiget) && cell.multiget > 1 {
-        words.push(format!("gets of {} keys", cell.multiget));
-    }
-    if let Some(rate) = cell.rate.filter(|_| fixed(Varied::Rate)) {
-        words.push(format!("{} k/s", number(rate / 1e3)));
-    }
+    words.extend(said.map(|what| what.words(cell)));
     words.extend(cell.churn.map(|churn| format!("{churn} operations a connection")));
-    if fixed(Varied::Memory) && cell.memory_limited {
-        words.push(format!("{} MiB", cell.memory_mib));
-    }
     words.extend(cell.setting.clone());
     words.join(", ")
 }
@@ -77,94 +90,68 @@ pub fn row_label(cell: &CellReport) -> String {
 
 /// Where Keyway is called and its peer is not.
 fn beside_socket(cell: &CellReport) -> Option<String> {
-    let peer = cell
-        .sides
-        .get(1)
-        .filter(|_| matches!(cell.door.as_str(), "library" | "processes"))?;
+    let is_called = matches!(cell.door.as_str(), "library" | "processes");
+    let peer = cell.sides.get(1).filter(|_| is_called)?;
     let way = if peer.way.is_empty() { "over a socket" } else { &peer.way };
     Some(format!("a call; {} {way}", peer.name))
 }
 
-fn reached(cells: &[&CellReport]) -> String {
-    let beside = cells.iter().find_map(|cell| beside_socket(cell));
-    beside.map_or(String::new(), |beside| format!("Keyway by {beside}."))
-}
-
-/// A kind of plot: a figure against what is varied.
+/// A kind of plot: figures against what is varied.
 struct Sweep {
     /// as the page's parts are called
     kind: &'static str,
     varied: Varied,
-    /// in the title, where it is not plain what is varied
-    against: &'static str,
-    /// to the right; empty: connections, threads or processes
-    across: &'static str,
-    upwards: &'static str,
-    /// in the report; the second is dashed
+    name: &'static str,
+    scale: Scale,
+    /// in the report; bars of the second are lighter
     figures: &'static [&'static str],
     has: fn(&CellReport) -> bool,
+    note: &'static str,
 }
 
-impl Sweep {
-    const fn throughput(varied: Varied, against: &'static str, across: &'static str) -> Self {
-        Self {
-            kind: "throughput",
-            varied,
-            against,
-            across,
-            upwards: "throughput, thousand operations a second",
-            figures: &["throughput"],
-            has: |cell| cell.rate.is_none(),
-        }
+const fn throughput(varied: Varied) -> Sweep {
+    Sweep {
+        kind: "throughput",
+        varied,
+        name: "throughput, thousand operations a second",
+        scale: Scale::FromZero,
+        figures: &["throughput"],
+        has: |cell| cell.rate.is_none(),
+        note: "",
     }
 }
 
-const THROUGHPUTS: [Sweep; 3] = [
-    Sweep::throughput(Varied::Connections, "", ""),
-    Sweep::throughput(
-        Varied::Pipeline,
-        ", against pipelining",
-        "requests in flight on each connection",
-    ),
-    Sweep::throughput(Varied::Multiget, ", against keys of a get", "keys of one get"),
+const SWEEPS: [Sweep; 5] = [
+    throughput(Varied::Connections),
+    throughput(Varied::Pipeline),
+    throughput(Varied::Multiget),
+    Sweep {
+        kind: "load",
+        varied: Varied::Rate,
+        name: "latency, ten times as much always equally far",
+        scale: Scale::Latency,
+        figures: &["latency, p99", "latency, p50"],
+        has: |cell| cell.rate.is_some(),
+        note: "Open loop: latency counts from the moment at which a request was due. ",
+    },
+    Sweep {
+        kind: "hits",
+        varied: Varied::Memory,
+        name: "gets that hit, %",
+        scale: Scale::FromZero,
+        figures: &[HIT],
+        has: |cell| cell.memory_limited,
+        note: "A miss stores its item where the workload says so. ",
+    },
 ];
-
-const LATENCY_AT_RATE: Sweep = Sweep {
-    kind: "load",
-    varied: Varied::Rate,
-    against: "",
-    across: "rate, thousand operations a second",
-    upwards: "latency",
-    figures: &["latency, p99", "latency, p50"],
-    has: |cell| cell.rate.is_some(),
-};
-
-const HITS: Sweep = Sweep {
-    kind: "hits",
-    varied: Varied::Memory,
-    against: "",
-    across: "memory of each cache, MiB",
-    upwards: "gets that hit, %",
-    figures: &[HIT],
-    has: |cell| cell.memory_limited,
-};
 
 /// No figure of the report: where no get missed, it has no row of those that did.
 const HIT: &str = "hits";
 
-/// Throughput against connections, pipelined requests, and keys of a get.
-pub fn throughput(report: &Report) -> Vec<Chart> {
-    THROUGHPUTS.iter().flat_map(|sweep| sweep.charts(report)).collect()
-}
-
-/// Latency against the rate of open loops.
-pub fn latency_at_rate(report: &Report) -> Vec<Chart> {
-    LATENCY_AT_RATE.charts(report)
-}
-
-/// Hit ratio against memory.
-pub fn hit_ratio(report: &Report) -> Vec<Chart> {
-    HITS.charts(report)
+/// The plots of a kind: `throughput`, `load` or `hits`.
+pub fn charts(report: &Report, kind: &str) -> Vec<Chart> {
+    let sweeps = SWEEPS.iter().filter(|sweep| sweep.kind == kind);
+    sweeps.flat_map(|sweep| sweep.charts(report)).collect()
 }
 
 impl Sweep {
@@ -183,111 +170,62 @@ impl Sweep {
             cells.dedup_by(|a, b| self.varied.of(a) == self.varied.of(b));
         }
         groups.retain(|group| group.2.len() > 1);
-        let charts = groups
+        groups
             .into_iter()
-            .filter_map(|(name, _, cells)| self.chart(report, &name, &cells));
-        charts.collect()
+            .map(|(name, _, cells)| self.chart(report, name, &cells))
+            .collect()
     }
 
-    fn chart(&self, report: &Report, name: &str, cells: &[&CellReport]) -> Option<Chart> {
-        let most = cells.iter().max_by_key(|cell| cell.sides.len())?;
-        let mut lines = Vec::new();
-        for (at, side) in most.sides.iter().enumerate() {
-            for (number, figure) in self.figures.iter().enumerate() {
-                let short = figure.strip_prefix("latency").unwrap_or_default();
-                let points = cells.iter().filter_map(|cell| self.point(report, cell, at, figure));
-                lines.push(Line {
-                    name: format!("{}{short}", side.name),
-                    side: at,
-                    dashed: number > 0,
-                    points: points.collect(),
-                });
-            }
+    fn chart(&self, report: &Report, title: String, cells: &[&CellReport]) -> Chart {
+        let row = |cell: &&CellReport| Row {
+            name: self.varied.words(cell),
+            bars: self.bars(report, cell),
+        };
+        let beside = cells.iter().find_map(|cell| beside_socket(cell));
+        let mut note = self.note.to_owned() + &beside.map_or(String::new(), |beside| format!("Keyway by {beside}. "));
+        if cells.iter().flat_map(|cell| &cell.sides).any(fell_behind) {
+            note.push_str("Hollow: the cache did not keep up, and its latency is that of a queue that grows.");
         }
-        lines.retain(|line: &Line| !line.points.is_empty());
-        // Two points are bars.
-        let bars = lines.iter().all(|line| line.points.len() <= 2);
-        let units = || Door::parse(&cells[0].door).map_or("connections", |door| door.unit(2));
-        let across = if self.across.is_empty() { units() } else { self.across };
-        let (widths, heights) = (widths(&lines), heights(&lines));
-        let x = match self.varied {
-            _ if bars => Axis::halves(across, widths),
-            Varied::Rate => Axis::from_zero(across, widths),
-            _ => Axis::doubling(across, widths),
-        };
-        let y = match self.kind {
-            "load" if bars => Axis::from_zero("latency, µs", heights),
-            "load" => Axis::latency(self.upwards, heights),
-            "hits" if !bars => Axis::around(self.upwards, heights),
-            _ => Axis::from_zero(self.upwards, heights),
-        };
-        let hollow = lines.iter().any(|line| line.points.iter().any(|point| point.hollow));
-        (!lines.is_empty()).then(|| Chart {
+        Chart {
             kind: self.kind,
-            title: format!("{name}{}", self.against),
-            note: self.note(cells, hollow),
-            x,
-            y,
-            lines,
-            bars,
-        })
+            title,
+            note: note.trim_end().to_owned(),
+            name: self.name.to_owned(),
+            scale: self.scale,
+            rows: cells.iter().map(row).collect(),
+        }
     }
 
-    fn note(&self, cells: &[&CellReport], hollow: bool) -> String {
-        let own = match self.kind {
-            "load" => "Open loop: latency counts from the moment at which a request was due. ",
-            "hits" => "A miss stores its item where the workload says so. ",
-            _ => "",
+    fn bars(&self, report: &Report, cell: &CellReport) -> Vec<Bar> {
+        let bar = |at: usize, side: &SideReport, number: usize| {
+            let figure = self.figures[number];
+            let spread = if figure == HIT {
+                hit_percents(side)
+            } else {
+                let row = report.rows.iter().find(|row| row.cell == cell.name && row.figure == figure)?;
+                if at == 0 { row.sides.of_keyway() } else { row.sides.of_peer() }
+            };
+            let shade = if fell_behind(side) {
+                " hollow"
+            } else {
+                ["", " light"][number]
+            };
+            Some(Bar {
+                class: format!("{}{shade}", ["keyway", "peer"][at]),
+                value: spread.median?,
+                spread: spread.low.zip(spread.high).filter(|(low, high)| low < high),
+                whose: format!("{}{}", side.name, figure.strip_prefix("latency").unwrap_or_default()),
+            })
         };
-        let behind = " Hollow: the cache did not keep up, and its latency is that of a queue that grows.";
-        format!("{own}{}{}", reached(cells), if hollow { behind } else { "" })
-    }
-
-    fn point(&self, report: &Report, cell: &CellReport, at: usize, figure: &str) -> Option<Point> {
-        let side = cell.sides.get(at)?;
-        let spread = if figure == HIT {
-            hit_percents(side)
-        } else {
-            let row = report.rows.iter().find(|row| row.cell == cell.name && row.figure == figure)?;
-            if at == 0 { row.sides.of_keyway() } else { row.sides.of_peer() }
-        };
-        let y = spread.median?;
-        let (low, high) = (spread.low.unwrap_or(y), spread.high.unwrap_or(y));
-        let hollow = side.runs.iter().any(|run| run.unanswered > 0);
-        let x = self.varied.of(cell);
-        let shown = |value: f64| if self.kind == "load" { time(value) } else { number(value) };
-        Some(Point {
-            x,
-            y,
-            spread: Some((low, high)),
-            label: format!(
-                "{}, {}: {figure} {} ({}–{}){}",
-                side.name,
-                number(x),
-                shown(y),
-                shown(low),
-                shown(high),
-                if hollow { "; it did not keep up" } else { "" }
-            ),
-            hollow,
-        })
+        let sides = cell.sides.iter().take(2).enumerate();
+        sides
+            .flat_map(|(at, side)| (0..self.figures.len()).filter_map(move |number| bar(at, side, number)))
+            .collect()
     }
 }
 
-/// The ends of all spreads and all medians, upwards.
-fn heights(lines: &[Line]) -> Vec<f64> {
-    let of_point = |point: &Point| {
-        let (low, high) = point.spread.unwrap_or((point.y, point.y));
-        [point.y, low, high]
-    };
-    lines.iter().flat_map(|line| line.points.iter().flat_map(of_point)).collect()
-}
-
-fn widths(lines: &[Line]) -> Vec<f64> {
-    lines
-        .iter()
-        .flat_map(|line| line.points.iter().map(|point| point.x))
-        .collect()
+fn fell_behind(side: &SideReport) -> bool {
+    side.runs.iter().any(|run| run.unanswered > 0)
 }
 
 /// Of each measurement that had gets.

@@ -119,8 +119,8 @@ impl Client {
             self.ran.wrong.values += 1;
             let start = bytes[at..].escape_ascii().to_string();
             let start = start.chars().take(80).collect::<String>();
-            self.ran.wrong.tell(|| format!("{problem}: {start}"));
-            self.lose(number, "its replies can no longer be told apart");
+            self.ran.wrong.describe(|| format!("{problem}: {start}"));
+            self.lose(number, "its replies can no longer be separated");
         }
         at
     }
@@ -146,7 +146,9 @@ impl Client {
             }
             (_, Answer::Error(line)) => {
                 self.ran.wrong.errors += 1;
-                self.ran.wrong.tell(|| format!("the server answers {}", line.escape_ascii()));
+                self.ran
+                    .wrong
+                    .describe(|| format!("the server answers {}", line.escape_ascii()));
                 self.peers[number].items.drain(..pending.left);
                 self.pop(number);
             }
@@ -217,7 +219,7 @@ impl Client {
             if !self.load.items.is_value(item, value) {
                 self.ran.wrong.values += 1;
                 let shown = value[..value.len().min(32)].escape_ascii().to_string();
-                self.ran.wrong.tell(|| {
+                self.ran.wrong.describe(|| {
                     let (key, len) = (key.escape_ascii(), value.len());
                     format!("key {key}: a value of {len} bytes that was never written to it, starting {shown}")
                 });
@@ -322,8 +324,8 @@ mod tests {
     use std::time::Duration;
 
     /// What a client makes of these bytes as the answer to its first get; `KEY` stands for the key that was asked for.
-    fn told(name: &str, answer: &str) -> Measurement {
-        let path = std::env::temp_dir().join(format!("keyway-bench-told-{}-{name}", std::process::id()));
+    fn answered(name: &str, answer: &str) -> Measurement {
+        let path = std::env::temp_dir().join(format!("keyway-bench-answered-{}-{name}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let answer = answer.to_owned();
         let server = std::thread::spawn(move || {
@@ -360,15 +362,15 @@ mod tests {
 
     #[test]
     fn a_miss_is_an_answer() {
-        let ran = told("miss", "END\r\n");
+        let ran = answered("miss", "END\r\n");
         assert_eq!((ran.misses, ran.wrong.values, ran.wrong.errors), (1, 0, 0));
     }
 
     #[test]
-    fn an_error_is_counted_and_told() {
-        let ran = told("error", "SERVER_ERROR out of memory\r\n");
+    fn an_error_is_counted_and_described() {
+        let ran = answered("error", "SERVER_ERROR out of memory\r\n");
         assert_eq!((ran.wrong.values, ran.wrong.errors), (0, 1));
-        assert!(ran.wrong.told[0].contains("out of memory"), "{:?}", ran.wrong.told);
+        assert!(ran.wrong.described[0].contains("out of memory"), "{:?}", ran.wrong.described);
     }
 
     #[test]
@@ -382,17 +384,21 @@ mod tests {
             ("line", "VALUE KEY 0\r\n", "get's answer"),
             ("length", "VALUE KEY 0 1\r\nxyz\r\n", "longer or shorter"),
         ] {
-            let ran = told(name, answer);
+            let ran = answered(name, answer);
             assert_eq!(ran.wrong.values, 1, "{answer:?}");
-            assert!(ran.wrong.told[0].contains(why), "{answer:?}: {:?}", ran.wrong.told);
+            assert!(ran.wrong.described[0].contains(why), "{answer:?}: {:?}", ran.wrong.described);
         }
     }
 
     #[test]
     fn a_value_that_was_never_written_is_counted() {
         let value = "x".repeat(20);
-        let ran = told("value", &format!("VALUE KEY 0 20\r\n{value}\r\nEND\r\n"));
+        let ran = answered("value", &format!("VALUE KEY 0 20\r\n{value}\r\nEND\r\n"));
         assert_eq!((ran.hits, ran.wrong.values), (1, 1));
-        assert!(ran.wrong.told[0].contains("never written to it"), "{:?}", ran.wrong.told);
+        assert!(
+            ran.wrong.described[0].contains("never written to it"),
+            "{:?}",
+            ran.wrong.described
+        );
     }
 }

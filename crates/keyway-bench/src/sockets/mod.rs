@@ -146,7 +146,7 @@ impl Client {
             }
             if waiting && now.saturating_duration_since(heard) > self.shape.silence_max {
                 let silence_max = self.shape.silence_max;
-                self.ran.wrong.tell(|| format!("no answer for {silence_max:?}"));
+                self.ran.wrong.describe(|| format!("no answer for {silence_max:?}"));
                 for number in 0..self.peers.len() {
                     self.lose(number, "it gives no answer");
                 }
@@ -165,7 +165,7 @@ impl Client {
             if let Err(e) = self.wait(wait, schedule.is_some(), &mut events)
                 && e != rustix::io::Errno::INTR
             {
-                self.ran.wrong.tell(|| format!("epoll: {e}"));
+                self.ran.wrong.describe(|| format!("epoll: {e}"));
                 self.ran.wrong.errors += 1;
                 return now;
             }
@@ -346,7 +346,7 @@ impl Client {
             }
             self.peers[number].input = arrived;
             if n < scratch.len() {
-                break; // the socket is empty; more is told when it comes
+                break; // the socket is empty; epoll reports when more arrives
             }
         }
         any
@@ -363,7 +363,7 @@ impl Client {
         self.owed -= peer.pending.len();
         self.ran.wrong.connections += 1;
         self.ran.wrong.lost += peer.pending.len() as u64;
-        self.ran.wrong.tell(|| format!("connection {}: {why}", number + 1));
+        self.ran.wrong.describe(|| format!("connection {}: {why}", number + 1));
         let _ = epoll::delete(&self.poll, &peer.connection);
         let _ = peer.connection.second().map(|second| epoll::delete(&self.poll, second));
     }

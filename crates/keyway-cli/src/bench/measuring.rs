@@ -221,7 +221,7 @@ impl Measuring {
         )]
         let usual = (fitting as u64).clamp(100, ITEMS);
         match &workload.trace {
-            Some(recording) => recording.0.keys(),
+            Some(recording) => recording.keys(),
             None => self.items.unwrap_or(usual),
         }
     }
@@ -300,7 +300,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 fn parse_against(text: &str) -> Result<Against, String> {
     match text {
         "memcached" => Ok(Against::Memcached),
-        "none" | "nobody" => Ok(Against::Nothing),
+        "none" => Ok(Against::Nothing),
         _ => parse_target(text).map(Against::Server),
     }
 }

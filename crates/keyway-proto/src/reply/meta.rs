@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_would_split_the_line_is_told_in_base64() {
+    fn a_key_that_would_split_the_line_is_sent_in_base64() {
         for (key, told) in [
             (b"a\r\nb".as_slice(), "HD kYQ0KYg== b\r\n"),
             (b"a b", "HD kYSBi b\r\n"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn ttl_is_that_of_before_where_it_is_told_so() {
+    fn ttl_is_that_of_before_where_the_request_says_so() {
         let facts = Facts {
             ttl_s: Some(60),
             ttl_before_s: Some(None),

@@ -174,7 +174,7 @@ impl Region {
         let all_fenced = self.host().fence_everywhere();
         (0..self.threads()).all(|slot| {
             let thread = self.thread(slot);
-            // PAIRS: vacate: the end of the session. PAIRS: door: the stores in `leave` and `meet_door`: changes that were not
+            // PAIRS: vacate: the end of the session. PAIRS: door: the stores in `leave` and `follow_door`: changes that were not
             // counted are seen.
             !Lease(thread.lease.load(Acquire)).is_leased()
                 || thread.door.load(Acquire) == door.0
@@ -243,7 +243,7 @@ impl Session {
         if door == self.door.get() {
             return Ok(());
         }
-        self.meet_door(DoorWord(door))
+        self.follow_door(DoorWord(door))
     }
 
     /// The same, if the session knows the present door word and changes are not counted. `false`: the operation has not begun.
@@ -275,7 +275,7 @@ impl Session {
 
     #[cold]
     #[inline(never)]
-    fn meet_door(&self, door: DoorWord) -> Result<(), WriteError> {
+    fn follow_door(&self, door: DoorWord) -> Result<(), WriteError> {
         let mut stripes = None;
         // Another thread may be using the list now. What it held before is unmapped.
         heap::run(&mut || stripes = self.region.stripes_for(door));

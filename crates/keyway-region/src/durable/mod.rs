@@ -129,7 +129,7 @@ impl Region {
     #[cfg_attr(feature = "observe", track_caller)]
     fn write_lines_back(&self, offset: usize, len: usize, means: Means) {
         #[cfg(feature = "observe")]
-        crate::observe::tell(crate::observe::Event::WriteBack {
+        crate::observe::report(crate::observe::Event::WriteBack {
             at: self.memory.line_address(offset).addr() + offset % LINE,
             len,
             site: core::panic::Location::caller(),
@@ -148,7 +148,7 @@ impl Region {
                 call();
             }
             #[cfg(feature = "observe")]
-            crate::observe::tell(crate::observe::Event::Barrier {
+            crate::observe::report(crate::observe::Event::Barrier {
                 site: core::panic::Location::caller(),
             });
             #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -186,7 +186,7 @@ impl Session {
                 return AGAIN;
             }
         }
-        match self.meet(key, tagged) {
+        match self.item_of(key, tagged) {
             Some(here) => self.change_here(attempt, here, decide),
             None => AGAIN,
         }

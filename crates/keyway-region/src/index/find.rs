@@ -6,7 +6,7 @@
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
-use crate::index::lookup::{Led, Look, Place};
+use crate::index::lookup::{Followed, ItemAt, Place};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::log::Seen;
@@ -27,7 +27,7 @@ pub(super) struct Tagged<'r> {
     pub place: Place,
     pub slot: &'r AtomicU64,
     pub word: Slot,
-    pub led: Led,
+    pub led: ItemAt,
 }
 
 /// The result of a scan.
@@ -102,7 +102,7 @@ impl Session {
     /// The item to which a glance led, if it is the key's and has no segments of its own.
     #[inline(always)]
     #[allow(unsafe_code, reason = "a place that was compared with the layout")]
-    pub(super) fn meet<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
+    pub(super) fn item_of<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
         let Tagged { place, slot, word, led } = tagged;
         let region = &*self.region;
         // The ten bits of generation in a slot wrap: it must still name the segment.
@@ -196,12 +196,12 @@ impl Session {
                 return Some(Scan::Again);
             }
             match region.look(region.slot(place.at), word) {
-                Look::Moved => return Some(Scan::Again),
-                Look::Corrupt => {
+                Followed::Moved => return Some(Scan::Again),
+                Followed::Corrupt => {
                     self.drop_corrupt(place, word);
                     return Some(Scan::Again);
                 }
-                Look::Got(seen) => {
+                Followed::Got(seen) => {
                     let ours = region.has_key(&seen, key.bytes);
                     if ours && !word.is_tentative() {
                         // The second look, after the intent, shows whether it was the item.

@@ -84,10 +84,10 @@ impl Region {
         let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
         let fetched = hint & HINT_FETCHED != 0;
         let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));
-        let idle = match Told::by(hint, now) {
-            Told::Seconds(seconds) => seconds,
-            Told::Units(units) => (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1),
-            Told::Old => since_opened.max(HINT_AGED * HINT_UNIT_S),
+        let idle = match SinceAccess::by(hint, now) {
+            SinceAccess::Seconds(seconds) => seconds,
+            SinceAccess::Units(units) => (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1),
+            SinceAccess::Old => since_opened.max(HINT_AGED * HINT_UNIT_S),
         };
         (fetched, idle)
     }
@@ -111,9 +111,9 @@ impl Region {
             for index in 0..SLOTS {
                 let Some(hint) = self.hint(bucket, index) else { return };
                 let old = hint.load(Relaxed);
-                let aged = match Told::by(old, now) {
-                    Told::Seconds(seconds @ HINT_FINE_S..) => coarse_code(now.saturating_sub(seconds)),
-                    Told::Units(units) if units > HINT_AGED => HINT_OLD,
+                let aged = match SinceAccess::by(old, now) {
+                    SinceAccess::Seconds(seconds @ HINT_FINE_S..) => coarse_code(now.saturating_sub(seconds)),
+                    SinceAccess::Units(units) if units > HINT_AGED => HINT_OLD,
                     _ => continue,
                 };
                 let _ = hint.compare_exchange(old, old & HINT_FETCHED | aged, Relaxed, Relaxed);
@@ -123,14 +123,14 @@ impl Region {
 }
 
 /// What a hint says of the time since the last access.
-enum Told {
+enum SinceAccess {
     Seconds(u32),
     /// units that have begun since the unit of the access
     Units(u32),
     Old,
 }
 
-impl Told {
+impl SinceAccess {
     fn by(hint: u8, now: u32) -> Self {
         match u32::from(hint & !HINT_FETCHED) {
             second @ ..HINT_SECONDS => Self::Seconds(now.wrapping_sub(second) % HINT_SECONDS),

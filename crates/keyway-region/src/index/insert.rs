@@ -5,7 +5,7 @@
 
 use crate::atomics::{Relaxed, Release, SeqCst};
 use crate::hash::{Key, choices, tag};
-use crate::index::lookup::{Look, Place};
+use crate::index::lookup::{Followed, Place};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -47,9 +47,9 @@ impl Session {
                 None => return false,
             }
             match region.look(slot, over) {
-                Look::Got(seen) => evicted = Some(seen),
-                Look::Moved => return false,
-                Look::Corrupt => self.count(Counter::corrupt, 1),
+                Followed::Got(seen) => evicted = Some(seen),
+                Followed::Moved => return false,
+                Followed::Corrupt => self.count(Counter::corrupt, 1),
             }
         }
         self.announce_third(key, table, place);
@@ -138,9 +138,9 @@ impl Session {
                         return false;
                     }
                     let seen = match region.look(region.slot(place.at), word) {
-                        Look::Got(seen) => seen,
-                        Look::Moved => continue 'again,
-                        Look::Corrupt => continue,
+                        Followed::Got(seen) => seen,
+                        Followed::Moved => continue 'again,
+                        Followed::Corrupt => continue,
                     };
                     let ours = region.has_key(&seen, key.bytes);
                     if !region.still(&seen) {

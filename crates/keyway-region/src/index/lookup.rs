@@ -82,7 +82,7 @@ impl Buckets {
 
 /// Where a slot's word leads, as long as the segment has the generation that the word names.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Led {
+pub(super) struct ItemAt {
     pub segment: usize,
     pub life: SegmentLife,
     /// offset in the region
@@ -93,7 +93,7 @@ pub(super) struct Led {
 
 /// The result of following a slot's word.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Look<T> {
+pub(crate) enum Followed<T> {
     Got(T),
     /// the slot or the segment changed meanwhile: look again
     Moved,
@@ -184,7 +184,7 @@ impl Region {
 
     /// As [`Self::look`], in the slot itself.
     #[inline]
-    pub(crate) fn look_in(&self, place: Place, word: Slot) -> Look<Seen> {
+    pub(crate) fn look_in(&self, place: Place, word: Slot) -> Followed<Seen> {
         self.look(self.slot(place.at), word)
     }
 
@@ -226,7 +226,7 @@ impl Region {
 
     /// Follows a word from its slot to the item's header.
     #[inline(always)]
-    pub(super) fn look(&self, slot: &AtomicU64, word: Slot) -> Look<Seen> {
+    pub(super) fn look(&self, slot: &AtomicU64, word: Slot) -> Followed<Seen> {
         match self.follow(word) {
             Some(led) => self.look_at(led, slot, word),
             None => unlooked(slot, word),
@@ -236,7 +236,7 @@ impl Region {
     /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
-    pub(super) fn follow(&self, word: Slot) -> Option<Led> {
+    pub(super) fn follow(&self, word: Slot) -> Option<ItemAt> {
         let segment = word.segment();
         if !self.has(segment) {
             return None;
@@ -246,7 +246,7 @@ impl Region {
         // Header, key and the beginning of the value arrive together, while the words are being compared: three lines.
         let view = self.memory.view();
         view.prefetch_three(at);
-        let led = Led {
+        let led = ItemAt {
             segment,
             // SAFETY: there is the segment.
             life: Self::life_of(unsafe { self.words_in(view, segment) }),
@@ -259,14 +259,14 @@ impl Region {
 
     /// Second half of [`Self::look`]: reads the slot again, then the header.
     #[inline(always)]
-    pub(super) fn look_at(&self, led: Led, slot: &AtomicU64, word: Slot) -> Look<Seen> {
+    pub(super) fn look_at(&self, led: ItemAt, slot: &AtomicU64, word: Slot) -> Followed<Seen> {
         // The ten bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
-            return Look::Moved;
+            return Followed::Moved;
         }
         match self.header_of(&led).validate(self.layout.shape.segment_size - led.offset) {
-            Some(header) => Look::Got(Seen {
+            Some(header) => Followed::Got(Seen {
                 segment: led.segment,
                 life: led.life,
                 at: led.at,
@@ -279,7 +279,7 @@ impl Region {
                 if self.segment_life(led.segment).generation == led.life.generation {
                     unlooked(slot, word)
                 } else {
-                    Look::Moved
+                    Followed::Moved
                 }
             }
         }
@@ -288,7 +288,7 @@ impl Region {
     /// The header at the place to which a word leads, or what is now in its place.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the item's first words, where `follow` has led")]
-    pub(super) fn header_of(&self, led: &Led) -> Header {
+    pub(super) fn header_of(&self, led: &ItemAt) -> Header {
         let view = self.memory.view();
         // SAFETY: `follow`, which alone makes this, has found that there is the segment, and that the smallest item, which has both
         // words, ends in it. Items begin at multiples of 4.
@@ -336,9 +336,9 @@ impl Region {
                         continue;
                     }
                     let seen = match self.look(self.slot(place.at), word) {
-                        Look::Got(seen) => seen,
-                        Look::Moved => continue 'again,
-                        Look::Corrupt => continue,
+                        Followed::Got(seen) => seen,
+                        Followed::Moved => continue 'again,
+                        Followed::Corrupt => continue,
                     };
                     if how.value {
                         self.memory.prefetch_to_copy(seen.at, seen.header.value_len());
@@ -468,9 +468,9 @@ impl Region {
                     }
                     looked += 1;
                     let seen = match self.look(self.slot(place.at), word) {
-                        Look::Got(seen) => seen,
-                        Look::Moved => continue,
-                        Look::Corrupt => break,
+                        Followed::Got(seen) => seen,
+                        Followed::Moved => continue,
+                        Followed::Corrupt => break,
                     };
                     key.clear();
                     // `out` has the space already.
@@ -502,8 +502,12 @@ impl Region {
 
 /// A word is purged before its segment's generation moves on. So after a mismatch the word is gone by now, or it is corrupted.
 #[inline(always)]
-fn unlooked(slot: &AtomicU64, word: Slot) -> Look<Seen> {
-    if is_same(slot, word) { Look::Corrupt } else { Look::Moved }
+fn unlooked(slot: &AtomicU64, word: Slot) -> Followed<Seen> {
+    if is_same(slot, word) {
+        Followed::Corrupt
+    } else {
+        Followed::Moved
+    }
 }
 
 #[cold]

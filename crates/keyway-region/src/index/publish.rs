@@ -5,7 +5,7 @@
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use crate::index::find::Here;
-use crate::index::lookup::{Look, Place};
+use crate::index::lookup::{Followed, Place};
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -73,8 +73,8 @@ impl Session {
     pub(crate) fn hold_item(&self, place: Place, word: Slot) -> Option<Seen> {
         let slot = self.region.slot(place.at);
         match self.region.look(slot, self.hold(slot, word)?) {
-            Look::Got(seen) => Some(seen),
-            Look::Moved | Look::Corrupt => None,
+            Followed::Got(seen) => Some(seen),
+            Followed::Moved | Followed::Corrupt => None,
         }
     }
 
@@ -164,9 +164,9 @@ impl Session {
         let slot = self.region.slot(place.at);
         let Some(word) = self.hold(slot, word) else { return };
         let seen = match self.region.look(slot, word) {
-            Look::Got(seen) => Some(seen),
-            Look::Moved => return,
-            Look::Corrupt => None,
+            Followed::Got(seen) => Some(seen),
+            Followed::Moved => return,
+            Followed::Corrupt => None,
         };
         if self.evict_slot(place, word)
             && let Some(seen) = seen

@@ -9,7 +9,7 @@ mod late;
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::hash::all_choices;
 use crate::index::change::Prepared;
-use crate::index::lookup::{Look, Place};
+use crate::index::lookup::{Followed, Place};
 use crate::layout::bucket::{self, SLOTS, Split};
 use crate::layout::segment::Kind;
 use crate::layout::session::UPKEEP;
@@ -52,9 +52,9 @@ enum KeyHash {
 impl Region {
     fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
         let seen = match self.look(self.slot(place_at), word) {
-            Look::Got(seen) => seen,
-            Look::Moved => return KeyHash::Moved,
-            Look::Corrupt => return KeyHash::Corrupt,
+            Followed::Got(seen) => seen,
+            Followed::Moved => return KeyHash::Moved,
+            Followed::Corrupt => return KeyHash::Corrupt,
         };
         let mut bytes = [0; KEY_LEN_MAX];
         let Some(key) = bytes.get_mut(..seen.header.key_len()) else {

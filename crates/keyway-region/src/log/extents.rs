@@ -363,7 +363,7 @@ impl Session {
             .ok()?;
         self.region.write_back_header(extent.segment);
         self.region
-            .touch(self.region.segment(extent.segment) + extent.leased, cells * shape.cell_size());
+            .fault_in(self.region.segment(extent.segment) + extent.leased, cells * shape.cell_size());
         extent.leased += cells * shape.cell_size();
         Some(extent)
     }
@@ -513,7 +513,7 @@ impl Session {
         let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
         let at = region.segment(segment) + start;
         let next = start + EXTENT_HEADER_SIZE;
-        region.touch(at, end - start);
+        region.fault_in(at, end - start);
         region
             .word(at + 8)
             .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);

@@ -82,7 +82,7 @@ impl Session {
                 last = link;
             }
             let at = region.segment(segment);
-            region.touch(at, CHAIN_HEADER_SIZE + part.len());
+            region.fault_in(at, CHAIN_HEADER_SIZE + part.len());
             let words = [next.0, last.0, key.hash, part.len() as u64];
             let checksum = if region.has_checksums() {
                 u64::from(part_checksum(link, words, part)) << 32

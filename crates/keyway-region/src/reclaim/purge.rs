@@ -9,7 +9,7 @@ mod late;
 
 use crate::atomics::{Acquire, AtomicU32, Relaxed, Release};
 use crate::hash::tag;
-use crate::index::{Look, Place};
+use crate::index::{Followed, Place};
 use crate::layout::item::{self, Header, flag};
 use crate::layout::segment::{
     ADMISSION, Cursor, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, MAIN, SegmentLife, Spare, State, Stream, TailWord,
@@ -445,12 +445,12 @@ impl Session {
             let mut moved = false;
             let found = region.find_word(key_hash, tagged, |place, word| {
                 let seen = match region.look_in(place, word) {
-                    Look::Got(seen) => seen,
-                    Look::Moved => {
+                    Followed::Got(seen) => seen,
+                    Followed::Moved => {
                         moved = true;
                         return false;
                     }
-                    Look::Corrupt => return false,
+                    Followed::Corrupt => return false,
                 };
                 let ours = word.is_item() && region.chain(&seen).is_some_and(|c| c.last == last);
                 moved |= !region.still(&seen);
@@ -480,7 +480,7 @@ impl Session {
                     }
                     self.intend(UPKEEP, seen.segment);
                     let chain = match region.look_in(place, word) {
-                        Look::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
+                        Followed::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
                         _ => None,
                     };
                     let gone = chain.is_some() && self.evict_slot(place, word);

@@ -11,7 +11,7 @@
 
 use crate::atomics::{AtomicU64, Relaxed};
 use crate::hash::{all_choices, tag};
-use crate::index::{Look, Place};
+use crate::index::{Followed, Place};
 use crate::layout::bucket::SLOTS;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
@@ -179,7 +179,7 @@ impl Region {
             return Slot::EMPTY;
         }
         let new = if word.is_frozen() { word.thaw() } else { word.settled() };
-        let Look::Got(seen) = self.look_in(place, word) else {
+        let Followed::Got(seen) = self.look_in(place, word) else {
             // A frozen word that a split left may name an item that is gone since.
             *lost += u64::from(!word.is_frozen());
             return Slot::EMPTY;

@@ -15,7 +15,7 @@ use crate::layout::slot::{ROUNDS_MAX, Slot};
 use crate::layout::superblock::{self, Maker, Superblock};
 use crate::memory::Memory;
 use crate::region::clock::Moment;
-use crate::region::faulted::Touched;
+use crate::region::faulted::Faulted;
 use crate::region::{Host, Region};
 
 /// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
@@ -278,7 +278,7 @@ impl Region {
         let buckets_initial = layout.shape.buckets_initial as u64;
         let buckets_max = buckets_initial << ROUNDS_MAX;
         let segment_shift = layout.shape.segment_size.ilog2();
-        let touched = Touched::new(layout.len_max);
+        let faulted = Faulted::new(layout.len_max);
         let region = Self {
             memory,
             layout,
@@ -301,7 +301,7 @@ impl Region {
             keeps_pages: OwnFlag::new(false),
             free_is_doubtful: OwnFlag::new(false),
             offered: Offered::default(),
-            touched,
+            faulted,
         };
         region.allowed.store(region.allowed_now(), Relaxed);
         Ok(region)

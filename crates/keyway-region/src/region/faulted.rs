@@ -13,9 +13,9 @@ use core::ops::Range;
 const PART: usize = 64 << 10;
 
 /// A bit for each part.
-pub(super) struct Touched(Vec<OwnNumber>);
+pub(super) struct Faulted(Vec<OwnNumber>);
 
-impl Touched {
+impl Faulted {
     /// For a region of at most this many bytes.
     pub fn new(len_max: usize) -> Self {
         let words = len_max.div_ceil(PART).div_ceil(usize::BITS as usize);
@@ -42,21 +42,21 @@ impl Touched {
 
 impl Region {
     /// Announces that this process is about to write these bytes, by their offset in the region.
-    pub(crate) fn touch(&self, at: usize, len: usize) {
-        for part in self.touched.missing(at..at + len) {
+    pub(crate) fn fault_in(&self, at: usize, len: usize) {
+        for part in self.faulted.missing(at..at + len) {
             // Only what is backed: the rest would allocate memory.
             let backed = part.start.max(self.layout.segments)..part.end.min(self.layout.len(self.segments()));
             if self.withdrawn() == 0 {
                 self.host.prepare(&[backed], false, true);
             } else {
-                self.touch_in_use(backed);
+                self.fault_in_used(backed);
             }
         }
     }
 
     /// The same, except for segments that are out of use: the system has their pages.
     #[cold]
-    fn touch_in_use(&self, part: Range<usize>) {
+    fn fault_in_used(&self, part: Range<usize>) {
         let size = self.layout.shape.segment_size;
         let within = |at: usize| at.saturating_sub(self.layout.segments);
         for segment in within(part.start) / size..within(part.end).div_ceil(size) {
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn each_part_is_asked_for_once() {
-        let touched = Touched::new(200 * PART + 1);
+        let faulted = Faulted::new(200 * PART + 1);
         let missing = |from: usize, to: usize| {
-            let parts = touched.missing(from..to).map(|part| {
+            let parts = faulted.missing(from..to).map(|part| {
                 assert_eq!(part.len(), PART);
                 part.start / PART
             });

@@ -42,7 +42,7 @@ use crate::layout::session::{ProcessSlot, Tenancy, Tenant, ThreadSlot};
 use crate::layout::stats::{Counter, Counters};
 use crate::layout::superblock::Superblock;
 use crate::memory::{Memory, View};
-use crate::region::faulted::Touched;
+use crate::region::faulted::Faulted;
 
 /// A region.
 pub struct Region {
@@ -77,7 +77,7 @@ pub struct Region {
     free_is_doubtful: OwnFlag,
     /// the words in which this process counts its changes, if it has them
     pub(crate) offered: Offered,
-    touched: Touched,
+    faulted: Faulted,
 }
 
 impl Region {

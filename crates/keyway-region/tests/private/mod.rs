@@ -1,9 +1,9 @@
-//! A region in private memory with nobody else in it.
+//! A region in private memory with no other process in it.
 //!
 //! # Safety
 //!
 //! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it (who uses [`region`]
-//! keeps the pages behind it), and is touched by nobody else meanwhile.
+//! keeps the pages behind it), and is used by no other thread meanwhile.
 #![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 
 use keyway_region::layout::plan::{Layout, Shape};

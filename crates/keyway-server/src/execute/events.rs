@@ -26,7 +26,7 @@ impl Executor {
             return None;
         }
         let found = self.session.look(key);
-        self.tell_of_fetch(key, found, origin);
+        self.send_fetch_to_watchers(key, found, origin);
         match found {
             Ok(Read::Hit(item)) => Some(item.value_len),
             _ => None,
@@ -35,11 +35,11 @@ impl Executor {
 
     /// Reports to watchers what this worker's session has evicted.
     #[cold]
-    pub(super) fn tell_evictions(&mut self) {
+    pub(super) fn send_evictions_to_watchers(&mut self) {
         for (key, item) in self.session.take_evicted() {
             let fetched = if item.fetched { "yes" } else { "no" };
             let ttl = item.ttl_s.map_or(-1, i64::from);
-            self.tell(watch::EVICTIONS, |line| {
+            self.send_to_watchers(watch::EVICTIONS, |line| {
                 line.extend_from_slice(b"type=eviction key=");
                 reply::uri_encode(line, &key);
                 let _ = write!(
@@ -51,13 +51,13 @@ impl Executor {
         }
     }
 
-    fn tell_of_fetch(&self, key: &[u8], found: Result<Read, WriteError>, origin: &Origin<'_>) {
+    fn send_fetch_to_watchers(&self, key: &[u8], found: Result<Read, WriteError>, origin: &Origin<'_>) {
         let (status, size) = match found {
             Ok(Read::Hit(item)) => ("found", item.value_len),
             Ok(Read::Expired) => ("expired", 0),
             _ => ("not_found", 0),
         };
-        self.tell(watch::FETCHERS, |line| {
+        self.send_to_watchers(watch::FETCHERS, |line| {
             line.extend_from_slice(b"type=item_get key=");
             reply::uri_encode(line, key);
             let _ = write!(line, " status={status} clsid={CLASS} cfd={} size={size}", origin.peer.fd);
@@ -73,7 +73,7 @@ impl Executor {
                 (None, Ok(Read::Expired)) => Ok(Read::Expired),
                 (None, _) => Ok(Read::Miss),
             };
-            self.tell_of_fetch(key, found, origin);
+            self.send_fetch_to_watchers(key, found, origin);
         }
         if self.shared.detail.is_enabled() {
             self.shared.detail.count(key, |counts| {
@@ -109,7 +109,7 @@ impl Executor {
                 _ => size,
             };
             let ttl = self.ttl_of(exptime).unwrap_or(0);
-            self.tell(watch::MUTATIONS, |line| {
+            self.send_to_watchers(watch::MUTATIONS, |line| {
                 line.extend_from_slice(b"type=item_store key=");
                 reply::uri_encode(line, key);
                 let (fd, verb) = (origin.peer.fd, verb.command().name());
@@ -130,7 +130,7 @@ impl Executor {
         if let Some(size) = gone
             && self.shared.watch.wants(watch::DELETIONS)
         {
-            self.tell(watch::DELETIONS, |line| {
+            self.send_to_watchers(watch::DELETIONS, |line| {
                 line.extend_from_slice(b"type=deleted key=");
                 reply::uri_encode(line, key);
                 let _ = write!(line, " cmd={} clsid={CLASS} size={size}", verb.name());
@@ -143,9 +143,9 @@ impl Executor {
 
     /// Queues a line for the watchers, and wakes those whose queue was empty.
     #[cold]
-    pub(crate) fn tell(&self, event: watch::Events, text: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn send_to_watchers(&self, event: watch::Events, text: impl FnOnce(&mut Vec<u8>)) {
         let mailboxes = &self.shared.mailboxes;
-        self.shared.watch.tell(event, text, |watcher| {
+        self.shared.watch.send(event, text, |watcher| {
             mailboxes[watcher.worker].send(Message::Turn(watcher.token))
         });
     }

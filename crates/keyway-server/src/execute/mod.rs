@@ -143,7 +143,7 @@ impl Executor {
         }
         let outcome = self.execute_verb(request, out, origin);
         if tells {
-            self.tell_evictions();
+            self.send_evictions_to_watchers();
         }
         if let Some(post) = &self.shared.kernel
             && request.effect() == Effect::Changes

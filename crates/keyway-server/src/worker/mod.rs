@@ -294,7 +294,7 @@ impl Worker {
             self.desk.executor.shared.connection_closed(&peer);
             return;
         }
-        self.tell_connection("conn_new", &peer, None);
+        self.send_connection_to_watchers("conn_new", &peer, None);
         if let Some(deadline) = connection.login_deadline() {
             self.later.push(Reverse((deadline, token, peer.id)));
         }
@@ -318,14 +318,14 @@ impl Worker {
             self.connections.remove(token);
         }
         self.desk.executor.shared.connection_closed(&peer);
-        self.tell_connection("conn_close", &peer, Some(reason));
+        self.send_connection_to_watchers("conn_close", &peer, Some(reason));
     }
 
-    fn tell_connection(&self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
+    fn send_connection_to_watchers(&self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
         if !self.desk.executor.shared.watch.wants(CONNEVENTS) {
             return;
         }
-        self.desk.executor.tell(CONNEVENTS, |line| {
+        self.desk.executor.send_to_watchers(CONNEVENTS, |line| {
             let (ip, port, transport) = match &peer.address {
                 PeerAddress::Tcp { remote, .. } => (remote.ip().to_string(), remote.port(), "tcp"),
                 PeerAddress::Udp { local, .. } => (local.ip().to_string(), local.port(), "udp"),

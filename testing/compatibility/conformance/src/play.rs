@@ -120,7 +120,7 @@ fn at_step(index: usize, why: &str) -> String {
 fn one_step(step: &crate::table::Step, wire: &mut Wire, names: &mut Names, manner: Manner) -> Result<bool, String> {
     let request = step.request.bytes(names);
     if manner == Manner::Trickled || request.len() > 32 << 10 {
-        // the server may answer before it has read everything: somebody must read meanwhile
+        // the server may answer before it has read everything: a thread must read meanwhile
         let chunk = if manner == Manner::Trickled { 1 } else { usize::MAX };
         let writer = send_aside(wire, request, chunk)?;
         let closed = receive(&step.expected, wire, names)?;

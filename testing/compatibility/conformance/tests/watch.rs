@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, Wire, wait_until};
 
-/// A watching connection, from which on everything is told.
+/// A watching connection, which gets every line from then on.
 fn watch(server: &Server, client: &mut Wire, what: &str) -> Wire {
     let mut watcher = server.connect(Transport::Tcp);
     assert_eq!(watcher.ask(&format!("watch {what}")).expect("an answer"), "OK");
     // memcached's workers hear of a watcher one after the other.
     watcher.set_timeout(Duration::from_millis(20)).expect("a timeout");
-    wait_until("the watcher is told of a fetch", DEADLINE, || {
+    wait_until("the watcher gets a line about a fetch", DEADLINE, || {
         client.send(b"get warm\r\nmn\r\n").expect("it takes requests");
         while client.line().expect("an answer") != b"MN" {}
         watcher.fill().is_ok_and(|open| open).then_some(())
@@ -103,8 +103,8 @@ const TOLD: [(&str, &[&str]); 22] = [
 ];
 
 #[test]
-fn watchers_are_told_what_memcacheds_are_told() {
-    for kind in Kind::to_test("what watchers are told") {
+fn watchers_get_the_lines_that_memcacheds_get() {
+    for kind in Kind::to_test("what watchers get") {
         let server = Server::start(kind, &ServeOptions::default());
         let mut client = server.connect(Transport::Tcp);
         let mut watcher = watch(&server, &mut client, "fetchers mutations");
@@ -131,8 +131,8 @@ fn watchers_are_told_what_memcacheds_are_told() {
 
 /// An item that has expired is told from one that never was.
 #[test]
-fn watchers_are_told_of_expired_items() {
-    for kind in Kind::to_test("what watchers are told of expired items") {
+fn watchers_get_lines_about_expired_items() {
+    for kind in Kind::to_test("what watchers get about expired items") {
         let server = Server::start(kind, &ServeOptions::default());
         let mut client = server.connect(Transport::Tcp);
         let mut watcher = watch(&server, &mut client, "fetchers");
@@ -154,8 +154,8 @@ fn watchers_are_told_of_expired_items() {
 }
 
 #[test]
-fn watchers_are_told_of_evictions() {
-    for kind in Kind::to_test("what watchers are told of evictions") {
+fn watchers_get_lines_about_evictions() {
+    for kind in Kind::to_test("what watchers get about evictions") {
         let options = ServeOptions {
             memory_mb: 16,
             ..ServeOptions::default()
@@ -172,7 +172,7 @@ fn watchers_are_told_of_evictions() {
         (0..3_000).for_each(|_| set(&mut client));
         let mut watcher = watch(&server, &mut client, "evictions fetchers");
         watcher.set_timeout(Duration::from_millis(1)).expect("a timeout");
-        let line = wait_until("an eviction is told", DEADLINE, || {
+        let line = wait_until("an eviction is reported", DEADLINE, || {
             set(&mut client);
             // An error: nothing has come yet.
             let _ = watcher.fill();

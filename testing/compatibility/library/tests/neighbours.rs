@@ -66,7 +66,7 @@ fn is_sound(path: &Path) {
 }
 
 #[test]
-fn whoever_comes_first_makes_the_region_and_both_have_it() {
+fn the_first_program_makes_the_region_and_both_have_it() {
     let Some(tools) = tools("two programs without a server") else {
         return;
     };

@@ -282,7 +282,7 @@ if os.fork() == 0:
     try:
         print('the child has', client.get('key'))
     except keyway_cache.exceptions.MemcacheRegionError as error:
-        print('the child is told:', error)
+        print('the child gets the error:', error)
     sys.stdout.flush()
     os._exit(0)
 os.wait()
@@ -304,7 +304,7 @@ print(client.get('key'))
     };
     let (status, said) = exec(&python.path().join("keyway_cache/_keyway.abi3.so"));
     assert!(status.success() && said.contains("\nb'value'"), "{status}\n{said}");
-    let told = said.lines().find(|line| line.starts_with("the child is told"));
+    let told = said.lines().find(|line| line.starts_with("the child gets the error"));
     assert!(
         told.is_some_and(|line| line.contains("use threads instead of forked children")),
         "{said}"

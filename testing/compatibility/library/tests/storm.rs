@@ -157,7 +157,7 @@ fn tools(test: &str) -> Option<(Python, C)> {
 }
 
 #[test]
-fn whoever_is_killed_nobody_else_sees_it() {
+fn no_other_worker_sees_that_one_is_killed() {
     let test = "the storm of Python and C";
     let Some((python, c)) = tools(test) else { return };
     let mut random = Random::new(Random::seed_for(test));
@@ -242,7 +242,7 @@ fn counts_that_are_not_there_are_found_out() {
     };
     let ground = Ground::new(&python, &c, 1);
     ground.judge_counters();
-    // One acknowledged, which nobody counted.
+    // One acknowledged, which was not counted.
     for field in [INCR, INCR + 1] {
         ground
             .journal
@@ -253,7 +253,7 @@ fn counts_that_are_not_there_are_found_out() {
     assert!(judged.is_err());
 }
 
-/// What becomes of a program that misuses the library, or runs out of something (`programs/victim.c`): it is told, or ended by one of
+/// What becomes of a program that misuses the library, or runs out of something (`programs/victim.c`): it gets an error, or is ended by one of
 /// these signals.
 const VICTIMS: [(&str, &[i32]); 21] = [
     ("stack", FAULT),
@@ -283,7 +283,7 @@ const TOLD: &[i32] = &[];
 const FAULT: &[i32] = &[11, 7];
 
 #[test]
-fn whoever_points_nowhere_or_runs_out_is_told_or_ends_alone() {
+fn a_worker_with_a_bad_pointer_or_without_memory_gets_an_error_or_ends_alone() {
     let test = "programs that misuse the library";
     let Some((python, c)) = tools(test) else { return };
     c.compile("victim.c");

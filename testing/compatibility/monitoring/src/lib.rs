@@ -1,4 +1,4 @@
-//! The HTTP port beside tools that nobody here wrote: see `tests/`. Here is a server with such a port, and a page of metrics as numbers.
+//! The HTTP port beside tools of other authors: see `tests/`. Here is a server with such a port, and a page of metrics as numbers.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

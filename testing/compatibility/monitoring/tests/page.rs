@@ -1,10 +1,6 @@
 //! The page of the HTTP port, as a browser shows it: nothing sticks out on a phone, light and dark, nothing is asked for elsewhere, and the
 //! numbers are the server's. The pictures are left in the folder for tests' files, for people.
 
-#[allow(dead_code, reason = "shared with the tests of the benchmark's page, which use all of it")]
-#[path = "../../../../crates/keyway-bench/tests/browser/mod.rs"]
-mod browser;
-
 use std::path::Path;
 
 use browser::{Browser, Look};

@@ -4,7 +4,7 @@
 //! # Safety
 //!
 //! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it, and is touched
-//! by nobody else meanwhile.
+//! by no other process meanwhile.
 #![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 
 use keyway_region::layout::plan::{Layout, Shape};
@@ -22,7 +22,7 @@ const MEMORY: u64 = 2 << 20;
 const NOW: i64 = 1_800_000_000;
 const KEYS: usize = 700;
 
-/// Private memory with nobody else in it.
+/// Private memory with no other process in it.
 struct Alone {
     /// bytes that the "file" has
     len: usize,
@@ -93,7 +93,7 @@ impl Image {
         Region::create(image.memory(), &creation, Box::new(Alone { len: image.backed })).expect("memory of the right size");
         let region = image.open().expect("just created");
         let process = region.attach(0, 1, NOW);
-        let mut session = region.session(process, limits()).expect("nobody else is there");
+        let mut session = region.session(process, limits()).expect("no other process is there");
         for i in 0..KEYS {
             session
                 .store(

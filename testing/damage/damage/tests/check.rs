@@ -62,7 +62,7 @@ fn a_directory_that_names_a_log_segment() {
 }
 
 #[test]
-fn an_unset_slot_and_a_tentative_one_of_nobody() {
+fn an_unset_slot_and_a_tentative_one_without_an_owner() {
     let (mut image, _, slots) = sound();
     let (at, word) = some_item(&slots);
     *image.word(at) = 0;

@@ -108,7 +108,7 @@ fn with_checksums_no_damaged_byte_is_given_out() {
     println!("with checksums: {found:?}");
     assert_eq!(found.wrong, 0);
     assert!(found.right > 10_000 && found.none > 1_000, "{found:?}");
-    // The broken thing: the same damage where nobody looks for it.
+    // The broken thing: the same damage where no check looks for it.
     let found = answers_of_damaged(false, 12);
     println!("without: {found:?}");
     assert!(found.wrong > 10);

@@ -1,7 +1,7 @@
 //! `gate`: a program for `keyway exec` to start. It tries each known way to its region past the library's calls, and says of each
 //! whether it is stopped, on one line: `NAME stopped`, or `NAME open: what was got`.
 //!
-//! It is told on standard input where the region is mapped. The library it finds as any program does into which it is preloaded.
+//! Standard input says where the region is mapped. The library it finds as any program does into which it is preloaded.
 
 #![allow(clippy::print_stdout, reason = "its answers")]
 

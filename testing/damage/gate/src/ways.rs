@@ -217,7 +217,7 @@ fn files(file: &str) -> Vec<Tried> {
     ]
 }
 
-/// Whoever may not open the file is let in by a change of its mode, owner or attributes.
+/// A user who may not open the file is let in by a change of its mode, owner or attributes.
 fn rights(file: &str) -> Vec<Tried> {
     let file = std::ffi::CString::new(file).unwrap_or_default();
     let path = file.as_ptr();
@@ -449,7 +449,7 @@ mod machine {
     pub(super) fn jump(to: usize, zeros: usize) -> i32 {
         ENDED.store(0, SeqCst);
         let before = pkru().unwrap_or(0);
-        // SAFETY: every register but the stack pointer is given up, and that comes back from a static. Whoever ends the jump goes on at the
+        // SAFETY: every register but the stack pointer is given up, and that comes back from a static. The code that ends the jump goes on at the
         // label; the memory that registers point to is zeros of ours, and nothing of it is believed later.
         unsafe {
             asm!(
@@ -503,7 +503,7 @@ mod machine {
         unsafe { asm!("wrpkru", in("ecx") 0, in("edx") 0, in("eax") value, options(nostack)) };
     }
 
-    /// Opens every key in the frame of the interrupted program, as whoever forges such a frame does.
+    /// Opens every key in the frame of the interrupted program, as an attacker who forges such a frame does.
     pub(super) extern "C" fn forge(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
         let offset = core::arch::x86_64::__cpuid_count(13, 9).ebx as usize;
         // SAFETY: the kernel saves PKRU there (Intel SDM, volume 1, 13.4.2).
@@ -576,7 +576,7 @@ fn signal_stack(at: usize, closed: u32) -> Outcome {
         bytes
     };
     let before = read();
-    // SAFETY: handlers that end their thread, in a thread whose end nobody waits for but the loop below.
+    // SAFETY: handlers that end their thread, in a thread whose end only the loop below waits for.
     unsafe {
         let mut end: libc::sigaction = std::mem::zeroed();
         end.sa_sigaction = machine::gate_end_thread as *const () as usize;
@@ -701,7 +701,7 @@ fn handlers(cache: Cache<'_>) -> Outcome {
             let frame = (*context.cast::<libc::ucontext_t>()).uc_mcontext.fpregs.cast::<u8>();
             frame.add(offset).cast::<u32>().read_unaligned()
         };
-        // Key 1 is the first that anybody gets.
+        // Key 1 is the first that a program gets.
         if there & 0b1100 == 0 {
             CAME_INSIDE.fetch_add(1, SeqCst);
         }

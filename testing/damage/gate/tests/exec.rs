@@ -46,7 +46,7 @@ fn what_the_table_says_is_stopped_is_and_nothing_else() {
     let rows = table();
     let found = trial.differences(&rows);
     assert!(found.is_empty() && rows.len() > 30, "{found:#?}\n{}", trial.said);
-    assert_children_are_told(&trial, "use threads instead of forked children");
+    assert_children_get_the_error(&trial, "use threads instead of forked children");
     // A table that claims too much, too little, or lacks a row is refused.
     for (way, claim) in [("new-code", "stopped"), ("munmap", "open")] {
         let mut wrong = rows.clone();
@@ -71,7 +71,7 @@ fn a_region_from_a_server_is_closed_in_the_same_ways() {
     let trial = run_on(&socket, server.region(), &[]);
     let found = trial.differences(&table());
     assert!(found.is_empty(), "{found:#?}\n{}", trial.said);
-    assert_children_are_told(&trial, "use threads instead of forked children");
+    assert_children_get_the_error(&trial, "use threads instead of forked children");
     // What the program's verbs stored is the server's.
     let mut wire = server.connect(harness::Transport::Tcp);
     assert_eq!(wire.ask("mg parent v").expect("an answer"), "VA 5");
@@ -89,7 +89,7 @@ fn a_program_that_is_allowed_more_gives_up_those_rows_and_no_other() {
 }
 
 /// A forked child has been told why it has no cache, and what to do.
-fn assert_children_are_told(trial: &Trial, what: &str) {
+fn assert_children_get_the_error(trial: &Trial, what: &str) {
     let told: Vec<_> = trial
         .said
         .lines()
@@ -107,7 +107,7 @@ fn exec(region: &Path, library: &Path, program: &Path) -> String {
 }
 
 #[test]
-fn a_rust_program_hardens_itself_or_is_told_why_it_has_no_cache() {
+fn a_rust_program_hardens_itself_or_gets_the_reason_why_it_has_no_cache() {
     let region = Region::new("own-copy");
     let program = harness::workspace_binary("gate", "own-copy");
     let said = exec(&region.0, &program, &program);

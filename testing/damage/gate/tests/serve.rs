@@ -60,7 +60,7 @@ fn what_is_confined_can_do_what_serving_takes_and_no_more() {
 }
 
 #[test]
-fn a_server_is_confined_unless_it_is_told_not_to_be() {
+fn a_server_is_confined_unless_an_option_says_otherwise() {
     let mut server = started(&["-v"]);
     let pid = server.pid();
     let log = server.log();

@@ -55,15 +55,15 @@ pub fn main(path: &Path, seed: u64) -> Result<(), String> {
                 let _ = second.session().map(|mut session| session.upkeep());
             }
             if told.elapsed() > TOLD_EACH {
-                tell(client.tally)?;
+                write_tally(client.tally)?;
                 told = Instant::now();
             }
         }
-        tell(client.tally)
+        write_tally(client.tally)
     })
 }
 
-fn tell(tally: Tally) -> Result<(), String> {
+fn write_tally(tally: Tally) -> Result<(), String> {
     let words: Vec<u8> = tally.to_words().into_iter().flat_map(u64::to_le_bytes).collect();
     let mut out = std::io::stdout().lock();
     out.write_all(&words).and_then(|()| out.flush()).map_err(|e| e.to_string())
@@ -153,7 +153,7 @@ impl Client {
         session.store(key(number).as_bytes(), &value(number, version), &how).map(drop)
     }
 
-    /// A key that nobody else writes: whatever is found there is its last version, or none.
+    /// A key that no other client writes: whatever is found there is its last version, or none.
     fn own(&mut self, session: &mut Session) -> Result<(), WriteError> {
         let number = KEYS + self.seed * OWN + self.random.below(OWN);
         let mut out = Vec::new();

@@ -52,7 +52,7 @@ pub fn play(round: Round) -> Result<Tally, String> {
         .map(|n| Player::start(&["client", &text(&region), &(round.seed % 1000 * 10 + n).to_string()]))
         .collect();
     let network = Network::start(server.connect(Transport::Tcp), round.seed);
-    // Before the first stray byte everybody has something to lose.
+    // Before the first stray byte every process has something to lose.
     wait_until("the clients begin", DEADLINE, || {
         clients.iter().all(|c| c.words() > 0).then_some(())
     });
@@ -64,7 +64,7 @@ pub fn play(round: Round) -> Result<Tally, String> {
     for client in clients {
         tally.add(client.end("a client")?);
     }
-    // Whatever the region is by now, the server answers and ends when it is told to.
+    // Whatever the region is by now, the server answers and ends at a signal.
     let version = server
         .connect(Transport::Tcp)
         .ask("version")
@@ -79,7 +79,7 @@ pub fn play(round: Round) -> Result<Tally, String> {
     }
 }
 
-/// Lets it go on for its time, as long as everybody does.
+/// Lets it go on for its time, as long as every process does.
 fn watch(round: Round, server: &mut Server, clients: &[Player], network: &Network) -> Result<(), String> {
     let begun = Instant::now();
     let mut seen: Vec<(u64, Instant)> = vec![(0, begun); clients.len() + 1];

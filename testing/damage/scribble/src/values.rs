@@ -1,6 +1,6 @@
 //! Values that say of themselves whose they are: key, version, and bytes that follow from both.
 
-/// Keys that everybody reads and writes.
+/// Keys that every client reads and writes.
 pub const KEYS: u64 = 400;
 /// Longest value that fits into one segment of the smallest regions.
 const SMALL_MAX: u64 = 600;

@@ -124,7 +124,7 @@ enum Early {
     /// the odd process was refused, or ended by a limit
     Refused(String),
     Impossible(String),
-    /// somebody hangs, or has ended: said as a violation
+    /// a process hangs, or has ended: said as a violation
     Ended(String),
 }
 
@@ -665,7 +665,7 @@ fn reap_group(group: Pid) -> bool {
     }
 }
 
-/// Files in a directory that nobody asked for.
+/// Files in a directory that no option asked for.
 fn leftovers(directory: &Path, expected: &[PathBuf]) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|e| e.path()).filter(|path| !expected.contains(path)).collect()

@@ -175,7 +175,7 @@ impl Condition {
             }
             Self::PidNamespace | Self::PidNamespaceForeignProc => {
                 unshare(CloneFlags::CLONE_NEWPID).map_err(said("a pid namespace"))?;
-                system::go_on_in_child(|pid| tell_pid(ledger, role, pid)).map_err(said("fork"))?;
+                system::go_on_in_child(|pid| record_pid(ledger, role, pid)).map_err(said("fork"))?;
                 if self == Self::PidNamespace {
                     private_mounts().map_err(said("a mount namespace"))?;
                     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), None::<&str>).map_err(said("its own /proc"))?;
@@ -191,7 +191,7 @@ impl Condition {
                 unshare(CloneFlags::from_bits_retain(nix::libc::CLONE_NEWTIME)).map_err(said("a time namespace"))?;
                 std::fs::write("/proc/self/timens_offsets", "monotonic 86400 0\nboottime 86400 0\n")
                     .map_err(|e| format!("its offsets: {e}"))?;
-                system::go_on_in_child(|pid| tell_pid(ledger, role, pid)).map_err(said("fork"))?;
+                system::go_on_in_child(|pid| record_pid(ledger, role, pid)).map_err(said("fork"))?;
             }
             Self::Owner => become_user(OWNER, GROUP)?,
             Self::Member => become_user(MEMBER, GROUP)?,
@@ -238,7 +238,7 @@ impl Condition {
     }
 }
 
-fn tell_pid(ledger: &Ledger, role: Role, pid: i32) {
+fn record_pid(ledger: &Ledger, role: Role, pid: i32) {
     ledger.write(role, Word::Pid, u64::try_from(pid).unwrap_or(0));
 }
 

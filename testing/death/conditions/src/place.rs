@@ -139,7 +139,7 @@ pub struct HugePages {
     before: String,
 }
 
-/// Where the kernel is told how many.
+/// Where the kernel gets their number.
 const OVERCOMMIT: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
 
 impl HugePages {

@@ -50,7 +50,7 @@ pub enum Order {
     Reopen = 4,
 }
 
-/// What a process is told at its start.
+/// What a process gets at its start.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// which one it is

@@ -125,11 +125,11 @@ pub fn end(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Ends the calling thread at once: no destructor runs, and no other thread is told.
+/// Ends the calling thread at once: no destructor runs, and no other thread is informed.
 pub fn end_thread() -> ! {
     // SAFETY: exit(2) ends the calling thread; its stack is never used again, nor freed.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
-    unreachable!("exit(2) returns to nobody")
+    unreachable!("exit(2) does not return")
 }
 
 /// The calling thread's number.

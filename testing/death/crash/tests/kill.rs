@@ -85,7 +85,7 @@ fn run(plan: &Plan) {
     let (mut operations, mut present, mut evictions, mut ready) = (0, 0, 0, String::new());
     let start = Instant::now();
     for kill in 0..=plan.kills {
-        // whoever repairs may die as well, in the middle of it
+        // the process that repairs may die as well, in the middle of it
         for _ in 0..random.below(3) {
             Server::start_and_kill(Kind::Keyway, &options, Duration::from_micros(random.below(15_000)));
         }
@@ -163,7 +163,7 @@ fn load_then_kill(server: &mut Server, histories: &mut [History], random: &Rando
 /// The load itself, and the judge of it, without a kill: only the clients' halves of the connections are closed, in the middle of everything. Both servers
 /// pass, so what the judge calls a loss is one.
 #[test]
-fn the_judge_finds_nothing_where_nobody_was_killed() {
+fn the_judge_finds_nothing_where_no_process_was_killed() {
     let seed = Random::seed_for("cut connections");
     let random = Random::new(seed);
     for kind in Kind::to_test("cut connections") {

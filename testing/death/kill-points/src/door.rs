@@ -15,7 +15,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Largest item that anybody stores here, and so the room for a value that comes back.
+/// Largest item that is stored here, and so the room for a value that comes back.
 const ITEM_SIZE_MAX: usize = 1 << 18;
 
 /// How a process uses a region.
@@ -266,7 +266,7 @@ impl C {
 
 impl Drop for C {
     fn drop(&mut self) {
-        // SAFETY: keyway.h; nobody else has the handle.
+        // SAFETY: keyway.h; no other thread has the handle.
         unsafe {
             let close: CClose = self.library.function(c"keyway_close");
             close(self.cache);
@@ -440,7 +440,7 @@ impl Dropin {
 
 impl Drop for Dropin {
     fn drop(&mut self) {
-        // SAFETY: libmemcached/memcached.h; nobody else has the handle.
+        // SAFETY: libmemcached/memcached.h; no other thread has the handle.
         unsafe {
             let free: MFree = self.library.function(c"memcached_free");
             free(self.handle);

@@ -166,7 +166,7 @@ impl Ground {
     }
 
     /// A file in memory with an empty region of this many segments, which any process may open. [`OTHER`] is alive there as long as
-    /// the returned description is open, so that whoever comes first is [`STOPPED`].
+    /// the returned description is open, so that the first to come is [`STOPPED`].
     ///
     /// # Errors
     ///
@@ -178,7 +178,7 @@ impl Ground {
         file.set_len(layout.len_max as u64)?;
         let len = NonZeroUsize::new(layout.len_max).ok_or(std::io::ErrorKind::InvalidInput)?;
         let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; the file is nobody else's yet.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; the file is of no other process yet.
         let base = unsafe { mmap(None, len, rights, MapFlags::MAP_SHARED, &file, 0) }?;
         let ground = Self {
             base: base.cast(),
@@ -224,9 +224,9 @@ impl Ground {
         Arc::new(Region::open(self.memory(), self.host()).expect("a region"))
     }
 
-    /// All of it. Whoever uses the region is stopped meanwhile.
+    /// All of it. Who uses the region is stopped meanwhile.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped by `new`; nobody writes while the slice is looked at, which the callers see to.
+        // SAFETY: mapped by `new`; no process writes while the slice is looked at, which the callers see to.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.layout.len_max) }
     }
 
@@ -246,7 +246,7 @@ impl Ground {
         Stripes::new(self.memory(), Box::new(())).expect("room for a word a stripe")
     }
 
-    /// One of those words. Whoever counts is stopped meanwhile.
+    /// One of those words. Every process that counts is stopped meanwhile.
     pub fn stripe(&self, number: usize) -> u64 {
         let word = self.bytes()[number * 8..].first_chunk();
         u64::from_ne_bytes(*word.expect("a stripe's number"))

@@ -1,4 +1,4 @@
-//! What must hold on an image: for others while its writer is stopped, and for everybody once it is dead.
+//! What must hold on an image: for other processes while its writer is stopped, and for all once it is dead.
 
 use crate::ground::{Ground, OTHER, STOPPED};
 use crate::operation::{Door, Op, Player, Seen, View, cas_of, view};
@@ -171,7 +171,7 @@ fn while_stopped(ground: &mut Ground, image: &[u8], brief: &Brief) -> Result<Ver
     })
 }
 
-/// Everybody, once the stopped one is dead. The most accesses that a verb took.
+/// All processes, once the stopped one is dead. The most accesses that a verb took.
 fn when_dead(ground: &mut Ground, image: &[u8], brief: &Brief, was_done: Option<bool>) -> Result<u64, String> {
     ground.restore(image);
     ground.dead.are(&[&brief.dead[..], &[brief.stopped]].concat());
@@ -261,7 +261,7 @@ pub fn nothing_lost(mut player: Player) -> Result<(), String> {
     Ok(())
 }
 
-/// Every invariant holds, and nobody met what cannot be.
+/// Every invariant holds, and no process met what cannot be.
 fn sound(region: &Region, corrupt: u64) -> Result<Report, String> {
     let report = check(region, |_| {});
     if !report.is_sound() {
@@ -274,7 +274,7 @@ fn sound(region: &Region, corrupt: u64) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Somebody else, and what it counts.
+/// Another process, and what it counts.
 pub struct Others {
     /// who
     pub player: Player,
@@ -299,12 +299,12 @@ impl Others {
         view(&mut self.player, brief.before.keys())
     }
 
-    /// No key shows what nobody wrote.
+    /// No key shows what was never written.
     fn all_known(&mut self, brief: &Brief) -> Result<(), String> {
         for (key, seen) in self.look(brief)? {
             let known = [brief.before.get(&key), brief.after.get(&key)];
             if seen.is_some() && !known.contains(&Some(&seen)) {
-                return Err(format!("{} is {seen:?}, which nobody wrote", key.escape_ascii()));
+                return Err(format!("{} is {seen:?}, which was never written", key.escape_ascii()));
             }
         }
         Ok(())

@@ -52,7 +52,7 @@ const MUTANTS: &[(Mutant, &str)] = &[
 
 /// How many of [`DEATHS`] the short form has.
 const DEATHS_SHORT: usize = 2;
-/// Scenarios in which somebody dies before somebody else recovers.
+/// Scenarios in which a process dies before another recovers.
 const DEATHS: &[&str] = &[
     "set, absent",
     "delete, large",

@@ -5,7 +5,7 @@ use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Stor
 use keyway_region::{Process, Region, Session, Shrinking};
 use std::sync::Arc;
 
-/// The verbs, whoever offers them.
+/// The verbs, whichever door offers them.
 pub trait Door {
     /// a get of any kind; the value to the end of `out`
     fn get(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError>;

@@ -83,7 +83,7 @@ fn endings(stage: &dyn Stage, image: &[u8], key: &[u8]) -> Result<Vec<Ending>, S
         if evicted {
             Op::Delete(key.to_vec()).perform(&mut player, 0);
         }
-        // Nobody can have the CAS unique that was noted: the others have rewritten the key.
+        // No process can have the CAS unique that was noted: the others have rewritten the key.
         let outcome = stage.op().perform(&mut player, 1);
         endings.push((outcome, own(&mut player, key)?));
     }

@@ -126,7 +126,7 @@ impl Work for Performance {
     }
 }
 
-/// Somebody who takes back what a dead one left, in a region where it died.
+/// A process that takes back what a dead one left, in a region where it died.
 pub struct Recovery {
     /// the region
     pub region: Option<Arc<Region>>,

@@ -122,7 +122,7 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// It died, or got a signal that nobody sent.
+    /// It died, or got a signal that was not sent.
     pub fn step(&self) -> Result<bool, String> {
         ptrace::step(self.pid, None).map_err(|e| format!("ptrace: {e}"))?;
         match self.wait()? {

@@ -167,7 +167,7 @@ pub fn of(stage: &dyn Stage, effort: Effort) -> Result<(Trial, Tried), String> {
     Ok((trial, Tried { stepped, brief }))
 }
 
-/// The process died after change number `n`; somebody recovers, and is stepped and judged in turn.
+/// The process died after change number `n`; another recovers, and is stepped and judged in turn.
 ///
 /// # Errors
 ///

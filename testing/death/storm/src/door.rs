@@ -109,7 +109,7 @@ fn hit(call: &Call, bytes: &[u8], cas: u64) -> Answer {
     }
 }
 
-/// What nobody can have written or answered: shown in the workers' log.
+/// What no writer and no server can have written or answered: shown in the workers' log.
 #[allow(clippy::print_stderr, reason = "a worker's standard error is the log")]
 fn torn(call: &Call, bytes: &[u8]) -> Answer {
     let shown = harness::printable(&bytes[..bytes.len().min(200)]);

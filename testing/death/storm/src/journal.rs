@@ -37,7 +37,7 @@ impl Journal {
         Self { pages, written: 0 }
     }
 
-    /// Somebody else's, if it has been begun.
+    /// Another worker's, if it has been begun.
     pub fn open(folder: &Path, writer: u32) -> Option<Self> {
         let path = Self::path(folder, writer);
         let words = usize::try_from(std::fs::metadata(&path).ok()?.len()).ok()? / 8;

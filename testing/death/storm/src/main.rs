@@ -27,7 +27,7 @@ cargo xtask storm: ten processes on one region, killed, stopped, resumed, forked
 A `lasting` region has room for everything: a miss of a key that was stored and not deleted fails the run. An `evicting` one is
 small; it evicts, grows its index and is flushed all the time: misses are allowed, but nothing stale, torn or risen from the dead.
 Most workers use the library, some the socket of a `keyway serve` that is killed and stopped as well. Every call and answer is
-written to a journal in shared memory; at the end of each round everybody must end and be reaped, the region is checked, no
+written to a journal in shared memory; at the end of each round every worker must end and be reaped, the region is checked, no
 session may be left, and every key's history must be linearizable. Before that, the judge is shown histories of a store with
 seeded faults, and, built with the feature `mutants`, storms over broken variants of the region: it must reject each.
 ";

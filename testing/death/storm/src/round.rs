@@ -1,6 +1,6 @@
 //! One round: workers on fresh keys for a few seconds of weather, then the judgement.
 //!
-//! At the end of a round everybody has ended and been reaped; the region is recovered and checked, nobody's session is left,
+//! At the end of a round every worker has ended and been reaped; the region is recovered and checked, no session is left,
 //! every shared key is read once more as part of its history, and every key's history is judged.
 
 use crate::door::Library;
@@ -139,7 +139,7 @@ impl Round<'_> {
         let mut beats = 0u64;
         while Instant::now() < end && !self.control.is_stopped() {
             self.reap();
-            self.meet_new_workers();
+            self.adopt_new_workers();
             for _ in 0..ACTS_A_BEAT {
                 let stopped = self.workers.values().filter(|w| w.stopped).count();
                 if let Some(act) = self.weather.next_act(self.workers.len(), stopped) {
@@ -263,7 +263,7 @@ impl Round<'_> {
     }
 
     /// Journals that were begun since: of workers that were started, and of forked ones, which are met here.
-    fn meet_new_workers(&mut self) {
+    fn adopt_new_workers(&mut self) {
         while self.writers < self.control.last_writer() {
             // A writer without a journal has died before, or is about to begin one.
             let Some(journal) = Journal::open(&self.job.folder, self.writers + 1) else {
@@ -279,7 +279,7 @@ impl Round<'_> {
         }
     }
 
-    /// Buries who has ended, and says who ended as nobody should. `false`: there is nobody left.
+    /// Buries who has ended, and says which worker ended as none should. `false`: there is none left.
     fn reap(&mut self) -> bool {
         loop {
             match reap() {
@@ -302,7 +302,7 @@ impl Round<'_> {
         }
     }
 
-    /// Whether everybody who may run gets on.
+    /// Whether every worker that may run gets on.
     fn watch(&mut self) {
         let mut hanging = Vec::new();
         for worker in self.workers.values_mut().filter(|w| !w.stopped) {
@@ -359,7 +359,7 @@ impl Round<'_> {
         }
     }
 
-    /// Everybody ends and is reaped.
+    /// Every worker ends and is reaped.
     fn calm(&mut self) {
         self.resume_server();
         self.control.stop();
@@ -369,7 +369,7 @@ impl Round<'_> {
         let end = Instant::now() + HANG;
         while !self.workers.is_empty() && Instant::now() < end {
             self.reap();
-            self.meet_new_workers();
+            self.adopt_new_workers();
             std::thread::sleep(BEAT);
         }
         let left: Vec<i32> = self.workers.keys().copied().collect();
@@ -383,13 +383,13 @@ impl Round<'_> {
             server.terminate();
         }
         self.server = None;
-        // Forked ones that nobody has met among them: without children there is nobody left.
+        // Forked ones that were not met among them: without children there is none left.
         let end = Instant::now() + DEADLINE;
         while self.reap() && Instant::now() < end {
             std::thread::sleep(BEAT);
         }
         let anybody = self.reap();
-        self.tally.check(!anybody, || "somebody was not reaped".into());
+        self.tally.check(!anybody, || "a worker was not reaped".into());
     }
 
     fn judge(&mut self, kept: &mut Kept) {

@@ -46,7 +46,7 @@ impl Weather {
     /// What happens in the next instant, with this many workers, of which so many stand still.
     pub fn next_act(&mut self, workers: usize, stopped: usize) -> Option<Act> {
         if workers < WORKERS {
-            // Half of the new ones come from forks; with nobody to fork, all are started.
+            // Half of the new ones come from forks; with no worker to fork, all are started.
             let fork = workers > stopped + 2 && self.random.below(2) == 0;
             return Some(if fork { Act::Fork } else { Act::Start });
         }

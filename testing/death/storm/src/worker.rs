@@ -85,7 +85,7 @@ impl Control {
         Self(Pages::open(&folder.join("control"), 512))
     }
 
-    /// A writer's number that nobody else has. The first is 1.
+    /// A writer's number that no other worker has. The first is 1.
     pub fn next_writer(&self) -> u32 {
         // PAIRS: itself; numbers only have to differ.
         u32::try_from(self.0.word(1).fetch_add(1, AcqRel) + 1).unwrap_or(u32::MAX)
@@ -107,7 +107,7 @@ impl Control {
     }
 }
 
-/// Exit code of a worker that found no place in the region: others, or the dead that nobody has taken back yet, had them all.
+/// Exit code of a worker that found no place in the region: others, or the dead that were not taken back yet, had them all.
 pub const NO_PLACE: i32 = 3;
 
 /// The region's options for a round.
@@ -191,7 +191,7 @@ impl<'j> Thread<'j> {
         let answer = door.call(&call);
         self.journal.end(answer.as_ref());
         if let Some(answer) = answer {
-            // Nobody can go on sensibly behind this, and the journal has it.
+            // No worker can go on sensibly after this, and the journal has it.
             if answer == Answer::Torn {
                 self.control.stop();
             }

@@ -199,12 +199,12 @@ pub enum Answer {
     Flushed,
     /// no memory for it: nothing was done
     Refused,
-    /// bytes that nobody stored, or an answer that makes no sense
+    /// bytes that were never stored, or an answer that makes no sense
     Torn,
 }
 
 /// A way into a cache.
 pub trait Door {
-    /// Calls, and waits for the answer; `None`: it was lost, and nobody knows whether the call took effect.
+    /// Calls, and waits for the answer; `None`: it was lost, and the caller does not know whether the call took effect.
     fn call(&mut self, call: &Call) -> Option<Answer>;
 }

@@ -1,4 +1,4 @@
-//! Random calls: few keys that everybody uses, so that calls on one really overlap, and many that fill the index.
+//! Random calls: few keys that every worker uses, so that calls on one really overlap, and many that fill the index.
 
 use crate::call::{Answer, Call, Key, Verb};
 use crate::value::PIECE_LEN_MIN;
@@ -7,9 +7,9 @@ use harness::Random;
 /// What the calls are chosen from.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// keys with pieces that everybody uses
+    /// keys with pieces that every worker uses
     pub texts: u32,
-    /// keys with numbers that everybody uses
+    /// keys with numbers that every worker uses
     pub numbers: u32,
     /// of 1000 calls, how many store or read a key that only fills the index
     pub fill: u64,
@@ -39,7 +39,7 @@ pub struct Chooser {
 const PIECES_MANY: u32 = 12;
 
 impl Chooser {
-    /// The choices of this writer, whose number nobody else has.
+    /// The choices of this writer, whose number no other writer has.
     pub fn new(random: Random, mix: Mix, writer: u32) -> Self {
         let keys = usize::try_from(mix.texts + mix.numbers).unwrap_or(0);
         Self {
@@ -154,7 +154,7 @@ impl Chooser {
             58 => return self.dying(Verb::Touch, key),
             _ => Verb::Incr,
         };
-        // Numbers of always the same width, so that counting never pads, and sums that coincide by design of nobody.
+        // Numbers of always the same width, so that counting never pads, and sums that coincide by chance alone.
         let argument = match verb {
             Verb::Incr => 1 + self.random.below(1 << 30),
             _ => (1 << 50) + self.random.below(1 << 50),

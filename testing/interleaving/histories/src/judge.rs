@@ -133,7 +133,7 @@ impl Flushes {
     }
 
     /// Those that a key can notice whose calls lie between these times: flushes that were over before find it absent, and
-    /// later ones nobody sees.
+    /// later ones no call sees.
     fn between(&self, first: u64, last: u64) -> impl Iterator<Item = &Operation> {
         let from = self.answered.partition_point(|f| f.responded < Some(first));
         let latest = last.saturating_add(self.longest);
@@ -208,7 +208,7 @@ impl Search<'_> {
     fn invoke(&mut self, i: usize) -> Result<(), String> {
         let operation = self.operation(i);
         let answered = operation.answer.is_some();
-        // A call that only reads and whose answer nobody got cannot matter.
+        // A call that only reads and whose answer no caller got cannot matter.
         if !answered && reads_only(&operation.call) {
             return Ok(());
         }
@@ -286,7 +286,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Whether the call overwrites whatever is there, and nobody can see what was: then calls that may never have happened
+    /// Whether the call overwrites whatever is there, and no call can see what was: then calls that may never have happened
     /// need not be tried before it.
     fn overwrites_unseen(&self, i: usize, done: u128) -> bool {
         matches!(self.operation(i).call.verb, Verb::Set | Verb::Flush)
@@ -346,7 +346,7 @@ impl Seen {
 }
 
 /// Whether of two configurations with the same state the one that has done `a` can do all that the one that has done `b` can:
-/// it has only fewer of those behind it that nobody needs.
+/// it has only fewer of those after it that no call needs.
 fn is_as_good(a: u128, b: u128, forever: u128) -> bool {
     a & !b == 0 && b & !a & !forever == 0
 }
@@ -461,7 +461,7 @@ fn may_match(value: Value, cas: u64, compare: u64, told: &Told) -> bool {
     cas == compare || (cas == 0 && told.get(&compare).is_none_or(|v| *v == value))
 }
 
-/// The same for a call whose answer nobody got. `None`: it would change nothing, which is as if it had not happened.
+/// The same for a call whose answer no caller got. `None`: it would change nothing, which is as if it had not happened.
 fn apply_unanswered(call: &Call, state: State, rules: Rules, told: &Told) -> Option<State> {
     let written = match call.exptime {
         i32::MIN..0 => State::Absent,

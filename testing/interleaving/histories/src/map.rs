@@ -240,7 +240,7 @@ pub fn play(map: &Map, writers: u32, calls: usize, mix: Mix, seed: &Random) -> V
                     let one = |_| {
                         let call = chooser.next_call();
                         let invoked = now();
-                        // Threads that run one after the other would meet nobody.
+                        // Threads that run one after the other would meet no other thread.
                         if chooser.random().below(4) == 0 {
                             std::thread::yield_now();
                         }

@@ -129,7 +129,7 @@ thread_local! {
     static COPIER: RefCell<Option<Copier>> = const { RefCell::new(None) };
 }
 
-/// Before every access of the writer: nobody is told of what the copier does itself.
+/// Before every access of the writer: what the copier does itself is not reported.
 fn overtake(event: Event) {
     if let Event::Before(_) = event {
         observe::install(None);

@@ -438,7 +438,7 @@ pub fn main() -> ExitCode {
             .and_then(|n| n.parse().ok())
             .unwrap_or(20_000)
     };
-    // A panic is how a schedule says that it is wrong; it is told below.
+    // A panic is how a schedule says that it is wrong; it is reported below.
     std::panic::set_hook(Box::new(|_| {}));
     let is_sound_only = args.iter().any(|a| a == "--sound");
     let (mut passed, mut failed) = (0, 0);

@@ -2,7 +2,7 @@
 //!
 //! The region is the real one, in private memory; built with `observe` it tells of every access before it is made, and there a
 //! scheduler (shuttle: random, and PCT, Burckhardt et al. 2010) decides who goes on. Every schedule starts from the same image.
-//! At its end nobody is left in the region, `check` passes, and the few calls on each key are linearizable. Memory is
+//! At its end no thread is left in the region, `check` passes, and the few calls on each key are linearizable. Memory is
 //! sequentially consistent here: an ordering that is too weak is not seen.
 #![allow(clippy::print_stdout, reason = "a command-line tool talks to its terminal")]
 

@@ -39,7 +39,7 @@ pub(crate) struct Scenario {
     pub setup: fn(&mut Stage<'_>) -> Vec<Vec<Act>>,
 }
 
-/// What most scenarios are: nothing is evicted, nobody dies.
+/// What most scenarios are: nothing is evicted, no thread dies.
 const PLAIN: Scenario = Scenario {
     name: "",
     segments: 12,
@@ -373,7 +373,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         weave: Some(APART),
         setup: |stage| {
             let other = stage.goes_elsewhere_without();
-            // In a segment of its own, which nobody else writes to.
+            // In a segment of its own, which no other thread writes to.
             let whole = Call {
                 len: 15_000,
                 ..store(Verb::Add, K, 2)

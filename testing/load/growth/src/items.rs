@@ -32,7 +32,7 @@ pub fn store(session: &mut Session, n: u64, len: usize, scratch: &mut Vec<u8>) -
 ///
 /// # Errors
 ///
-/// It has a value that nobody wrote.
+/// It has a value that was never written.
 pub fn is_there(session: &mut Session, n: u64, len: usize, scratch: &mut Vec<u8>) -> Result<bool, String> {
     scratch.clear();
     let found = session.get_append(&key(n), scratch).map_err(|error| error.to_string())?;
@@ -44,7 +44,7 @@ pub fn is_there(session: &mut Session, n: u64, len: usize, scratch: &mut Vec<u8>
     if *scratch == wanted {
         Ok(true)
     } else {
-        Err(format!("item {n} has a value that nobody wrote"))
+        Err(format!("item {n} has a value that was never written"))
     }
 }
 

@@ -278,7 +278,7 @@ pub fn killed_while_raising(scale: Scale) -> Verdict {
         drop(cache);
         Worker::start(task(&path, 0..kept, value_len))?.finish()?;
     }
-    // All that was given, by whoever lived, is there to be used.
+    // All that was given, by the workers that lived, is there to be used.
     let memory = (8 + step * (1 + rounds)) * MIB;
     let (cache, mut session) = open(&path, &options(memory))?;
     session.flush_all(0).map_err(text)?;
@@ -318,7 +318,7 @@ pub fn full_file_system(_: Scale) -> Verdict {
     if Cache::open(&place(&path), &options(64 * MIB)).is_ok() {
         return Err("opened with 64 MiB on a file system of 24".into());
     }
-    // Whoever writes on meets nothing that is not there, which would kill it.
+    // A worker that writes on meets nothing that is not there, which would kill it.
     Worker::start(task(&path, 0..60_000, 400))?.finish()?;
     let (cache, _session) = attach(&path)?;
     if cache.info().limit_bytes != limit {

@@ -120,7 +120,7 @@ fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b.max(1) as f64
 }
 
-/// Sends the trace through a contender; the miss ratio of the second half. `counted` is told when that begins, and after every
+/// Sends the trace through a contender; the miss ratio of the second half. `counted` is called when that begins, and after every
 /// step of it.
 fn miss_ratio<C: Contender>(
     contender: &mut C,

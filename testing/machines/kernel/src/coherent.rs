@@ -1,5 +1,5 @@
 //! Never stale: writers through the library and the server's sockets, killed and stopped at random, and readers through the kernel program,
-//! the sockets and the library. Every key's history must be linearizable, whoever answered.
+//! the sockets and the library. Every key's history must be linearizable, whichever door answered.
 //!
 //! A round runs in a network namespace of its own, on its `lo`. The server is this program again, with the kernel door on; workers are this
 //! program again, each with a journal in shared memory, so that a SIGKILL loses nothing of what it was told. Built with the feature
@@ -398,7 +398,7 @@ fn attach(folder: &Path) -> Result<Cache, String> {
     opened.map_err(|error| error.to_string())
 }
 
-/// A worker's life: until it is told to stop, or killed.
+/// A worker's life: until it gets the order to stop, or is killed.
 fn work(folder: &Path, role: &str, writer: u32, round: Round) -> Result<String, String> {
     mutants::set(round.mutant);
     system::step_back();
@@ -494,7 +494,7 @@ fn hammer(folder: &Path, mutant: Option<Mutant>) -> Result<String, String> {
     })
 }
 
-/// Reading over UDP, whoever answers.
+/// Reading over UDP, whichever door answers.
 struct Udp {
     socket: UdpSocket,
     id: u16,
@@ -534,7 +534,7 @@ impl Udp {
     }
 }
 
-/// What nobody can have answered.
+/// What no server can have answered.
 #[allow(clippy::print_stderr, reason = "a worker's standard error is the log")]
 fn torn(call: &Call, bytes: &[u8]) -> Answer {
     let shown = harness::printable(&bytes[..bytes.len().min(200)]);

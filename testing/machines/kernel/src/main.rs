@@ -36,7 +36,7 @@ the kernel through BPF_PROG_TEST_RUN, and on interfaces of network namespaces th
 Nothing is attached to this machine's own interfaces.
 
 Then keyway itself, over veth: the program attached and pinned by one process and used by a server without capabilities, which is killed, started
-again and stopped; one whose hot items are changed, and hot again before anybody asks; and the lab's measurements of the kernel door, killed, and its presets, in a form of seconds.
+again and stopped; one whose hot items are changed, and hot again before a client asks; and the lab's measurements of the kernel door, killed, and its presets, in a form of seconds.
 
 Last, a server with its kernel door on, and writers through the library and its sockets, killed and stopped at random, and readers
 through the kernel, the sockets and the library, for ten minutes (--short: seconds): every key's history must be linearizable. Writers

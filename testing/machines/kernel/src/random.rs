@@ -1,4 +1,4 @@
-//! Packets that nobody wrote down: requests over the items, mostly sound, some with their bytes changed, cut or doubled.
+//! Packets that no author wrote down: requests over the items, mostly sound, some with their bytes changed, cut or doubled.
 //!
 //! Two things are held against each answer: it must be, in every bit, what user space would answer; and a sound request for
 //! items that are all hot must have one.

@@ -28,7 +28,7 @@ pub enum Stage<'a> {
     Host {
         /// it
         program: Program,
-        /// what it is told
+        /// what it gets
         config: &'a Config,
         /// what it reads
         hot: HotSet<'a>,

@@ -6,7 +6,7 @@
 //!
 //! # Safety
 //!
-//! The `unsafe` here gives the kernel an address of a socket, of the length that is told.
+//! The `unsafe` here gives the kernel an address of a socket, of the length that is given.
 #![allow(unsafe_code, reason = "a packet socket is bound by its own kind of address; contract above")]
 
 use std::fs::File;
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const ATTEMPT_MS: i64 = 200;
 /// What is hot, and asked for.
 const REQUEST: &[u8] = b"get z\r\n";
-/// The server's link address on the first wire, and one that nobody has.
+/// The server's link address on the first wire, and one that no interface has.
 const TARGET: &str = "02:00:00:00:00:01";
 const NOBODYS: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 const BROADCAST: [u8; 6] = [0xFF; 6];

@@ -100,7 +100,7 @@ pub(crate) fn connect_by(server: &Namespace, which: &str, name: &str, addresses:
         &client.name,
     ])?;
     for (namespace, address) in [server, &client].into_iter().zip(addresses) {
-        // an IPv6 address is usable at once only if nobody waits for others to claim it
+        // an IPv6 address is usable at once only if the kernel does not wait for others to claim it
         let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
         namespace.ip(&[&["addr", "add", address, "dev", name], nodad].concat())?;
         namespace.ip(&["link", "set", "lo", "up"])?;

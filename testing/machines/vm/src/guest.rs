@@ -184,6 +184,6 @@ fn one_line(text: &str) -> String {
 
 /// A line on the console.
 pub fn println(line: &str) {
-    // nobody may be there to read it
+    // there may be no reader
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -117,7 +117,7 @@ fn missing() -> Option<String> {
 fn on(report: &Report, version: Version, options: &Options) {
     let wanted = |name: &str| name.contains(options.only.as_str());
     let mut tests: Vec<&Test> = ALL.iter().filter(|t| t.kernel == version && wanted(t.name)).collect();
-    // whoever takes the guest with him comes last
+    // the test that takes the guest with it comes last
     tests.sort_by_key(|test| test.fails == Fails::WithGuest);
     let with_nvdimm = version == nvdimm::KERNEL && options.rounds > 0 && wanted("nvdimm");
     let steps = nvdimm::STEPS.iter().filter(|_| with_nvdimm);

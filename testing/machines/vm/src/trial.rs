@@ -35,7 +35,7 @@ impl Report {
     pub fn say(&self, who: &str, text: &str) {
         let _one_at_a_time = self.screen.lock();
         let mut out = std::io::stdout();
-        // nobody may be there to read it
+        // there may be no reader
         let _ = writeln!(out, "[{:5.1} s] {who:>4}: {text}", self.started.elapsed().as_secs_f64());
         let _ = out.flush();
     }

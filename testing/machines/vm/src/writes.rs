@@ -140,7 +140,7 @@ pub fn explain(items: &mut Items, seed: u64, writer: usize, acknowledged: u64, f
     let first_others: Vec<String> = others.iter().take(5).map(|key| told(key, items, found)).collect();
     let strange: Vec<&String> = found.keys().filter(|key| !keys(writer).any(|known| known == **key)).collect();
     if !strange.is_empty() {
-        return Err(format!("keys that nobody wrote: {strange:?}"));
+        return Err(format!("keys that were never written: {strange:?}"));
     }
     for calls in acknowledged..=acknowledged + UNTOLD_MAX {
         if others.is_empty() {

@@ -330,7 +330,7 @@ impl Recording {
     }
 
     /// Fails the power before every barrier and behind every acknowledgement. With a site left out only images are looked
-    /// at that could not be left with it: what is left out changes what is on the medium, and nothing that anybody does.
+    /// at that could not be left with it: what is left out changes what is on the medium, and nothing that a thread does.
     pub fn examine(&self, effort: &Effort, left_out: Option<Site>, random: &mut Random) -> Outcome {
         let mut whole = Machine::new(self.medium.clone());
         let mut lacking = left_out.map(|_| whole.clone());

@@ -1,6 +1,6 @@
 //! Leaves out each write-back and each barrier of the sources, one at a time: each must be missed by some scenario.
 //!
-//! What is left out changes what is on the medium, and nothing that anybody does. So every scenario is recorded once, and a
+//! What is left out changes what is on the medium, and nothing that a thread does. So every scenario is recorded once, and a
 //! site is tried on the recordings that pass it, the cheapest first, until an image is rejected.
 
 use crate::explore::{Effort, Outcome, Recording};

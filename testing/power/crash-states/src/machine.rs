@@ -1,7 +1,7 @@
 //! A machine whose power may fail: the medium, and for each cache line the stores that may not have reached it.
 //!
 //! A line goes to the medium whenever it pleases, as it then is: so what is left of it is any prefix of its stores, but no
-//! shorter one than was written back before the last barrier of whoever wrote it back. Lines are independent.
+//! shorter one than was written back before the last barrier of the thread that wrote it back. Lines are independent.
 
 use crate::record::{Done, LINE, Site, THREADS};
 use harness::Random;

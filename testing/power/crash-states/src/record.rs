@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! The only `unsafe` reads the bytes that have just been stored, which nobody else touches.
+//! The only `unsafe` reads the bytes that have just been stored, which no other thread touches.
 #![allow(unsafe_code, reason = "reads what was stored; contract above")]
 
 use keyway_region::observe::{self, Event};

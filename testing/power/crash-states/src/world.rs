@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it, and nobody else
+//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it, and no other thread
 //! touches it meanwhile.
 #![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 
@@ -241,7 +241,7 @@ impl World {
     /// Says, in the region, that it was stopped cleanly, as its last user does.
     pub fn stop_cleanly(&self) {
         self.region.begin_clean_stop();
-        assert!(self.region.end_clean_stop(true), "nobody else uses it");
+        assert!(self.region.end_clean_stop(true), "no other process uses it");
     }
 
     /// Says that it is in use again.
@@ -305,7 +305,7 @@ impl Judge {
     pub fn look(&mut self, image: &[u8]) -> Found {
         self.bytes.fill(image);
         let region = self.open().expect("it was open");
-        // Within a boot nobody sets the region's clock back.
+        // Within a boot nothing sets the region's clock back.
         let now = region.tick(keyway_region::Moment::from_secs(self.unix_s));
         self.now = now.max(region.seen().clock_s());
         self.found(&region)

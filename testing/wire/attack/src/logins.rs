@@ -25,14 +25,14 @@ pub const ALL: &[Attack] = &[
     },
     Attack {
         name: "open-password-file",
-        attack: "the password file can be read by everybody",
+        attack: "the password file can be read by all users",
         promise: "the server does not start, and says what to do; a second look (SIGHUP) leaves the old users in force",
         run: open_password_file,
     },
     Attack {
         name: "before-any-login",
         attack: "quit, other commands and packets of the binary protocol before a login, and data that is no login",
-        promise: "quit ends the connection, the others are refused, and a packet is told so in the binary protocol",
+        promise: "quit ends the connection, the others are refused, and a packet gets the error in the binary protocol",
         run: before_any_login,
     },
 ];
@@ -148,7 +148,7 @@ fn open_password_file(_: Form) -> Outcome {
     let mode = |mode| std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).expect("its mode can be set");
     mode(0o644);
     let said = match Server::try_start(Kind::Keyway, &options(&["--auth-file", &file])) {
-        Ok(_) => return Err("a server uses a file that everybody can read".to_owned()),
+        Ok(_) => return Err("a server uses a file that all users can read".to_owned()),
         Err(said) => said,
     };
     if !said.contains("644") || !said.contains("chmod 600") {

@@ -19,7 +19,7 @@ pub const ALL: &[Attack] = &[
     },
     Attack {
         name: "unread-answers",
-        attack: "large values, dumps, prefixes and statistics that nobody reads, on many connections",
+        attack: "large values, dumps, prefixes and statistics that no client reads, on many connections",
         promise: "a connection binds 256 KiB of answers and one value",
         run: unread_answers,
     },
@@ -88,7 +88,7 @@ fn endless_get(form: Form) -> Outcome {
     let line = [get_line(&"k".repeat(250), form.pick(4, 64) << 12), b"k".repeat(200)].concat();
     let line: Vec<u8> = line.into_iter().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
     let wires: Vec<_> = (0..count).filter_map(|_| send_what_goes(&server, &line)).collect();
-    assert_eq!(wires.len(), count, "nobody is closed for it");
+    assert_eq!(wires.len(), count, "no connection is closed for it");
     within(&server, before, count, 128 << 10)
 }
 
@@ -117,7 +117,7 @@ fn unread_answers(form: Form) -> Outcome {
         .take(count)
         .filter_map(|request| send_what_goes(&server, request))
         .collect();
-    assert_eq!(wires.len(), count, "nobody is closed for it");
+    assert_eq!(wires.len(), count, "no connection is closed for it");
     // What is held beyond the account's limit of 64 MiB would have been refused.
     within(&server, before, 1, 64 << 20)
 }
@@ -133,7 +133,7 @@ fn unfinished_values(form: Form) -> Outcome {
     for wire in wires.iter_mut().step_by(2) {
         let _ = wire.send(b"x");
     }
-    // Others get their large values through: whoever is in the way ends.
+    // Others get their large values through: the connection that is in the way ends.
     store_large(&server);
     let mut wire = server.connect(Transport::Tcp);
     wire.send(b"get large\r\n").expect("a get may be sent");

@@ -109,7 +109,7 @@ impl Ordinary {
         while start.elapsed() < period {
             let used = self.used();
             let wait = self.get().unwrap_or_else(|e| panic!("an ordinary get is not answered: {e}"));
-            // What the server used after its answer, until this thread ran again, nobody waited for.
+            // What the server used after its answer, until this thread ran again, no client waited for.
             work.push(self.used().saturating_sub(used).min(wait));
             wall.push(wait);
         }

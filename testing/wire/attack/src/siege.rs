@@ -19,7 +19,7 @@ pub const WAIT_MAX: Duration = Duration::from_millis(10);
 
 /// An attack that goes on.
 pub struct Siege {
-    /// what the process is told
+    /// what the process gets
     pub name: &'static str,
     /// what the server is given first, through TCP
     pub prepare: fn(&Server, Form),

@@ -116,7 +116,7 @@ fn log_flood(form: Form) -> Outcome {
     let mut refused = 0;
     for _ in 0..count {
         let mut said = String::new();
-        let mut stream = UnixStream::connect(&socket).expect("anybody may connect");
+        let mut stream = UnixStream::connect(&socket).expect("every user may connect");
         let _ = stream.read_to_string(&mut said);
         refused += usize::from(said.contains("reached its limit of connections"));
     }

@@ -98,7 +98,7 @@ pub const ALL: &[Attack] = &[
     },
     Attack {
         name: "watchers",
-        attack: "twenty watchers of everything, half of which never read, and somebody who makes lines for them",
+        attack: "twenty watchers of everything, half of which never read, and a client that makes lines for them",
         promise: PROMISE,
         run: |form| besiege("watchers", form),
     },

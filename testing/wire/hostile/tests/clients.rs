@@ -25,7 +25,7 @@ fn against_each(test: &str, options: &ServeOptions, attack: impl Fn(&Server)) {
 }
 
 #[test]
-fn slow_clients_hold_nobody_up() {
+fn slow_clients_hold_no_other_up() {
     const SLOW: usize = 200;
     against_each("slow-loris", &ServeOptions::default(), |server| {
         let mut slow: Vec<Wire> = (0..SLOW).map(|_| server.connect(Transport::Tcp)).collect();
@@ -151,7 +151,7 @@ fn values_that_are_only_begun_bind_no_memory() {
             "keyway grew by {growth} bytes for {BEGUN} values of which 5 bytes have come"
         );
     }
-    // whoever goes on is served
+    // a client that goes on is served
     let mut last = begun.pop().expect("there are many");
     last.send(&[vec![b'x'; 999_995], b"\r\n".to_vec()].concat())
         .expect("the rest may be sent");
@@ -273,7 +273,7 @@ fn a_half_closed_client_gets_its_answers() {
 }
 
 #[test]
-fn garbage_harms_nobody() {
+fn garbage_harms_no_other_client() {
     against_each("garbage", &ServeOptions::default(), |server| {
         let seed = Random::seed_for("garbage");
         let mut random = Random::new(seed);

@@ -78,7 +78,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn clients_that_never_finish_a_request_hold_nothing_and_nobody() {
+fn clients_that_never_finish_a_request_hold_no_memory_and_no_other_client() {
     const SLOW: usize = 200;
     let target = Target::start();
     let descriptors = target.descriptors();

@@ -1,4 +1,4 @@
-//! Bad region files: truncated, with bits flipped, of another version, empty, a directory, somebody else's file. The server and
+//! Bad region files: truncated, with bits flipped, of another version, empty, a directory, another program's file. The server and
 //! `keyway check` give a clear error or carry on with misses; they never crash, hang, or lose the file silently.
 
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ fn reads_well_formed(case: &str, wire: &mut harness::Wire, n: usize) -> bool {
     true
 }
 
-fn tell(test: &str, fates: &[Fate]) {
+fn print_fates(test: &str, fates: &[Fate]) {
     let mut counts = BTreeMap::new();
     for fate in fates {
         *counts.entry(fate).or_insert(0) += 1;
@@ -175,7 +175,7 @@ fn truncated_regions() {
     // longer than it says
     let longer = [bytes.as_slice(), &[7; 5_000]].concat();
     fates.push(kept_if_refused("5,000 bytes too long", &scratch.join("longer"), &longer));
-    tell("truncated regions", &fates);
+    print_fates("truncated regions", &fates);
 }
 
 /// Tries a file of bad bytes, which a server that refuses it must leave as it is.
@@ -222,7 +222,7 @@ fn regions_with_flipped_bits() {
         ));
         let _ = std::fs::remove_file(&path);
     }
-    tell("regions with flipped bits", &fates);
+    print_fates("regions with flipped bits", &fates);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn every_byte_of_the_first_line_counts_or_does_not_matter() {
         ));
     }
     assert!(fates.contains(&Fate::Refused), "no byte of the first 64 is looked at");
-    tell("regions of another version", &fates);
+    print_fates("regions of another version", &fates);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn what_is_no_region_is_left_alone() {
     }
     let scratch = Scratch::new();
     let mut random = Random::new(Random::seed_for("files that are no region"));
-    let text = "Dear diary, this file is nobody's cache.\n".repeat(10_000).into_bytes();
+    let text = "Dear diary, this file is no cache.\n".repeat(10_000).into_bytes();
     let foreign = [
         ("a text", text),
         ("random bytes", random.bytes(3 << 20)),

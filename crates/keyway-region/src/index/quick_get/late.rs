@@ -71,7 +71,7 @@ fn bytes_of_another_life_of_the_segment_are_never_returned() {
 }
 
 #[test]
-fn a_session_that_is_fenced_meanwhile_ends_its_get_and_is_told() {
+fn a_session_that_is_fenced_meanwhile_ends_its_get_with_an_error() {
     for access in 1.. {
         let ground = std::rc::Rc::new(Ground::new());
         let (late, other) = (ground.thread(0), ground.thread(1));

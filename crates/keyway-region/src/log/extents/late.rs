@@ -90,7 +90,7 @@ fn a_segment_in_which_a_thread_leases_is_not_purged() {
 }
 
 #[test]
-fn nobody_leases_in_a_segment_that_is_about_to_be_purged() {
+fn no_thread_leases_in_a_segment_that_is_about_to_be_purged() {
     lease_beside_a_purge(true);
 }
 

@@ -214,14 +214,14 @@ fn write_on(door: &mut Doors, writer: usize, seed: u64, mut items: Items) -> Res
 }
 
 /// Checks what is there after a cut, given the rounds so far: `SEED-CALLS-CALLS` each. The last one's calls are those that it
-/// had acknowledged; how many they were is told and noted.
+/// had acknowledged; how many they were is printed and noted.
 pub fn check(rounds: &[String]) -> Verdict {
     mount_medium()?;
     let (last, earlier) = rounds.split_last().ok_or("no rounds")?;
     let mut items: [Items; WRITERS] = std::array::from_fn(|_| Items::new());
     replay(&mut items, &earlier.join(":"))?;
     let (seed, acknowledged) = round(last)?;
-    // Whoever comes first repairs: the server or the library, by turns.
+    // The first to come repairs: the server or the library, by turns.
     let server_first = rounds.len() % 2 == 1;
     let first = if server_first { None } else { Some(strict()?) };
     let (mut server, wire) = serve()?;

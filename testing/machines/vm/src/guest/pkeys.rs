@@ -25,7 +25,7 @@ const SI_PKEY_OFFSET: usize = 32;
 /// Reads and writes that a key forbids fault, each with SEGV_PKUERR and the key; those that it allows do not. In a second thread
 /// as well, with rights of its own.
 pub fn fault() -> Verdict {
-    // SAFETY: a fresh mapping of one page, and a key that nobody else has.
+    // SAFETY: a fresh mapping of one page, and a key that no other thread has.
     let (page, key) = unsafe {
         let page = libc::mmap(
             std::ptr::null_mut(),

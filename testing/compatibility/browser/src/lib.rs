@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Browsers of this process so far: each has a folder of its own.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
+/// The browser, ended with its handle.
 pub struct Browser {
     child: Child,
     requests: ChildStdin,
@@ -38,7 +39,9 @@ pub struct Page<'a> {
 /// How a page is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
+    /// of the window, pixels
     pub width: u32,
+    /// as a reader who prefers dark pages sees it
     pub dark: bool,
 }
 

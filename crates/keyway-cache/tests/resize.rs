@@ -1,4 +1,4 @@
-//! More memory for a region that exists. Its enemy: an item that the raise loses, memory that is there and nobody uses, a
+//! More memory for a region that exists. Its enemy: an item that the raise loses, memory that is there and no thread uses, a
 //! region that shrinks, or one that is given what it did not ask for.
 
 use keyway_cache::{Cache, GrowError, OpenError, Options, Place, Session};
