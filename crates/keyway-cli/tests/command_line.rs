@@ -134,6 +134,49 @@ fn exit_codes_tell_what_went_wrong() {
     assert_eq!(std::fs::read_to_string(&junk).unwrap(), "no region".repeat(1000));
 }
 
+/// A line of an authentication file, or why there is none.
+fn password(arguments: &[&str], input: &[u8]) -> (bool, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_keyway"))
+        .arg("password")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn a_password_becomes_a_line_that_a_server_takes() {
+    let (_, line) = password(&["ann", "--read-only", "--prefix", "shop:"], b"secret\nmore\n");
+    assert!(line.starts_with("ann:$argon2id$v=19$m=19456,t=2,p=1$") && line.ends_with(":ro:prefix=shop:\n"));
+    let folder = Folder::new("password");
+    let users = folder.path("users");
+    std::fs::write(&users, line).unwrap();
+    std::fs::set_permissions(&users, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let mut command = Serving::command(&folder);
+    command.args(["--auth-file", &users]);
+    let _serving = Serving::spawn(command);
+    let stream = || UnixStream::connect(folder.path("socket")).unwrap();
+    let login = "set x 0 0 10\r\nann secret\r\n";
+    assert_eq!(
+        ask(stream(), &format!("{login}get shop:a\r\nget a\r\ndelete shop:a\r\n"), 4),
+        "STORED\r\nEND\r\nCLIENT_ERROR this user may only use keys with its prefix\r\nCLIENT_ERROR this user may only read\r\n"
+    );
+    for (arguments, input, reason) in [
+        (&["ann"][..], &b""[..], "the password is empty"),
+        (&["a:b"], b"x\n", "cannot be a user's name"),
+        (&["ann", "--prefix", "a b"], b"x\n", "cannot be a key prefix"),
+    ] {
+        let (is_made, said) = password(arguments, input);
+        assert!(!is_made && said.contains(reason), "{arguments:?}: {said}");
+    }
+}
+
 #[test]
 fn a_served_region_is_open_to_people_and_outlives_kill_9() {
     let folder = Folder::new("warm");

@@ -499,7 +499,8 @@ fn arguments_and_long_lines_obey_too() {
     assert_eq!(shop.ask_all(b"mg c2hvcDph v b\r\n"), ["VA 1", "1"]);
     assert!(reader.ask_all(b"lru_crawler metadump all\r\n").len() == 3);
     // A line that is answered while it arrives ends where the first other key is.
-    let long = format!("get{} other shop:a\r\n", " shop:a".repeat(30_000));
+    let many = " shop:a".repeat(30_000);
+    let long = format!("get{many} other{many}\r\n");
     let lines = shop.ask_all(long.as_bytes());
     assert_eq!(lines.last().map(String::as_str), Some(OUTSIDE));
     assert!(
@@ -547,22 +548,22 @@ fn request(random: &mut Random, keys: &[&str]) -> Vec<u8> {
     ];
     let verb = verbs[random.index(verbs.len())];
     match random.below(8) {
-        0 => format!("{} {key} {other}\r\n", ["get", "gets", "gat 0", "gats 5"][random.index(4)]),
+        0 => format!("{} {key} {other}\r\n", ["get", "gets", "gat 0", "gats 5000"][random.index(4)]),
         1..=3 => match verb {
             "delete" => format!("delete {key}{noreply}\r\n"),
-            "incr" | "decr" | "touch" => format!("{verb} {key} 7{noreply}\r\n"),
+            "incr" | "decr" | "touch" => format!("{verb} {key} 7000{noreply}\r\n"),
             "cas" => format!("cas {key} 0 0 1 {}{noreply}\r\n5\r\n", random.below(9)),
             _ => format!("{verb} {key} 0 0 1{noreply}\r\n5\r\n"),
         },
         4 => format!(
             "mg {key} {}\r\n",
-            ["v", "s v t k", "v T9", "N9 v", "R9 c", "k q v u"][random.index(6)]
+            ["v", "s v t k", "v T9000", "N9000 v", "R9 c", "k q v u"][random.index(6)]
         ),
         5 => format!(
             "ms {key} 1 {}\r\n5\r\n",
-            ["", "MA", "MP", "MR", "ME", "MA N5", "I", "q"][random.index(8)]
+            ["", "MA", "MP", "MR", "ME", "MA N5000", "I", "q"][random.index(8)]
         ),
-        6 => format!("md {key} {}\r\n", ["", "I T1", "q", "x"][random.index(4)]),
+        6 => format!("md {key} {}\r\n", ["", "I T1000", "q", "x"][random.index(4)]),
         _ => format!("{} {key} {}\r\n", ["ma", "me"][random.index(2)], ["", "MD"][random.index(2)]),
     }
     .into_bytes()
@@ -579,7 +580,7 @@ fn random_packet(random: &mut Random, keys: &[&str]) -> Vec<u8> {
         0x01..=0x03 | 0x11 => packet(opcode, [&[0; 8], key, b"5"]),
         0x05 | 0x06 | 0x15 => packet(opcode, [&[0; 20], key, b""]),
         0x0e | 0x0f | 0x19 => packet(opcode, [b"", key, b"5"]),
-        0x1c..=0x1e | 0x23 | 0x24 => packet(opcode, [&[0, 0, 0, 9], key, b""]),
+        0x1c..=0x1e | 0x23 | 0x24 => packet(opcode, [&[0, 0, 9, 0], key, b""]),
         _ => packet(opcode, [b"", key, b""]),
     }
 }
