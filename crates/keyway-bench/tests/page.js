@@ -20,6 +20,7 @@
     const ticks = of(chart, ".axis span");
     apart(ticks);
     for (const row of of(chart, ".row")) apart([...row.children]);
+    for (const name of of(chart, ".row .name")) if (name.getBoundingClientRect().width < 80) found.outside.push(`no room for ${named(name)}`);
     for (const text of of(chart, ".axis span, .name, .whose, strong")) found.textHeightLeast = Math.min(found.textHeightLeast, parseFloat(getComputedStyle(text).fontSize));
     for (const bar of of(chart, "rect.bar")) {
       const box = bar.getBoundingClientRect(), frame = bar.closest("svg").getBoundingClientRect();

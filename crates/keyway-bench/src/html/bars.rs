@@ -169,7 +169,7 @@ impl Chart {
                     }
                 }
                 @for row in &self.rows {
-                    div.row {
+                    div.row.several[row.bars.len() > 1] {
                         div.name { (row.name) }
                         div.plot { (self.drawing(&axis, row)) }
                         div.values {
