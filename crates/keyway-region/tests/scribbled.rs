@@ -381,3 +381,30 @@ fn an_item_that_would_end_behind_the_mapping_is_not_read() {
         }
     }
 }
+
+#[test]
+fn a_key_that_begins_another_one_has_not_its_item() {
+    for way in 0..2 {
+        let mut world = World::new();
+        let (at, word) = world.slot_of(7);
+        let longer = format!("{}-and-more", name(7));
+        let before: Vec<usize> = world.slots().iter().map(|(at, _)| *at).collect();
+        let stored = world.session.set(longer.as_bytes(), b"longer", 0, 0, world.now);
+        stored.expect("room");
+        let (_, other) = world
+            .slots()
+            .into_iter()
+            .find(|(at, _)| !before.contains(at))
+            .expect("its slot");
+        // The shorter key's word leads to the longer key's item.
+        *world.word(at) = Slot::confirmed(word.tag(), other.generation(), other.segment(), other.offset()).0;
+        let found = match way {
+            0 => {
+                let how = keyway_region::verbs::Delete::default();
+                format!("{:?}", world.session.delete(name(7).as_bytes(), &how, world.now))
+            }
+            _ => format!("{:?}", world.session.incr(name(7).as_bytes(), 1, world.now)),
+        };
+        assert_eq!(found, "Ok(NotFound)");
+    }
+}
