@@ -421,10 +421,8 @@ impl Host for Attachment {
             }
             if huge_pages {
                 let is_whole = self.mapping.collapse(range);
-                log::debug!(
-                    "huge pages for {len} bytes of the region: {}",
-                    if is_whole { "all" } else { "not all" }
-                );
+                let how_many = if is_whole { "all" } else { "not all" };
+                aside(|| log::debug!("huge pages: {how_many} of {len} bytes of the region are in them"));
             }
         }
     }

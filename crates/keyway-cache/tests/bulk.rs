@@ -2,7 +2,7 @@
 //! twice or believed from before; and a hint that reads where it may not.
 
 use keyway_cache::{AHEAD_MAX, Cache, Delete, Deleted, Gate, Options, Place, ReadError, Session, Stored, WriteError};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 fn options() -> Options {
     Options::new().memory(16 << 20).item_size_max(1 << 20)
@@ -164,8 +164,10 @@ fn a_key_that_is_refused_ends_a_get_and_no_other_set() {
 #[test]
 fn while_others_write_each_value_is_one_that_its_key_had() {
     let cache = Cache::open(&Place::Memfd, &options().memory(8 << 20)).unwrap();
-    let is_over = AtomicBool::new(false);
+    let (is_over, written) = (AtomicBool::new(false), AtomicUsize::new(0));
     let keys: Vec<_> = (0..50).map(name).collect();
+    let items: Vec<_> = (0..50).map(|number| (name(number), value(number, 10))).collect();
+    cache.session().unwrap().set_many(&items, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut session = cache.session().unwrap();
@@ -177,6 +179,7 @@ fn while_others_write_each_value_is_one_that_its_key_had() {
                         _ => drop(session.set(key, &value(number, (round * 97 + number) % 9_000), 0)),
                     }
                 }
+                written.store(round, Relaxed);
                 if is_over.load(Relaxed) {
                     break;
                 }
@@ -184,7 +187,7 @@ fn while_others_write_each_value_is_one_that_its_key_had() {
         });
         let mut session = cache.session().unwrap();
         let mut hits = 0;
-        for _ in 0..400 {
+        while written.load(Relaxed) < 400 {
             for (number, found) in session.get_many(&keys).unwrap().iter().enumerate() {
                 let Some(found) = found else { continue };
                 let key = [name(number), b"=".to_vec()].concat();

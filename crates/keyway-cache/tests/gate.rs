@@ -66,6 +66,7 @@ fn every_verb(session: &mut Session, round: usize, len: usize) {
     let value = vec![round.to_le_bytes()[0]; len];
     let closed = || assert!(!server::gate_is_open(), "a callback runs inside");
     session.set(key, &value, 0).unwrap();
+    assert_eq!(session.get_many(&[key, b"absent"]).unwrap(), [Some(value.clone()), None]);
     let mut out = b"before".to_vec();
     assert!(session.get_append(key, &mut out).unwrap().is_some());
     assert_eq!(out.split_at(6), (&b"before"[..], value.as_slice()));
