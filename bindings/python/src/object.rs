@@ -51,7 +51,9 @@ impl<'py> Place<'py> {
     /// The object with the value in it. The error: the interpreter has no memory for it.
     #[inline(always)]
     pub(crate) fn finish(self) -> PyResult<Bound<'py, PyBytes>> {
-        self.object.ok_or(()).or_else(|()| self.failed.map_or_else(|| bytes(self.py, &[]), Err))
+        self.object
+            .ok_or(())
+            .or_else(|()| self.failed.map_or_else(|| bytes(self.py, &[]), Err))
     }
 
     /// Makes an object of this length.

@@ -123,7 +123,10 @@ impl Values {
 
 /// Whether it is an object of this package's `PickleSerde` itself, not of a class that is derived from it.
 pub(crate) fn is_own_serde(serde: Option<&Py<PyAny>>, py: Python<'_>) -> bool {
-    let own = || py.import(intern!(py, "keyway_cache.serde"))?.getattr(intern!(py, "PickleSerde"));
+    let own = || {
+        py.import(intern!(py, "keyway_cache.serde"))?
+            .getattr(intern!(py, "PickleSerde"))
+    };
     serde.is_some_and(|serde| own().is_ok_and(|own| serde.bind(py).get_type().is(&own)))
 }
 
