@@ -6,7 +6,7 @@
 
 use benches::report::{Args, head, row, say};
 use benches::workload::{Key, key};
-use keyway_cache::{Arithmetic, Cache, Delete, Get, Item, Options, Place, Session, Target};
+use keyway_cache::{Arithmetic, Cache, Delete, Gate, Get, Item, Options, Place, Session, Target};
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -17,6 +17,7 @@ instructions: instructions per operation, counted by callgrind (apt-get install 
 
     cargo bench -p benches --bench instructions
     cargo bench -p benches --bench instructions -- --checksums     in a region with checksums
+    cargo bench -p benches --bench instructions -- --gate          behind a gate, with a note in the place of each write of the register
     cargo bench -p benches --bench instructions -- --hashes        of keyed hashes, the region's first, of keys of several lengths
     cargo bench -p benches --bench instructions --features bare    without what sessions record for the case of their death";
 
@@ -60,15 +61,15 @@ const OPERATIONS: [(&str, &str); 7] = [
 
 fn main() {
     let role: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    if let ["role", operation, count, checksums] = role.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        return run(
-            operation,
-            count.parse().expect("a number of operations"),
-            *checksums == "true",
-        );
+    if let ["role", operation, count, how] = role.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        return run(operation, count.parse().expect("a number of operations"), how);
     }
     let args = Args::parse(HELP);
-    let checksums = args.has("--checksums");
+    let how = match (args.has("--checksums"), args.has("--gate")) {
+        (true, _) => "checksums",
+        (false, true) => "gate",
+        (false, false) => "plain",
+    };
     if !Command::new("valgrind")
         .arg("--version")
         .stdout(Stdio::null())
@@ -82,7 +83,7 @@ fn main() {
         say(head(&["hash", "8 B", "16 B", "40 B", "250 B"]));
         for (name, _) in HASHES {
             let of = |len: usize| {
-                let [few, many] = [FEW, MANY].map(|count| counted(&format!("{name} {len}"), count, false));
+                let [few, many] = [FEW, MANY].map(|count| counted(&format!("{name} {len}"), count, how));
                 ((many - few) / (MANY - FEW)).to_string()
             };
             say(row(&[vec![name.to_owned()], KEY_LENS.map(of).to_vec()].concat()));
@@ -91,17 +92,17 @@ fn main() {
     }
     say(head(&["operation", "instructions"]));
     for (operation, name) in OPERATIONS {
-        let [few, many] = [FEW, MANY].map(|count| counted(operation, count, checksums));
+        let [few, many] = [FEW, MANY].map(|count| counted(operation, count, how));
         say(row(&[name.to_owned(), ((many - few) / (MANY - FEW)).to_string()]));
     }
 }
 
-/// Instructions of a process that does so many operations.
-fn counted(operation: &str, count: u64, checksums: bool) -> u64 {
+/// Instructions of a process that does so many operations; `how`: `plain`, or with `checksums`, or behind a `gate`.
+fn counted(operation: &str, count: u64, how: &str) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(std::env::current_exe().expect("this program has a path"))
-        .args(["role", operation, &count.to_string(), &checksums.to_string()])
+        .args(["role", operation, &count.to_string(), how])
         .output()
         .expect("valgrind starts");
     let text = String::from_utf8_lossy(&output.stderr);
@@ -114,7 +115,7 @@ fn counted(operation: &str, count: u64, checksums: bool) -> u64 {
         .unwrap_or_else(|| panic!("callgrind counted nothing: {text}"))
 }
 
-fn run(operation: &str, count: u64, checksums: bool) {
+fn run(operation: &str, count: u64, how: &str) {
     for (name, hash) in HASHES {
         if let Some(len) = operation.strip_prefix(name).and_then(|len| len.trim().parse().ok()) {
             let key = [b'k'; 250];
@@ -125,7 +126,8 @@ fn run(operation: &str, count: u64, checksums: bool) {
             return;
         }
     }
-    let options = Options::new().memory(64 << 20).checksums(checksums);
+    let gate = if how == "gate" { Gate::Rehearsed } else { Gate::Off };
+    let options = Options::new().memory(64 << 20).checksums(how == "checksums").gate(gate);
     let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
     let mut session = cache.session().expect("the first session");
     let keys: Vec<Key> = (0..ITEMS).map(key).collect();

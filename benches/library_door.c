@@ -4,7 +4,8 @@
  * its name, the mean of a loop that looks at the clock twice, and the median and 99th percentile of calls that are timed one by one
  * by the processor's counter, less what two looks at that cost, nanoseconds. A wrong answer ends it with 1.
  *
- *     library_door PLACE LOOPS     (PLACE: a region, or HOST:PORT, or a socket's path, or keyway:REGION)
+ *     library_door PLACE LOOPS        (PLACE: a region, or HOST:PORT, or a socket's path, or keyway:REGION)
+ *     library_door PLACE LOOPS get    so many gets of 128 B (or `set`; `delete`: a set and a delete), without a clock: to count instructions (callgrind)
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -144,14 +145,22 @@ static void report(const char *name, double mean) {
   } while (0)
 
 int main(int argc, char **argv) {
-  if (argc != 3) return 2;
+  if (argc != 3 && argc != 4) return 2;
   long loops = atol(argv[2]);
   for (int k = 0; k < KEYS; k++) snprintf(keys[k], sizeof(keys[k]), "%016x", 0x9e3779b1u * (unsigned) (k + 1));
   memset(value, 'v', sizeof(value));
-  calibrate();
+  if (argc == 3) calibrate();
   start(argv[1]);
   for (int k = 0; k < KEYS; k++)
     if (!set(keys[k], value, 128)) wrong("fill");
+  if (argc == 4) {
+    for (long i = 0; i < loops; i++) {
+      const char *key = keys[i % KEYS];
+      int is_right = *argv[3] == 'g' ? get(key) == 128 : *argv[3] == 's' ? set(key, value, 128) : set(key, value, 128) && del(key);
+      if (!is_right) wrong(argv[3]);
+    }
+    return 0;
+  }
   MEASURE("get-128", , get(key) == 128);
   MEASURE("set-128", , set(key, value, 128));
   MEASURE("set-5K", , set(key, value, LARGE));

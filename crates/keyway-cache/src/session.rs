@@ -101,7 +101,7 @@ impl Session {
     /// # Errors
     ///
     /// As [`Session::get`].
-    #[inline]
+    #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
         either!(self, way => way.get(key, Get::VALUE, out)).map_err(ReadError::of)
     }
