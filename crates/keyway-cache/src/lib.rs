@@ -67,6 +67,7 @@ pub mod server;
 mod session;
 mod sessions;
 mod socket;
+mod survey;
 mod trust;
 mod writer;
 
@@ -85,6 +86,7 @@ pub use keyway_region::AHEAD_MAX;
 pub use keyway_region::Ages;
 pub use keyway_region::Shrinking;
 pub use keyway_region::Target;
+pub use keyway_region::Unusable;
 pub use keyway_region::check::Report as CheckReport;
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;

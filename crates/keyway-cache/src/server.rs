@@ -9,12 +9,14 @@
 //!   `is_shut_out`, `Session::note_hit`, `clock`, `clock_s`;
 //! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`, `remember_evicted`, `take_evicted`;
 //! - to count by session: `Session::seat`, `Cache::counters_of`;
-//! - to take the slots that are reserved for servers: `Options::server`.
+//! - to take the slots that are reserved for servers: `Options::server`;
+//! - to list regions without attaching to them: [`describe`], [`remove_unused`].
 
 pub use crate::cancel::Uncancelled;
 pub use crate::gate::{is_open as gate_is_open, key as gate_key};
 pub use crate::kernel::{KernelDoor, KernelDoorError};
 pub use crate::nodes::spread_over;
+pub use crate::survey::{Described, describe, remove_unused};
 pub use keyway_region::Seat;
 
 /// What a server sends to a process that asks for the region at its region socket: each line, and how it goes on.

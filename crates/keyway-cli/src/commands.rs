@@ -42,7 +42,7 @@ fn session(cache: &Cache) -> Result<Session, Failure> {
     cache.session().map_err(|error| Failure::new(exit::NO_REGION, error))
 }
 
-fn written(result: std::io::Result<()>) -> Result<(), Failure> {
+pub(crate) fn written(result: std::io::Result<()>) -> Result<(), Failure> {
     match result {
         // The reader has closed the pipe, as in `keyway keys | head`.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

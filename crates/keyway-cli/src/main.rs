@@ -23,6 +23,7 @@ mod memcached;
 mod password;
 mod place;
 mod plan;
+mod regions;
 mod serve;
 mod size;
 
@@ -47,6 +48,7 @@ Examples:
   keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
+  keyway regions                                  list the regions of this machine
   keyway bench --quick                            measure it, and memcached if that is installed
   keyway copy /dev/shm/keyway-0-11211 /mnt/warm   copy a region while it is in use
 
@@ -122,6 +124,9 @@ enum Command {
         #[command(flatten)]
         region: Region,
     },
+    /// List the regions of this machine: place, owner, memory, items, processes, last use and version. With --prune, remove those
+    /// that no process has used for long
+    Regions(regions::Regions),
     /// Copy a region, which may be in use, to another path, for example to warm another host
     Copy {
         /// The region's file
@@ -310,6 +315,7 @@ fn run() -> Result<(), Failure> {
                 Command::Keys { region } => commands::keys(region.place()),
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
+                Command::Regions(how) => regions::run(&how),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
                 Command::Bench(bench) => bench.run(),
                 Command::BenchWorker => bench::work(),

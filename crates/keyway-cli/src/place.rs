@@ -8,7 +8,7 @@ use nix::unistd::geteuid;
 use crate::exit::{self, Failure};
 
 /// The folder of default places: memory that outlives a process, present on every Linux.
-const SHARED_MEMORY: &str = "/dev/shm";
+pub(crate) const SHARED_MEMORY: &str = "/dev/shm";
 /// memcached's port.
 pub(crate) const DEFAULT_PORT: u16 = 11211;
 

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use keyway_cache::{Cache, Gate, Options, Place};
+use keyway_cache::server::remove_unused;
+use keyway_cache::{AtPlace, Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, HttpAddress, RunError, Server, Sockets, size_text};
 use nix::sched::sched_setaffinity;
@@ -38,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) core_dumps: bool,
     /// once it serves, give up all rights that serving does not need
     pub(crate) sandbox: bool,
+    /// the region is removed at a clean end, unless another process uses it
+    pub(crate) remove_region: bool,
     /// warnings for standard error, once the log is open
     pub(crate) warnings: Vec<String>,
 }
@@ -97,7 +100,7 @@ impl Plan {
         let sockets = Sockets::bind(&self.config).map_err(refused)?;
         let cache = self.open_region()?;
         self.config.signals = true;
-        let server = Server::start_on(sockets, self.config.clone(), cache).map_err(refused)?;
+        let server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
         write_port_file(server.tcp_addresses(), server.udp_addresses());
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
         let line = server.ready_line();
@@ -117,11 +120,31 @@ impl Plan {
         drop(pid_file);
         match ended {
             Ok(()) => {
+                if self.remove_region {
+                    self.remove_region(cache);
+                }
                 log::info!("stopped");
                 Ok(())
             }
             Err(error @ RunError::WorkerPanicked) => Err(Failure::new(exit::NO, error)),
             Err(error) => Err(Failure::new(exit::SYSTEM, error)),
+        }
+    }
+
+    /// Removes the region that this server has used, if it is still at its place and no other process uses it.
+    fn remove_region(&self, cache: Cache) {
+        use std::os::unix::fs::MetadataExt;
+        let Some(Place::Path(path)) = &self.place else { return };
+        if cache.at_place() != AtPlace::Same {
+            return;
+        }
+        let Ok(meta) = path.symlink_metadata() else { return };
+        cache.close();
+        let (shown, owners) = (path.display(), &self.options.owners);
+        match remove_unused(path, (meta.dev(), meta.ino()), owners) {
+            Ok(true) => log::info!("region {shown} is removed: it had no name of its own (-e)"),
+            Ok(false) => log::info!("region {shown} stays: another process uses it"),
+            Err(why) => log::warn!("region {shown} stays: {why}"),
         }
     }
 
@@ -134,13 +157,17 @@ impl Plan {
             Some(HttpAddress::Unix(socket)) => Some(socket.path.as_path()),
             _ => None,
         });
+        let region = match &self.place {
+            Some(Place::Path(path)) if self.remove_region => Some(path.as_path()),
+            _ => None,
+        };
         let needs = Needs {
             files: match &self.place {
                 Some(Place::Path(path)) => vec![whole(path)],
                 _ => Vec::new(),
             },
             read_again: self.read_again().map(whole).collect(),
-            removed_at_end: sockets.chain(self.pid_file.as_deref()).map(whole).collect(),
+            removed_at_end: sockets.chain(self.pid_file.as_deref()).chain(region).map(whole).collect(),
             core_files: self.core_dumps.then(std::env::current_dir).and_then(Result::ok),
             io_uring: server.has_io_uring(),
             kernel_door: self.config.kernel.is_some(),

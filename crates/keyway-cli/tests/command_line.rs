@@ -1,5 +1,6 @@
 //! The program from outside: what a shell, an init system and a person see of it.
 
+use keyway_cache::{Cache, Options, Place};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -318,6 +319,50 @@ fn memcacheds_daemon_mode_returns_when_it_serves() {
     let pid = std::fs::read_to_string(&pid_file).unwrap();
     signal(pid.trim(), "-TERM");
     until("the daemon is gone", || !Path::new(&pid_file).exists());
+}
+
+#[test]
+fn a_memcached_on_a_socket_leaves_no_memory_behind() {
+    let folder = Folder::new("leaves");
+    let socket = folder.path("socket");
+    let name = format!(
+        "keyway-{}-{}",
+        nix::unistd::geteuid(),
+        socket.trim_start_matches('/').replace('/', "-")
+    );
+    let region = Path::new("/dev/shm").join(name);
+    let start = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        command.args(["memcached", "-m2", "-I512k", "-t1", "-s", &socket]).args(more);
+        Serving::spawn({
+            command.stdout(Stdio::piped());
+            command
+        })
+    };
+    let end = |mut serving: Serving| {
+        serving.signal("-TERM");
+        assert_eq!(serving.child.wait().unwrap().code(), Some(0));
+    };
+    for more in [&[][..], &["-o", "drop_privileges"]] {
+        let mut killed = start(more);
+        let stream = UnixStream::connect(&socket).unwrap();
+        assert_eq!(ask(stream, "set a 0 0 1\r\n1\r\n", 1), "STORED\r\n");
+        killed.signal("-KILL");
+        killed.child.wait().unwrap();
+        // What killed it, it survives.
+        let again = start(more);
+        assert!(again.ready_line.contains("warm: 1 items"), "{}", again.ready_line);
+        // A program that uses the region keeps it.
+        let program = Cache::open(&Place::at(&region), &Options::new().existing_only(true)).unwrap();
+        end(again);
+        assert!(region.exists(), "{more:?}");
+        assert!(program.close());
+        end(start(more));
+        assert!(!region.exists(), "{more:?}");
+    }
+    let named = folder.path("named");
+    end(start(&["-e", &named]));
+    assert!(Path::new(&named).exists() && !region.exists());
 }
 
 #[test]

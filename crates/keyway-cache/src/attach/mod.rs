@@ -19,6 +19,7 @@ mod read;
 mod write;
 
 pub(crate) use file::{Access, Inspected, boot_id, inspect, io, is_durable, open_file, unusable};
+pub(crate) use read::map;
 
 use self::file::described_twice;
 use self::read::attach_to_read;

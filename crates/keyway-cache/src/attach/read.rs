@@ -2,7 +2,7 @@
 //!
 //! Never: takes a lock, a process slot or a session, so no other process needs to know of a reader.
 
-use super::file::{inspect, io, unusable};
+use super::file::{Inspected, inspect, io, unusable};
 use super::{check_clock, whole};
 use crate::clock::Clock;
 use crate::descriptor::file_id;
@@ -37,20 +37,7 @@ pub(super) fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer,
         );
         return Err(io("map", path, source));
     }
-    let len = found.layout.len_max;
-    let mapping = Mapping::to_read(&file, len).map_err(|e| mapping::refused(e, len, path))?;
-    let memory = mapping.memory();
-    let mapped = memory.addresses();
-    let id = file_id(&file).map_err(|e| io("stat", path, e))?;
-    let probe = open_harmless(id, Some(file.as_raw_fd()), None).unwrap_or(file);
-    let liveness = Liveness::new(id, Some(probe), None, options.sealed).map_err(|e| io("keep a descriptor of", path, e))?;
-    liveness.seal();
-    let liveness = Arc::new(liveness);
-    let attachment = Attachment {
-        liveness: Arc::clone(&liveness),
-        mapping,
-    };
-    let region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    let (region, liveness, mapped) = map(file, path, &found, options.sealed)?;
     let clock = Clock::here();
     check_clock(&region, clock, clock.now(), path)?;
     let limits = Limits {
@@ -82,4 +69,28 @@ pub(super) fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer,
         },
         again: OnceLock::new(),
     })
+}
+
+/// Maps a region's file to read it: the region, what says who lives, and where it is mapped.
+pub(crate) fn map(
+    file: File,
+    path: &Path,
+    found: &Inspected,
+    sealed: bool,
+) -> Result<(Region, Arc<Liveness>, std::ops::Range<usize>), OpenError> {
+    let len = found.layout.len_max;
+    let mapping = Mapping::to_read(&file, len).map_err(|e| mapping::refused(e, len, path))?;
+    let memory = mapping.memory();
+    let mapped = memory.addresses();
+    let id = file_id(&file).map_err(|e| io("stat", path, e))?;
+    let probe = open_harmless(id, Some(file.as_raw_fd()), None).unwrap_or(file);
+    let liveness = Liveness::new(id, Some(probe), None, sealed).map_err(|e| io("keep a descriptor of", path, e))?;
+    liveness.seal();
+    let liveness = Arc::new(liveness);
+    let attachment = Attachment {
+        liveness: Arc::clone(&liveness),
+        mapping,
+    };
+    let region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    Ok((region, liveness, mapped))
 }

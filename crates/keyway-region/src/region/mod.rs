@@ -40,7 +40,7 @@ use crate::layout::plan::Layout;
 use crate::layout::segment::{SegmentHeader, SegmentLife, SegmentWords};
 use crate::layout::session::{ProcessSlot, Tenancy, Tenant, ThreadSlot};
 use crate::layout::stats::{Counter, Counters};
-use crate::layout::superblock::Superblock;
+use crate::layout::superblock::{Maker, Superblock};
 use crate::memory::{Memory, View};
 use crate::region::faulted::Faulted;
 
@@ -90,6 +90,11 @@ impl Region {
     /// When the region was made, Unix seconds.
     pub fn created_unix_s(&self) -> u64 {
         self.superblock().created_unix_s.load(Relaxed)
+    }
+
+    /// The program that made the region.
+    pub fn made_by(&self) -> Maker {
+        self.superblock().maker()
     }
 
     /// The seed of its hash.

@@ -1,0 +1,73 @@
+//! What a region's file says of the region, for commands that list regions: nothing is attached, locked or changed.
+//!
+//! Removing a region that is no longer used is here too, because it takes the lock under which a region is replaced.
+
+use crate::attach::{self, inspect, io, open_file};
+use crate::creation::{is_at, limit_bytes};
+use crate::descriptor::file_id;
+use crate::error::OpenError;
+use crate::liveness::{Locked, Whole, locked};
+use crate::trust::{self, Source};
+use crate::{Options, Owners};
+use std::fs::File;
+use std::path::Path;
+
+/// What is known of a region without attaching to it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Described {
+    /// bytes of memory that it may use, everything included
+    pub limit_bytes: u64,
+    /// items in it
+    pub items: u64,
+    /// processes that are attached for writing, by their numbers in their own process namespace
+    pub pids: Vec<u64>,
+    /// when it was last used, Unix seconds; users note it about once a second
+    pub last_used_unix_s: i64,
+    /// when it was made, Unix seconds
+    pub created_unix_s: i64,
+    /// the version of the program that made it, as `0.2.0`
+    pub version: String,
+}
+
+/// Describes the region in this file, which is open for reading; `path` is for messages.
+///
+/// # Errors
+///
+/// As [`crate::Cache::open`]: the file belongs to another user, is no region, or is one of another layout.
+pub fn describe(file: File, path: &Path, owners: &Owners) -> Result<Described, OpenError> {
+    trust::check(&file, Source::Path, path, &Options::new().owners(owners.clone()))?;
+    let found = inspect(&file, path)?;
+    let (region, liveness, _) = attach::map(file, path, &found, false)?;
+    let tenants = (0..region.layout().shape.process_slots).map(|slot| region.tenant(slot));
+    Ok(Described {
+        limit_bytes: limit_bytes(&region),
+        items: region.counters().curr_items,
+        pids: tenants
+            .filter(|tenant| liveness.seems_there(tenant))
+            .map(|tenant| tenant.pid)
+            .collect(),
+        last_used_unix_s: region.seen().unix_s().into(),
+        created_unix_s: i64::try_from(region.created_unix_s()).unwrap_or(0),
+        version: region.made_by().program,
+    })
+}
+
+/// Removes the file at `path` if it is still this one (device and inode) and no process uses it. `false`: one does, or another
+/// file is there now.
+///
+/// # Errors
+///
+/// The file cannot be opened or removed.
+pub fn remove_unused(path: &Path, id: (u64, u64), owners: &Owners) -> Result<bool, OpenError> {
+    let file = open_file(path, &Options::new().owners(owners.clone()))?;
+    // A process that attaches locks a byte of the file, and looks again whether the file is at its path when it replaces a
+    // region under this lock.
+    let Some(_whole) = Whole::take(&file) else { return Ok(false) };
+    let is_same = file_id(&file).is_ok_and(|found| found == id) && is_at(&file, path);
+    if !is_same || locked(&file, 0, 0) != Locked::No {
+        return Ok(false);
+    }
+    std::fs::remove_file(path).map_err(|e| io("remove", path, e))?;
+    Ok(true)
+}

@@ -1,0 +1,73 @@
+//! Regions that are described and removed without attaching. Enemy: a region that is removed while a process uses it, or another
+//! file that is removed in its place.
+
+use keyway_cache::server::{describe, remove_unused};
+use keyway_cache::{Cache, OpenError, Options, Owners, Place};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+fn place(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("keyway-survey-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+fn region(path: &Path) -> Cache {
+    Cache::open(&Place::Path(path.to_owned()), &Options::new().memory(4 << 20)).unwrap()
+}
+
+fn id(path: &Path) -> (u64, u64) {
+    let meta = std::fs::metadata(path).unwrap();
+    (meta.dev(), meta.ino())
+}
+
+#[test]
+fn a_region_is_described_without_being_changed() {
+    let path = place("described");
+    let cache = region(&path);
+    let mut session = cache.session().unwrap();
+    for key in 0..10 {
+        session.set(format!("key-{key}").as_bytes(), b"value", 0).unwrap();
+    }
+    let described = || describe(File::open(&path).unwrap(), &path, &Owners::AsNamed).unwrap();
+    let used = described();
+    assert_eq!((used.items, used.limit_bytes), (10, cache.info().limit_bytes));
+    assert_eq!(used.pids, [u64::from(std::process::id())]);
+    assert!(used.last_used_unix_s >= used.created_unix_s && used.created_unix_s == cache.info().created_unix_s);
+    assert_eq!(used.version, env!("CARGO_PKG_VERSION"));
+    drop(session);
+    assert!(cache.close());
+    let before = std::fs::read(&path).unwrap();
+    let unused = described();
+    assert_eq!((unused.items, unused.pids.len()), (10, 0));
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_region_is_removed_only_if_no_process_uses_it() {
+    let path = place("removed");
+    let cache = region(&path);
+    assert!(!remove_unused(&path, id(&path), &Owners::AsNamed).unwrap());
+    assert!(path.exists());
+    assert!(cache.close());
+    assert!(
+        !remove_unused(&path, (0, 0), &Owners::AsNamed).unwrap(),
+        "another file is at the place"
+    );
+    assert!(remove_unused(&path, id(&path), &Owners::AsNamed).unwrap());
+    assert!(matches!(
+        remove_unused(&path, (0, 0), &Owners::AsNamed),
+        Err(OpenError::Absent { .. })
+    ));
+}
+
+#[test]
+fn what_is_no_region_is_not_described() {
+    let path = place("text");
+    std::fs::write(&path, "no region".repeat(1_000)).unwrap();
+    let described = describe(File::open(&path).unwrap(), &path, &Owners::AsNamed);
+    assert!(matches!(described, Err(OpenError::Unusable { .. })));
+    std::fs::remove_file(&path).unwrap();
+}

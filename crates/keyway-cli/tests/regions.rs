@@ -1,0 +1,163 @@
+//! `keyway regions`. Enemies: a region that it does not find; one that it removes although it is used, or was not asked to remove.
+
+use keyway_cache::{Cache, Options, Place};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// A folder of this test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("keyway-regions-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn region(&self, name: &str, items: u32) -> Cache {
+        let place = Place::Path(self.0.join(name));
+        let cache = Cache::open(&place, &Options::new().memory(4 << 20)).unwrap();
+        fill(&cache, items);
+        cache
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap().flatten();
+        let mut names: Vec<_> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    fn prune(&self, more: &[&str]) -> Output {
+        let folder = self.0.to_str().unwrap();
+        regions(&[&[folder, "--prune"], more].concat())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fill(cache: &Cache, items: u32) {
+    let mut session = cache.session().unwrap();
+    for key in 0..items {
+        session.set(format!("key-{key}").as_bytes(), b"value", 0).unwrap();
+    }
+}
+
+fn regions(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.arg("regions").args(arguments).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// The regions at these places (the machine's, if there are none), by the last part of their name.
+fn listed(arguments: &[&str]) -> BTreeMap<String, serde_json::Value> {
+    let output = regions(&[&["--json"], arguments].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let named = |(number, row): (usize, serde_json::Value)| {
+        let name = row["place"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        // Regions without a name are all called the same.
+        let name = if name.starts_with("memfd:") {
+            format!("{name} {number}")
+        } else {
+            name
+        };
+        (name, row)
+    };
+    rows.enumerate().map(named).collect()
+}
+
+/// The processes of a region that only this one uses.
+fn own() -> serde_json::Value {
+    serde_json::json!([std::process::id()])
+}
+
+/// Where a superblock has the fingerprint of its layout, and the version of its maker (docs/region.md).
+const FINGERPRINT: u64 = 136;
+const PROGRAM: u64 = 144;
+
+#[test]
+fn regions_are_listed_with_what_is_in_them() {
+    let folder = Folder::new("listed");
+    let used = folder.region("used", 7);
+    assert!(folder.region("unused", 3).close());
+    std::fs::write(folder.0.join("text"), "no region".repeat(1_000)).unwrap();
+    assert!(folder.region("other", 1).close());
+    let other = File::options().write(true).open(folder.0.join("other")).unwrap();
+    other.write_all_at(&0x1234_u64.to_le_bytes(), FINGERPRINT).unwrap();
+    other.write_all_at(b"9.8.7\0", PROGRAM).unwrap();
+    let listed = listed(&[folder.0.to_str().unwrap()]);
+    assert_eq!(listed.keys().collect::<Vec<_>>(), ["other", "unused", "used"]);
+    assert_eq!((&listed["used"]["items"], &listed["unused"]["items"]), (&7.into(), &3.into()));
+    assert_eq!(listed["used"]["pids"], own());
+    assert_eq!(listed["unused"]["pids"], serde_json::json!([]));
+    assert_eq!(listed["used"]["memory_bytes"], used.info().limit_bytes);
+    assert!(listed["other"]["items"].is_null());
+    assert!(listed["other"]["unknown"].as_str().is_some_and(|why| why.contains("9.8.7")));
+    let text = String::from_utf8(regions(&[folder.0.to_str().unwrap()]).stdout).unwrap();
+    let of = |name| {
+        text.lines()
+            .find(|line| line.contains(name))
+            .unwrap_or_else(|| panic!("{text}"))
+    };
+    assert!(
+        of("/used").contains(" now ") && of("/used").contains(&std::process::id().to_string()),
+        "{text}"
+    );
+    assert!(
+        of("/unused").contains("s ago") && of("/unused").ends_with(env!("CARGO_PKG_VERSION")),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_region_without_a_name_is_found_where_it_is_mapped() {
+    let folder = Folder::new("mapped");
+    let (_named, memfd) = (
+        folder.region("named", 5),
+        Cache::open(&Place::Memfd, &Options::new().memory(4 << 20)).unwrap(),
+    );
+    fill(&memfd, 11);
+    let listed = listed(&[]);
+    assert_eq!((&listed["named"]["items"], &listed["named"]["pids"]), (&5.into(), &own()));
+    // To open what has no name takes a capability.
+    if nix::unistd::geteuid().is_root() {
+        let is_ours = |row: &&serde_json::Value| row["pids"] == own() && row["items"] == 11;
+        assert_eq!(listed.values().filter(is_ours).count(), 1, "{listed:?}");
+    } else {
+        eprintln!("SKIP: only root may open what a process has mapped without a name");
+    }
+}
+
+#[test]
+fn only_unused_regions_are_removed_and_only_when_told() {
+    let folder = Folder::new("pruned");
+    let used = folder.region("used", 1);
+    assert!(folder.region("unused", 1).close());
+    std::fs::write(folder.0.join("text"), "no region").unwrap();
+    let all = ["text", "unused", "used"];
+    let unanswered = folder.prune(&["--unused-for", "0s"]);
+    assert_eq!(unanswered.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&unanswered.stderr).contains("--yes"));
+    assert_eq!(folder.names(), all);
+    let young = folder.prune(&["--yes"]);
+    assert!(young.status.success() && String::from_utf8_lossy(&young.stdout).contains("7d"));
+    assert_eq!(folder.names(), all);
+    let pruned = folder.prune(&["--unused-for", "0s", "--yes"]);
+    assert!(pruned.status.success(), "{pruned:?}");
+    assert_eq!(folder.names(), ["text", "used"]);
+    assert!(used.close());
+    assert!(folder.prune(&["--unused-for", "0s", "--yes"]).status.success());
+    assert_eq!(folder.names(), ["text"]);
+}
