@@ -48,6 +48,7 @@ if [ "$purpose" = test ]; then
     have git || want "the source checks read the list of files" git
     have g++ || want "builds libFuzzer, and reads keyway.h as C++" g++
     have memcached || want "the peer that conformance and benchmarks compare with" memcached
+    compgen -G '/usr/lib/*/sasl2/libplain.so' >/dev/null || want "memcached's logins by SASL" libsasl2-modules
     have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
     [ -e /usr/include/libmemcached/memcached.h ] || want "what the drop-in for libmemcached is compared with" libmemcached-dev
     have nm || want "reads which functions a library has" binutils
