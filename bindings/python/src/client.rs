@@ -184,7 +184,7 @@ impl Client {
         Ok(self.forgiving(found)?.or(default))
     }
 
-    /// For keyway_cache.django: the value of a prefix and a key behind it, or `default`. NotImplemented: look at the key more
+    /// For keyway_cache.django: the value of a prefix followed by a key, or `default`. NotImplemented: look at the key more
     /// closely, which may not be allowed.
     fn _get_made<'py>(
         &self,

@@ -58,15 +58,23 @@ pub fn describe(file: File, path: &Path, owners: &Owners) -> Result<Described, O
 ///
 /// # Errors
 ///
-/// The file cannot be opened or removed.
+/// The file cannot be opened, read or removed.
 pub fn remove_unused(path: &Path, id: (u64, u64), owners: &Owners) -> Result<bool, OpenError> {
     let file = open_file(path, &Options::new().owners(owners.clone()))?;
-    // A process that attaches locks a byte of the file, and looks again whether the file is at its path when it replaces a
-    // region under this lock.
+    // A process that attaches locks its slot first, and then looks whether this lock is held, and whether its path still leads to
+    // the file.
     let Some(_whole) = Whole::take(&file) else { return Ok(false) };
     let is_same = file_id(&file).is_ok_and(|found| found == id) && is_at(&file, path);
     if !is_same || locked(&file, 0, 0) != Locked::No {
         return Ok(false);
+    }
+    // A process may have attached without a lock, because a reader had all bytes.
+    let same = file.try_clone().map_err(|e| io("open again", path, e))?;
+    match describe(same, path, owners) {
+        Ok(region) if !region.pids.is_empty() => return Ok(false),
+        // What another version made can only be judged by its locks.
+        Ok(_) | Err(OpenError::Unusable { .. }) => {}
+        Err(why) => return Err(why),
     }
     std::fs::remove_file(path).map_err(|e| io("remove", path, e))?;
     Ok(true)

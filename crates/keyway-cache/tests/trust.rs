@@ -6,6 +6,7 @@
 //! The only `unsafe` is `fork`: children do no more than use a cache or a file and leave by `_exit`.
 #![allow(unsafe_code, reason = "forks; contract above")]
 
+use keyway_cache::server::remove_unused;
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use nix::fcntl::{AT_FDCWD, FcntlArg, RenameFlags, fcntl, renameat2};
 use nix::sys::signal::{Signal, kill};
@@ -13,7 +14,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, Uid, chown, fork, geteuid, seteuid};
 use std::fs::{File, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -340,6 +341,23 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(begun.elapsed() < HANGS_AFTER, "{what}: not after {HANGS_AFTER:?}");
         std::thread::yield_now();
     }
+}
+
+/// A process that attached while a reader had every byte has no lock. Its region is not removed while it lives.
+#[test]
+fn a_region_whose_user_has_no_lock_is_not_removed() {
+    let folder = Folder::new("unlocked");
+    let path = folder.at("region");
+    open(&path).unwrap().close();
+    let reader = File::open(&path).unwrap();
+    lock_all_for_reading(&reader);
+    let neighbour = Neighbour::start(&path);
+    unlock_all(&reader);
+    let meta = reader.metadata().unwrap();
+    let removed = || remove_unused(&path, (meta.dev(), meta.ino()), &Owners::AsNamed).unwrap();
+    assert!(!removed() && path.exists());
+    neighbour.kill();
+    assert!(removed() && !path.exists());
 }
 
 /// A reader locks all that it can. Processes attach, work, die and are taken back all the same, and no living process is taken for dead.

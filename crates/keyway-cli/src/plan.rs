@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use keyway_cache::server::remove_unused;
-use keyway_cache::{AtPlace, Cache, Gate, Options, Place};
+use keyway_cache::{Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, HttpAddress, RunError, Server, Sockets, size_text};
 use nix::sched::sched_setaffinity;
@@ -133,17 +133,14 @@ impl Plan {
 
     /// Removes the region that this server has used, if it is still at its place and no other process uses it.
     fn remove_region(&self, cache: Cache) {
-        use std::os::unix::fs::MetadataExt;
-        let Some(Place::Path(path)) = &self.place else { return };
-        if cache.at_place() != AtPlace::Same {
+        let (Some(Place::Path(path)), Ok(id)) = (&self.place, cache.identity()) else {
             return;
-        }
-        let Ok(meta) = path.symlink_metadata() else { return };
+        };
         cache.close();
-        let (shown, owners) = (path.display(), &self.options.owners);
-        match remove_unused(path, (meta.dev(), meta.ino()), owners) {
+        let shown = path.display();
+        match remove_unused(path, id, &self.options.owners) {
             Ok(true) => log::info!("region {shown} is removed: it had no name of its own (-e)"),
-            Ok(false) => log::info!("region {shown} stays: another process uses it"),
+            Ok(false) => log::info!("region {shown} stays: another process uses it, or its place"),
             Err(why) => log::warn!("region {shown} stays: {why}"),
         }
     }

@@ -1,4 +1,4 @@
-//! `keyway regions`: the regions of this machine, and removing those that nobody uses.
+//! `keyway regions`: the regions of this machine, and removing those that no process uses.
 //!
 //! A region is found by its name in a folder, or because a process has it mapped (proc_pid_maps(5)).
 
@@ -131,7 +131,7 @@ impl Found {
         self.region.as_ref().map_or(self.changed, |region| region.last_used_unix_s)
     }
 
-    /// How long nobody has used it; zero while a process does.
+    /// How long no process has used it; zero while one does.
     fn unused_for(&self) -> Duration {
         let seconds = now_s().saturating_sub(self.last_used());
         match self.pids().is_empty() {

@@ -6,7 +6,7 @@
 use crate::binary;
 use crate::token::{find_byte, parse_u32, tokens};
 
-/// Bytes of a line that are searched for its end. A line of many keys may be longer: no key is looked for behind it.
+/// Bytes of a line that are searched for its end. A line of many keys may be longer: no key is looked for after it.
 const LINE_AHEAD: usize = 320;
 
 /// The first key of each request in `input`, up to one that is incomplete or not known to have a key.

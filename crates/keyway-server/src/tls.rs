@@ -262,7 +262,7 @@ fn not_after_s(path: &Path, chain: &[CertificateDer<'_>]) -> Result<i64, TlsErro
     Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// The names that a certificate is for: its common names, then its DNS, mail and URI names. Whoever signed it has verified them.
+/// The names that a certificate is for: its common names, then its DNS, mail and URI names. The authority that signed it has verified them.
 pub(crate) fn names(certificate: &CertificateDer<'_>) -> Vec<Vec<u8>> {
     let Ok(certificate) = x509_cert::Certificate::from_der(certificate.as_ref()) else {
         return Vec::new();

@@ -534,7 +534,7 @@ fn a_reader_does_not_take_a_stale_item_over() {
     for _ in 0..2 {
         assert_eq!(reader.ask("mg k s"), "HD s1 X", "it wins nothing");
     }
-    assert_eq!(ann.ask("mg k s"), "HD s1 X W", "who may refresh it wins");
+    assert_eq!(ann.ask("mg k s"), "HD s1 X W", "a user that may refresh it wins");
     assert_eq!(reader.ask("mg k s"), "HD s1 Z X");
 }
 
@@ -641,7 +641,7 @@ fn random_requests_neither_see_nor_change_what_is_outside_the_prefix() {
         // For the reader to read.
         ann.ask("set shop:a 0 0 1\r\n1");
     }
-    // Whoever has no role finds them all: a random request reaches every key.
+    // A user without a role finds them all: a random request reaches every key.
     let mut reached = Vec::new();
     while reached.len() < outside.len() {
         let lines = ann.ask_all(&request(&mut random, &outside));

@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
   CHECK(get(cache, "thread-0", 8, value, sizeof(value), &item) == KEYWAY_OK);
 
-  /* A child has no anonymous memory of its parent: it is told so, and the parent's session stays what it is. */
+  /* A child has no anonymous memory of its parent: it gets an error, and the parent's session stays what it is. */
   pid_t child = fork();
   if (child == 0) _exit(get(cache, "main", 4, value, sizeof(value), &item) >= KEYWAY_ERROR_ARGUMENT ? 0 : 1);
   int status;

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it (who uses [`region`]
-//! keeps the pages behind it), and is used by no other thread meanwhile.
+//! The only `unsafe` is the mapping: a vector of pages plays it, lives as long as the region made from it (the user of [`region`]
+//! keeps the pages until then), and is used by no other thread meanwhile.
 #![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 
 use keyway_region::layout::plan::{Layout, Shape};

@@ -74,7 +74,7 @@ impl Hasher {
                 continue;
             }
             let verdict = if is_over { None } else { job.check.run() };
-            // Nobody else sets it.
+            // Only this thread sets it.
             let _ = job.pending.verdict.set(verdict);
             shared.mailboxes[job.worker].send(Message::Turn(job.token));
         }
