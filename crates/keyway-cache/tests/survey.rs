@@ -1,17 +1,12 @@
 //! Regions that are described and removed without attaching. Enemy: a region that is removed while a process uses it, or another
 //! file that is removed in its place.
 
+use harness::Scratch;
 use keyway_cache::server::{describe, remove_unused};
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-
-fn place(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("keyway-survey-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    path
-}
+use std::path::Path;
 
 fn region(path: &Path) -> Cache {
     Cache::open(&Place::Path(path.to_owned()), &Options::new().memory(4 << 20)).unwrap()
@@ -24,7 +19,8 @@ fn id(path: &Path) -> (u64, u64) {
 
 #[test]
 fn a_region_is_described_without_being_changed() {
-    let path = place("described");
+    let folder = Scratch::new();
+    let path = folder.join("described");
     let cache = region(&path);
     let mut session = cache.session().unwrap();
     for key in 0..10 {
@@ -42,12 +38,12 @@ fn a_region_is_described_without_being_changed() {
     let unused = described();
     assert_eq!((unused.items, unused.pids.len()), (10, 0));
     assert_eq!(std::fs::read(&path).unwrap(), before);
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
 fn a_region_is_removed_only_if_no_process_uses_it() {
-    let path = place("removed");
+    let folder = Scratch::new();
+    let path = folder.join("removed");
     let cache = region(&path);
     assert!(!remove_unused(&path, id(&path), &Owners::AsNamed).unwrap());
     assert!(path.exists());
@@ -65,9 +61,9 @@ fn a_region_is_removed_only_if_no_process_uses_it() {
 
 #[test]
 fn what_is_no_region_is_not_described() {
-    let path = place("text");
+    let folder = Scratch::new();
+    let path = folder.join("text");
     std::fs::write(&path, "no region".repeat(1_000)).unwrap();
     let described = describe(File::open(&path).unwrap(), &path, &Owners::AsNamed);
     assert!(matches!(described, Err(OpenError::Unusable { .. })));
-    std::fs::remove_file(&path).unwrap();
 }

@@ -78,14 +78,11 @@ struct Found {
 impl Found {
     /// What is at `path`, if that is a region. `open`: the name by which it is opened, where that is another one.
     fn at(path: &Path, open: &Path, users: &BTreeMap<Id, Vec<u32>>) -> Option<Self> {
+        // Devices and pipes are not even opened.
+        let meta = std::fs::metadata(open).ok().filter(std::fs::Metadata::is_file)?;
         let by_link = if open == path { OFlag::O_NOFOLLOW } else { OFlag::empty() };
         let flags = (by_link | OFlag::O_NONBLOCK).bits();
         let opened = File::options().read(true).custom_flags(flags).open(open);
-        let meta = match &opened {
-            Ok(file) => file.metadata(),
-            Err(_) => open.symlink_metadata(),
-        };
-        let meta = meta.ok().filter(std::fs::Metadata::is_file)?;
         let region = match opened {
             Ok(file) => describe(file, path, &Owners::AsNamed),
             // Of files that may not be read, a name like a default place's is the only sign.

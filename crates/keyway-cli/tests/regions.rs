@@ -1,47 +1,29 @@
 //! `keyway regions`. Enemies: a region that it does not find; one that it removes although it is used, or was not asked to remove.
 
+use harness::Scratch;
 use keyway_cache::{Cache, Options, Place};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// A folder of this test's own.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("keyway-regions-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn region(&self, name: &str, items: u32) -> Cache {
-        let place = Place::Path(self.0.join(name));
-        let cache = Cache::open(&place, &Options::new().memory(4 << 20)).unwrap();
-        fill(&cache, items);
-        cache
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap().flatten();
-        let mut names: Vec<_> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    }
-
-    fn prune(&self, more: &[&str]) -> Output {
-        let folder = self.0.to_str().unwrap();
-        regions(&[&[folder, "--prune"], more].concat())
-    }
+fn region(folder: &Scratch, name: &str, items: u32) -> Cache {
+    let place = Place::Path(folder.join(name));
+    let cache = Cache::open(&place, &Options::new().memory(4 << 20)).unwrap();
+    fill(&cache, items);
+    cache
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn names(folder: &Scratch) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.path()).unwrap().flatten();
+    let mut names: Vec<_> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn prune(folder: &Scratch, more: &[&str]) -> Output {
+    let folder = folder.path().to_str().unwrap();
+    regions(&[&[folder, "--prune"], more].concat())
 }
 
 fn fill(cache: &Cache, items: u32) {
@@ -89,15 +71,17 @@ const PROGRAM: u64 = 144;
 
 #[test]
 fn regions_are_listed_with_what_is_in_them() {
-    let folder = Folder::new("listed");
-    let used = folder.region("used", 7);
-    assert!(folder.region("unused", 3).close());
-    std::fs::write(folder.0.join("text"), "no region".repeat(1_000)).unwrap();
-    assert!(folder.region("other", 1).close());
-    let other = File::options().write(true).open(folder.0.join("other")).unwrap();
+    let folder = Scratch::new();
+    let used = region(&folder, "used", 7);
+    assert!(region(&folder, "unused", 3).close());
+    std::fs::write(folder.join("text"), "no region".repeat(1_000)).unwrap();
+    assert!(region(&folder, "other", 1).close());
+    let other = File::options().write(true).open(folder.join("other")).unwrap();
     other.write_all_at(&0x1234_u64.to_le_bytes(), FINGERPRINT).unwrap();
     other.write_all_at(b"9.8.7\0", PROGRAM).unwrap();
-    let listed = listed(&[folder.0.to_str().unwrap()]);
+    std::os::unix::fs::symlink(folder.join("used"), folder.join("link")).unwrap();
+    nix::unistd::mkfifo(&folder.join("pipe"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let listed = listed(&[folder.path().to_str().unwrap()]);
     assert_eq!(listed.keys().collect::<Vec<_>>(), ["other", "unused", "used"]);
     assert_eq!((&listed["used"]["items"], &listed["unused"]["items"]), (&7.into(), &3.into()));
     assert_eq!(listed["used"]["pids"], own());
@@ -105,7 +89,7 @@ fn regions_are_listed_with_what_is_in_them() {
     assert_eq!(listed["used"]["memory_bytes"], used.info().limit_bytes);
     assert!(listed["other"]["items"].is_null());
     assert!(listed["other"]["unknown"].as_str().is_some_and(|why| why.contains("9.8.7")));
-    let text = String::from_utf8(regions(&[folder.0.to_str().unwrap()]).stdout).unwrap();
+    let text = String::from_utf8(regions(&[folder.path().to_str().unwrap()]).stdout).unwrap();
     let of = |name| {
         text.lines()
             .find(|line| line.contains(name))
@@ -123,9 +107,9 @@ fn regions_are_listed_with_what_is_in_them() {
 
 #[test]
 fn a_region_without_a_name_is_found_where_it_is_mapped() {
-    let folder = Folder::new("mapped");
+    let folder = Scratch::new();
     let (_named, memfd) = (
-        folder.region("named", 5),
+        region(&folder, "named", 5),
         Cache::open(&Place::Memfd, &Options::new().memory(4 << 20)).unwrap(),
     );
     fill(&memfd, 11);
@@ -142,22 +126,22 @@ fn a_region_without_a_name_is_found_where_it_is_mapped() {
 
 #[test]
 fn only_unused_regions_are_removed_and_only_when_told() {
-    let folder = Folder::new("pruned");
-    let used = folder.region("used", 1);
-    assert!(folder.region("unused", 1).close());
-    std::fs::write(folder.0.join("text"), "no region").unwrap();
+    let folder = Scratch::new();
+    let used = region(&folder, "used", 1);
+    assert!(region(&folder, "unused", 1).close());
+    std::fs::write(folder.join("text"), "no region").unwrap();
     let all = ["text", "unused", "used"];
-    let unanswered = folder.prune(&["--unused-for", "0s"]);
+    let unanswered = prune(&folder, &["--unused-for", "0s"]);
     assert_eq!(unanswered.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&unanswered.stderr).contains("--yes"));
-    assert_eq!(folder.names(), all);
-    let young = folder.prune(&["--yes"]);
+    assert_eq!(names(&folder), all);
+    let young = prune(&folder, &["--yes"]);
     assert!(young.status.success() && String::from_utf8_lossy(&young.stdout).contains("7d"));
-    assert_eq!(folder.names(), all);
-    let pruned = folder.prune(&["--unused-for", "0s", "--yes"]);
+    assert_eq!(names(&folder), all);
+    let pruned = prune(&folder, &["--unused-for", "0s", "--yes"]);
     assert!(pruned.status.success(), "{pruned:?}");
-    assert_eq!(folder.names(), ["text", "used"]);
+    assert_eq!(names(&folder), ["text", "used"]);
     assert!(used.close());
-    assert!(folder.prune(&["--unused-for", "0s", "--yes"]).status.success());
-    assert_eq!(folder.names(), ["text"]);
+    assert!(prune(&folder, &["--unused-for", "0s", "--yes"]).status.success());
+    assert_eq!(names(&folder), ["text"]);
 }
