@@ -230,8 +230,11 @@ fn prometheus_own_parsers_read_both_formats() {
     };
     let monitored = Monitored::start(&options);
     use_everything(&monitored.server);
-    // So that this path is among the counted ones in both pages.
-    monitored.get("/metrics");
+    // Both pages are to be of a server at rest: its clients are gone, and this path is among the counted ones.
+    let sockets = f64::from(options.threads);
+    wait_until("only the UDP sockets are left of the connections", DEADLINE, || {
+        (monitored.numbers().of("memcached_current_connections") == sockets).then_some(())
+    });
     let scratch = Scratch::new();
     let page = |name: &str, accept: &str, kind: &str| {
         let answer = monitored.get_as("/metrics", accept);
