@@ -51,7 +51,7 @@ pub(crate) struct Acceptor {
     pause: Pause,
     /// a failure to accept has been logged, and no attempt has succeeded since
     complained: bool,
-    next_worker: usize,
+    next_pair: usize,
 }
 
 /// A listener, and whether connections may be waiting there (readiness is edge-triggered: reported once).
@@ -106,7 +106,7 @@ impl Acceptor {
             signals,
             pause: Pause::No,
             complained: false,
-            next_worker: 0,
+            next_pair: 0,
         };
         if let Some(signals) = &mut acceptor.signals {
             acceptor.poll.registry().register(signals, SIGNALS, Interest::READABLE)?;
@@ -299,7 +299,7 @@ impl Acceptor {
             .find(|peer| !peer.is_admitted.load(Relaxed) && !peer.is_ending.swap(true, SeqCst))
             .cloned();
         if let Some(peer) = &oldest {
-            self.shared.mailboxes[peer.worker].send(Message::End(peer.id, CloseReason::Displaced));
+            self.shared.end(peer, CloseReason::Displaced);
         }
         oldest.is_some()
     }
@@ -322,17 +322,18 @@ impl Acceptor {
         // The server checked a reader's user and group before.
         let is_secure = matches!(address, PeerAddress::Tcp { is_secure: true, .. });
         let is_admitted = self.shared.users.is_none() && !is_secure || matches!(address, PeerAddress::Reader);
+        let worker = self.shared.worker_for_new(self.next_pair);
         let peer = Arc::new(Peer::new(
             arrivals.total.fetch_add(1, Relaxed),
             stream.as_raw_fd(),
             address,
-            self.next_worker,
+            worker,
             is_admitted,
             self.shared.uptime_s(),
         ));
         lock(&self.shared.peers).insert(peer.id, Arc::clone(&peer));
-        self.shared.mailboxes[self.next_worker].send(Message::Adopt(stream, peer));
-        self.next_worker = (self.next_worker + 1) % self.shared.mailboxes.len();
+        self.shared.mailboxes[worker].send(Message::Adopt(stream, peer));
+        self.next_pair = (self.next_pair + 1) % self.shared.config.threads;
     }
 }
 

@@ -5,9 +5,10 @@
 //!
 //! One thread accepts connections (`acceptor`) and gives them round-robin to the workers (`worker`). A worker is an event loop on
 //! its own thread, with its own session. It gives its connections turns (`connection`): the connection's bytes are read, `keyway-proto`
-//! decodes the requests, the session executes them (`execute`), and the answers are sent. If UDP is configured, each worker has a UDP
-//! socket of its own as well (`udp`, `source`). The threads share only counters and mailboxes (`shared`); they share items through the
-//! region.
+//! decodes the requests, the session executes them (`execute`), and the answers are sent. Workers come in pairs: one of each pair serves
+//! the connections whose turns are short, its partner those whose turns are long, new ones, and UDP (`udp`, `source`). So the kernel
+//! decides between long and short turns, at any instruction. The threads share only counters and mailboxes (`shared`); they share items
+//! through the region.
 //!
 //! The server knows nothing of the region's layout or of eviction, and has no unsafe code.
 
@@ -75,7 +76,7 @@ use connection::Desk;
 use detail::Detail;
 use effort::Effort;
 use execute::Executor;
-use shared::{Arrivals, Baseline, Mailbox, Shared, lock};
+use shared::{Arrivals, Baseline, Lane, Mailbox, Shared, lock};
 use tls::Certificates;
 use worker::Worker;
 
@@ -214,7 +215,8 @@ impl Server {
             udp_sockets,
             http,
         } = sockets;
-        let sessions = (0..config.threads)
+        let workers = 2 * config.threads;
+        let sessions = (0..workers)
             .map(|_| cache.session())
             .collect::<Result<Vec<_>, _>>()
             .map_err(StartError::Session)?;
@@ -253,7 +255,7 @@ impl Server {
         let acceptor_poll = Poll::new()?;
         let mut polls = Vec::new();
         let mut mailboxes = Vec::new();
-        for _ in 0..config.threads {
+        for _ in 0..workers {
             let poll = Poll::new()?;
             mailboxes.push(Mailbox::new(Waker::new(poll.registry(), worker::WAKE)?));
             polls.push(poll);
@@ -285,12 +287,16 @@ impl Server {
             verbosity: AtomicU8::new(config.verbosity),
             stopping: AtomicBool::new(false),
             broken: AtomicBool::new(false),
-            workers_running: AtomicUsize::new(config.threads),
+            workers_running: AtomicUsize::new(workers),
             acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
             census,
             http: stopper,
             config,
         });
+        // Datagrams may be long work: the lane of short turns has none.
+        let udp_sockets = std::iter::repeat_with(Vec::new)
+            .take(shared.config.threads)
+            .chain(udp_sockets);
         let workers = polls
             .into_iter()
             .zip(sessions)
@@ -424,9 +430,12 @@ impl Server {
             threads.push(thread.spawn(move || shared.hasher.run(&shared)).map_err(RunError::System)?);
         }
         for (index, worker) in workers.into_iter().enumerate() {
-            let thread = std::thread::Builder::new()
-                .name(format!("keyway-{index}"))
-                .spawn(move || worker.run());
+            let threads_of_lane = shared.config.threads;
+            let name = match shared.lane(index) {
+                Lane::Short => format!("keyway-{index}"),
+                Lane::Long => format!("keyway-long-{}", index - threads_of_lane),
+            };
+            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run());
             threads.push(thread.map_err(RunError::System)?);
         }
         memory::keep_within(&shared, &cache);

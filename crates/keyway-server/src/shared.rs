@@ -16,7 +16,7 @@ use crate::account::Account;
 use crate::auth::{Hasher, Users};
 use crate::census::Census;
 use crate::config::{Config, EventLoop, Sasl};
-use crate::connection::{CloseReason, Stream};
+use crate::connection::{CloseReason, Connection, Stream};
 use crate::detail::Detail;
 use crate::kernel::Post;
 use crate::quiet::Quiet;
@@ -30,17 +30,35 @@ static CLOSED_FOR_MEMORY: Quiet = Quiet::new();
 pub(crate) enum Message {
     /// serve this new connection
     Adopt(Stream, Arc<Peer>),
+    /// serve this connection of the partner's from now on
+    Move(Box<Connection>),
     /// this connection has something to send
     Turn(usize),
-    /// end this connection, given by its peer's number
-    End(u64, CloseReason),
+    /// end this connection
+    End(Arc<Peer>, CloseReason),
+}
+
+/// Which connections a worker serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// those whose turns are short
+    Short,
+    /// those whose turns are long, new ones, and datagrams
+    Long,
 }
 
 /// A worker as the other threads see it: they leave messages here, and read its counters.
 pub(crate) struct Mailbox {
-    inbox: Mutex<Vec<Message>>,
+    inbox: Mutex<Inbox>,
     waker: mio::Waker,
     pub(crate) counters: WorkerCounters,
+}
+
+#[derive(Default)]
+struct Inbox {
+    messages: Vec<Message>,
+    /// the worker has ended
+    is_closed: bool,
 }
 
 /// Counters that one worker writes and all threads read.
@@ -85,7 +103,7 @@ pub(crate) struct Peer {
     pub(crate) fd: RawFd,
     pub(crate) address: PeerAddress,
     /// the worker that serves it
-    pub(crate) worker: usize,
+    worker: AtomicUsize,
     pub(crate) state: AtomicU8,
     /// it need not log in, or has logged in
     pub(crate) is_admitted: AtomicBool,
@@ -244,13 +262,20 @@ impl Mailbox {
     }
 
     pub(crate) fn send(&self, message: Message) {
-        lock(&self.inbox).push(message);
+        lock(&self.inbox).messages.push(message);
         self.wake();
     }
 
     /// Swaps the waiting messages with `empty`.
     pub(crate) fn receive(&self, empty: &mut Vec<Message>) {
-        std::mem::swap(&mut *lock(&self.inbox), empty);
+        std::mem::swap(&mut lock(&self.inbox).messages, empty);
+    }
+
+    /// The worker ends, unless messages wait: returns false then.
+    pub(crate) fn close(&self) -> bool {
+        let mut inbox = lock(&self.inbox);
+        inbox.is_closed = inbox.messages.is_empty();
+        inbox.is_closed
     }
 
     fn wake(&self) {
@@ -267,7 +292,7 @@ impl Peer {
             id,
             fd,
             address,
-            worker,
+            worker: AtomicUsize::new(worker),
             state: AtomicU8::new(0),
             is_admitted: AtomicBool::new(is_admitted),
             is_ending: AtomicBool::new(false),
@@ -275,6 +300,11 @@ impl Peer {
             held_since_s: AtomicU32::new(0),
             last_request_s: AtomicU32::new(uptime_s),
         }
+    }
+
+    /// The worker that serves it.
+    pub(crate) fn worker(&self) -> usize {
+        self.worker.load(SeqCst)
     }
 }
 
@@ -328,7 +358,7 @@ impl Shared {
         }
     }
 
-    fn end_for_memory(&self, peer: &Peer, held: usize) {
+    fn end_for_memory(&self, peer: &Arc<Peer>, held: usize) {
         self.account.closed.fetch_add(1, Relaxed);
         if let Some(left_out) = CLOSED_FOR_MEMORY.may_speak() {
             log::warn!(
@@ -339,7 +369,43 @@ impl Shared {
                 size_text(self.account.limit() as u64),
             );
         }
-        self.mailboxes[peer.worker].send(Message::End(peer.id, CloseReason::Memory));
+        self.end(peer, CloseReason::Memory);
+    }
+
+    /// Asks the worker that serves it to end a connection.
+    pub(crate) fn end(&self, peer: &Arc<Peer>, reason: CloseReason) {
+        self.mailboxes[peer.worker()].send(Message::End(Arc::clone(peer), reason));
+    }
+
+    /// Which connections this worker serves: the first `threads` workers serve those with short turns, as many others those with long ones.
+    pub(crate) fn lane(&self, worker: usize) -> Lane {
+        match worker < self.config.threads {
+            true => Lane::Short,
+            false => Lane::Long,
+        }
+    }
+
+    /// The worker of this pair that new connections begin at.
+    pub(crate) fn worker_for_new(&self, pair: usize) -> usize {
+        pair + self.config.threads
+    }
+
+    /// Gives a connection to the partner of the worker that serves it: the worker of the other lane with which it exchanges connections. If
+    /// the partner has ended, returns the connection.
+    pub(crate) fn give_to_partner(&self, connection: Box<Connection>) -> Result<(), Box<Connection>> {
+        let peer = Arc::clone(&connection.peer);
+        let partner = (peer.worker() + self.config.threads) % self.mailboxes.len();
+        let mailbox = &self.mailboxes[partner];
+        let mut inbox = lock(&mailbox.inbox);
+        if inbox.is_closed {
+            return Err(connection);
+        }
+        inbox.messages.push(Message::Move(connection));
+        // Before the lock is released, so that a message about this connection comes after it.
+        peer.worker.store(partner, SeqCst);
+        drop(inbox);
+        mailbox.wake();
+        Ok(())
     }
 
     /// Seconds since the start.
@@ -357,7 +423,7 @@ impl Shared {
 
     /// UDP sockets, which memcached counts as connections.
     pub(crate) fn udp_sockets(&self) -> usize {
-        self.udp_addresses.len() * self.mailboxes.len()
+        self.udp_addresses.len() * self.config.threads
     }
 
     pub(crate) fn traffic(&self) -> Traffic {

@@ -52,7 +52,7 @@ impl Connection {
 
     /// Takes data that the ring has received; returns true if the connection should have a turn.
     pub(crate) fn received(&mut self, desk: &mut Desk, piece: &Piece, last: bool) -> bool {
-        let wants_turn = !self.queued && !self.is_heavy() && self.unsent() <= UNSENT_MAX;
+        let wants_turn = !self.queued && !self.is_leaving && !self.is_heavy() && self.unsent() <= UNSENT_MAX;
         if wants_turn {
             self.peer.state.store(STATE_EXECUTING, Relaxed);
             self.borrow(desk);
@@ -125,6 +125,7 @@ impl Connection {
     pub(super) fn update_intake(&mut self, ring: &mut Ring, is_tight: bool) -> io::Result<()> {
         let wants_input = !self.at_end
             && !self.stopping
+            && !self.is_leaving
             && self.paused_since.is_none()
             && self.unsent() <= UNSENT_MAX
             && !matches!(

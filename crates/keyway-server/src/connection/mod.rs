@@ -37,7 +37,7 @@ pub(crate) use desk::Desk;
 pub(crate) use secure::Secure;
 pub(crate) use stream::Stream;
 use turn::Stop;
-pub(crate) use turn::Verdict;
+pub(crate) use turn::{HEAVY_FOR, Verdict};
 
 use std::io;
 use std::net::Shutdown;
@@ -121,10 +121,14 @@ pub(crate) struct Connection {
     pub(crate) is_over: bool,
     /// in one of the worker's queues
     pub(crate) queued: bool,
+    /// goes to the worker's partner as soon as the ring does not use it; it has no turn meanwhile
+    pub(crate) is_leaving: bool,
     /// when it gets a turn even without an event
     pub(crate) called_at: Option<Instant>,
-    /// smaller turns that it must have before it leaves the second queue; a new connection needs one
-    heavy: u8,
+    /// short turns that it must have before it counts as one with short turns; a new connection needs one
+    heavy: u16,
+    /// what `heavy` becomes with a long turn
+    heavy_for: u16,
     /// length of the large request at the front of `input`, when there is memory for it
     reserved: usize,
     /// since when it is not read because memory is short
@@ -218,8 +222,10 @@ impl Connection {
             is_parked: false,
             is_over: false,
             queued: false,
+            is_leaving: false,
             called_at: None,
             heavy: 1,
+            heavy_for: HEAVY_FOR,
             reserved: 0,
             paused_since: None,
             role: None,
@@ -231,9 +237,39 @@ impl Connection {
         }
     }
 
-    /// Whether it waits in the second queue: its turns were long lately, or it has had none yet.
+    /// Whether its turns were long lately, or it has had none yet.
     pub(crate) fn is_heavy(&self) -> bool {
         self.heavy > 0
+    }
+
+    /// Whether another worker can serve it: no other thread has promised its worker an event.
+    pub(crate) fn may_move(&self) -> bool {
+        !self.is_over && !self.stopping && matches!(self.phase, Phase::Serving | Phase::Dumping(_))
+    }
+
+    /// Prepares it for the partner: the poll no longer watches it.
+    pub(crate) fn leave(&mut self, registry: &Registry) -> io::Result<()> {
+        self.is_leaving = false;
+        match self.port {
+            Some(_) => Ok(()),
+            None => registry.deregister(&mut self.stream),
+        }
+    }
+
+    /// It is served by another worker from now on, whose token for it is this one.
+    pub(crate) fn settle_at(&mut self, token: usize, desk: &Desk, registry: &Registry) -> io::Result<()> {
+        let had_ring = self.port.is_some();
+        self.port = desk.ring.as_ref().map(|_| Port::default());
+        if had_ring && self.port.is_none() {
+            SockRef::from(&self.stream).set_nonblocking(true)?;
+        }
+        self.token = token;
+        self.called_at = None;
+        self.is_parked = false;
+        self.wants_write = false;
+        // Bytes may have come while no worker watched the socket.
+        self.readable = true;
+        self.register(registry)
     }
 
     pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {

@@ -25,8 +25,10 @@ use crate::execute::{Executor, Origin, Outcome};
 const READS_PER_TURN: usize = 8;
 /// Unsent bytes above which nothing more is answered before a login.
 const LOGIN_UNSENT_MAX: usize = 1024;
-/// After a turn that used all that a turn may, this many smaller turns make a connection an ordinary one again.
-const HEAVY_FOR: u8 = 16;
+/// A turn that ends with work left is long. When a new connection's first turns are long, this many short turns make it one with short turns. Each time that such a connection has
+/// a long turn again, it takes twice as many, up to [`HEAVY_FOR_MAX`]: one that mixes both stays where long turns are served.
+pub(crate) const HEAVY_FOR: u16 = 8;
+const HEAVY_FOR_MAX: u16 = 16 << 10;
 
 /// The result of a turn.
 #[derive(Debug, PartialEq, Eq)]
@@ -81,10 +83,14 @@ impl Connection {
         };
         self.give_back(desk);
         self.settle();
-        self.heavy = match desk.executor.effort.is_over() || matches!(self.phase, Phase::Dumping(_)) {
-            true => HEAVY_FOR,
-            false => self.heavy.saturating_sub(1),
-        };
+        if verdict == Verdict::Again || desk.executor.effort.is_over() || matches!(self.phase, Phase::Dumping(_)) {
+            if !self.is_heavy() {
+                self.heavy_for = (2 * self.heavy_for).min(HEAVY_FOR_MAX);
+            }
+            self.heavy = self.heavy_for;
+        } else {
+            self.heavy = self.heavy.saturating_sub(1);
+        }
         let state = match (&self.phase, self.unsent()) {
             (Phase::Watching, _) => STATE_WATCHING,
             (_, 0) if self.decoder.is_dropping() => STATE_DROPPING,

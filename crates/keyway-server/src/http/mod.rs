@@ -135,7 +135,7 @@ impl Desk {
 
     fn illness(&self) -> Option<String> {
         let running = self.shared.workers_running.load(SeqCst);
-        illness(self.shared.is_stopping(), running, self.shared.config.threads)
+        illness(self.shared.is_stopping(), running, self.shared.mailboxes.len())
     }
 }
 

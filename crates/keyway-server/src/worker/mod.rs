@@ -3,6 +3,10 @@
 //! Each round takes the events that the poll reports, then gives one turn to every connection that has something to do. A connection
 //! that has more to do than a turn allows goes back to the end of the queue. The poll does not block while a connection is queued.
 //!
+//! Workers come in pairs, one for each [`Lane`]. A connection begins where turns are long, and goes to the other worker when its turns are
+//! short, and back when one of them was long. A connection with short turns waits for the kernel to run its worker, and not for the end of
+//! another connection's long turn.
+//!
 //! With a ring (`--event-loop`), the ring handles the connections' sockets. It also watches the poll, which covers all other sockets.
 //! Data that the ring has received gives its connection a turn at once, unless the connection is queued already.
 //!
@@ -11,18 +15,20 @@
 //! | `mod` | the round, and the connections from their adoption to their end |
 //! | `wait` | the events of the poll and of the ring |
 //! | `turns` | which connection gets a turn next |
+//! | `moves` | how a connection goes to the worker's partner |
 //! | `upkeep` | what is done by the clock |
 //!
 //! Never: executes a request (`connection` and `execute` do).
 
 #[cfg(test)]
 mod tests;
+mod moves;
 mod turns;
 mod upkeep;
 mod wait;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -36,12 +42,11 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use slab::Slab;
 
-use self::turns::Queues;
 use self::upkeep::TICK;
 use crate::buffer::Buffer;
 use crate::config::EventLoop;
 use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Secure, Stream};
-use crate::shared::{Message, Peer, PeerAddress, Shared};
+use crate::shared::{Lane, Mailbox, Message, Peer, PeerAddress, Shared};
 use crate::udp::UdpSockets;
 use crate::watch::CONNEVENTS;
 
@@ -58,6 +63,9 @@ const RELEASE_AFTER: Duration = Duration::from_secs(5);
 pub(crate) struct Worker {
     poll: Poll,
     desk: Desk,
+    lane: Lane,
+    /// how long it polls before it sleeps
+    spin: Duration,
     limits: Limits,
     /// this worker's UDP sockets, until it runs
     udp_sockets: Vec<UdpSocket>,
@@ -66,9 +74,9 @@ pub(crate) struct Worker {
     told: Vec<Event>,
     /// the ring watches the poll
     is_poll_watched: bool,
-    /// the connections with something to do
-    queues: Queues,
-    /// the last round served datagrams, and not the connections with long turns
+    /// the connections with something to do, each once
+    queue: VecDeque<usize>,
+    /// the last round served datagrams, and not connections
     is_udps_round: bool,
     /// messages wait in the mailbox, or were taken from it and not handled yet
     has_mail: bool,
@@ -90,15 +98,23 @@ impl Worker {
             ..Limits::default()
         };
         let next_tick = Instant::now() + TICK;
+        let lane = desk.executor.shared.lane(desk.executor.worker);
+        // Busy polling is for small requests.
+        let spin = match lane {
+            Lane::Long if udp_sockets.is_empty() => Duration::ZERO,
+            _ => desk.executor.shared.config.busy_poll,
+        };
         Self {
             poll,
             desk,
+            lane,
+            spin,
             limits,
             udp_sockets,
             connections: Slab::new(),
             told: Vec::new(),
             is_poll_watched: false,
-            queues: Queues::default(),
+            queue: VecDeque::new(),
             is_udps_round: false,
             has_mail: false,
             later: BinaryHeap::new(),
@@ -117,7 +133,7 @@ impl Worker {
         let mut events = Events::with_capacity(512);
         let mut messages = Vec::new();
         let mut udp = self.open_udp();
-        while self.deadline.is_none() || !self.connections.is_empty() {
+        while self.deadline.is_none() || !self.connections.is_empty() || !self.mailbox().close() {
             self.round(&mut events, &mut messages, &mut udp);
         }
     }
@@ -152,23 +168,18 @@ impl Worker {
             self.stop();
             udp.close(&mut self.desk, self.poll.registry());
         }
-        self.queues.begin_round();
         self.hear();
         self.call_later();
-        self.serve_short();
-        let (is_heavy, is_udp) = (self.queues.has_long(), udp.has_work());
-        if is_heavy && self.queues.has_served_short() {
-            self.send_now();
-        }
+        let (is_queued, is_udp) = (!self.queue.is_empty(), udp.has_work());
         // Both may take a long turn, so they alternate.
-        self.is_udps_round = is_udp && (!is_heavy || !self.is_udps_round);
+        self.is_udps_round = is_udp && (!is_queued || !self.is_udps_round);
         if !self.is_udps_round {
-            self.serve_long();
+            self.serve_queue();
         }
         if self.desk.executor.shared.account.is_over() {
             self.desk.executor.shared.relieve();
         }
-        if self.is_udps_round || !(is_heavy && is_udp) {
+        if self.is_udps_round || !(is_queued && is_udp) {
             udp.turn(&mut self.desk, self.poll.registry());
         }
         if self.busy_at.is_some_and(|at| self.desk.now >= at + RELEASE_AFTER) {
@@ -185,7 +196,8 @@ impl Worker {
         let shared = &self.desk.executor.shared;
         let cpus = &shared.config.cpus;
         if !cpus.is_empty() {
-            let cpu = cpus[self.desk.executor.worker % cpus.len()];
+            // The same for both workers of a pair.
+            let cpu = cpus[self.desk.executor.worker % shared.config.threads % cpus.len()];
             let mut set = CpuSet::new();
             if let Err(error) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
                 log::warn!("worker {}: cannot run on CPU {cpu} only: {error}", self.desk.executor.worker);
@@ -202,17 +214,6 @@ impl Worker {
         }
     }
 
-    /// Drops a closed connection that the ring no longer uses.
-    fn forget(&mut self, token: usize) {
-        if self
-            .connections
-            .get(token)
-            .is_some_and(|connection| connection.is_over && connection.is_let_go())
-        {
-            self.connections.remove(token);
-        }
-    }
-
     /// This worker's UDP sockets, registered with the poll. If that fails, the server ends: otherwise it would serve TCP only, unnoticed.
     fn open_udp(&mut self) -> UdpSockets {
         let sockets = std::mem::take(&mut self.udp_sockets);
@@ -225,11 +226,10 @@ impl Worker {
 
     /// Handles messages of other threads, at most [`MESSAGES_PER_ROUND`]: a thousand new connections at once would hold up the others.
     fn take_mail(&mut self, messages: &mut Vec<Message>) {
-        let shared = &self.desk.executor.shared;
         if messages.is_empty() && std::mem::take(&mut self.has_mail) {
-            shared.mailboxes[self.desk.executor.worker].receive(messages);
+            self.mailbox().receive(messages);
         }
-        let most = if shared.is_stopping() {
+        let most = if self.desk.executor.shared.is_stopping() {
             usize::MAX
         } else {
             MESSAGES_PER_ROUND
@@ -243,23 +243,22 @@ impl Worker {
     fn take(&mut self, message: Message) {
         match message {
             Message::Adopt(stream, peer) => self.adopt(stream, peer),
+            Message::Move(connection) => self.admit(connection),
             Message::Turn(token) => self.enqueue(token),
             Message::End(peer, reason) => {
-                for token in self.tokens(|connection| connection.peer.id == peer && !connection.is_over) {
+                for token in self.tokens(|connection| connection.peer.id == peer.id && !connection.is_over) {
                     self.close(token, reason);
+                }
+                // It may have gone to the partner meanwhile.
+                if peer.worker() != self.desk.executor.worker {
+                    self.desk.executor.shared.end(&peer, reason);
                 }
             }
         }
     }
 
-    /// Makes the ring send the answers of this round now; otherwise they leave at its end.
-    fn send_now(&mut self) {
-        if let Some(ring) = &mut self.desk.ring
-            && let Err(error) = ring.wait(Some(Duration::ZERO))
-        {
-            // The wait at the end of the round gets the same error.
-            log::debug!("sending before long turns: {error}");
-        }
+    fn mailbox(&self) -> &Mailbox {
+        &self.desk.executor.shared.mailboxes[self.desk.executor.worker]
     }
 
     fn adopt(&mut self, stream: Stream, peer: Arc<Peer>) {

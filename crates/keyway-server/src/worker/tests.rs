@@ -12,8 +12,8 @@ use mio::Events;
 
 use super::{MESSAGES_PER_ROUND, Worker};
 use crate::config::{Config, EventLoop};
-use crate::connection::Stream;
-use crate::effort::{REQUEST, TURN_WORK};
+use crate::connection::{CloseReason, HEAVY_FOR, Stream};
+use crate::effort::{KEY, REQUEST, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress};
 use crate::udp::UdpSockets;
 use crate::{Server, StartError};
@@ -23,27 +23,34 @@ const PER_TURN: usize = 20;
 const NOOP: &[u8] = b"mn\r\n";
 const ANSWER: &[u8] = b"MN\r\n";
 
-/// A worker without a thread, and its clients.
+/// A worker for short turns without a thread, its partner, and their clients.
 struct Bench {
     worker: Worker,
+    partner: Worker,
     clients: Vec<UnixStream>,
     events: Events,
     messages: Vec<Message>,
+    partners_messages: Vec<Message>,
     udp: UdpSockets,
 }
 
-/// A new client, and the message that brings it to the worker.
-fn arrival(id: u64) -> Result<(UnixStream, Message), StartError> {
+/// Requests that a worker has served.
+fn served(worker: &Worker) -> u64 {
+    worker.desk.executor.counters().cmd_meta.get()
+}
+
+/// A new client, and the message that brings it to the worker (0) or to its partner (1).
+fn arrival(id: u64, worker: usize) -> Result<(UnixStream, Message), StartError> {
     let (client, served) = UnixStream::pair()?;
     client.set_nonblocking(true)?;
     served.set_nonblocking(true)?;
     let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
-    let peer = Peer::new(id, 0, PeerAddress::Unix, 0, true, 0);
+    let peer = Peer::new(id, 0, PeerAddress::Unix, worker, true, 0);
     Ok((client, Message::Adopt(stream, Arc::new(peer))))
 }
 
 impl Bench {
-    /// With so many clients, each of which has had a turn before.
+    /// With so many clients of the worker, each of which has had a turn before.
     fn new(clients: usize) -> Result<Self, StartError> {
         let config = Config {
             threads: 1,
@@ -54,25 +61,30 @@ impl Bench {
         };
         let cache = Cache::open(&Place::Memfd, &Options::default()).expect("a region in anonymous memory");
         let mut server = Server::start(config, cache)?;
-        let mut worker = server.workers.pop().expect("one worker was asked for");
+        let (Some(mut partner), Some(mut worker)) = (server.workers.pop(), server.workers.pop()) else {
+            panic!("a pair of workers was asked for");
+        };
         worker.settle();
+        partner.settle();
         let mut bench = Self {
             worker,
+            partner,
             clients: Vec::new(),
             events: Events::with_capacity(512),
             messages: Vec::new(),
+            partners_messages: Vec::new(),
             udp: UdpSockets::default(),
         };
         for id in 0..clients {
-            let (client, message) = arrival(id as u64)?;
+            let (client, message) = arrival(id as u64, 0)?;
             bench.worker.take(message);
             bench.clients.push(client);
         }
-        // A new connection counts as one with long turns, until it has had one.
+        // They are new until they have had a turn.
         for client in 0..clients {
             bench.send(client, 1);
         }
-        while bench.served() < clients as u64 {
+        while served(&bench.worker) < clients as u64 {
             bench.round();
         }
         for client in 0..clients {
@@ -102,42 +114,40 @@ impl Bench {
 
     /// One round of the worker; returns how many requests it has served.
     fn round(&mut self) -> u64 {
-        let before = self.served();
+        let before = served(&self.worker);
         self.worker.round(&mut self.events, &mut self.messages, &mut self.udp);
-        self.served() - before
+        served(&self.worker) - before
     }
 
-    /// Requests that the worker has served.
-    fn served(&self) -> u64 {
-        self.worker.desk.executor.counters().cmd_meta.get()
+    /// One round of its partner.
+    fn partners_round(&mut self) -> u64 {
+        let before = served(&self.partner);
+        self.partner.round(&mut self.events, &mut self.partners_messages, &mut self.udp);
+        served(&self.partner) - before
     }
 }
 
 #[test]
-fn many_clients_with_small_requests_delay_another_one_by_two_long_turns() -> Result<(), StartError> {
+fn many_clients_with_pipelines_delay_no_other_one() -> Result<(), StartError> {
     const MANY: usize = 64;
     const REQUESTS: usize = 40 * PER_TURN;
-    // The work of two long turns, and what the last turn of each may add to it.
-    let bound = 2 * (TURN_WORK / REQUEST + PER_TURN as u64) + 1;
+    // The work of a long turn, and what its last part may add to it.
+    let bound = TURN_WORK / REQUEST + PER_TURN as u64;
     let mut bench = Bench::new(MANY + 1)?;
     for client in 0..MANY {
         bench.send(client, REQUESTS);
     }
     // All of them have something new, so all have a turn in the first round.
     bench.send(MANY, 1);
-    let first = bench.round();
-    assert!(
-        first > 2 * bound,
-        "enough clients to exceed the bound: {first} requests in the first round"
-    );
-    let mut left = (MANY * REQUESTS + 1) as u64 - first;
+    assert_eq!(bench.round(), (MANY * PER_TURN + 1) as u64);
+    assert_eq!((bench.worker.connections.len(), bench.answers(MANY)), (1, 1));
+    let mut left = (MANY * (REQUESTS - PER_TURN)) as u64;
     while left > 0 {
-        assert_eq!(bench.answers(MANY), 1, "the other client has a turn in each round");
         bench.send(MANY, 1);
-        let served = bench.round();
+        assert_eq!((bench.round(), bench.answers(MANY)), (1, 1), "the other client alone");
+        let served = bench.partners_round();
         assert!(served <= bound, "{served} requests in a round, at most {bound}");
-        assert!(served > 1, "a round in which only the other client is served");
-        left -= served - 1;
+        left -= served;
     }
     for client in 0..MANY {
         assert_eq!(bench.answers(client), REQUESTS);
@@ -151,7 +161,7 @@ fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError
     let mut bench = Bench::new(1)?;
     let mut others = Vec::new();
     for id in 0..NEW {
-        let (client, message) = arrival(id as u64 + 1)?;
+        let (client, message) = arrival(id as u64 + 1, 0)?;
         bench.worker.desk.executor.shared.mailboxes[0].send(message);
         others.push(client);
     }
@@ -171,18 +181,107 @@ fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError
 }
 
 #[test]
-fn few_clients_with_small_requests_have_a_turn_in_each_round() -> Result<(), StartError> {
+fn few_clients_with_pipelines_have_a_turn_in_each_round() -> Result<(), StartError> {
     const FEW: usize = 8;
     const ROUNDS: usize = 10;
     let mut bench = Bench::new(FEW)?;
     for client in 0..FEW {
         bench.send(client, ROUNDS * PER_TURN);
     }
-    for _ in 0..ROUNDS {
-        bench.round();
+    for round in 0..ROUNDS {
+        match round {
+            0 => bench.round(),
+            _ => bench.partners_round(),
+        };
         for client in 0..FEW {
             assert_eq!(bench.answers(client), PER_TURN);
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
+    let mut bench = Bench::new(0)?;
+    let (client, message) = arrival(0, 1)?;
+    bench.clients.push(client);
+    bench.partner.take(message);
+    bench.send(0, 1);
+    bench.partners_round();
+    assert_eq!((bench.answers(0), bench.partner.connections.len()), (1, 0), "its first turn was short");
+    bench.round();
+    assert_eq!(bench.worker.connections.len(), 1);
+
+    // The work of two turns, and a request after it.
+    let keys: String = (0..2 * TURN_WORK / KEY).map(|n| format!(" key-{n}")).collect();
+    bench.clients[0].write_all(format!("get{keys}\r\n").as_bytes()).expect("the socket has room");
+    bench.send(0, 1);
+    bench.round();
+    assert_eq!(bench.worker.connections.len(), 0, "a long turn");
+    let mut answer = [0; 32];
+    let whole = [b"END\r\n", ANSWER].concat();
+    let mut len = 0;
+    while len < whole.len() {
+        bench.partners_round();
+        len += bench.clients[0].read(&mut answer[len..]).unwrap_or(0);
+    }
+    assert_eq!(answer[..len], whole, "all of the answer, and that of the next request");
+
+    let mut short_turns = 0;
+    while bench.partner.connections.len() == 1 {
+        bench.send(0, 1);
+        bench.partners_round();
+        assert_eq!(bench.answers(0), 1);
+        short_turns += 1;
+    }
+    assert!((HEAVY_FOR..=2 * HEAVY_FOR).contains(&short_turns), "{short_turns} short turns");
+    bench.send(0, 1);
+    bench.round();
+    assert_eq!((bench.answers(0), bench.worker.connections.len()), (1, 1));
+    Ok(())
+}
+
+#[test]
+fn a_connection_whose_partner_has_ended_stays() -> Result<(), StartError> {
+    let mut bench = Bench::new(0)?;
+    assert!(bench.worker.mailbox().close());
+    let (client, message) = arrival(0, 1)?;
+    bench.clients.push(client);
+    bench.partner.take(message);
+    bench.send(0, 1);
+    bench.partners_round();
+    bench.send(0, 1);
+    bench.partners_round();
+    assert_eq!((bench.answers(0), bench.partner.connections.len()), (2, 1));
+    Ok(())
+}
+
+#[test]
+fn a_worker_ends_only_when_no_message_waits() -> Result<(), StartError> {
+    let bench = Bench::new(0)?;
+    bench.worker.mailbox().send(Message::Turn(0));
+    assert!(!bench.worker.mailbox().close());
+    bench.worker.mailbox().receive(&mut Vec::new());
+    assert!(bench.worker.mailbox().close());
+    Ok(())
+}
+
+#[test]
+fn an_end_follows_a_connection_that_has_moved() -> Result<(), StartError> {
+    let mut bench = Bench::new(0)?;
+    let (client, message) = arrival(0, 1)?;
+    let Message::Adopt(_, peer) = &message else { panic!("an arrival") };
+    let peer = Arc::clone(peer);
+    bench.clients.push(client);
+    bench.partner.take(message);
+    bench.send(0, 1);
+    bench.partners_round();
+    // It is on the way to the worker, and this message was meant for the partner.
+    bench.partner.take(Message::End(peer, CloseReason::Memory));
+    bench.round();
+    bench.round();
+    assert_eq!(bench.worker.connections.len(), 0);
+    let mut rest = Vec::new();
+    assert!(bench.clients[0].read_to_end(&mut rest).is_ok(), "closed");
     Ok(())
 }

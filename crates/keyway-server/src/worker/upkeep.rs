@@ -19,7 +19,7 @@ pub(super) const TICK: Duration = Duration::from_secs(1);
 impl Worker {
     /// How long the poll may block.
     pub(super) fn timeout(&self, udp: &UdpSockets) -> Option<Duration> {
-        if !self.queues.is_empty() || udp.has_work() || self.has_mail {
+        if !self.queue.is_empty() || udp.has_work() || self.has_mail {
             return Some(Duration::ZERO);
         }
         let has_ticks = self.keeps_up() || self.idle_timeout().is_some() || self.has_unparked;

@@ -24,7 +24,7 @@ const SPARE_COUNT_MAX: usize = 64;
 impl Worker {
     /// Waits for events, at most for `timeout`. If busy polling is configured, it spins before it sleeps.
     pub(super) fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        let spin = self.desk.executor.shared.config.busy_poll;
+        let spin = self.spin;
         if spin.is_zero() || timeout == Some(Duration::ZERO) {
             return self.wait_once(events, timeout);
         }
@@ -64,7 +64,7 @@ impl Worker {
     /// Handles the events of the ring.
     pub(super) fn hear(&mut self) {
         let mut told = std::mem::take(&mut self.told);
-        self.desk.is_alone = told.len() == 1 && self.queues.is_empty();
+        self.desk.is_alone = told.len() == 1 && self.queue.is_empty();
         for event in told.drain(..) {
             match event {
                 Event::Received { token, piece, last } => {
@@ -84,7 +84,9 @@ impl Worker {
                     } else {
                         self.enqueue(token);
                         self.hold_back(token);
-                        self.forget(token);
+                    }
+                    if last {
+                        self.let_go(token);
                     }
                 }
                 Event::Ended { token, result } => {
@@ -131,8 +133,8 @@ impl Worker {
             return;
         };
         let acted = act(connection, &mut self.desk);
-        if connection.is_over {
-            return self.forget(token);
+        if connection.is_over || connection.is_leaving && acted.is_ok() {
+            return self.let_go(token);
         }
         match acted {
             Ok(true) => self.enqueue(token),
