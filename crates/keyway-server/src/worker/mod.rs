@@ -20,9 +20,9 @@
 //!
 //! Never: executes a request (`connection` and `execute` do).
 
+mod moves;
 #[cfg(test)]
 mod tests;
-mod moves;
 mod turns;
 mod upkeep;
 mod wait;

@@ -49,7 +49,10 @@ impl Worker {
         match settled {
             Ok(()) => self.enqueue(token),
             Err(error) => {
-                log::warn!("{}: cannot watch the connection: {error}", self.connections[token].peer.address);
+                log::warn!(
+                    "{}: cannot watch the connection: {error}",
+                    self.connections[token].peer.address
+                );
                 self.close(token, CloseReason::Error);
             }
         }

@@ -122,7 +122,8 @@ impl Bench {
     /// One round of its partner.
     fn partners_round(&mut self) -> u64 {
         let before = served(&self.partner);
-        self.partner.round(&mut self.events, &mut self.partners_messages, &mut self.udp);
+        self.partner
+            .round(&mut self.events, &mut self.partners_messages, &mut self.udp);
         served(&self.partner) - before
     }
 }
@@ -208,13 +209,19 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
     bench.partner.take(message);
     bench.send(0, 1);
     bench.partners_round();
-    assert_eq!((bench.answers(0), bench.partner.connections.len()), (1, 0), "its first turn was short");
+    assert_eq!(
+        (bench.answers(0), bench.partner.connections.len()),
+        (1, 0),
+        "its first turn was short"
+    );
     bench.round();
     assert_eq!(bench.worker.connections.len(), 1);
 
     // The work of two turns, and a request after it.
     let keys: String = (0..2 * TURN_WORK / KEY).map(|n| format!(" key-{n}")).collect();
-    bench.clients[0].write_all(format!("get{keys}\r\n").as_bytes()).expect("the socket has room");
+    bench.clients[0]
+        .write_all(format!("get{keys}\r\n").as_bytes())
+        .expect("the socket has room");
     bench.send(0, 1);
     bench.round();
     assert_eq!(bench.worker.connections.len(), 0, "a long turn");
@@ -234,7 +241,10 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
         assert_eq!(bench.answers(0), 1);
         short_turns += 1;
     }
-    assert!((HEAVY_FOR..=2 * HEAVY_FOR).contains(&short_turns), "{short_turns} short turns");
+    assert!(
+        (HEAVY_FOR..=2 * HEAVY_FOR).contains(&short_turns),
+        "{short_turns} short turns"
+    );
     bench.send(0, 1);
     bench.round();
     assert_eq!((bench.answers(0), bench.worker.connections.len()), (1, 1));
@@ -270,7 +280,9 @@ fn a_worker_ends_only_when_no_message_waits() -> Result<(), StartError> {
 fn an_end_follows_a_connection_that_has_moved() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
     let (client, message) = arrival(0, 1)?;
-    let Message::Adopt(_, peer) = &message else { panic!("an arrival") };
+    let Message::Adopt(_, peer) = &message else {
+        panic!("an arrival")
+    };
     let peer = Arc::clone(peer);
     bench.clients.push(client);
     bench.partner.take(message);
