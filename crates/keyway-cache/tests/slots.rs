@@ -75,15 +75,15 @@ fn a_server_finds_thread_slots_when_programs_have_taken_all_of_theirs() {
     let region = Region::new("threads");
     let (program, server) = (region.open(false).unwrap(), region.open(true).unwrap());
     let (sessions, error) = all_sessions(&program);
-    assert_eq!((sessions.len(), error), (24, SessionError::TableFull { slots: 24 }));
+    assert_eq!((sessions.len(), error), (16, SessionError::TableFull { slots: 16 }));
     assert!(
         error.to_string().contains("keyway serve") && error.to_string().contains("--sessions"),
         "{error}"
     );
     let (of_server, error) = all_sessions(&server);
-    assert_eq!((of_server.len(), error), (8, SessionError::TableFull { slots: 32 }));
+    assert_eq!((of_server.len(), error), (16, SessionError::TableFull { slots: 32 }));
     drop(of_server);
-    assert_eq!(program.session().err(), Some(SessionError::TableFull { slots: 24 }));
+    assert_eq!(program.session().err(), Some(SessionError::TableFull { slots: 16 }));
     assert!(server.session().is_ok());
     drop(sessions);
     assert!(program.session().is_ok());

@@ -189,7 +189,7 @@ fn without_a_server_a_full_region_says_so() {
             Err(error) => break error,
         }
     };
-    assert_eq!((sessions.len(), error), (24, SessionError::TableFull { slots: 24 }));
+    assert_eq!((sessions.len(), error), (16, SessionError::TableFull { slots: 16 }));
 }
 
 #[test]
@@ -200,11 +200,11 @@ fn a_thread_without_a_slot_is_served() {
         let place = if by_socket { folder.socket() } else { folder.region() };
         let cache = Cache::open(&place, &options()).unwrap();
         assert!(!cache.is_reader());
-        // The server has two of the first 24.
-        let mut sessions: Vec<Session> = (0..22).map(|_| cache.session().unwrap()).collect();
-        assert_eq!(cache.info().sessions, 24);
+        // The server has four of the first 16.
+        let mut sessions: Vec<Session> = (0..12).map(|_| cache.session().unwrap()).collect();
+        assert_eq!(cache.info().sessions, 16);
         let mut late = cache.session().unwrap();
-        assert_eq!(cache.info().sessions, 24, "it takes no slot");
+        assert_eq!(cache.info().sessions, 16, "it takes no slot");
         does_everything(&mut late, &mut sessions[0]);
         // Each thread of a program that does not count them.
         std::thread::scope(|scope| {

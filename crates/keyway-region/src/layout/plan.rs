@@ -40,8 +40,8 @@ const MEMORY_PER_THREAD_MIN: u64 = 4096;
 const SERVERS_SHARE: usize = 8;
 /// Process slots reserved for servers, at least: a server, and the one that takes over from it.
 const SERVER_PROCESSES_MIN: usize = 2;
-/// Thread slots reserved for servers, at least: the four threads of two servers.
-const SERVER_THREADS_MIN: usize = 8;
+/// Thread slots reserved for servers, at least: those of two servers with four pairs of threads.
+const SERVER_THREADS_MIN: usize = 16;
 
 /// The ghost table takes one in this many segments at most: a fingerprint of 12 bits for each item of 102 bytes.
 const GHOSTS_SHARE: usize = 64;
@@ -349,7 +349,7 @@ mod tests {
                 ),
             )
         };
-        assert_eq!(kept(MEMORY_MIN), ((16, 16, 14), (32, 32, 24)));
+        assert_eq!(kept(MEMORY_MIN), ((16, 16, 14), (32, 32, 16)));
         assert_eq!(kept(64 << 20), ((128, 128, 112), (128, 128, 112)));
         assert_eq!(kept(64 << 30), ((1024, 1024, 896), (4096, 4096, 3584)));
     }

@@ -21,7 +21,7 @@ pub const ALL: &[Attack] = &[Attack {
 const CONNECTIONS: usize = 64;
 /// How many times the p99 without them an ordinary client may see.
 const TIMES_MAX: u32 = 3;
-/// Waits below this are not told apart from each other: the kernel's scheduling is coarser.
+/// Waits below this are not told apart: with attackers at another server, the kernel's scheduling alone makes as much of a wait.
 const GRAIN: Duration = Duration::from_micros(100);
 /// In the gate's form the server is built without optimization, so a turn takes several times as long, and a get does not.
 const SHORT_MAX: Duration = Duration::from_millis(20);
