@@ -96,10 +96,10 @@ fn the_documented_numbers_are_so() {
         let info = Cache::open(&Place::Memfd, &options).unwrap().info();
         (info.processes_max, info.sessions_max, info.sessions_of_servers)
     };
-    assert_eq!(room(2 << 20, None), (16, 32, 8));
+    assert_eq!(room(2 << 20, None), (16, 32, 16));
     assert_eq!(room(64 << 20, None), (128, 128, 16));
     assert_eq!(room(64 << 20, Some(1000)), (1000, 1000, 125));
-    assert_eq!(room(64 << 20, Some(32)), (128, 32, 8));
+    assert_eq!(room(64 << 20, Some(32)), (128, 32, 16));
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let says = |page: &str, words: &str| {
         let page = std::fs::read_to_string(format!("{docs}/{page}")).unwrap();
