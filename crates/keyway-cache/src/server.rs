@@ -10,16 +10,19 @@
 //! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`, `remember_evicted`, `take_evicted`;
 //! - to count by session: `Session::seat`, `Cache::counters_of`;
 //! - to take the slots that are reserved for servers: `Options::server`;
-//! - to list regions without attaching to them: [`describe`], [`remove_unused`].
+//! - to list regions without attaching to them: [`describe`], [`remove_unused`];
+//! - to know for certain whether another server has ended: [`Presence`].
 
 pub use crate::cancel::Uncancelled;
 pub use crate::gate::{is_open as gate_is_open, key as gate_key};
 pub use crate::kernel::{KernelDoor, KernelDoorError};
 pub use crate::nodes::spread_over;
+pub use crate::presence::Presence;
 pub use crate::survey::{Described, describe, remove_unused};
 pub use keyway_region::Seat;
 
 /// What a server sends to a process that asks for the region at its region socket: each line, and how it goes on.
 pub mod handout {
     pub use crate::handout::{DESCRIPTORS, GRANTED, GRANTED_AND_COUNTS, GRANTED_LINE, GRANTED_TO_READ, NAME, line_name};
+    pub use crate::handout::{RECEIVED_MAX, receive};
 }

@@ -133,13 +133,27 @@ pub struct Decoder {
 
 /// A line that has begun and not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Within {
+pub enum Within {
     /// none
     Nothing,
     /// one of many keys
-    Keys { command: ManyKeys, exptime: i32 },
+    Keys {
+        /// its command
+        command: ManyKeys,
+        /// the exptime before its keys; 0 if the command takes none
+        exptime: i32,
+    },
     /// a refused line
     Refused,
+}
+
+/// What a decoder knows between two requests, for another one that continues with the same stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// the protocol; `Auto` if nothing has come
+    pub protocol: Protocol,
+    /// the line whose middle the input begins with
+    pub within: Within,
 }
 
 impl Decoder {
@@ -158,6 +172,22 @@ impl Decoder {
             within: Within::Nothing,
             was_within: Within::Nothing,
         }
+    }
+
+    /// A decoder that continues where another one was.
+    pub fn continuing(limits: Limits, progress: Progress) -> Self {
+        Self {
+            within: progress.within,
+            ..Self::speaking(limits, progress.protocol)
+        }
+    }
+
+    /// What another decoder needs to continue here. `None`: the value of a refused request is being dropped.
+    pub fn progress(&self) -> Option<Progress> {
+        (!self.is_dropping()).then_some(Progress {
+            protocol: self.protocol,
+            within: self.within,
+        })
     }
 
     /// From the next request on, the connection speaks this protocol. No request has begun.
