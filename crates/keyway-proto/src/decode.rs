@@ -182,6 +182,11 @@ impl Decoder {
         }
     }
 
+    /// The sizes above which it refuses a request.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// What another decoder needs to continue here. `None`: the value of a refused request is being dropped.
     pub fn progress(&self) -> Option<Progress> {
         (!self.is_dropping()).then_some(Progress {

@@ -21,6 +21,7 @@ use crate::detail::Detail;
 use crate::kernel::Post;
 use crate::quiet::Quiet;
 use crate::size_text;
+use crate::takeover::{Halt, Inherited};
 use crate::tls::Certificates;
 use crate::watch::Hub;
 
@@ -34,6 +35,8 @@ pub(crate) enum Message {
     Turn(usize),
     /// end this connection, given by its peer's number
     End(u64, CloseReason),
+    /// serve this connection, which another server has handed over
+    Inherit(Box<Inherited>, Arc<Peer>),
 }
 
 /// A worker as the other threads see it: they leave messages here, and read its counters.
@@ -224,6 +227,10 @@ pub(crate) struct Shared {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) verbosity: AtomicU8,
     pub(crate) stopping: AtomicBool,
+    /// how the threads halt while another server takes over
+    pub(crate) halt: Halt,
+    /// another server has taken over
+    pub(crate) is_taken_over: AtomicBool,
     /// a worker has panicked
     pub(crate) broken: AtomicBool,
     pub(crate) workers_running: AtomicUsize,
@@ -402,7 +409,20 @@ impl Shared {
         self.wake_acceptor();
         self.http.stop();
         self.hasher.stop();
+        self.wake_workers();
+    }
+
+    /// Another server has the role now: stops without closing what that one has.
+    pub(crate) fn give_up_role(&self) {
+        self.is_taken_over.store(true, SeqCst);
+        self.stop();
+    }
+
+    pub(crate) fn wake_workers(&self) {
         self.mailboxes.iter().for_each(Mailbox::wake);
+        if let Some(post) = &self.kernel {
+            post.wake();
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -62,6 +62,11 @@ impl Role {
         self.may_write
     }
 
+    /// What the keys that it may use begin with.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
     /// Why this request is refused; `None`: it is allowed.
     pub(crate) fn denies(&self, request: &Request<'_>) -> Option<Denied> {
         match demand(request) {

@@ -22,10 +22,13 @@
 //! turns. Complete requests are executed in the ring's buffer, before the turn, and the rest of the buffer is copied to the input. A turn
 //! then reads only large requests, and only while the ring does not receive.
 //!
+//! When another server takes over, all connections are brought to a request boundary ([`handed`]) and most of them are handed over.
+//!
 //! A connection with TLS ([`secure`]) is read by its turns, with either event loop; a ring only watches its socket. Its output is encrypted
 //! just before it is sent.
 
 mod desk;
+mod handed;
 mod intake;
 mod login;
 mod output;
@@ -111,6 +114,8 @@ pub(crate) struct Connection {
     at_end: bool,
     /// the server is stopping: only what has arrived is answered
     stopping: bool,
+    /// another server has taken over: this connection ends at the next request boundary
+    draining: bool,
     /// registered for writability, because output is left over
     wants_write: bool,
     /// the ring's work for this connection, if the worker has a ring
@@ -213,6 +218,7 @@ impl Connection {
             read_closed: false,
             at_end: false,
             stopping: false,
+            draining: false,
             wants_write: false,
             port: desk.ring.as_ref().map(|_| Port::default()),
             is_parked: false,
@@ -236,10 +242,14 @@ impl Connection {
         self.heavy > 0
     }
 
-    pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
+    /// Has the event loop watch the socket. `is_inherited`: another server may have left it in blocking mode.
+    pub(crate) fn register(&mut self, registry: &Registry, is_inherited: bool) -> io::Result<()> {
         if self.port.is_some() {
             // The ring waits only for blocking sockets; the server's own reads ask for no waiting.
             return SockRef::from(&self.stream).set_nonblocking(false);
+        }
+        if is_inherited {
+            SockRef::from(&self.stream).set_nonblocking(true)?;
         }
         registry.register(&mut self.stream, Token(self.token), Interest::READABLE)
     }

@@ -219,6 +219,9 @@ impl Connection {
                     };
                     self.phase = Phase::Closing(reason);
                 }
+                Stop::NeedBytes if !self.readable && self.draining && self.input.is_empty() => {
+                    self.phase = Phase::Closing(CloseReason::Shutdown);
+                }
                 Stop::NeedBytes if !self.readable => break,
                 Stop::NeedBytes if reads == 0 || desk.executor.effort.is_over() => {
                     again = true;

@@ -202,6 +202,13 @@ impl Post {
         }
     }
 
+    /// Ends the keeper's pause.
+    pub(crate) fn wake(&self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.unpark();
+        }
+    }
+
     /// A worker reports that it has changed something.
     pub(crate) fn changed(&self) {
         if !self.attentive.load(Relaxed)
