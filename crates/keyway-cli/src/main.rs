@@ -15,6 +15,7 @@ mod commands;
 mod cpus;
 mod exec;
 mod exit;
+mod inherited;
 #[cfg(feature = "kernel")]
 mod kernel;
 mod listen;
@@ -263,7 +264,8 @@ fn run() -> Result<(), Failure> {
     match cli.command {
         Command::Serve(serve) => {
             logger::start(serve.verbose);
-            serve.plan()?.run()
+            let inherited = inherited::take()?;
+            serve.plan(&inherited.sockets)?.run(inherited)
         }
         Command::Memcached { arguments } => memcached_main(arguments),
         other => {
@@ -338,7 +340,12 @@ fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), F
         }
         memcached::Asked::Serve(plan) => {
             logger::start(plan.config.verbosity);
-            plan.run()
+            if inherited::is_any() {
+                return Err(Failure::usage(
+                    "memcached's command line takes no sockets from a service manager (LISTEN_FDS): use keyway serve, which does",
+                ));
+            }
+            plan.run(inherited::Inherited::default())
         }
     }
 }

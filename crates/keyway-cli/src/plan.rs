@@ -15,6 +15,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 
 use crate::exit::{self, Failure};
+use crate::inherited::Inherited;
 use crate::{background, cpus, place};
 
 /// Descriptors that a server needs besides its clients' connections: sockets, polls, regions, standard streams, connections of the HTTP port,
@@ -73,8 +74,8 @@ impl Plan {
         )))
     }
 
-    /// Serves until it is asked to stop.
-    pub(crate) fn run(mut self) -> Result<(), Failure> {
+    /// Serves until it is asked to stop, with what was handed over at the start.
+    pub(crate) fn run(mut self, inherited: Inherited) -> Result<(), Failure> {
         if self.daemon {
             if !background::is_child() {
                 return background::start();
@@ -97,7 +98,7 @@ impl Plan {
         self.take_cpus();
         // Before the region is opened, made or enlarged: a server that cannot start leaves it unchanged.
         let refused = |error| Failure::new(exit::SYSTEM, error);
-        let sockets = Sockets::bind(&self.config).map_err(refused)?;
+        let sockets = Sockets::bind_beside(&self.config, inherited.sockets).map_err(refused)?;
         let cache = self.open_region()?;
         self.config.signals = true;
         let server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
@@ -148,12 +149,8 @@ impl Plan {
     /// From here on the process can only do what serving needs. If an old kernel lacks a feature, that is logged and the server continues.
     fn confine(&self, server: &Server) {
         let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let sockets = self.config.unix.iter().map(|socket| socket.path.as_path());
-        let sockets = sockets.chain(self.config.region_socket.iter().map(|socket| socket.path.as_path()));
-        let sockets = sockets.chain(match &self.config.http {
-            Some(HttpAddress::Unix(socket)) => Some(socket.path.as_path()),
-            _ => None,
-        });
+        let sockets = server.removed_at_end();
+        let sockets = sockets.iter().map(PathBuf::as_path);
         let region = match &self.place {
             Some(Place::Path(path)) if self.remove_region => Some(path.as_path()),
             _ => None,

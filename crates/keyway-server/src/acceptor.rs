@@ -22,7 +22,7 @@ use signal_hook_mio::v1_0::Signals;
 use crate::auth::Users;
 use crate::connection::{CloseReason, Stream};
 use crate::handout;
-use crate::listener::{Arrival, Listener};
+use crate::listener::{Arrival, Listener, SocketFile};
 use crate::lookout::Lookout;
 use crate::quiet::Quiet;
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
@@ -112,6 +112,11 @@ impl Acceptor {
             acceptor.poll.registry().register(signals, SIGNALS, Interest::READABLE)?;
         }
         Ok(acceptor)
+    }
+
+    /// The files of its Unix sockets.
+    pub(crate) fn socket_files(&self) -> impl Iterator<Item = &SocketFile> {
+        self.listeners.iter().filter_map(|waiting| waiting.listener.file())
     }
 
     /// Runs until a shutdown has been asked for and all workers have ended.

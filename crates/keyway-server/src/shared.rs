@@ -211,8 +211,9 @@ pub(crate) struct Shared {
     pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
     pub(crate) listening: Mutex<Vec<(RawFd, String)>>,
-    /// each has a socket for every worker
     pub(crate) udp_addresses: Vec<SocketAddr>,
+    /// UDP sockets of all workers, which memcached counts as connections
+    pub(crate) udp_sockets: usize,
     /// the event loop that the workers use
     pub(crate) event_loop: EventLoop,
     /// the kernel door
@@ -360,11 +361,6 @@ impl Shared {
             .as_secs()
             .try_into()
             .unwrap_or(u32::MAX)
-    }
-
-    /// UDP sockets, which memcached counts as connections.
-    pub(crate) fn udp_sockets(&self) -> usize {
-        self.udp_addresses.len() * self.mailboxes.len()
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
