@@ -7,14 +7,17 @@
 //! | full | no | a connection closes (`connections_fast`: never entered; connections above the limit get an error and are closed) |
 //! | starved | no | a connection closes, or [`RETRY`] has passed |
 //! | stopping | sockets closed | all workers have ended |
+//! | halted | no | another server has taken over (then as stopping), or has not |
 
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use keyway_cache::Cache;
+use mio::net::UnixStream;
 use mio::{Events, Interest, Poll, Token};
 use signal_hook::consts::SIGHUP;
 use signal_hook_mio::v1_0::Signals;
@@ -26,6 +29,7 @@ use crate::listener::{Arrival, Listener, SocketFile};
 use crate::lookout::Lookout;
 use crate::quiet::Quiet;
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
+use crate::takeover::{self, Inherited, Offered, Stage, Verdict};
 
 pub(crate) const WAKE: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -52,6 +56,10 @@ pub(crate) struct Acceptor {
     /// a failure to accept has been logged, and no attempt has succeeded since
     complained: bool,
     next_worker: usize,
+    /// what another server gets that takes over
+    offered: Arc<Vec<Offered>>,
+    /// the thread that talks to such a server
+    giving: Option<JoinHandle<()>>,
 }
 
 /// A listener, and whether connections may be waiting there (readiness is edge-triggered: reported once).
@@ -86,6 +94,7 @@ impl Acceptor {
         cache: Cache,
         shared: Arc<Shared>,
         listeners: Vec<Listener>,
+        offered: Vec<Offered>,
         signals: Option<Signals>,
     ) -> io::Result<Self> {
         let mut waiting = Vec::new();
@@ -107,6 +116,8 @@ impl Acceptor {
             pause: Pause::No,
             complained: false,
             next_worker: 0,
+            offered: Arc::new(offered),
+            giving: None,
         };
         if let Some(signals) = &mut acceptor.signals {
             acceptor.poll.registry().register(signals, SIGNALS, Interest::READABLE)?;
@@ -123,6 +134,9 @@ impl Acceptor {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
         while !(self.shared.is_stopping() && self.shared.workers_running.load(SeqCst) == 0) {
+            if self.shared.halt.is_wanted(Stage::Acceptor) && self.shared.halt.wait(Ok(Vec::new())) == Verdict::End {
+                self.leave();
+            }
             match self.poll.poll(&mut events, self.timeout()) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
@@ -142,13 +156,58 @@ impl Acceptor {
             if self.shared.is_stopping() {
                 // Closed at once: the kernel refuses new clients of this address, and the next server can bind it.
                 self.listeners.clear();
+                self.offered = Arc::default();
                 lock(&self.shared.listening).clear();
             } else {
                 self.accept_all();
                 self.lookout.look(&self.cache, &self.shared);
             }
         }
+        if let Some(giving) = self.giving.take() {
+            // A panic of that thread has been printed; it concerned no client.
+            let _ = giving.join();
+        }
         Ok(())
+    }
+
+    /// Another server has the listeners, and the files of Unix sockets.
+    fn leave(&mut self) {
+        for mut waiting in self.listeners.drain(..) {
+            waiting.listener.set_shared(true);
+            if let Err(error) = self.poll.registry().deregister(waiting.listener.as_source()) {
+                log::debug!("a listener that was handed over is still watched: {error}");
+            }
+        }
+    }
+
+    /// This server has the role now: what it shared with another one is its own.
+    pub(crate) fn own(&mut self) {
+        self.listeners
+            .iter_mut()
+            .for_each(|waiting| waiting.listener.set_shared(false));
+    }
+
+    /// Gives a connection that another server has handed over to a worker.
+    pub(crate) fn inherit(&mut self, inherited: Inherited) {
+        let address = inherited.carried.origin.address();
+        let is_admitted =
+            self.shared.users.is_none() || inherited.carried.has_logged_in || matches!(address, PeerAddress::Reader);
+        let peer = self.enrol(&inherited.stream, address, is_admitted);
+        self.shared.mailboxes[peer.worker].send(Message::Inherit(Box::new(inherited), peer));
+    }
+
+    /// Has another thread talk to a server that wants to take over. One at a time.
+    fn give(&mut self, stream: UnixStream) {
+        let stream = std::os::unix::net::UnixStream::from(OwnedFd::from(stream));
+        if self.giving.as_ref().is_some_and(|giving| !giving.is_finished()) {
+            return takeover::refuse(stream, "another server is taking over at this moment; try again when it has done so, or has failed");
+        }
+        let (shared, offered) = (Arc::clone(&self.shared), Arc::clone(&self.offered));
+        let thread = std::thread::Builder::new().name("keyway-take-over".to_owned());
+        match thread.spawn(move || takeover::give(stream, &shared, &offered)) {
+            Ok(giving) => self.giving = Some(giving),
+            Err(error) => log::warn!("this server cannot be taken over now: no thread: {error}"),
+        }
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -216,6 +275,10 @@ impl Acceptor {
                 if handout::give_line(&stream, &self.cache, self.shared.config.region_socket.as_ref(), has_room) {
                     self.hand_over(Stream::Unix(stream), PeerAddress::Reader);
                 }
+                Accepted::One
+            }
+            Ok(Arrival::TakingOver(stream)) => {
+                self.give(stream);
                 Accepted::One
             }
             Ok(Arrival::Client(stream, address)) if is_full => {
@@ -322,11 +385,17 @@ impl Acceptor {
     }
 
     fn hand_over(&mut self, stream: Stream, address: PeerAddress) {
-        let arrivals = &self.shared.arrivals;
-        arrivals.current.fetch_add(1, SeqCst);
         // The server checked a reader's user and group before.
         let is_secure = matches!(address, PeerAddress::Tcp { is_secure: true, .. });
         let is_admitted = self.shared.users.is_none() && !is_secure || matches!(address, PeerAddress::Reader);
+        let peer = self.enrol(&stream, address, is_admitted);
+        self.shared.mailboxes[peer.worker].send(Message::Adopt(stream, peer));
+    }
+
+    /// The record of a connection, with the worker whose turn it is.
+    fn enrol(&mut self, stream: &Stream, address: PeerAddress, is_admitted: bool) -> Arc<Peer> {
+        let arrivals = &self.shared.arrivals;
+        arrivals.current.fetch_add(1, SeqCst);
         let peer = Arc::new(Peer::new(
             arrivals.total.fetch_add(1, Relaxed),
             stream.as_raw_fd(),
@@ -336,8 +405,8 @@ impl Acceptor {
             self.shared.uptime_s(),
         ));
         lock(&self.shared.peers).insert(peer.id, Arc::clone(&peer));
-        self.shared.mailboxes[self.next_worker].send(Message::Adopt(stream, peer));
         self.next_worker = (self.next_worker + 1) % self.shared.mailboxes.len();
+        peer
     }
 }
 

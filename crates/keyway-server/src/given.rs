@@ -53,13 +53,19 @@ struct Socket {
 
 /// The sockets that a server is given.
 #[derive(Debug, Default)]
-pub struct Given(Vec<Socket>);
+pub struct Given {
+    sockets: Vec<Socket>,
+    /// another server has them, too, and removes their files as long as it has the role
+    is_shared: bool,
+}
 
 /// A Unix socket that was given: its path, and whether the server removes its file at its end.
 pub(crate) struct GivenUnix {
     pub(crate) fd: OwnedFd,
     pub(crate) path: PathBuf,
     pub(crate) removes_file: bool,
+    /// not yet: another server has the socket, too
+    pub(crate) is_shared: bool,
 }
 
 /// A descriptor that cannot be served; the text names it and says why.
@@ -120,7 +126,7 @@ impl Given {
         if !role.may_be(&at) {
             return Err(refused(&format_args!("it is {at}")));
         }
-        if let Some(same) = self.0.iter().find(|socket| socket.identity == identity) {
+        if let Some(same) = self.sockets.iter().find(|socket| socket.identity == identity) {
             return Err(GivenError(format!(
                 "{label}: it is the same socket as {}; give each once",
                 same.label
@@ -129,7 +135,7 @@ impl Given {
         SockRef::from(&fd)
             .set_nonblocking(true)
             .map_err(|error| refused(&format_args!("it cannot be made non-blocking: {error}")))?;
-        self.0.push(Socket {
+        self.sockets.push(Socket {
             fd,
             label,
             role,
@@ -140,9 +146,17 @@ impl Given {
         Ok(())
     }
 
+    /// None yet. Those that are added are another server's, too, until this one has taken over.
+    pub(crate) fn shared() -> Self {
+        Self {
+            is_shared: true,
+            ..Self::default()
+        }
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.sockets.is_empty()
     }
 
     /// Whether one of them is for clients, with or without TLS.
@@ -152,7 +166,7 @@ impl Given {
 
     /// Whether one of them is for this.
     pub fn has(&self, role: Role) -> bool {
-        self.0.iter().any(|socket| socket.role == role)
+        self.sockets.iter().any(|socket| socket.role == role)
     }
 
     /// Adds the addresses of all these sockets to `config`, unless they are there.
@@ -161,7 +175,7 @@ impl Given {
     ///
     /// `config` names another Unix socket for the same purpose, or two are given: a server has one for each.
     pub fn ask_for(&self, config: &mut Config) -> Result<(), GivenError> {
-        for Socket { label, role, at, .. } in &self.0 {
+        for Socket { label, role, at, .. } in &self.sockets {
             let one_only = |other: &Path, option: &str| {
                 GivenError(format!(
                     "{label}: it is {at}, and {} is asked for as well ({option}, or another descriptor): there can be one such Unix \
@@ -227,16 +241,21 @@ impl Given {
             fd, at, removes_file, ..
         } = found?;
         match at {
-            At::Unix(path) => Some(GivenUnix { fd, path, removes_file }),
+            At::Unix(path) => Some(GivenUnix {
+                fd,
+                path,
+                removes_file,
+                is_shared: self.is_shared,
+            }),
             At::Tcp(_) | At::Udp(_) => None,
         }
     }
 
     fn take(&mut self, role: Role, is_wanted: impl Fn(&At) -> bool) -> std::vec::IntoIter<Socket> {
-        let (taken, left) = std::mem::take(&mut self.0)
+        let (taken, left) = std::mem::take(&mut self.sockets)
             .into_iter()
             .partition(|socket| socket.role == role && is_wanted(&socket.at));
-        self.0 = left;
+        self.sockets = left;
         Vec::into_iter(taken)
     }
 }

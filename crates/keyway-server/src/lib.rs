@@ -40,6 +40,7 @@ mod quiet;
 mod shared;
 mod source;
 mod stats;
+mod takeover;
 mod tls;
 mod udp;
 mod watch;
@@ -48,6 +49,7 @@ mod worker;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
@@ -56,6 +58,7 @@ use std::time::Instant;
 
 use keyway_cache::{Cache, SessionError};
 use keyway_uring::Ring;
+use mio::net::UnixListener;
 use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
@@ -67,6 +70,7 @@ pub use given::{Given, GivenError, Role};
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
+pub use takeover::{TakeOver, TakeOverError};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
 
 use acceptor::Acceptor;
@@ -78,8 +82,9 @@ use connection::Desk;
 use detail::Detail;
 use effort::Effort;
 use execute::Executor;
-use listener::SocketFile;
+use listener::{Listener, SocketFile};
 use shared::{Arrivals, Baseline, Mailbox, Shared, lock};
+use takeover::{Halt, Purpose};
 use tls::Certificates;
 use worker::Worker;
 
@@ -92,6 +97,8 @@ pub struct Sockets {
     /// for each thread, one socket per address
     udp_sockets: Vec<Vec<mio::net::UdpSocket>>,
     http: Option<http::Sockets>,
+    /// what came with the role of another server
+    special: Vec<(Purpose, OwnedFd)>,
 }
 
 /// A server that is ready to run: its sockets are bound, and clients may connect already.
@@ -201,6 +208,19 @@ impl Sockets {
             udp_addresses,
             udp_sockets,
             http,
+            special: Vec::new(),
+        })
+    }
+
+    /// The same, beside the sockets of a server that is about to be taken over ([`Server::take_over`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`]; the running server goes on.
+    pub fn bind_to_take_over(config: &Config, running: &mut TakeOver) -> Result<Self, StartError> {
+        Ok(Self {
+            special: running.special(),
+            ..Self::bind_beside(config, running.given())?
         })
     }
 }
@@ -229,6 +249,7 @@ impl Server {
             udp_addresses,
             udp_sockets,
             http,
+            mut special,
         } = sockets;
         let sessions = (0..config.threads)
             .map(|_| cache.session())
@@ -239,9 +260,30 @@ impl Server {
             .then(|| cache.session())
             .transpose()
             .map_err(StartError::Session)?;
-        match cache.identity().and_then(listener::bind_lines) {
-            Ok(lines) => listeners.push(lines),
-            Err(error) => log::info!("this server does not serve programs that find no slot in the region: {error}"),
+        let mut came_with_role = |wanted| {
+            let place = special.iter().position(|(purpose, _)| *purpose == wanted)?;
+            Some(UnixListener::from_std(special.swap_remove(place).1.into()))
+        };
+        match came_with_role(Purpose::Lines) {
+            Some(lines) => listeners.push(Listener::Lines(lines)),
+            None => match cache.identity().and_then(listener::bind_lines) {
+                Ok(lines) => listeners.push(lines),
+                Err(error) => log::info!("this server does not serve programs that find no slot in the region: {error}"),
+            },
+        }
+        match came_with_role(Purpose::TakeOver) {
+            Some(take_over) => listeners.push(Listener::TakeOver(take_over)),
+            None => match cache.identity().and_then(listener::bind_take_over) {
+                Ok(take_over) => listeners.push(take_over),
+                Err(error) => log::info!("another server cannot take over this one (--take-over): {error}"),
+            },
+        }
+        let mut offered = listeners.iter().map(Listener::offer).collect::<io::Result<Vec<_>>>()?;
+        for socket in udp_sockets.iter().flatten() {
+            offered.push(listener::offer_udp(socket)?);
+        }
+        if let Some(http) = &http {
+            offered.extend(http.offer()?);
         }
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
         let (keeper, post) = match &config.kernel {
@@ -301,6 +343,8 @@ impl Server {
             certificates,
             verbosity: AtomicU8::new(config.verbosity),
             stopping: AtomicBool::new(false),
+            halt: Halt::default(),
+            is_taken_over: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             workers_running: AtomicUsize::new(config.threads),
             acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
@@ -344,7 +388,14 @@ impl Server {
                 )
             })
             .collect();
-        let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, signals)?;
+        let acceptor = Acceptor::new(
+            acceptor_poll,
+            cache.clone(),
+            Arc::clone(&shared),
+            listeners,
+            offered,
+            signals,
+        )?;
         Ok(Self {
             cache,
             shared,
@@ -420,7 +471,32 @@ impl Server {
         )
     }
 
-    /// Serves until a requested shutdown is complete. The region is closed as cleanly as other processes' use of it allows.
+    /// Gets the connections of the running server, whose sockets this one was started on, and its role. [`Self::run`] has to follow at
+    /// once: clients wait.
+    ///
+    /// # Errors
+    ///
+    /// The running server goes on; this one must not run.
+    pub fn take_over(&mut self, running: TakeOver) -> Result<(), TakeOverError> {
+        let taken = running.finish()?;
+        self.acceptor.own();
+        if let Some(file) = self.http.as_mut().and_then(|port| port.sockets.file.as_mut()) {
+            file.set_shared(false);
+        }
+        log::info!("took over {} connections of process {}", taken.connections.len(), taken.process);
+        taken
+            .connections
+            .into_iter()
+            .for_each(|inherited| self.acceptor.inherit(inherited));
+        Ok(())
+    }
+
+    /// Serves until a requested shutdown is complete, or another server has taken over. The region is closed as cleanly as other processes'
+    /// use of it allows.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`].
     pub fn run(self) -> Result<(), RunError> {
         let Self {
             cache,
@@ -475,6 +551,11 @@ impl Handle {
     /// Asks for a graceful shutdown: no new connections, answers to what has arrived, then [`Server::run`] returns.
     pub fn shutdown(&self) {
         self.0.stop();
+    }
+
+    /// Whether another server has taken over: it has this one's sockets and role.
+    pub fn is_taken_over(&self) -> bool {
+        self.0.is_taken_over.load(SeqCst)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,7 @@ use crate::connection::Stream;
 use crate::given::{Given, GivenUnix, Role};
 use crate::http;
 use crate::shared::PeerAddress;
+use crate::takeover::{self, Offered, Purpose};
 
 /// Room for datagrams that wait in a socket, bytes; the system may allow less.
 const UDP_BUFFER_SIZE: usize = 4 << 20;
@@ -55,6 +56,8 @@ pub(crate) enum Listener {
     Region(UnixListener, SocketFile),
     /// for processes that have the region but found no free slot in it: its name is derived from the region's
     Lines(UnixListener),
+    /// for servers that take over: its name is derived from the region's, too
+    TakeOver(UnixListener),
 }
 
 /// A new connection, and what it wants.
@@ -64,6 +67,8 @@ pub(crate) enum Arrival {
     Attaching(UnixStream),
     /// wants to be served without logging in, because it has the region, but no slot
     Slotless(UnixStream),
+    /// wants this server's role
+    TakingOver(UnixStream),
 }
 
 /// The file of a Unix socket. Dropping this removes the file, unless another server has put its own there meanwhile, or the process that
@@ -72,6 +77,8 @@ pub(crate) struct SocketFile {
     path: PathBuf,
     /// device and inode of a file that is removed
     identity: Option<(u64, u64)>,
+    /// another server has the socket, too, and the role
+    is_shared: bool,
 }
 
 /// All sockets that `config` asks for: the given ones, and others that are bound.
@@ -189,6 +196,11 @@ pub(crate) fn bind_lines(region: (u64, u64)) -> io::Result<Listener> {
     Ok(Listener::Lines(UnixListener::bind_addr(&name)?))
 }
 
+/// The socket at which another server can take over this one, which serves this region. `Err`: as for [`bind_lines`].
+pub(crate) fn bind_take_over(region: (u64, u64)) -> io::Result<Listener> {
+    Ok(Listener::TakeOver(UnixListener::bind_addr(&takeover::name(region)?)?))
+}
+
 /// "All interfaces" and "localhost" are bound in both address families; a machine without IPv6 has only one, which is enough.
 fn is_missing_ipv6(address: SocketAddr, error: &io::Error) -> bool {
     let missing = [nix::libc::EAFNOSUPPORT, nix::libc::EADDRNOTAVAIL];
@@ -216,10 +228,17 @@ fn given_or_bound_unix(
     wanted: &UnixSocket,
     backlog: i32,
 ) -> io::Result<(UnixListener, SocketFile)> {
-    let Some(GivenUnix { fd, path, removes_file }) = given.take_unix(role, &wanted.path) else {
+    let Some(GivenUnix {
+        fd,
+        path,
+        removes_file,
+        is_shared,
+    }) = given.take_unix(role, &wanted.path)
+    else {
         return bind_unix(wanted, backlog);
     };
     let file = SocketFile {
+        is_shared,
         identity: removes_file.then(|| identity(&path)).transpose()?,
         path,
     };
@@ -292,6 +311,18 @@ pub(crate) fn bind_udp(config: &Config, given: &mut Given) -> Result<(Vec<Socket
     }
 }
 
+/// What a server that takes over gets of a UDP socket: a descriptor of its own.
+pub(crate) fn offer_udp(socket: &UdpSocket) -> io::Result<Offered> {
+    Ok(Offered {
+        socket: takeover::Socket {
+            purpose: Purpose::Clients,
+            label: format!("udp {}", socket.local_addr()?),
+            removes_file: false,
+        },
+        fd: socket.as_fd().try_clone_to_owned()?,
+    })
+}
+
 /// `count` sockets on one address; port 0 becomes the same free port for all.
 fn bind_udp_group(mut address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
     // Sockets that share an address share its datagrams, even with another server of the same user. The first socket here
@@ -338,6 +369,7 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     let file = SocketFile {
         identity: Some(identity(&path)?),
         path,
+        is_shared: false,
     };
     std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(wanted.mode & 0o777))?;
     socket.listen(backlog)?;
@@ -367,6 +399,20 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl SocketFile {
+    /// Whether another server has the socket and the role: then that one removes the file.
+    pub(crate) fn set_shared(&mut self, is_shared: bool) {
+        self.is_shared = is_shared;
+    }
+
+    /// How it is offered to a server that takes over.
+    pub(crate) fn offer(&self, purpose: Purpose) -> takeover::Socket {
+        takeover::Socket {
+            purpose,
+            label: format!("unix {}", self.path.display()),
+            removes_file: self.identity.is_some(),
+        }
+    }
+
     /// Its path, if the file is removed.
     pub(crate) fn removed_at_end(&self) -> Option<&Path> {
         self.identity.map(|_| self.path.as_path())
@@ -375,7 +421,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_ours = self.identity.is_some() && identity(&self.path).ok() == self.identity;
+        let is_ours = !self.is_shared && self.identity.is_some() && identity(&self.path).ok() == self.identity;
         if is_ours && let Err(error) = std::fs::remove_file(&self.path) {
             log::warn!("cannot remove {}: {error}", self.path.display());
         }
@@ -411,25 +457,28 @@ impl Listener {
                 })
             }
             Self::Lines(listener) => Ok(Arrival::Slotless(listener.accept()?.0)),
+            Self::TakeOver(listener) => Ok(Arrival::TakingOver(listener.accept()?.0)),
         }
     }
 
     /// Whether connections of this listener count as client connections.
     pub(crate) fn is_for_clients(&self) -> bool {
-        !matches!(self, Self::Region(..) | Self::Lines(_))
+        !matches!(self, Self::Region(..) | Self::Lines(_) | Self::TakeOver(_))
     }
 
     pub(crate) fn fd(&self) -> RawFd {
         match self {
             Self::Tcp(listener) | Self::Tls(listener) => listener.as_raw_fd(),
-            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) => listener.as_raw_fd(),
+            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) | Self::TakeOver(listener) => {
+                listener.as_raw_fd()
+            }
         }
     }
 
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) | Self::Tls(listener) => listener.local_addr().ok(),
-            Self::Unix(..) | Self::Region(..) | Self::Lines(_) => None,
+            Self::Unix(..) | Self::Region(..) | Self::Lines(_) | Self::TakeOver(_) => None,
         }
     }
 
@@ -437,14 +486,48 @@ impl Listener {
     pub(crate) fn file(&self) -> Option<&SocketFile> {
         match self {
             Self::Unix(_, file) | Self::Region(_, file) => Some(file),
-            Self::Tcp(_) | Self::Tls(_) | Self::Lines(_) => None,
+            Self::Tcp(_) | Self::Tls(_) | Self::Lines(_) | Self::TakeOver(_) => None,
         }
+    }
+
+    /// Whether another server has the socket and the role.
+    pub(crate) fn set_shared(&mut self, is_shared: bool) {
+        match self {
+            Self::Unix(_, file) | Self::Region(_, file) => file.set_shared(is_shared),
+            Self::Tcp(_) | Self::Tls(_) | Self::Lines(_) | Self::TakeOver(_) => {}
+        }
+    }
+
+    /// What a server that takes over gets: a descriptor of its own.
+    pub(crate) fn offer(&self) -> io::Result<Offered> {
+        let abstract_socket = |purpose| takeover::Socket {
+            purpose,
+            label: String::new(),
+            removes_file: false,
+        };
+        let tcp = |purpose, listener: &TcpListener| {
+            let label = listener.local_addr().map(|address| format!("tcp {address}"))?;
+            Ok::<_, io::Error>(takeover::Socket {
+                label,
+                ..abstract_socket(purpose)
+            })
+        };
+        let (socket, fd) = match self {
+            Self::Tcp(listener) => (tcp(Purpose::Clients, listener)?, listener.as_fd()),
+            Self::Tls(listener) => (tcp(Purpose::Tls, listener)?, listener.as_fd()),
+            Self::Unix(listener, file) => (file.offer(Purpose::Clients), listener.as_fd()),
+            Self::Region(listener, file) => (file.offer(Purpose::RegionSocket), listener.as_fd()),
+            Self::Lines(listener) => (abstract_socket(Purpose::Lines), listener.as_fd()),
+            Self::TakeOver(listener) => (abstract_socket(Purpose::TakeOver), listener.as_fd()),
+        };
+        let fd = fd.try_clone_to_owned()?;
+        Ok(Offered { socket, fd })
     }
 
     /// The name in `stats conns` and in the ready line, if it is shown there.
     pub(crate) fn name(&self) -> Option<String> {
         Some(match self {
-            Self::Lines(_) => return None,
+            Self::Lines(_) | Self::TakeOver(_) => return None,
             Self::Tcp(_) | Self::Tls(_) => {
                 let protocol = if matches!(self, Self::Tls(_)) { "tls" } else { "tcp" };
                 self.tcp_address()
@@ -458,7 +541,7 @@ impl Listener {
     pub(crate) fn as_source(&mut self) -> &mut dyn mio::event::Source {
         match self {
             Self::Tcp(listener) | Self::Tls(listener) => listener,
-            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) => listener,
+            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) | Self::TakeOver(listener) => listener,
         }
     }
 }

@@ -87,6 +87,9 @@ impl Connection {
         };
         let origin = Origin::of(&self.peer.address)?;
         let carried = Carried {
+            origin,
+            phase,
+            progress: self.decoder.progress()?.into(),
             has_logged_in: desk.executor.shared.users.is_some()
                 && matches!(phase, CarriedPhase::Serving | CarriedPhase::Watching { .. }),
             role: self.role.as_ref().map(|role| (role.may_write(), role.prefix().to_vec())),
@@ -98,7 +101,6 @@ impl Connection {
             read_closed: self.read_closed,
             at_end: self.at_end,
             input_len: input.len(),
-            ..Carried::new(origin, phase, self.decoder.progress()?)
         };
         Some(Handed {
             fd: self.stream.as_raw_fd(),
@@ -143,7 +145,7 @@ impl Connection {
             self.since = desk.now;
             return desk.now;
         }
-        self.decoder = Decoder::continuing(self.decoder.limits().clone(), carried.progress());
+        self.decoder = Decoder::continuing(self.decoder.limits().clone(), carried.progress.into());
         self.keys_done = carried.keys_done;
         (self.is_identified, self.has_begun_sasl) = (carried.is_identified, carried.has_begun_sasl);
         self.failures = carried.failures;
@@ -156,7 +158,7 @@ impl Connection {
                 self.phase = Phase::Refused { until };
                 return until;
             }
-            CarriedPhase::Watching { events } => match desk.executor.watch(events, self.token) {
+            CarriedPhase::Watching { events } => match desk.executor.shared.watch.add(events, desk.executor.worker, self.token) {
                 Some(watcher) => (self.phase, self.watcher) = (Phase::Watching, Some(watcher)),
                 None => self.phase = Phase::Closing(CloseReason::Error),
             },

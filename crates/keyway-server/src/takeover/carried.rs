@@ -27,8 +27,7 @@ pub(crate) struct Carried {
     pub(crate) failures: u8,
     /// milliseconds since it has to log in
     pub(crate) since_ms: u64,
-    protocol: CarriedProtocol,
-    within: CarriedWithin,
+    pub(crate) progress: CarriedProgress,
     pub(crate) keys_done: usize,
     pub(crate) read_closed: bool,
     pub(crate) at_end: bool,
@@ -61,6 +60,13 @@ pub(crate) enum CarriedPhase {
     Watching {
         events: u32,
     },
+}
+
+/// Where its decoder is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct CarriedProgress {
+    protocol: CarriedProtocol,
+    within: CarriedWithin,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -109,18 +115,9 @@ impl Inherited {
     }
 }
 
-impl Carried {
-    /// The state of a connection in this phase whose decoder is here; everything else is as in a new connection.
-    pub(crate) fn new(origin: Origin, phase: CarriedPhase, progress: Progress) -> Self {
+impl From<Progress> for CarriedProgress {
+    fn from(progress: Progress) -> Self {
         Self {
-            origin,
-            phase,
-            has_logged_in: false,
-            role: None,
-            is_identified: false,
-            has_begun_sasl: false,
-            failures: 0,
-            since_ms: 0,
             protocol: match progress.protocol {
                 Protocol::Auto => CarriedProtocol::Auto,
                 Protocol::Text => CarriedProtocol::Text,
@@ -136,23 +133,20 @@ impl Carried {
                     ManyKeys::Gats => CarriedWithin::Gats { exptime },
                 },
             },
-            keys_done: 0,
-            read_closed: false,
-            at_end: false,
-            input_len: 0,
         }
     }
+}
 
-    /// Where the decoder is.
-    pub(crate) fn progress(&self) -> Progress {
+impl From<CarriedProgress> for Progress {
+    fn from(carried: CarriedProgress) -> Self {
         let keys = |command, exptime| Within::Keys { command, exptime };
-        Progress {
-            protocol: match self.protocol {
+        Self {
+            protocol: match carried.protocol {
                 CarriedProtocol::Auto => Protocol::Auto,
                 CarriedProtocol::Text => Protocol::Text,
                 CarriedProtocol::Binary => Protocol::Binary,
             },
-            within: match self.within {
+            within: match carried.within {
                 CarriedWithin::Nothing => Within::Nothing,
                 CarriedWithin::Refused => Within::Refused,
                 CarriedWithin::Get => keys(ManyKeys::Get, 0),
@@ -210,9 +204,9 @@ mod tests {
         for within in lines {
             for protocol in [Protocol::Auto, Protocol::Text, Protocol::Binary] {
                 let progress = Progress { protocol, within };
-                let text = serde_json::to_string(&Carried::new(Origin::Unix, CarriedPhase::Serving, progress)).unwrap();
-                let there: Carried = serde_json::from_str(&text).unwrap();
-                assert_eq!(there.progress(), progress);
+                let text = serde_json::to_string(&CarriedProgress::from(progress)).unwrap();
+                let there: CarriedProgress = serde_json::from_str(&text).unwrap();
+                assert_eq!(Progress::from(there), progress);
             }
         }
     }

@@ -63,6 +63,13 @@ pub(crate) fn give(stream: UnixStream, shared: &Arc<Shared>, offered: &[Offered]
     }
 }
 
+/// Tells a server that wants to take over why it cannot.
+pub(crate) fn refuse(stream: UnixStream, why: &str) {
+    let why = why.to_owned();
+    // The peer may be gone; then it needs no answer.
+    let _ = Channel::new(stream).and_then(|channel| channel.say(&Message::Refused { why }));
+}
+
 fn converse(channel: &Channel, shared: &Arc<Shared>, offered: &[Offered]) -> End {
     let refuse = |why: String| {
         // The peer may be gone; then it needs no answer.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use keyway_cache::server::Presence;
@@ -30,9 +30,7 @@ pub struct TakeOver {
     running: Running,
     given: Given,
     /// sockets that have a place of their own in a server
-    pub(crate) special: Vec<(Purpose, OwnedFd)>,
-    /// Unix sockets' files that the server with the role removes at its end
-    files: Vec<PathBuf>,
+    special: Vec<(Purpose, OwnedFd)>,
 }
 
 struct Running {
@@ -129,9 +127,8 @@ impl TakeOver {
                 presence: None,
                 process: 0,
             },
-            given: Given::default(),
+            given: Given::shared(),
             special: Vec::new(),
-            files: Vec::new(),
         };
         let mut sockets = 0;
         loop {
@@ -176,18 +173,18 @@ impl TakeOver {
                 return Ok(());
             }
         };
-        if removes_file {
-            let path = label.split_once(' ').map_or(label, |(_, path)| path);
-            self.files.push(path.into());
-        }
-        // The running server removes its files as long as it has the role.
-        let added = self.given.add(fd, label, role, false);
+        let added = self.given.add(fd, label, role, removes_file);
         added.map_err(|error| TakeOverError(format!("of process {}: {error}", self.running.process)))
     }
 
     /// The running server's sockets; none the second time.
-    pub fn given(&mut self) -> Given {
+    pub(crate) fn given(&mut self) -> Given {
         std::mem::take(&mut self.given)
+    }
+
+    /// Those that have a place of their own; none the second time.
+    pub(crate) fn special(&mut self) -> Vec<(Purpose, OwnedFd)> {
+        std::mem::take(&mut self.special)
     }
 
     /// The running server's number.
@@ -201,9 +198,7 @@ impl TakeOver {
     ///
     /// The running server goes on.
     pub(crate) fn finish(self) -> Result<Taken, TakeOverError> {
-        let Self {
-            channel, running, files, ..
-        } = self;
+        let Self { channel, running, .. } = self;
         let mut connections = Vec::new();
         let _ = channel.say(&Message::Prepared);
         let is_complete = loop {
@@ -236,7 +231,6 @@ impl TakeOver {
         let _ = channel.say(&Message::Taken);
         Ok(Taken {
             connections,
-            files,
             process: running.process,
         })
     }
@@ -245,7 +239,6 @@ impl TakeOver {
 /// What a server has got with the role.
 pub(crate) struct Taken {
     pub(crate) connections: Vec<Inherited>,
-    pub(crate) files: Vec<PathBuf>,
     pub(crate) process: u32,
 }
 
