@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use keyway_cache::server::remove_unused;
 use keyway_cache::{Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
-use keyway_server::{Config, HttpAddress, RunError, Server, Sockets, size_text};
+use keyway_server::{Config, HttpAddress, RunError, Server, Sockets, TakeOver, size_text};
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
@@ -42,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) sandbox: bool,
     /// the region is removed at a clean end, unless another process uses it
     pub(crate) remove_region: bool,
+    /// the region's running server, if there is one, gives its sockets and clients to this one
+    pub(crate) take_over: bool,
     /// warnings for standard error, once the log is open
     pub(crate) warnings: Vec<String>,
 }
@@ -98,10 +100,19 @@ impl Plan {
         self.take_cpus();
         // Before the region is opened, made or enlarged: a server that cannot start leaves it unchanged.
         let refused = |error| Failure::new(exit::SYSTEM, error);
-        let sockets = Sockets::bind_beside(&self.config, inherited.sockets).map_err(refused)?;
+        let mut running = self.running_server()?;
+        let sockets = match &mut running {
+            Some(running) => Sockets::bind_to_take_over(&self.config, running),
+            None => Sockets::bind_beside(&self.config, inherited.sockets),
+        };
+        let sockets = sockets.map_err(refused)?;
         let cache = self.open_region()?;
         self.config.signals = true;
-        let server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
+        let mut server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
+        if let Some(running) = running {
+            let why = |error| Failure::new(exit::NO, error);
+            server.take_over(running).map_err(why)?;
+        }
         write_port_file(server.tcp_addresses(), server.udp_addresses());
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
         let line = server.ready_line();
@@ -117,7 +128,14 @@ impl Plan {
         } else {
             log::info!("not confined: --no-sandbox");
         }
+        let handle = server.handle();
         let ended = server.run();
+        if handle.is_taken_over() {
+            // The file names the new server.
+            std::mem::forget(pid_file);
+            log::info!("taken over");
+            return ended.map_err(|error| Failure::new(exit::NO, error));
+        }
         drop(pid_file);
         match ended {
             Ok(()) => {
@@ -130,6 +148,27 @@ impl Plan {
             Err(error @ RunError::WorkerPanicked) => Err(Failure::new(exit::NO, error)),
             Err(error) => Err(Failure::new(exit::SYSTEM, error)),
         }
+    }
+
+    /// The server that is to be taken over.
+    fn running_server(&self) -> Result<Option<TakeOver>, Failure> {
+        if !self.take_over {
+            return Ok(None);
+        }
+        let default;
+        let path = match &self.place {
+            Some(Place::Path(path)) => path,
+            Some(_) => return Ok(None),
+            None => {
+                default = self.default_path();
+                &default
+            }
+        };
+        let running = TakeOver::begin(path).map_err(|error| Failure::new(exit::NO, error))?;
+        if running.is_none() {
+            log::info!("--take-over: no server of {} runs; starting as usual", path.display());
+        }
+        Ok(running)
     }
 
     /// Removes the region that this server has used, if it is still at its place and no other process uses it.

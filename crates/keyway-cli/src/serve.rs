@@ -153,6 +153,10 @@ pub(crate) struct Serve {
     /// Let `stats sizes` count the items by size, each time by a walk over all items
     #[arg(long)]
     track_sizes: bool,
+    /// Take over the server of the same region, which runs with this user: get its sockets and its clients' connections, so that no client
+    /// notices, and let it end. If this fails, that server goes on. Without such a server, start as usual
+    #[arg(long)]
+    take_over: bool,
     /// Forbid flush_all
     #[arg(long)]
     no_flush: bool,
@@ -280,9 +284,15 @@ impl Serve {
             .sessions(self.sessions)
             .gap_max_s(self.max_gap)
             .gap(self.gap);
+        if self.take_over && self.region == Some(Place::Memfd) {
+            return Err(Failure::usage(
+                "--take-over with --region memfd: this memory has no name by which the running server is found; give the region a path",
+            ));
+        }
         let plan = Plan {
             config,
             place: self.region,
+            take_over: self.take_over,
             options,
             sandbox: !self.no_sandbox,
             ..Plan::default()
@@ -476,6 +486,7 @@ mod tests {
             "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",
+            "--take-over --region memfd",
             "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",
         ] {
             assert!(plan(line).is_err(), "{line}");
