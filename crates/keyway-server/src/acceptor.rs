@@ -200,7 +200,10 @@ impl Acceptor {
     fn give(&mut self, stream: UnixStream) {
         let stream = std::os::unix::net::UnixStream::from(OwnedFd::from(stream));
         if self.giving.as_ref().is_some_and(|giving| !giving.is_finished()) {
-            return takeover::refuse(stream, "another server is taking over at this moment; try again when it has done so, or has failed");
+            return takeover::refuse(
+                stream,
+                "another server is taking over at this moment; try again when it has done so, or has failed",
+            );
         }
         let (shared, offered) = (Arc::clone(&self.shared), Arc::clone(&self.offered));
         let thread = std::thread::Builder::new().name("keyway-take-over".to_owned());

@@ -388,14 +388,7 @@ impl Server {
                 )
             })
             .collect();
-        let acceptor = Acceptor::new(
-            acceptor_poll,
-            cache.clone(),
-            Arc::clone(&shared),
-            listeners,
-            offered,
-            signals,
-        )?;
+        let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, offered, signals)?;
         Ok(Self {
             cache,
             shared,
@@ -483,7 +476,11 @@ impl Server {
         if let Some(file) = self.http.as_mut().and_then(|port| port.sockets.file.as_mut()) {
             file.set_shared(false);
         }
-        log::info!("took over {} connections of process {}", taken.connections.len(), taken.process);
+        log::info!(
+            "took over {} connections of process {}",
+            taken.connections.len(),
+            taken.process
+        );
         taken
             .connections
             .into_iter()

@@ -410,7 +410,13 @@ mod tests {
             ring.wait(Some(Duration::ZERO)).unwrap();
             ring.cancel_send(3).unwrap();
             let sent = match events(&mut ring).as_slice() {
-                [Event::Sent { token: 3, bytes: back, result }] => {
+                [
+                    Event::Sent {
+                        token: 3,
+                        bytes: back,
+                        result,
+                    },
+                ] => {
                     assert!(*back == bytes);
                     assert!(*result >= 0 || *result == -libc::ECANCELED, "{result}");
                     usize::try_from(*result).unwrap_or(0)
@@ -422,7 +428,11 @@ mod tests {
             theirs.read_exact(&mut got).unwrap();
             assert!(got == bytes[..sent]);
             theirs.set_nonblocking(true).unwrap();
-            assert_eq!(theirs.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "not a byte more");
+            assert_eq!(
+                theirs.read(&mut [0]).unwrap_err().kind(),
+                io::ErrorKind::WouldBlock,
+                "not a byte more"
+            );
             theirs.set_nonblocking(false).unwrap();
         }
         ring.cancel_send(3).unwrap();

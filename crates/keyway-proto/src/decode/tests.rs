@@ -1035,7 +1035,10 @@ fn another_decoder_continues_between_any_two_requests() {
     let long = [b"gat 7".as_slice(), &b" abcd".repeat(3000), b"\r\nmn\r\n"].concat();
     let refused = [b"get ".as_slice(), &b"k".repeat(251), &b" abcd".repeat(3000), b"\r\nmn\r\n"].concat();
     let mut packets = Vec::new();
-    let head = binary::Head { opcode: 0x0a, opaque: [0; 4] };
+    let head = binary::Head {
+        opcode: 0x0a,
+        opaque: [0; 4],
+    };
     (0..3).for_each(|_| binary::request(&mut packets, head, 0, [b"", b"", b""]));
     for stream in [&long[..], &refused, &packets, b"mn\r\nset k 0 0 1\r\nv\r\nmn\r\n"] {
         let mut counts = [0, 0];
@@ -1048,7 +1051,9 @@ fn another_decoder_continues_between_any_two_requests() {
                         *count += 1;
                         consumed
                     }
-                    Decoded::Refused { consumed, close: false, .. } => consumed,
+                    Decoded::Refused {
+                        consumed, close: false, ..
+                    } => consumed,
                     other => panic!("{other:?}"),
                 };
                 if is_replaced {

@@ -138,7 +138,10 @@ impl Connection {
         self.input = Buffer::copy_of(input);
         self.output = output.to_vec();
         (self.at_end, self.read_closed) = (carried.at_end, carried.read_closed);
-        self.since = desk.now.checked_sub(Duration::from_millis(carried.since_ms)).unwrap_or(desk.now);
+        self.since = desk
+            .now
+            .checked_sub(Duration::from_millis(carried.since_ms))
+            .unwrap_or(desk.now);
         let has_to_log_in = matches!(self.phase, Phase::Login);
         if has_to_log_in && !matches!(carried.phase, CarriedPhase::Login | CarriedPhase::Refused { .. }) {
             // The other server had no logins.
@@ -149,9 +152,11 @@ impl Connection {
         self.keys_done = carried.keys_done;
         (self.is_identified, self.has_begun_sasl) = (carried.is_identified, carried.has_begun_sasl);
         self.failures = carried.failures;
-        self.role = carried.role.as_ref().filter(|_| desk.executor.shared.users.is_some()).map(|(may_write, prefix)| {
-            Arc::new(Role::new(*may_write, prefix))
-        });
+        self.role = carried
+            .role
+            .as_ref()
+            .filter(|_| desk.executor.shared.users.is_some())
+            .map(|(may_write, prefix)| Arc::new(Role::new(*may_write, prefix)));
         match carried.phase {
             CarriedPhase::Refused { for_ms } if has_to_log_in => {
                 let until = desk.now + Duration::from_millis(for_ms).min(LOGIN_TIME);

@@ -93,9 +93,7 @@ impl Sockets {
 impl Port {
     /// Serves until the stopper is used. The port's end, whatever its reason, does not end the server.
     pub(crate) fn run(self, shared: Arc<Shared>, cache: Cache) {
-        let Sockets {
-            listeners, mut file, ..
-        } = self.sockets;
+        let Sockets { listeners, mut file, .. } = self.sockets;
         let ended = Arc::clone(&shared);
         let desk = Desk {
             shared,

@@ -90,7 +90,8 @@ fn converse(channel: &Channel, shared: &Arc<Shared>, offered: &[Offered]) -> End
     }
     match channel.receive_within(PREPARATION_MAX, || !shared.is_stopping()) {
         Ok(Received {
-            message: Message::Prepared, ..
+            message: Message::Prepared,
+            ..
         }) => {}
         Ok(_) => return refuse("the new server answers out of turn".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -131,9 +132,15 @@ fn greet(channel: &Channel) -> Result<u32, String> {
             peer.uid()
         ));
     }
-    let said = channel.receive().map_err(|error| format!("the new server says nothing: {error}"))?;
+    let said = channel
+        .receive()
+        .map_err(|error| format!("the new server says nothing: {error}"))?;
     match said.message {
-        Message::Hello { version: VERSION, process, .. } => Ok(process),
+        Message::Hello {
+            version: VERSION,
+            process,
+            ..
+        } => Ok(process),
         Message::Hello { version, program, .. } => Err(format!(
             "the running server (keyway {KEYWAY_VERSION}) speaks version {VERSION} of the hand-over, and the new one (keyway {program}) \
              version {version}: stop the running server, then start the new one without --take-over; the items stay in the region"

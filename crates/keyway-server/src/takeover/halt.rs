@@ -97,7 +97,10 @@ impl Halt {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(format!("{} of its {count} threads were busy for too long", count - inner.halted));
+                return Err(format!(
+                    "{} of its {count} threads were busy for too long",
+                    count - inner.halted
+                ));
             }
             inner = self
                 .changed

@@ -128,7 +128,13 @@ impl Channel {
         let control = rights.as_ref().map(|rights| [ControlMessage::ScmRights(rights)]);
         let control = control.as_ref().map_or(&[][..], |control| &control[..]);
         let sent = loop {
-            match sendmsg::<()>(self.0.as_raw_fd(), &[IoSlice::new(&whole)], control, MsgFlags::MSG_NOSIGNAL, None) {
+            match sendmsg::<()>(
+                self.0.as_raw_fd(),
+                &[IoSlice::new(&whole)],
+                control,
+                MsgFlags::MSG_NOSIGNAL,
+                None,
+            ) {
                 Err(Errno::EINTR) => {}
                 sent => break sent?,
             }
@@ -163,7 +169,10 @@ impl Channel {
         }
         let [a, b, c, d, e, f, g, h] = lengths;
         let (text_len, len) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-        let (text_len, len) = (usize::try_from(text_len).unwrap_or(usize::MAX), usize::try_from(len).unwrap_or(usize::MAX));
+        let (text_len, len) = (
+            usize::try_from(text_len).unwrap_or(usize::MAX),
+            usize::try_from(len).unwrap_or(usize::MAX),
+        );
         if text_len > TEXT_MAX || len > CARRIED_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,

@@ -55,7 +55,7 @@ use std::time::Duration;
 
 /// A connection that holds more unexecuted input and unsent output than this, bytes, is not handed over: in the middle of a large value, the
 /// time to send that would delay all others.
-pub(crate) const CARRIED_MAX: usize = 256 << 10;
+pub(crate) const CARRIED_MAX: usize = 1 << 20;
 /// While one of the two servers waits for the other one and clients wait too, each message comes within this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The new server gets this time to prepare. The running server serves meanwhile.

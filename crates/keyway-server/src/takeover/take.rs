@@ -102,7 +102,9 @@ impl TakeOver {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
             Err(error) => return Err(TakeOverError(format!("cannot reach the running server: {error}"))),
         };
-        let user = getsockopt(&stream, PeerCredentials).map_err(|error| failed(error.into()))?.uid();
+        let user = getsockopt(&stream, PeerCredentials)
+            .map_err(|error| failed(error.into()))?
+            .uid();
         if user != geteuid().as_raw() {
             return Err(TakeOverError(format!(
                 "the process that has the name of the region's server is of user {user}, and this one of user {}; start the new server as the \
@@ -222,7 +224,8 @@ impl TakeOver {
             match running.hear(&channel)? {
                 Said::Died
                 | Said::This(Received {
-                    message: Message::Commit, ..
+                    message: Message::Commit,
+                    ..
                 }) => {}
                 Said::This(_) | Said::Nothing => return Err(running.out_of_turn()),
             }

@@ -68,10 +68,8 @@ impl Worker {
             if Instant::now() > until {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            if let Some(ring) = &mut self.desk.ring {
-                ring.wait(Some(LETTING_GO_STEP))?;
-                ring.take(&mut self.told);
-            }
+            // Events of the poll stay there.
+            self.wait_for_ring(Some(LETTING_GO_STEP))?;
             self.hear_the_last();
         }
         Ok(())
@@ -88,7 +86,10 @@ impl Worker {
                 | Event::Sent { token, .. }
                 | Event::Ready { token } => token,
             };
-            let is_held = self.connections.get(token).is_some_and(|connection| connection.is_held_by_ring());
+            let is_held = self
+                .connections
+                .get(token)
+                .is_some_and(|connection| connection.is_held_by_ring());
             match event {
                 Event::Received { piece, last, .. } if is_held => {
                     self.connections[token].keep(&mut self.desk, &piece, last);

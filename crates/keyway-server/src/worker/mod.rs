@@ -16,9 +16,9 @@
 //!
 //! Never: executes a request (`connection` and `execute` do).
 
+mod halting;
 #[cfg(test)]
 mod tests;
-mod halting;
 mod turns;
 mod upkeep;
 mod wait;

@@ -52,13 +52,20 @@ impl Worker {
             ring.watch(self.poll.as_raw_fd(), POLL)?;
             self.is_poll_watched = true;
         }
-        ring.wait(timeout)?;
-        ring.take(&mut self.told);
-        if self.told.iter().any(|event| matches!(event, Event::Ready { token: POLL })) {
-            self.is_poll_watched = false;
+        if self.wait_for_ring(timeout)? {
             self.poll.poll(events, Some(Duration::ZERO))?;
         }
         Ok(())
+    }
+
+    /// Takes the events of the ring. Returns whether the poll has some; its watch has ended then.
+    pub(super) fn wait_for_ring(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let Some(ring) = &mut self.desk.ring else { return Ok(false) };
+        ring.wait(timeout)?;
+        ring.take(&mut self.told);
+        let has_polled = self.told.iter().any(|event| matches!(event, Event::Ready { token: POLL }));
+        self.is_poll_watched &= !has_polled;
+        Ok(has_polled)
     }
 
     /// Handles the events of the ring.
