@@ -285,6 +285,7 @@ impl Serve {
             place: self.region,
             options,
             sandbox: !self.no_sandbox,
+            keeps_memory: true,
             ..Plan::default()
         };
         plan.check_item_size("--max-item", "--memory")?;

@@ -42,6 +42,7 @@ mod source;
 mod stats;
 mod tls;
 mod udp;
+mod vitals;
 mod watch;
 mod worker;
 
@@ -68,6 +69,7 @@ pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
+pub use vitals::{Manager, News};
 
 use acceptor::Acceptor;
 use account::Account;
@@ -421,7 +423,20 @@ impl Server {
     }
 
     /// Serves until a requested shutdown is complete. The region is closed as cleanly as other processes' use of it allows.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]
     pub fn run(self) -> Result<(), RunError> {
+        self.run_for(None)
+    }
+
+    /// The same, and reports to a service manager.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]
+    pub fn run_for(self, manager: Option<Box<dyn Manager>>) -> Result<(), RunError> {
         let Self {
             cache,
             shared,
@@ -454,7 +469,7 @@ impl Server {
             threads.push(thread.map_err(RunError::System)?);
         }
         memory::keep_within(&shared, &cache);
-        let accepted = acceptor.run();
+        let accepted = acceptor.run(manager);
         shared.stop();
         memory::join(&shared);
         for thread in threads {

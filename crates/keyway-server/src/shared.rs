@@ -34,6 +34,8 @@ pub(crate) enum Message {
     Turn(usize),
     /// end this connection, given by its peer's number
     End(u64, CloseReason),
+    /// answer this round of `vitals`
+    Answer(u64),
 }
 
 /// A worker as the other threads see it: they leave messages here, and read its counters.
@@ -41,6 +43,8 @@ pub(crate) struct Mailbox {
     inbox: Mutex<Vec<Message>>,
     waker: mio::Waker,
     pub(crate) counters: WorkerCounters,
+    /// the last round of `vitals` that the worker has answered
+    answered: AtomicU64,
 }
 
 /// Counters that one worker writes and all threads read.
@@ -241,7 +245,18 @@ impl Mailbox {
             inbox: Mutex::default(),
             waker,
             counters: WorkerCounters::default(),
+            answered: AtomicU64::new(0),
         }
+    }
+
+    /// Answers a round; called by its worker.
+    pub(crate) fn answer(&self, round: u64) {
+        self.answered.store(round, Relaxed);
+    }
+
+    /// The last round that its worker has answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered.load(Relaxed)
     }
 
     pub(crate) fn send(&self, message: Message) {
