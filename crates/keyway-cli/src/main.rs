@@ -21,6 +21,7 @@ mod kernel;
 mod listen;
 mod logger;
 mod memcached;
+mod notify;
 mod password;
 mod place;
 mod plan;

@@ -295,6 +295,7 @@ impl Serve {
             take_over: self.take_over,
             options,
             sandbox: !self.no_sandbox,
+            keeps_memory: true,
             ..Plan::default()
         };
         plan.check_item_size("--max-item", "--memory")?;

@@ -30,6 +30,7 @@ use crate::lookout::Lookout;
 use crate::quiet::Quiet;
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
 use crate::takeover::{self, Inherited, Offered, Stage, Verdict};
+use crate::vitals::{Manager, Vitals};
 
 pub(crate) const WAKE: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -52,6 +53,7 @@ pub(crate) struct Acceptor {
     listeners: Vec<Waiting>,
     signals: Option<Signals>,
     lookout: Lookout,
+    vitals: Option<Vitals>,
     pause: Pause,
     /// a failure to accept has been logged, and no attempt has succeeded since
     complained: bool,
@@ -110,6 +112,7 @@ impl Acceptor {
             poll,
             cache,
             lookout: Lookout::new(&shared),
+            vitals: None,
             shared,
             listeners: waiting,
             signals,
@@ -131,7 +134,8 @@ impl Acceptor {
     }
 
     /// Runs until a shutdown has been asked for and all workers have ended.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(mut self, manager: Option<Box<dyn Manager>>) -> io::Result<()> {
+        self.vitals = manager.map(Vitals::new);
         let mut events = Events::with_capacity(64);
         while !(self.shared.is_stopping() && self.shared.workers_running.load(SeqCst) == 0) {
             if self.shared.halt.is_wanted(Stage::Acceptor) && self.shared.halt.wait(Ok(Vec::new())) == Verdict::End {
@@ -152,6 +156,9 @@ impl Acceptor {
                 {
                     waiting.ready = true;
                 }
+            }
+            if let Some(vitals) = &mut self.vitals {
+                vitals.look(&self.cache, &self.shared);
             }
             if self.shared.is_stopping() {
                 // Closed at once: the kernel refuses new clients of this address, and the next server can bind it.
@@ -217,7 +224,10 @@ impl Acceptor {
         match self.pause {
             Pause::No if self.listeners.iter().any(|waiting| waiting.ready) => Some(Duration::ZERO),
             Pause::Starved { since, .. } => Some(RETRY.saturating_sub(since.elapsed())),
-            _ if !self.shared.is_stopping() => Some(self.lookout.due_in()),
+            _ if !self.shared.is_stopping() => {
+                let vitals = self.vitals.as_ref().map(Vitals::due_in);
+                Some(self.lookout.due_in().min(vitals.unwrap_or(Duration::MAX)))
+            }
             _ => None,
         }
     }
@@ -227,8 +237,13 @@ impl Acceptor {
         for signal in signals.pending() {
             match signal {
                 SIGHUP => {
-                    reload_users(&self.shared);
-                    self.shared.refresh_certificates("SIGHUP");
+                    if let Some(vitals) = &self.vitals {
+                        vitals.reloading();
+                    }
+                    let result = reload(&self.shared);
+                    if let Some(vitals) = &self.vitals {
+                        vitals.reloaded(result);
+                    }
                 }
                 _ => {
                     log::info!("signal {signal}: shutting down; send it again to exit at once");
@@ -413,20 +428,35 @@ impl Acceptor {
     }
 }
 
-/// Reads the authentication file again; if that fails, the old users stay valid.
-fn reload_users(shared: &Shared) {
-    let (Some(path), Some(users)) = (&shared.config.auth_file, &shared.users) else {
-        if shared.certificates.is_none() {
+/// Reads the files again that a server may read again. The result, in a line.
+fn reload(shared: &Shared) -> String {
+    match (reload_users(shared), shared.refresh_certificates("SIGHUP")) {
+        (None, None) => {
             log::info!("SIGHUP: there is no file to read again");
+            "reloaded: there is no file to read again".to_owned()
         }
-        return;
-    };
+        (Some(false), Some(false)) => {
+            "reload failed: the old users and the old certificate stay in force; see the log".to_owned()
+        }
+        (Some(false), _) => "reload failed: the old users stay in force; see the log".to_owned(),
+        (_, Some(false)) => "reload failed: the old certificate stays in force; see the log".to_owned(),
+        _ => "reloaded".to_owned(),
+    }
+}
+
+/// Reads the authentication file again; if that fails, the old users stay valid. `None`: there is none.
+fn reload_users(shared: &Shared) -> Option<bool> {
+    let (path, users) = shared.config.auth_file.as_ref().zip(shared.users.as_ref())?;
     let new = Users::load(path, Some(&users.read().unwrap_or_else(std::sync::PoisonError::into_inner)));
     match new {
         Ok(new) => {
             *users.write().unwrap_or_else(std::sync::PoisonError::into_inner) = new;
             log::info!("SIGHUP: read {} again", path.display());
+            Some(true)
         }
-        Err(error) => log::error!("SIGHUP: {} {error}; the old users remain valid", path.display()),
+        Err(error) => {
+            log::error!("SIGHUP: {} {error}; the old users remain valid", path.display());
+            Some(false)
+        }
     }
 }

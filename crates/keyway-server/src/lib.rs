@@ -43,6 +43,7 @@ mod stats;
 mod takeover;
 mod tls;
 mod udp;
+mod vitals;
 mod watch;
 mod worker;
 
@@ -52,7 +53,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
@@ -72,6 +73,7 @@ pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 pub use takeover::{TakeOver, TakeOverError};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
+pub use vitals::{Manager, News};
 
 use acceptor::Acceptor;
 use account::Account;
@@ -84,7 +86,7 @@ use effort::Effort;
 use execute::Executor;
 use listener::{Listener, SocketFile};
 use shared::{Arrivals, Baseline, Mailbox, Shared, lock};
-use takeover::{Halt, Purpose};
+use takeover::{Halt, Offered, Predecessor, Purpose};
 use tls::Certificates;
 use worker::Worker;
 
@@ -99,6 +101,7 @@ pub struct Sockets {
     http: Option<http::Sockets>,
     /// what came with the role of another server
     special: Vec<(Purpose, OwnedFd)>,
+    predecessor: Option<Predecessor>,
 }
 
 /// A server that is ready to run: its sockets are bound, and clients may connect already.
@@ -209,6 +212,7 @@ impl Sockets {
             udp_sockets,
             http,
             special: Vec::new(),
+            predecessor: None,
         })
     }
 
@@ -219,6 +223,7 @@ impl Sockets {
     /// As [`Self::bind`]; the running server goes on.
     pub fn bind_to_take_over(config: &Config, running: &mut TakeOver) -> Result<Self, StartError> {
         Ok(Self {
+            predecessor: Some(running.predecessor()?),
             special: running.special(),
             ..Self::bind_beside(config, running.given())?
         })
@@ -250,6 +255,7 @@ impl Server {
             udp_sockets,
             http,
             mut special,
+            predecessor,
         } = sockets;
         let sessions = (0..config.threads)
             .map(|_| cache.session())
@@ -288,7 +294,8 @@ impl Server {
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
         let (keeper, post) = match &config.kernel {
             Some(kernel) => {
-                let (keeper, post) = kernel::start(&config, kernel, &udp_addresses, &cache).map_err(StartError::Kernel)?;
+                let (keeper, post) = kernel::start(&config, kernel, &udp_addresses, &cache, predecessor).map_err(StartError::Kernel)?;
+                offered.extend(keeper.pinned()?.map(Offered::pinned));
                 (Some(keeper), Some(post))
             }
             None => (None, None),
@@ -344,7 +351,7 @@ impl Server {
             verbosity: AtomicU8::new(config.verbosity),
             stopping: AtomicBool::new(false),
             halt: Halt::default(),
-            is_taken_over: AtomicBool::new(false),
+            taken_over_by: AtomicU32::new(0),
             broken: AtomicBool::new(false),
             workers_running: AtomicUsize::new(config.threads),
             acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
@@ -493,8 +500,17 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`RunError`].
+    /// [`RunError`]
     pub fn run(self) -> Result<(), RunError> {
+        self.run_for(None)
+    }
+
+    /// The same, and reports to a service manager.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]
+    pub fn run_for(self, manager: Option<Box<dyn Manager>>) -> Result<(), RunError> {
         let Self {
             cache,
             shared,
@@ -527,7 +543,7 @@ impl Server {
             threads.push(thread.map_err(RunError::System)?);
         }
         memory::keep_within(&shared, &cache);
-        let accepted = acceptor.run();
+        let accepted = acceptor.run(manager);
         shared.stop();
         memory::join(&shared);
         for thread in threads {
@@ -552,7 +568,7 @@ impl Handle {
 
     /// Whether another server has taken over: it has this one's sockets and role.
     pub fn is_taken_over(&self) -> bool {
-        self.0.is_taken_over.load(SeqCst)
+        self.0.taken_over_by().is_some()
     }
 }
 

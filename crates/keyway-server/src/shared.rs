@@ -37,6 +37,8 @@ pub(crate) enum Message {
     End(u64, CloseReason),
     /// serve this connection, which another server has handed over
     Inherit(Box<Inherited>, Arc<Peer>),
+    /// answer this round of `vitals`
+    Answer(u64),
 }
 
 /// A worker as the other threads see it: they leave messages here, and read its counters.
@@ -44,6 +46,8 @@ pub(crate) struct Mailbox {
     inbox: Mutex<Vec<Message>>,
     waker: mio::Waker,
     pub(crate) counters: WorkerCounters,
+    /// the last round of `vitals` that the worker has answered
+    answered: AtomicU64,
 }
 
 /// Counters that one worker writes and all threads read.
@@ -230,8 +234,8 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     /// how the threads halt while another server takes over
     pub(crate) halt: Halt,
-    /// another server has taken over
-    pub(crate) is_taken_over: AtomicBool,
+    /// the process that has taken over; 0: none has
+    pub(crate) taken_over_by: AtomicU32,
     /// a worker has panicked
     pub(crate) broken: AtomicBool,
     pub(crate) workers_running: AtomicUsize,
@@ -248,7 +252,18 @@ impl Mailbox {
             inbox: Mutex::default(),
             waker,
             counters: WorkerCounters::default(),
+            answered: AtomicU64::new(0),
         }
+    }
+
+    /// Answers a round; called by its worker.
+    pub(crate) fn answer(&self, round: u64) {
+        self.answered.store(round, Relaxed);
+    }
+
+    /// The last round that its worker has answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered.load(Relaxed)
     }
 
     pub(crate) fn send(&self, message: Message) {
@@ -409,9 +424,14 @@ impl Shared {
     }
 
     /// Another server has the role now: stops without closing what that one has.
-    pub(crate) fn give_up_role(&self) {
-        self.is_taken_over.store(true, SeqCst);
+    pub(crate) fn give_up_role(&self, process: u32) {
+        self.taken_over_by.store(process, SeqCst);
         self.stop();
+    }
+
+    /// The process that has taken over.
+    pub(crate) fn taken_over_by(&self) -> Option<u32> {
+        Some(self.taken_over_by.load(SeqCst)).filter(|&process| process != 0)
     }
 
     pub(crate) fn wake_workers(&self) {

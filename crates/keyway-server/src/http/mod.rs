@@ -105,7 +105,7 @@ impl Port {
             log::error!("the HTTP port is closed: {error}; the server goes on without it");
         }
         if let Some(file) = &mut file {
-            file.set_shared(ended.is_taken_over.load(SeqCst));
+            file.set_shared(ended.taken_over_by().is_some());
         }
     }
 }

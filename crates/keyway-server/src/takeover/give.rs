@@ -2,6 +2,7 @@
 //!
 //! Never: touches a connection; each worker prepares its own.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -13,7 +14,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
 use super::halt::{Stage, Verdict};
-use super::message::{Channel, Message, Received, Socket, VERSION};
+use super::message::{Channel, Message, Purpose, Received, Socket, VERSION};
 use super::{PATIENCE, PREPARATION_MAX};
 use crate::config::KEYWAY_VERSION;
 use crate::quiet::Quiet;
@@ -28,6 +29,20 @@ static REFUSED: Quiet = Quiet::new();
 pub(crate) struct Offered {
     pub(crate) socket: Socket,
     pub(crate) fd: OwnedFd,
+}
+
+impl Offered {
+    /// The lock on a pinned kernel program.
+    pub(crate) fn pinned(lock: File) -> Self {
+        Self {
+            socket: Socket {
+                purpose: Purpose::PinnedProgram,
+                label: String::new(),
+                removes_file: false,
+            },
+            fd: lock.into(),
+        }
+    }
 }
 
 /// What became of a request for the role.
@@ -104,7 +119,7 @@ fn converse(channel: &Channel, shared: &Arc<Shared>, offered: &[Offered]) -> End
         Ok(connections) => {
             let paused = begun.elapsed();
             shared.halt.let_go(Verdict::End);
-            shared.give_up_role();
+            shared.give_up_role(process);
             End::Gone {
                 process,
                 connections,
@@ -135,12 +150,9 @@ fn greet(channel: &Channel) -> Result<u32, String> {
     let said = channel
         .receive()
         .map_err(|error| format!("the new server says nothing: {error}"))?;
+    let process = u32::try_from(peer.pid()).unwrap_or_default();
     match said.message {
-        Message::Hello {
-            version: VERSION,
-            process,
-            ..
-        } => Ok(process),
+        Message::Hello { version: VERSION, .. } => Ok(process),
         Message::Hello { version, program, .. } => Err(format!(
             "the running server (keyway {KEYWAY_VERSION}) speaks version {VERSION} of the hand-over, and the new one (keyway {program}) \
              version {version}: stop the running server, then start the new one without --take-over; the items stay in the region"

@@ -46,6 +46,7 @@ pub(crate) use carried::{Carried, CarriedPhase, Handed, Inherited, Origin};
 pub(crate) use give::{Offered, give, refuse};
 pub(crate) use halt::{Halt, Stage, Verdict};
 pub(crate) use message::{Purpose, Socket};
+pub(crate) use take::Predecessor;
 pub use take::{TakeOver, TakeOverError};
 
 use std::io;

@@ -3,8 +3,9 @@
 //! Never: serves a client before the running server has given up the role, or has died.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -37,6 +38,14 @@ struct Running {
     /// `None`: it has not said anything yet
     presence: Option<Presence>,
     process: u32,
+}
+
+/// The server before this one, as far as the kernel door is concerned.
+#[derive(Debug, Default)]
+pub(crate) struct Predecessor {
+    pub(crate) presence: Option<Presence>,
+    /// its lock on a pinned program
+    pub(crate) pinned: Option<File>,
 }
 
 /// Why a running server was not taken over. It goes on.
@@ -182,6 +191,16 @@ impl TakeOver {
     /// The running server's sockets; none the second time.
     pub(crate) fn given(&mut self) -> Given {
         std::mem::take(&mut self.given)
+    }
+
+    /// What the kernel door needs to know of the running server.
+    pub(crate) fn predecessor(&mut self) -> io::Result<Predecessor> {
+        let place = self.special.iter().position(|(purpose, _)| *purpose == Purpose::PinnedProgram);
+        let presence = self.running.presence.as_ref().map(|presence| presence.as_fd().try_clone_to_owned());
+        Ok(Predecessor {
+            presence: presence.transpose()?.map(Presence::from),
+            pinned: place.map(|place| self.special.swap_remove(place).1.into()),
+        })
     }
 
     /// Those that have a place of their own; none the second time.
