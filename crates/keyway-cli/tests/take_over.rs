@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -253,6 +253,7 @@ fn clients_under_load_notice_no_take_over() {
     let mut server = world.start(&[&common[..], &["--memory", "64m", "--event-loop", LOOPS[0]]].concat());
     let mut first = world.tcp();
     (0..1000).for_each(|n| talk(&mut first, format!("set kept{n} 0 0 3\r\nold\r\n").as_bytes(), b"STORED\r\n"));
+    let mut halted_us = Vec::new();
     let (stop, requests, longest_us) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let repeat = |mut once: Box<dyn FnMut(u64) + '_>| {
         let mut round = 0;
@@ -302,12 +303,20 @@ fn clients_under_load_notice_no_take_over() {
                 // All four changes of the event loop.
                 let event_loop = LOOPS[[1, 1, 0, 0][number % 4]];
                 let changed = ["--threads", &threads, "--memory", &memory, "--event-loop", event_loop];
-                server = world.take_over(&mut server, &[&common[..], &changed].concat());
+                let new = world.take_over(&mut server, &[&common[..], &changed].concat());
+                let text = server.text();
+                let halted = text
+                    .split("clients waited for ")
+                    .nth(1)
+                    .and_then(|rest| rest.split(' ').next());
+                halted_us.push(halted.and_then(|number| number.parse::<u64>().ok()).unwrap());
+                server = new;
             }
         }));
         stop.store(true, SeqCst);
         failed.unwrap();
     });
+    halted_us.sort_unstable();
     for n in 0..1000 {
         talk(
             &mut first,
@@ -324,9 +333,12 @@ fn clients_under_load_notice_no_take_over() {
     let (status, text) = keyway_check(&world.region());
     assert!(status.success(), "{text}");
     say(&format!(
-        "{takeovers} take-overs: {} rounds of requests, none failed; the longest took {} µs",
+        "{takeovers} take-overs: {} rounds of requests, none failed; the longest took {} µs; the servers halted for {} µs (median), {} µs \
+         (longest)",
         requests.load(SeqCst),
-        longest_us.load(SeqCst)
+        longest_us.load(SeqCst),
+        halted_us[halted_us.len() / 2],
+        halted_us[halted_us.len() - 1],
     ));
 }
 
@@ -757,6 +769,131 @@ fn without_a_running_server_it_starts_as_usual() {
     // Dead, with its region and its socket's file left behind.
     let _next = world.start(&["--take-over"]);
     talk(&mut world.unix(), b"get k\r\n", b"VALUE k 0 1\r\nv\r\nEND\r\n");
+}
+
+/// What a service manager hears: every line of the messages that have come.
+fn heard(manager: &UnixDatagram) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut bytes = [0; 4096];
+    while let Ok(len) = manager.recv(&mut bytes) {
+        lines.extend(String::from_utf8_lossy(&bytes[..len]).lines().map(str::to_owned));
+    }
+    lines
+}
+
+#[test]
+fn the_service_manager_hears_of_the_new_main_process() {
+    let world = World::new(&[]);
+    let path = world.scratch.join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    let start = |more: &[&str]| {
+        let log = world.scratch.join(&format!("log-{}", world.started.fetch_add(1, SeqCst)));
+        let mut command = world.command(more);
+        command.env("NOTIFY_SOCKET", &path).stdin(Stdio::null());
+        command.stdout(File::create(&log).unwrap()).stderr(Stdio::null());
+        let mut process = Process {
+            child: command.spawn().unwrap(),
+            log,
+        };
+        process.wait_ready();
+        process
+    };
+    let mut server = start(&[]);
+    let mut lines = Vec::new();
+    wait_until("the first server is ready", DEADLINE, || {
+        lines.extend(heard(&manager));
+        lines.contains(&"READY=1".to_owned()).then_some(())
+    });
+    lines.clear();
+    let mut new = start(&["--take-over"]);
+    assert!(server.wait().success());
+    let main = format!("MAINPID={}", new.child.id());
+    wait_until("both have said what they have to say", DEADLINE, || {
+        lines.extend(heard(&manager));
+        (lines.contains(&main) && lines.contains(&"READY=1".to_owned())).then_some(())
+    });
+    assert!(!lines.contains(&"STOPPING=1".to_owned()), "{lines:?}");
+    assert!(new.end().success());
+    assert!(heard(&manager).contains(&"STOPPING=1".to_owned()));
+}
+
+#[test]
+fn the_kernel_door_is_exchanged_and_never_stale() {
+    const INSIDE: &str = "KEYWAY_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_none() {
+        if !nix::unistd::geteuid().is_root() {
+            return harness::skip(
+                "the kernel door over a take-over",
+                "this is not root, which may load its program",
+            );
+        }
+        // In a network namespace of its own, on its loopback interface.
+        let mut again = Command::new("unshare");
+        again.arg("--net").arg(std::env::current_exe().unwrap()).env(INSIDE, "1");
+        again.args(["--exact", "the_kernel_door_is_exchanged_and_never_stale", "--nocapture"]);
+        let output = again.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+        return;
+    }
+    assert!(
+        Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let world = World::new(&[]);
+    let udp = world.address.to_string();
+    let options = ["--udp", &udp, "--kernel", "lo"];
+    let mut server = world.start(&options);
+    let (mut tcp, mut datagrams) = (world.tcp(), Wire::to_udp(world.address).unwrap());
+    let (stop, version) = (AtomicBool::new(false), AtomicU64::new(1));
+    talk(&mut tcp, b"set k 0 0 1\r\n1\r\n", b"STORED\r\n");
+    std::thread::scope(|scope| {
+        // Through a connection that changes its server each time.
+        let mut changed = world.tcp();
+        let (stop, version) = (&stop, &version);
+        scope.spawn(move || {
+            while !stop.load(SeqCst) {
+                let next = (version.load(SeqCst) + 1).to_string();
+                talk(
+                    &mut changed,
+                    format!("set k 0 0 {}\r\n{next}\r\n", next.len()).as_bytes(),
+                    b"STORED\r\n",
+                );
+                version.fetch_add(1, SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        scope.spawn(move || {
+            while !stop.load(SeqCst) {
+                let least = version.load(SeqCst);
+                datagrams.send(b"get k\r\n").unwrap();
+                let head = String::from_utf8(datagrams.line().unwrap()).unwrap();
+                assert!(head.starts_with("VALUE k 0 "), "{head}");
+                let value: u64 = String::from_utf8(datagrams.line().unwrap()).unwrap().parse().unwrap();
+                assert_eq!(datagrams.line().unwrap(), b"END");
+                // One that is being stored may be seen before its answer.
+                assert!((least..=version.load(SeqCst) + 1).contains(&value), "{least} {value}");
+            }
+        });
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..3 {
+                // Each server's own program answers: its counters begin at 0.
+                wait_until("the kernel door answers", DEADLINE, || {
+                    let stats = tcp.stats("").unwrap();
+                    let hits = stats.iter().find(|(name, _)| name == "keyway_kernel_hits").unwrap();
+                    (hits.1.parse::<u64>().unwrap() > 100).then_some(())
+                });
+                server = world.take_over(&mut server, &options);
+            }
+        }));
+        stop.store(true, SeqCst);
+        worked.unwrap();
+    });
+    assert!(server.end().success());
 }
 
 #[test]

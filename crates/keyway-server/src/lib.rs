@@ -294,7 +294,8 @@ impl Server {
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
         let (keeper, post) = match &config.kernel {
             Some(kernel) => {
-                let (keeper, post) = kernel::start(&config, kernel, &udp_addresses, &cache, predecessor).map_err(StartError::Kernel)?;
+                let (keeper, post) =
+                    kernel::start(&config, kernel, &udp_addresses, &cache, predecessor).map_err(StartError::Kernel)?;
                 offered.extend(keeper.pinned()?.map(Offered::pinned));
                 (Some(keeper), Some(post))
             }

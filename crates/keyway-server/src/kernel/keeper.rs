@@ -172,7 +172,11 @@ impl Keeper {
 
     /// Turns the door on, unless the server that was taken over may still change items.
     fn turn_on(&mut self) {
-        if self.predecessor.as_ref().is_some_and(|other| !other.ends_within(Duration::ZERO)) {
+        if self
+            .predecessor
+            .as_ref()
+            .is_some_and(|other| !other.ends_within(Duration::ZERO))
+        {
             return;
         }
         self.predecessor = None;

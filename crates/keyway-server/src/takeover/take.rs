@@ -195,8 +195,15 @@ impl TakeOver {
 
     /// What the kernel door needs to know of the running server.
     pub(crate) fn predecessor(&mut self) -> io::Result<Predecessor> {
-        let place = self.special.iter().position(|(purpose, _)| *purpose == Purpose::PinnedProgram);
-        let presence = self.running.presence.as_ref().map(|presence| presence.as_fd().try_clone_to_owned());
+        let place = self
+            .special
+            .iter()
+            .position(|(purpose, _)| *purpose == Purpose::PinnedProgram);
+        let presence = self
+            .running
+            .presence
+            .as_ref()
+            .map(|presence| presence.as_fd().try_clone_to_owned());
         Ok(Predecessor {
             presence: presence.transpose()?.map(Presence::from),
             pinned: place.map(|place| self.special.swap_remove(place).1.into()),
