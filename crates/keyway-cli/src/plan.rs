@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use keyway_cache::server::remove_unused;
 use keyway_cache::{Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
-use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, TakeOver, size_text};
+use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
@@ -22,6 +23,10 @@ use crate::{background, cpus, place};
 /// Descriptors that a server needs besides its clients' connections: sockets, polls, regions, standard streams, connections of the HTTP port,
 /// and a reserve.
 const DESCRIPTORS_SPARE: u64 = 112;
+
+/// How long the addresses of a process that dies may stay in use, and how often that is looked at.
+const DEATH_MAX: Duration = Duration::from_secs(5);
+const DEATH_STEP: Duration = Duration::from_millis(10);
 
 /// A largest item of half the memory may become smaller by this fraction, because the memory is divided into segments.
 const ITEM_SIZE_SLACK: usize = 64;
@@ -106,6 +111,7 @@ impl Plan {
         let mut running = self.running_server()?;
         let sockets = match &mut running {
             Some(running) => Sockets::bind_to_take_over(&self.config, running),
+            None if self.take_over && inherited.sockets.is_empty() => self.bind_after_a_death(),
             None => Sockets::bind_beside(&self.config, inherited.sockets),
         };
         let sockets = sockets.map_err(refused)?;
@@ -151,6 +157,17 @@ impl Plan {
             }
             Err(error @ RunError::WorkerPanicked) => Err(Failure::new(exit::NO, error)),
             Err(error) => Err(Failure::new(exit::SYSTEM, error)),
+        }
+    }
+
+    /// Binds the sockets. The server that was to be taken over may have died just now: then its own disappear one after the other.
+    fn bind_after_a_death(&self) -> Result<Sockets, StartError> {
+        let until = Instant::now() + DEATH_MAX;
+        loop {
+            match Sockets::bind(&self.config) {
+                Err(StartError::Bind(error)) if error.is_taken() && Instant::now() < until => std::thread::sleep(DEATH_STEP),
+                bound => return bound,
+            }
         }
     }
 

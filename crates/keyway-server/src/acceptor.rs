@@ -206,6 +206,10 @@ impl Acceptor {
     /// Has another thread talk to a server that wants to take over. One at a time.
     fn give(&mut self, stream: UnixStream) {
         let stream = std::os::unix::net::UnixStream::from(OwnedFd::from(stream));
+        let process = match takeover::admit(&stream) {
+            Ok(process) => process,
+            Err(why) => return takeover::refuse(stream, &why),
+        };
         if self.giving.as_ref().is_some_and(|giving| !giving.is_finished()) {
             return takeover::refuse(
                 stream,
@@ -214,7 +218,7 @@ impl Acceptor {
         }
         let (shared, offered) = (Arc::clone(&self.shared), Arc::clone(&self.offered));
         let thread = std::thread::Builder::new().name("keyway-take-over".to_owned());
-        match thread.spawn(move || takeover::give(stream, &shared, &offered)) {
+        match thread.spawn(move || takeover::give(stream, process, &shared, &offered)) {
             Ok(giving) => self.giving = Some(giving),
             Err(error) => log::warn!("this server cannot be taken over now: no thread: {error}"),
         }

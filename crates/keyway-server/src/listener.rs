@@ -46,6 +46,13 @@ impl fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
+impl BindError {
+    /// Whether another socket has the address.
+    pub fn is_taken(&self) -> bool {
+        self.error.kind() == io::ErrorKind::AddrInUse
+    }
+}
+
 /// One listening socket.
 pub(crate) enum Listener {
     Tcp(TcpListener),

@@ -20,9 +20,6 @@ use crate::config::KEYWAY_VERSION;
 use crate::quiet::Quiet;
 use crate::shared::Shared;
 
-/// How long the threads of this server may take to halt. Clients wait meanwhile.
-const HALT_MAX: Duration = Duration::from_secs(2);
-
 static REFUSED: Quiet = Quiet::new();
 
 /// A socket that can be handed over: a descriptor of its own.
@@ -57,10 +54,25 @@ enum End {
     },
 }
 
-/// Answers a server that asks for the role. Returns when it has the role, or this server goes on.
-pub(crate) fn give(stream: UnixStream, shared: &Arc<Shared>, offered: &[Offered]) {
+/// The process that asks for the role, or why it cannot have it.
+pub(crate) fn admit(stream: &UnixStream) -> Result<u32, String> {
+    let peer = getsockopt(stream, PeerCredentials)
+        .map_err(|error| format!("the running server cannot read the credentials of this process: {error}"))?;
+    let own = geteuid().as_raw();
+    match peer.uid() == own {
+        true => Ok(u32::try_from(peer.pid()).unwrap_or_default()),
+        false => Err(format!(
+            "only user {own}, as whom the server runs, may take it over, and process {} is of user {}; start the new server as that user",
+            peer.pid(),
+            peer.uid()
+        )),
+    }
+}
+
+/// Answers a server that asks for the role, and that is this process. Returns when it has the role, or this server goes on.
+pub(crate) fn give(stream: UnixStream, process: u32, shared: &Arc<Shared>, offered: &[Offered]) {
     let channel = Channel::new(stream).map_err(|error| error.to_string());
-    match channel.map(|channel| converse(&channel, shared, offered)) {
+    match channel.map(|channel| converse(&channel, process, shared, offered)) {
         Ok(End::Gone {
             process,
             connections,
@@ -70,32 +82,34 @@ pub(crate) fn give(stream: UnixStream, shared: &Arc<Shared>, offered: &[Offered]
              when it has answered its other connections",
             paused.as_micros()
         ),
-        Ok(End::Stays(why)) | Err(why) => {
-            if let Some(left_out) = REFUSED.may_speak() {
-                log::warn!("this server was not taken over and goes on: {why}{left_out}");
-            }
-        }
+        Ok(End::Stays(why)) | Err(why) => complain(&why),
+    }
+}
+
+fn complain(why: &str) {
+    if let Some(left_out) = REFUSED.may_speak() {
+        log::warn!("this server was not taken over and goes on: {why}{left_out}");
     }
 }
 
 /// Tells a server that wants to take over why it cannot.
 pub(crate) fn refuse(stream: UnixStream, why: &str) {
+    complain(why);
     let why = why.to_owned();
     // The peer may be gone; then it needs no answer.
     let _ = Channel::new(stream).and_then(|channel| channel.say(&Message::Refused { why }));
 }
 
-fn converse(channel: &Channel, shared: &Arc<Shared>, offered: &[Offered]) -> End {
+fn converse(channel: &Channel, process: u32, shared: &Arc<Shared>, offered: &[Offered]) -> End {
     let refuse = |why: String| {
         // The peer may be gone; then it needs no answer.
         let _ = channel.say(&Message::Refused { why: why.clone() });
         End::Stays(why)
     };
     let broken = |error: io::Error| End::Stays(format!("the new server broke off: {error}"));
-    let process = match greet(channel) {
-        Ok(process) => process,
-        Err(why) => return refuse(why),
-    };
+    if let Err(why) = greet(channel) {
+        return refuse(why);
+    }
     if shared.is_stopping() {
         return refuse("the running server is ending; start the new one when it has ended".to_owned());
     }
@@ -135,24 +149,13 @@ fn converse(channel: &Channel, shared: &Arc<Shared>, offered: &[Offered]) -> End
     }
 }
 
-/// The first message of the new server, and whether it may take over; returns its number.
-fn greet(channel: &Channel) -> Result<u32, String> {
-    let peer = getsockopt(channel.stream(), PeerCredentials)
-        .map_err(|error| format!("the running server cannot read the credentials of this process: {error}"))?;
-    let own = geteuid().as_raw();
-    if peer.uid() != own {
-        return Err(format!(
-            "only user {own}, as whom the server runs, may take it over, and process {} is of user {}; start the new server as that user",
-            peer.pid(),
-            peer.uid()
-        ));
-    }
+/// The version of the new server, if it is this one's.
+fn greet(channel: &Channel) -> Result<(), String> {
     let said = channel
         .receive()
         .map_err(|error| format!("the new server says nothing: {error}"))?;
-    let process = u32::try_from(peer.pid()).unwrap_or_default();
     match said.message {
-        Message::Hello { version: VERSION, .. } => Ok(process),
+        Message::Hello { version: VERSION, .. } => Ok(()),
         Message::Hello { version, program, .. } => Err(format!(
             "the running server (keyway {KEYWAY_VERSION}) speaks version {VERSION} of the hand-over, and the new one (keyway {program}) \
              version {version}: stop the running server, then start the new one without --take-over; the items stay in the region"
@@ -178,7 +181,7 @@ fn offer(channel: &Channel, offered: &[Offered]) -> io::Result<()> {
 /// to resume.
 fn hand_over(channel: &Channel, shared: &Arc<Shared>) -> Result<usize, String> {
     let halt = &shared.halt;
-    let until = Instant::now() + HALT_MAX;
+    let until = Instant::now() + PATIENCE;
     halt.halt(Stage::Acceptor, || shared.wake_acceptor(), 1, until)?;
     let everyone = 1 + shared.mailboxes.len() + usize::from(shared.kernel.is_some());
     halt.halt(Stage::Everyone, || shared.wake_workers(), everyone, until)?;

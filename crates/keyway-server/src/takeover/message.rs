@@ -106,10 +106,6 @@ impl Channel {
         Ok(Self(stream))
     }
 
-    pub(super) fn stream(&self) -> &UnixStream {
-        &self.0
-    }
-
     pub(super) fn say(&self, message: &Message) -> io::Result<()> {
         self.send(message, &[], None)
     }
