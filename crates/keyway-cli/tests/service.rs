@@ -218,6 +218,24 @@ fn a_reload_is_reported_with_its_time_and_its_result() {
     }
 }
 
+/// A thread that is stopped until this is dropped. A process with a stopped thread could not be killed and waited for.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(thread: Pid) -> nix::Result<Self> {
+        ptrace::seize(thread, ptrace::Options::empty())?;
+        ptrace::interrupt(thread)?;
+        waitpid(thread, Some(WaitPidFlag::__WALL))?;
+        Ok(Self(thread))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = ptrace::detach(self.0, None);
+    }
+}
+
 #[test]
 fn a_worker_that_hangs_stops_the_signs_of_life() {
     let scratch = Scratch::new();
@@ -232,16 +250,13 @@ fn a_worker_that_hangs_stops_the_signs_of_life() {
     for _ in 0..3 {
         manager.wait_for("WATCHDOG=1");
     }
-    let worker = service.thread("keyway-1");
-    if let Err(error) = ptrace::seize(worker, ptrace::Options::empty()) {
-        harness::skip(
-            "a hung worker",
-            &format!("this machine lets no process stop a thread (ptrace: {error})"),
-        );
-        return;
-    }
-    ptrace::interrupt(worker).unwrap();
-    waitpid(worker, Some(WaitPidFlag::__WALL)).unwrap();
+    let stopped = match Stopped::new(service.thread("keyway-1")) {
+        Ok(stopped) => stopped,
+        Err(error) => {
+            let because = format!("this machine lets no process stop a thread (ptrace: {error})");
+            return harness::skip("a hung worker", &because);
+        }
+    };
     // Only one of two workers has stopped; the other one, the accepting thread and the process live.
     let complaint = "STATUS=worker threads [1] have not turned for";
     let begun = Instant::now();
@@ -254,7 +269,7 @@ fn a_worker_that_hangs_stops_the_signs_of_life() {
     let silence = manager.hear(Duration::from_secs(2));
     assert!(silence.is_none(), "{:?}", silence.map(|message| message.text));
     assert!(service.child.try_wait().unwrap().is_none() && service.log().contains("[1] have not turned"));
-    ptrace::detach(worker, None).unwrap();
+    drop(stopped);
     manager.wait_for("WATCHDOG=1");
 }
 
