@@ -898,9 +898,9 @@ fn a_source_above_its_rate_waits_and_another_is_served() {
 
 #[test]
 fn datagrams_above_the_rate_of_their_source_are_dropped_and_counted() {
-    let (server, address) = with_udp(&[], |config| config.request_rate = Some((1, 1)));
+    let (server, address) = with_udp(&[], |config| config.request_rate = Some((1, 5)));
     let udp = Datagrams::to(address);
-    // Each of its requests counts, so this source owes a minute.
+    // Each of its requests counts, so this source has used up its burst, and owes most of a minute.
     udp.send(1, &b"mn\r\n".repeat(60));
     assert_eq!(udp.answer(1), b"MN\r\n".repeat(60));
     udp.send(2, b"mn\r\n");
