@@ -264,13 +264,13 @@ fn run() -> Result<(), Failure> {
     };
     match cli.command {
         Command::Serve(serve) => {
-            logger::start(serve.verbose);
+            logger::start(serve.verbose, serve.log_format);
             let inherited = inherited::take()?;
             serve.plan(&inherited.sockets)?.run(inherited)
         }
         Command::Memcached { arguments } => memcached_main(arguments),
         other => {
-            logger::start(0);
+            logger::start(0, logger::Format::Text);
             match other {
                 Command::Check { path, owner } => commands::check(commands::Which {
                     path: Some(path),
@@ -340,7 +340,7 @@ fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), F
             Ok(())
         }
         memcached::Asked::Serve(plan) => {
-            logger::start(plan.config.verbosity);
+            logger::start(plan.config.verbosity, plan.log_format);
             if inherited::is_any() {
                 return Err(Failure::usage(
                     "memcached's command line takes no sockets from a service manager (LISTEN_FDS): use keyway serve, which does",

@@ -18,7 +18,7 @@ use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 use crate::exit::{self, Failure};
 use crate::inherited::Inherited;
 use crate::notify::Notifier;
-use crate::{background, cpus, place};
+use crate::{background, cpus, logger, place};
 
 /// Descriptors that a server needs besides its clients' connections: sockets, polls, regions, standard streams, connections of the HTTP port,
 /// and a reserve.
@@ -44,6 +44,7 @@ pub(crate) struct Plan {
     pub(crate) user: Option<String>,
     pub(crate) lock_memory: bool,
     pub(crate) core_dumps: bool,
+    pub(crate) log_format: logger::Format,
     /// once it serves, give up all rights that serving does not need
     pub(crate) sandbox: bool,
     /// a service manager keeps the memory of a region without a file for the next start

@@ -15,7 +15,7 @@ use keyway_server::{
 
 use crate::exit::{self, Failure};
 use crate::plan::Plan;
-use crate::{Owner, allowed, cpus, listen, place, size};
+use crate::{Owner, allowed, cpus, listen, logger, place, size};
 
 #[derive(Args)]
 pub(crate) struct Serve {
@@ -95,6 +95,10 @@ pub(crate) struct Serve {
     /// the one that holds most is closed [default: a quarter of --memory, at least 64m and 4 x --max-item]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_mebibytes)]
     connection_memory: Option<u64>,
+    /// Requests per second that one source may make, and the burst [default: as many as the rate]: above it, its connections wait and its
+    /// datagrams are dropped. A source is an IPv4 address, 64 bits of an IPv6 address, or a user at a Unix socket [default: no limit]
+    #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
+    max_request_rate: Option<(u32, u32)>,
     /// Close connections that are idle for this many seconds; 0: never
     #[arg(long, value_name = "S", default_value_t = 0)]
     idle_timeout: u32,
@@ -166,6 +170,9 @@ pub(crate) struct Serve {
     /// Log more: -v events of the server, -vv connections, -vvv requests
     #[arg(long, short = 'v', action = ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// How a line of the log looks: text, or a JSON object with time, level, target and message
+    #[arg(long, value_name = "text|json", default_value = "text", value_parser = logger::parse)]
+    pub(crate) log_format: logger::Format,
 }
 
 impl Serve {
@@ -255,6 +262,7 @@ impl Serve {
             connection_memory: self
                 .connection_memory
                 .map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)),
+            request_rate: self.max_request_rate,
             udp_answer_max: self.udp_answer_max,
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
             auth_file: self.auth_file,
@@ -304,13 +312,14 @@ impl Serve {
     }
 }
 
-/// A rate: answers per second, and how many at once after a pause.
+/// A rate: how many per second, and how many at once after a pause.
 pub(crate) fn parse_rate(text: &str) -> Result<(u32, u32), String> {
     let (rate, burst) = text.split_once(':').unwrap_or((text, text));
     match (rate.parse(), burst.parse()) {
         (Ok(rate), Ok(burst)) if rate > 0 && burst > 0 => Ok((rate, burst)),
         _ => Err(format!(
-            "\"{text}\" is not a rate: write answers per second and the burst, as in 1000:100"
+            "\"{text}\" is not a rate: write how many per second and the burst, as in 1000:100, each from 1 to {}",
+            u32::MAX
         )),
     }
 }

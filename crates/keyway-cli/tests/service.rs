@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{DEADLINE, Scratch, Wire, free_port, program_on_path, run_to_end};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -217,6 +218,24 @@ fn a_reload_is_reported_with_its_time_and_its_result() {
     }
 }
 
+/// A thread that is stopped until this is dropped. A process with a stopped thread could not be killed and waited for.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(thread: Pid) -> nix::Result<Self> {
+        ptrace::seize(thread, ptrace::Options::empty())?;
+        ptrace::interrupt(thread)?;
+        waitpid(thread, Some(WaitPidFlag::__WALL))?;
+        Ok(Self(thread))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = ptrace::detach(self.0, None);
+    }
+}
+
 #[test]
 fn a_worker_that_hangs_stops_the_signs_of_life() {
     let scratch = Scratch::new();
@@ -231,16 +250,13 @@ fn a_worker_that_hangs_stops_the_signs_of_life() {
     for _ in 0..3 {
         manager.wait_for("WATCHDOG=1");
     }
-    let worker = service.thread("keyway-1");
-    if let Err(error) = ptrace::seize(worker, ptrace::Options::empty()) {
-        harness::skip(
-            "a hung worker",
-            &format!("this machine lets no process stop a thread (ptrace: {error})"),
-        );
-        return;
-    }
-    ptrace::interrupt(worker).unwrap();
-    waitpid(worker, Some(WaitPidFlag::__WALL)).unwrap();
+    let stopped = match Stopped::new(service.thread("keyway-1")) {
+        Ok(stopped) => stopped,
+        Err(error) => {
+            let because = format!("this machine lets no process stop a thread (ptrace: {error})");
+            return harness::skip("a hung worker", &because);
+        }
+    };
     // Only one of two workers has stopped; the other one, the accepting thread and the process live.
     let complaint = "STATUS=worker threads [1] have not turned for";
     let begun = Instant::now();
@@ -253,7 +269,7 @@ fn a_worker_that_hangs_stops_the_signs_of_life() {
     let silence = manager.hear(Duration::from_secs(2));
     assert!(silence.is_none(), "{:?}", silence.map(|message| message.text));
     assert!(service.child.try_wait().unwrap().is_none() && service.log().contains("[1] have not turned"));
-    ptrace::detach(worker, None).unwrap();
+    drop(stopped);
     manager.wait_for("WATCHDOG=1");
 }
 
@@ -274,39 +290,32 @@ fn items_of_a_memfd_outlive_a_server_that_is_killed() {
     first.child.kill().unwrap();
     first.child.wait().unwrap();
 
-    // The file description that is kept holds no lock: the dead server does not look alive.
-    let hands_over = |fd: &OwnedFd| {
-        let file = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
-        format!("exec 3<>{file}; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=region-memory;")
-    };
-    let second = Service::start(&scratch, &manager, &hands_over(&memory), &arguments);
-    let heard = manager.wait_for("READY=1");
-    assert!(!heard.iter().any(|message| message.has("FDSTORE=1")), "it is kept already");
-    assert!(
-        heard.last().unwrap().text.contains(" 1 items"),
-        "{}",
-        heard.last().unwrap().text
+    // As with systemd, the file description that is kept and the one that a server gets are the same.
+    fcntl(&memory, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+    let hands_over = format!(
+        "exec 3<&{} {0}<&-; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=region-memory;",
+        memory.as_raw_fd()
     );
-    assert_eq!(second.wire().get(false, &["key"]).unwrap()[0].value, b"value");
-    let processes = second
-        .wire()
-        .stats("")
-        .unwrap()
-        .into_iter()
-        .find(|(name, _)| name == "keyway_processes")
-        .unwrap()
-        .1;
-    assert_eq!(processes, "1");
-    drop(second);
+    for _ in 0..2 {
+        let mut next = Service::start(&scratch, &manager, &hands_over, &arguments);
+        let heard = manager.wait_for("READY=1");
+        assert!(!heard.iter().any(|message| message.has("FDSTORE=1")), "it is kept already");
+        assert!(
+            heard.last().unwrap().text.contains(" 1 items"),
+            "{}",
+            heard.last().unwrap().text
+        );
+        assert_eq!(next.wire().get(false, &["key"]).unwrap()[0].value, b"value");
+        let stats = next.wire().stats("").unwrap();
+        let (_, sessions) = stats.iter().find(|(name, _)| name == "keyway_sessions").unwrap();
+        assert_eq!(sessions, "4", "those of its own workers: no dead server looks alive");
+        next.child.kill().unwrap();
+        next.child.wait().unwrap();
+    }
 
     // A server with its region elsewhere has no use for it.
     let region = scratch.join("region");
-    let _third = Service::start(
-        &scratch,
-        &manager,
-        &hands_over(&memory),
-        &["--region", region.to_str().unwrap()],
-    );
+    let _third = Service::start(&scratch, &manager, &hands_over, &["--region", region.to_str().unwrap()]);
     let heard = manager.wait_for("READY=1");
     let removed = heard
         .iter()
@@ -335,6 +344,69 @@ fn kept_memory_that_is_no_region_is_given_up_and_replaced() {
         assert_eq!(service.wire().ask("set key 0 0 1\r\n1").unwrap(), "STORED");
     }
     assert_eq!(std::fs::read(&file).unwrap(), vec![7; 8192]);
+}
+
+#[test]
+fn each_line_of_the_json_log_is_an_object_and_none_has_a_value() {
+    let scratch = Scratch::new();
+    let manager = Manager::new(&scratch);
+    let mut service = Service::start(&scratch, &manager, "", &["--region", "memfd", "--log-format", "json", "-vvv"]);
+    manager.wait_for("READY=1");
+    let mut wire = service.wire();
+    assert_eq!(wire.ask("set key 0 0 9\r\nvaluable1").unwrap(), "STORED");
+    assert_eq!(wire.ask("\u{1b}[2J\u{7}").unwrap(), "ERROR");
+    // A value that is too large is dropped as it comes, in pieces.
+    let large = vec![b'v'; 2 << 20];
+    wire.send(b"set large 0 0 2097152\r\n").unwrap();
+    wire.send(&[&large, &b"\nvaluable2\r\n"[..]].concat()).unwrap();
+    // set, in the binary protocol: no extras are needed to see that its value is not shown
+    let mut binary = service.wire();
+    let mut packet = vec![0x80, 0x01, 0, 3, 8, 0, 0, 0, 0, 0, 0, 20];
+    packet.resize(24 + 8, 0);
+    packet.extend_from_slice(b"keyvaluable3");
+    binary.send(&packet).unwrap();
+    assert_eq!(binary.exactly(24).unwrap()[..2], [0x81, 0x01]);
+    service.signal(Signal::SIGTERM);
+    assert!(service.child.wait().unwrap().success());
+    let log = service.log();
+    let mut messages = Vec::new();
+    for line in log.lines().filter(|line| !line.contains(" ready: ")) {
+        let object: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let fields: Vec<_> = object.as_object().unwrap().keys().cloned().collect();
+        assert_eq!(fields, ["level", "message", "target", "time"], "{line}");
+        messages.push(object["message"].as_str().unwrap().to_owned());
+    }
+    for shown in ["< set key 0 0 9\\r", "< \\x1b[2J\\x07", "< packet 0x01 key"] {
+        assert!(messages.iter().any(|message| message.contains(shown)), "{shown}: {log}");
+    }
+    assert!(!log.contains("valuable") && !log.contains("vvvv"), "{log}");
+}
+
+#[test]
+fn one_more_server_on_the_same_address_says_so_in_one_line() {
+    let scratch = Scratch::new();
+    let manager = Manager::new(&scratch);
+    let socket = scratch.join("socket");
+    let socket = socket.to_str().unwrap();
+    let service = Service::start(&scratch, &manager, "", &["--region", "memfd", "--socket", socket]);
+    manager.wait_for("READY=1");
+    let address = service.address.to_string();
+    for (arguments, taken, option) in [
+        (["--listen", &address], format!("tcp {address}"), "--listen"),
+        (["--socket", socket], format!("unix {socket}"), "--socket"),
+    ] {
+        let free = SocketAddr::from(([127, 0, 0, 1], free_port())).to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        command.args(["serve", "--region", "memfd", "--memory", "4m"]).args(arguments);
+        if option == "--socket" {
+            command.args(["--listen", &free]);
+        }
+        let (status, output) = run_to_end(&mut command, DEADLINE);
+        assert_eq!((status.code(), output.lines().count()), (Some(71), 1), "{output}");
+        for word in [&*taken, "another server is running there: stop it, or choose another", option] {
+            assert!(output.contains(word), "{word}: {output}");
+        }
+    }
 }
 
 fn units() -> PathBuf {

@@ -37,7 +37,9 @@ mod lookout;
 mod memory;
 mod port;
 mod quiet;
+mod rate;
 mod shared;
+mod shown;
 mod source;
 mod stats;
 mod takeover;
@@ -85,6 +87,7 @@ use detail::Detail;
 use effort::Effort;
 use execute::Executor;
 use listener::{Listener, SocketFile};
+use rate::Rates;
 use shared::{Arrivals, Baseline, Mailbox, Shared, lock};
 use takeover::{Halt, Offered, Predecessor, Purpose};
 use tls::Certificates;
@@ -346,6 +349,7 @@ impl Server {
             account: Arc::new(Account::new(config.connection_memory_limit(cache.info().item_size_max))),
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
+            rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),
             users: users.map(RwLock::new),
             hasher: Hasher::default(),
             certificates,

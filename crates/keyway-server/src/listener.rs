@@ -36,7 +36,18 @@ impl fmt::Display for BindError {
         let Self { what, error } = self;
         write!(f, "cannot listen on {what}: {error}")?;
         match error.kind() {
-            io::ErrorKind::AddrInUse => write!(f, "; stop what is listening there, or choose another"),
+            io::ErrorKind::AddrInUse => {
+                let option = match what.split_whitespace().next() {
+                    Some("tcp") => "--listen; -p or -l",
+                    Some("udp") => "--udp; -U",
+                    Some("http") => "--http; -o http",
+                    _ => "--socket or --region-socket; -s",
+                };
+                write!(
+                    f,
+                    "; another server is running there: stop it, or choose another address ({option})"
+                )
+            }
             io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this machine has this address"),
             io::ErrorKind::PermissionDenied => write!(f, "; ports below 1024 and the socket's folder need permission"),
             _ => Ok(()),
@@ -157,7 +168,7 @@ pub(crate) fn bind_http(address: &HttpAddress, given: &mut Given) -> Result<http
         HttpAddress::Tcp(addresses) => {
             for &address in addresses {
                 let failed = |error| BindError {
-                    what: format!("http {address} (--http, -o http)"),
+                    what: format!("http {address}"),
                     error,
                 };
                 match given_or_bound_tcp(given, Role::Http, address, HTTP_BACKLOG) {
@@ -182,7 +193,7 @@ pub(crate) fn bind_http(address: &HttpAddress, given: &mut Given) -> Result<http
         }
         HttpAddress::Unix(socket) => {
             let (listener, file) = given_or_bound_unix(given, Role::Http, socket, HTTP_BACKLOG).map_err(|error| BindError {
-                what: format!("http {} (--http, -o http)", socket.path.display()),
+                what: format!("http {}", socket.path.display()),
                 error,
             })?;
             sockets.names.push(file.path.display().to_string());
@@ -601,7 +612,7 @@ mod tests {
         };
         let error = bind(&config, &mut Given::default()).err().unwrap().to_string();
         assert!(
-            error.contains(&address.to_string()) && error.contains("choose another"),
+            error.contains(&address.to_string()) && error.contains("choose another address (--listen"),
             "{error}"
         );
     }

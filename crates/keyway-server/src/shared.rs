@@ -20,6 +20,7 @@ use crate::connection::{CloseReason, Stream};
 use crate::detail::Detail;
 use crate::kernel::Post;
 use crate::quiet::Quiet;
+use crate::rate::{Rates, Source};
 use crate::size_text;
 use crate::takeover::{Halt, Inherited};
 use crate::tls::Certificates;
@@ -61,6 +62,9 @@ pub(crate) struct WorkerCounters {
     /// connections that did not log in in time
     pub(crate) auth_timeouts: Counter,
     pub(crate) idle_kicks: Counter,
+    /// times that a connection waited because its source was above its rate, and datagrams dropped for that
+    pub(crate) rate_pauses: Counter,
+    pub(crate) udp_over_rate: Counter,
     pub(crate) cmd_meta: Counter,
     pub(crate) too_large: Counter,
     /// datagrams received; refused for their source; dropped because they hold no complete request
@@ -157,6 +161,8 @@ pub(crate) struct Traffic {
     pub(crate) auth_errors: u64,
     pub(crate) auth_timeouts: u64,
     pub(crate) idle_kicks: u64,
+    pub(crate) rate_pauses: u64,
+    pub(crate) udp_over_rate: u64,
     pub(crate) cmd_meta: u64,
     pub(crate) too_large: u64,
     pub(crate) udp_datagrams: u64,
@@ -179,6 +185,18 @@ pub(crate) struct KernelNumbers {
 }
 
 impl PeerAddress {
+    /// Whose requests are counted with those from here; `user` is the user of this machine at a Unix socket.
+    pub(crate) fn source(&self, user: impl FnOnce() -> Option<u32>) -> Source {
+        match self {
+            Self::Tcp { remote, .. }
+            | Self::Udp {
+                remote: Some(remote), ..
+            } => Source::at(remote.ip()),
+            Self::Unix | Self::Reader => user().map_or(Source::Unknown, Source::User),
+            Self::Udp { remote: None, .. } => Source::Unknown,
+        }
+    }
+
     /// Whether what the client sends cannot be read on a network.
     pub(crate) fn is_protected(&self) -> bool {
         match self {
@@ -225,6 +243,8 @@ pub(crate) struct Shared {
     pub(crate) account: Arc<Account>,
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,
+    /// how many requests each source may make
+    pub(crate) rates: Option<Rates>,
     pub(crate) users: Option<RwLock<Users>>,
     /// verifies hashed passwords
     pub(crate) hasher: Hasher,
@@ -389,6 +409,8 @@ impl Shared {
                 auth_errors: sum.auth_errors + c.auth_errors.get(),
                 auth_timeouts: sum.auth_timeouts + c.auth_timeouts.get(),
                 idle_kicks: sum.idle_kicks + c.idle_kicks.get(),
+                rate_pauses: sum.rate_pauses + c.rate_pauses.get(),
+                udp_over_rate: sum.udp_over_rate + c.udp_over_rate.get(),
                 cmd_meta: sum.cmd_meta + c.cmd_meta.get(),
                 too_large: sum.too_large + c.too_large.get(),
                 udp_datagrams: sum.udp_datagrams + c.udp_datagrams.get(),

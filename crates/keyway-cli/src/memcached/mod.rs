@@ -20,7 +20,8 @@ use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSIO
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
 use crate::exit::Failure;
 use crate::plan::Plan;
-use crate::{cpus, listen, place, size};
+use crate::serve::parse_rate;
+use crate::{cpus, listen, logger, place, size};
 
 /// What a command line asks for: to serve, or to print a text.
 #[derive(Debug)]
@@ -197,6 +198,13 @@ impl Reading {
                 let memory =
                     size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-o connection_memory: {why}")))?;
                 plan.config.connection_memory = usize::try_from(memory).unwrap_or(usize::MAX);
+            }
+            "max_request_rate" => {
+                let rate = parse_rate(value).map_err(|why| Failure::usage(format_args!("-o max_request_rate: {why}")))?;
+                plan.config.request_rate = Some(rate);
+            }
+            "log_format" => {
+                plan.log_format = logger::parse(value).map_err(|why| Failure::usage(format_args!("-o log_format: {why}")))?;
             }
             "event_loop" => {
                 plan.config.event_loop =

@@ -58,6 +58,7 @@ use crate::buffer::Buffer;
 use crate::dump::Dump;
 use crate::execute::Task;
 use crate::port::{Intake, Port};
+use crate::rate::Source;
 use crate::shared::Peer;
 use crate::watch;
 use crate::watch::Watcher;
@@ -142,6 +143,10 @@ pub(crate) struct Connection {
     has_begun_sasl: bool,
     /// failed logins
     failures: u8,
+    /// whose requests its own are counted with, once that has been asked
+    source: Option<Source>,
+    /// its source is above its rate: it executes nothing before this time
+    slowed_until: Option<Instant>,
     /// since when it has to log in
     since: Instant,
     pub(crate) last_active: Instant,
@@ -232,6 +237,8 @@ impl Connection {
             is_identified: false,
             has_begun_sasl: false,
             failures: 0,
+            source: None,
+            slowed_until: None,
             since: desk.now,
             last_active: desk.now,
         }

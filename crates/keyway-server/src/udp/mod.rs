@@ -259,8 +259,15 @@ impl Socket {
         if let PeerAddress::Udp { remote: asker, .. } = &mut self.peer.address {
             *asker = remote;
         }
+        let shared = Arc::clone(&desk.executor.shared);
+        let asker = self.peer.address.source(|| None);
+        let rated = shared.rates.as_ref().map(|rates| (rates, asker));
+        if rated.is_some_and(|(rates, asker)| rates.take(asker, 1, desk.now) == 0) {
+            counters.udp_over_rate.add(1);
+            return;
+        }
         let start = self.outbox.bytes.len();
-        execute_all(
+        let requests = execute_all(
             &mut desk.executor,
             framed.payload,
             limits,
@@ -268,6 +275,9 @@ impl Socket {
             served,
             &mut self.outbox.bytes,
         );
+        if let Some((rates, asker)) = rated {
+            rates.charge(asker, requests.saturating_sub(1), desk.now);
+        }
         self.outbox.queue(framed.id, start, source);
     }
 
