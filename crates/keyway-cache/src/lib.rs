@@ -57,6 +57,7 @@ mod local;
 mod mapping;
 mod nodes;
 mod options;
+mod pages;
 mod peer;
 mod place;
 mod presence;

@@ -18,6 +18,13 @@ use crate::{Owner, allowed, cpus, listen, place, size};
 
 #[derive(Args)]
 pub(crate) struct Serve {
+    /// Take options from this file, too: TOML with the same names, such as memory = "1g" or listen = ["10.0.0.1", "::1"]. An option of the
+    /// command line takes precedence over the file's
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only tell whether the options are right, those of --config included, and start nothing
+    #[arg(long)]
+    pub(crate) check: bool,
     /// Address to listen on, with port 11211 if none is given; tls:// before it: with TLS; may be repeated; port 0: no TCP
     /// [default: 127.0.0.1]
     #[arg(long, short = 'l', value_name = "[tls://]ADDR[:PORT]")]

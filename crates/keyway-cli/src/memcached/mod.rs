@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::{Arg, ArgAction, Command};
 use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Sasl, Tls, TlsVersion, UnixSocket};
 
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
@@ -55,6 +56,23 @@ fn help() -> String {
         text.push_str(&format!("-{letter}, {:<28} {help}\n", format!("--{name}{value}")));
     }
     text
+}
+
+/// The options in `command`, for its manual page and the completions of shells; only [`parse`] reads a command line.
+pub(crate) fn define(command: Command) -> Command {
+    let options = OPTIONS.map(|(letter, name, value, help)| {
+        let option = Arg::new(name).short(letter).long(name).help(help);
+        match value {
+            Value::No => option.action(ArgAction::SetTrue),
+            Value::Yes => option.value_name("VALUE"),
+            Value::Attached => option.action(ArgAction::Count),
+        }
+    });
+    Command::new("memcached")
+        .about(command.get_about().cloned().unwrap_or_default())
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args(options)
 }
 
 /// The command line as far as it has been parsed.
