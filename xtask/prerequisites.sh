@@ -62,6 +62,15 @@ if [ "$purpose" = test ]; then
     have chromium-headless-shell || have chromium || want "shows the benchmark's page" chromium-headless-shell
     have go || want "builds the Go client" golang-go
     have node || want "runs the Node client" nodejs
+    have qemu-aarch64-static || want "runs tests for arm64" qemu-user-static
+    have aarch64-linux-gnu-gcc || want "links programs for arm64" gcc-aarch64-linux-gnu
+    [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || want "the C library for arm64" libc6-dev-arm64-cross
+    have mmdebstrap || ! have apt-get || want "a clean system that packages are installed in" mmdebstrap
+    have dpkg-deb || want "makes packages for Debian" dpkg
+    have lintian || ! have apt-get || want "checks packages for Debian" lintian
+    have man || want "shows the manual pages" man-db
+    have zsh || want "reads the completions for zsh" zsh
+    have fish || want "reads the completions for fish" fish
     have npm || want "installs the Node client" npm
 fi
 
@@ -121,6 +130,10 @@ if [ "$purpose" = test ]; then
     if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
         have rustup || { say "please install rustfmt and clippy for cargo $found, then start again"; exit 1; }
         rustup component add rustfmt clippy
+    fi
+    # The stage `arm` builds for it.
+    if have rustup && [ "$(uname -m)" = x86_64 ] && ! rustup target list --installed | grep -qx aarch64-unknown-linux-gnu; then
+        rustup target add aarch64-unknown-linux-gnu || say "no Rust for arm64: the stage arm will be skipped"
     fi
     # The stage `msrv` builds with the oldest supported compiler.
     if ! rustc --version | grep -q "^rustc $rust_version[. ]" && have rustup && ! cargo "+$rust_version" --version >/dev/null 2>&1; then

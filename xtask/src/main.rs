@@ -9,6 +9,7 @@
     reason = "a command-line tool talks to its terminal"
 )]
 
+mod arm;
 mod deny;
 mod figures;
 mod mutants;

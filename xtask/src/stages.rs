@@ -1,5 +1,6 @@
 //! The stages of the checks: name, what each catches, command. Cheap ones come first, so that a simple mistake is reported early.
 
+use crate::arm;
 use crate::deny;
 use crate::promises;
 use crate::run::{Context, Outcome};
@@ -74,6 +75,12 @@ pub const ALL: &[Stage] = &[
         catches: "wrong behaviour: unit, integration, conformance, clients, crash",
         beside: false,
         run: test,
+    },
+    Stage {
+        name: "arm",
+        catches: "code that is wrong on arm64, or with pages of 16 or 64 KiB (under user-mode emulation)",
+        beside: false,
+        run: arm::run,
     },
     Stage {
         name: "promises",
