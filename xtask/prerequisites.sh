@@ -56,6 +56,7 @@ if [ "$purpose" = test ]; then
     { have php && php -m 2>/dev/null | grep -qx memcached; } || want "uses libmemcached from PHP" php-memcached
     compgen -G '/usr/lib/postgresql/*/lib/pgmemcache.so' >/dev/null || want "uses libmemcached from PostgreSQL" postgresql-15-pgmemcache
     have openssl || want "a client with TLS" openssl
+    have systemd-socket-activate || want "hands sockets to a server, and checks the units" systemd
     have perl || want "runs memcached-tool" perl
     have python3 || want "runs the protocol's model and the Python clients" python3
     python3 -c 'import venv, ensurepip' 2>/dev/null || want "holds the Python clients" python3-venv

@@ -4,6 +4,7 @@
 //! The methods that go with it are not listed in these pages, so that the pages show what a program needs. They are documented
 //! in the sources:
 //!
+//! - to open anonymous memory that a service manager has kept: `Cache::open_kept`;
 //! - to hand a region out to another process: `Cache::descriptors`, `descriptor_to_read`, `identity`, `may_write`;
 //! - to answer from the kernel: `Cache::turn_kernel_door_on`, `doorway`, `hash`, `hash_seed`, `monotonic`, `flush_at_s`,
 //!   `is_shut_out`, `Session::note_hit`, `clock`, `clock_s`;

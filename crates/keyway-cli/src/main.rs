@@ -16,12 +16,14 @@ mod config;
 mod cpus;
 mod exec;
 mod exit;
+mod inherited;
 #[cfg(feature = "kernel")]
 mod kernel;
 mod listen;
 mod logger;
 mod manual;
 mod memcached;
+mod notify;
 mod password;
 mod place;
 mod plan;
@@ -277,7 +279,8 @@ fn run() -> Result<(), Failure> {
         Command::Serve(serve) => {
             logger::start(serve.verbose);
             let is_check = serve.check;
-            let plan = serve.plan().map_err(|failure| match expanded.explain(&failure.reason) {
+            let inherited = inherited::take()?;
+            let plan = serve.plan(&inherited.sockets).map_err(|failure| match expanded.explain(&failure.reason) {
                 Some(reason) => Failure::new(failure.code, reason),
                 None => failure,
             })?;
@@ -285,7 +288,7 @@ fn run() -> Result<(), Failure> {
                 println!("every option is right");
                 return Ok(());
             }
-            plan.run()
+            plan.run(inherited)
         }
         Command::Memcached { arguments } => memcached_main(arguments),
         other => {
@@ -361,7 +364,12 @@ fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), F
         }
         memcached::Asked::Serve(plan) => {
             logger::start(plan.config.verbosity);
-            plan.run()
+            if inherited::is_any() {
+                return Err(Failure::usage(
+                    "memcached's command line takes no sockets from a service manager (LISTEN_FDS): use keyway serve, which does",
+                ));
+            }
+            plan.run(inherited::Inherited::default())
         }
     }
 }

@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use keyway_cache::server::remove_unused;
 use keyway_cache::{Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
-use keyway_server::{Config, HttpAddress, RunError, Server, Sockets, size_text};
+use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, size_text};
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 
 use crate::exit::{self, Failure};
+use crate::inherited::Inherited;
+use crate::notify::Notifier;
 use crate::{background, cpus, place};
 
 /// Descriptors that a server needs besides its clients' connections: sockets, polls, regions, standard streams, connections of the HTTP port,
@@ -39,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) core_dumps: bool,
     /// once it serves, give up all rights that serving does not need
     pub(crate) sandbox: bool,
+    /// a service manager keeps the memory of a region without a file for the next start
+    pub(crate) keeps_memory: bool,
     /// the region is removed at a clean end, unless another process uses it
     pub(crate) remove_region: bool,
     /// warnings for standard error, once the log is open
@@ -73,8 +77,8 @@ impl Plan {
         )))
     }
 
-    /// Serves until it is asked to stop.
-    pub(crate) fn run(mut self) -> Result<(), Failure> {
+    /// Serves until it is asked to stop, with what was handed over at the start.
+    pub(crate) fn run(mut self, inherited: Inherited) -> Result<(), Failure> {
         if self.daemon {
             if !background::is_child() {
                 return background::start();
@@ -97,8 +101,9 @@ impl Plan {
         self.take_cpus();
         // Before the region is opened, made or enlarged: a server that cannot start leaves it unchanged.
         let refused = |error| Failure::new(exit::SYSTEM, error);
-        let sockets = Sockets::bind(&self.config).map_err(refused)?;
-        let cache = self.open_region()?;
+        let sockets = Sockets::bind_beside(&self.config, inherited.sockets).map_err(refused)?;
+        let notifier = Notifier::of_environment();
+        let cache = self.open_region(inherited.memory, notifier.as_ref())?;
         self.config.signals = true;
         let server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
         write_port_file(server.tcp_addresses(), server.udp_addresses());
@@ -110,13 +115,13 @@ impl Plan {
             // Standard output may be closed; the server serves all the same.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
-        background::notify_service_manager();
         if self.sandbox {
             self.confine(&server);
         } else {
             log::info!("not confined: --no-sandbox");
         }
-        let ended = server.run();
+        let manager = notifier.map(|notifier| -> Box<dyn Manager> { Box::new(notifier) });
+        let ended = server.run_for(manager);
         drop(pid_file);
         match ended {
             Ok(()) => {
@@ -148,12 +153,8 @@ impl Plan {
     /// From here on the process can only do what serving needs. If an old kernel lacks a feature, that is logged and the server continues.
     fn confine(&self, server: &Server) {
         let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let sockets = self.config.unix.iter().map(|socket| socket.path.as_path());
-        let sockets = sockets.chain(self.config.region_socket.iter().map(|socket| socket.path.as_path()));
-        let sockets = sockets.chain(match &self.config.http {
-            Some(HttpAddress::Unix(socket)) => Some(socket.path.as_path()),
-            _ => None,
-        });
+        let sockets = server.removed_at_end();
+        let sockets = sockets.iter().map(PathBuf::as_path);
         let region = match &self.place {
             Some(Place::Path(path)) if self.remove_region => Some(path.as_path()),
             _ => None,
@@ -235,7 +236,8 @@ impl Plan {
         keyway_cache::server::spread_over(&nodes);
     }
 
-    fn open_region(&mut self) -> Result<Cache, Failure> {
+    /// Opens the region: the memory that was kept for it, or what is at its place.
+    fn open_region(&mut self, kept: Option<File>, notifier: Option<&Notifier>) -> Result<Cache, Failure> {
         let place = match self.place.take() {
             Some(place) => place,
             None => Place::Path(self.default_path()),
@@ -243,7 +245,20 @@ impl Plan {
         self.config.region = place.to_string();
         // The server's own code makes no stray pointers (it has no `unsafe`), so the gate would only cost time at each request.
         let options = self.options.clone().gate(Gate::Off).server(true);
-        let cache = place::open(&place, &options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
+        let slack = self.options.item_size_max / ITEM_SIZE_SLACK;
+        let had_kept = kept.is_some();
+        let kept = match (kept, &place) {
+            (Some(memory), Place::Memfd) => kept_region(&memory, &options, slack)?,
+            _ => None,
+        };
+        let is_kept = kept.is_some();
+        let cache = match kept {
+            Some(cache) => cache,
+            None => place::open(&place, &options, slack)?,
+        };
+        if let Some(notifier) = notifier.filter(|_| !is_kept && self.keeps_memory) {
+            keep(notifier, had_kept, &place, &cache);
+        }
         self.place = Some(place);
         self.config.memory = self.options.memory;
         let info = cache.info();
@@ -272,6 +287,32 @@ impl Plan {
             (None, None) => place::default_path(self.config.udp.first().map_or(place::DEFAULT_PORT, SocketAddr::port)),
             (address, _) => place::default_path(address.map_or(place::DEFAULT_PORT, |address| address.port())),
         }
+    }
+}
+
+/// The region in memory that the service manager has kept. `None`: it cannot be used, so the server starts with an empty one.
+fn kept_region(memory: &File, options: &Options, slack: usize) -> Result<Option<Cache>, Failure> {
+    match place::open_kept(memory, options, slack) {
+        Ok(cache) => Ok(Some(cache)),
+        Err(error) if place::is_askers_fault(&error) => Err(place::failure(error)),
+        Err(error) => {
+            log::warn!("the memory that the service manager has kept cannot be used, and the region starts empty: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Has the service manager keep the memory of a region without a file, in place of what it has kept.
+fn keep(notifier: &Notifier, had_kept: bool, place: &Place, cache: &Cache) {
+    if had_kept {
+        notifier.drop_kept();
+    }
+    if *place != Place::Memfd {
+        return;
+    }
+    match cache.descriptors() {
+        Ok([memory, _]) => notifier.keep(&memory),
+        Err(error) => log::warn!("the region's memory does not outlive a restart: it cannot be opened once more: {error}"),
     }
 }
 

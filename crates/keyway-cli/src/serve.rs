@@ -9,10 +9,11 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use keyway_cache::{Gap, Options, Place};
 use keyway_server::{
-    Allowed, ClientCertificates, Config, EventLoop, Kernel, LOOPBACK, Network, RegionSocket, Sasl, Tls, TlsVersion, UnixSocket,
+    Allowed, ClientCertificates, Config, EventLoop, Given, Kernel, LOOPBACK, Network, RegionSocket, Role, Sasl, Tls, TlsVersion,
+    UnixSocket,
 };
 
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::plan::Plan;
 use crate::{Owner, allowed, cpus, listen, place, size};
 
@@ -26,7 +27,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) check: bool,
     /// Address to listen on, with port 11211 if none is given; tls:// before it: with TLS; may be repeated; port 0: no TCP
-    /// [default: 127.0.0.1]
+    /// [default: 127.0.0.1, unless the service manager has given a socket (LISTEN_FDS)]
     #[arg(long, short = 'l', value_name = "[tls://]ADDR[:PORT]")]
     listen: Vec<String>,
     /// Unix socket to listen on, in addition to TCP
@@ -171,9 +172,10 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    pub(crate) fn plan(self) -> Result<Plan, Failure> {
+    /// What to do, with these sockets that exist already.
+    pub(crate) fn plan(self, given: &Given) -> Result<Plan, Failure> {
         let (mut tcp, mut tls_tcp): (Vec<SocketAddr>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
-        let listen = if self.listen.is_empty() {
+        let listen = if self.listen.is_empty() && !given.has_clients() {
             vec!["127.0.0.1".to_owned()]
         } else {
             self.listen
@@ -186,8 +188,9 @@ impl Serve {
             addresses
                 .extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
         }
+        let has_tls = !tls_tcp.is_empty() || given.has(Role::Tls);
         let tls = match (self.tls_cert, self.tls_key) {
-            (Some(certificate), Some(key)) if !tls_tcp.is_empty() => Some(Tls {
+            (Some(certificate), Some(key)) if has_tls => Some(Tls {
                 certificate,
                 key,
                 client_certificates: match (&self.tls_client_ca, self.tls_client_optional) {
@@ -203,8 +206,10 @@ impl Serve {
                     "--tls-cert: no address has TLS; write --listen tls://ADDR[:PORT], and leave out addresses without tls:// to have nothing else",
                 ));
             }
-            (None, _) if !tls_tcp.is_empty() => {
-                return Err(Failure::usage("--listen tls://…: TLS needs --tls-cert and --tls-key"));
+            (None, _) if has_tls => {
+                return Err(Failure::usage(
+                    "--listen tls://…, or a socket with the name tls: TLS needs --tls-cert and --tls-key",
+                ));
             }
             (None, _) => None,
         };
@@ -228,7 +233,7 @@ impl Serve {
             memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
             rate: self.kernel_rate,
         });
-        let config = Config {
+        let mut config = Config {
             tcp,
             tls_tcp,
             tls,
@@ -267,6 +272,9 @@ impl Serve {
             verbosity: self.verbose,
             ..Config::default()
         };
+        given
+            .ask_for(&mut config)
+            .map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let options = Options::new()
             .memory(self.memory)
             .huge_pages(self.huge_pages)
@@ -284,6 +292,7 @@ impl Serve {
             place: self.region,
             options,
             sandbox: !self.no_sandbox,
+            keeps_memory: true,
             ..Plan::default()
         };
         plan.check_item_size("--max-item", "--memory")?;
@@ -337,7 +346,7 @@ mod tests {
     fn plan(line: &str) -> Result<Plan, Failure> {
         let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words).map(|cli| cli.command) {
-            Ok(Command::Serve(serve)) => serve.plan(),
+            Ok(Command::Serve(serve)) => serve.plan(&Given::default()),
             Ok(_) => panic!("{line}"),
             Err(error) => Err(Failure::usage(error)),
         }
@@ -386,6 +395,26 @@ mod tests {
             let failure = plan(line).unwrap_err();
             assert!(failure.reason.contains(word), "{line}: {failure:?}");
         }
+    }
+
+    #[test]
+    fn a_given_socket_takes_the_place_of_the_default_address() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let mut given = Given::default();
+        given.add(socket.into(), "descriptor 3", Role::Tls, false).unwrap();
+        let plan = |line: &str| {
+            let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
+            match Cli::try_parse_from(words).unwrap().command {
+                Command::Serve(serve) => serve.plan(&given),
+                _ => panic!("{line}"),
+            }
+        };
+        let config = plan("--tls-cert c.pem --tls-key k.pem").unwrap().config;
+        assert_eq!((config.tcp, config.tls_tcp), (vec![], vec![address]));
+        assert!(plan("").unwrap_err().reason.contains("--tls-cert"));
+        let both = plan("-l 127.0.0.1:5 --tls-cert c.pem --tls-key k.pem").unwrap().config;
+        assert_eq!(both.tcp, ["127.0.0.1:5".parse().unwrap()]);
     }
 
     #[test]

@@ -22,10 +22,11 @@ use signal_hook_mio::v1_0::Signals;
 use crate::auth::Users;
 use crate::connection::{CloseReason, Stream};
 use crate::handout;
-use crate::listener::{Arrival, Listener};
+use crate::listener::{Arrival, Listener, SocketFile};
 use crate::lookout::Lookout;
 use crate::quiet::Quiet;
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
+use crate::vitals::{Manager, Vitals};
 
 pub(crate) const WAKE: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -48,6 +49,7 @@ pub(crate) struct Acceptor {
     listeners: Vec<Waiting>,
     signals: Option<Signals>,
     lookout: Lookout,
+    vitals: Option<Vitals>,
     pause: Pause,
     /// a failure to accept has been logged, and no attempt has succeeded since
     complained: bool,
@@ -101,6 +103,7 @@ impl Acceptor {
             poll,
             cache,
             lookout: Lookout::new(&shared),
+            vitals: None,
             shared,
             listeners: waiting,
             signals,
@@ -114,8 +117,14 @@ impl Acceptor {
         Ok(acceptor)
     }
 
+    /// The files of its Unix sockets.
+    pub(crate) fn socket_files(&self) -> impl Iterator<Item = &SocketFile> {
+        self.listeners.iter().filter_map(|waiting| waiting.listener.file())
+    }
+
     /// Runs until a shutdown has been asked for and all workers have ended.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(mut self, manager: Option<Box<dyn Manager>>) -> io::Result<()> {
+        self.vitals = manager.map(Vitals::new);
         let mut events = Events::with_capacity(64);
         while !(self.shared.is_stopping() && self.shared.workers_running.load(SeqCst) == 0) {
             match self.poll.poll(&mut events, self.timeout()) {
@@ -134,6 +143,9 @@ impl Acceptor {
                     waiting.ready = true;
                 }
             }
+            if let Some(vitals) = &mut self.vitals {
+                vitals.look(&self.cache, &self.shared);
+            }
             if self.shared.is_stopping() {
                 // Closed at once: the kernel refuses new clients of this address, and the next server can bind it.
                 self.listeners.clear();
@@ -150,7 +162,10 @@ impl Acceptor {
         match self.pause {
             Pause::No if self.listeners.iter().any(|waiting| waiting.ready) => Some(Duration::ZERO),
             Pause::Starved { since, .. } => Some(RETRY.saturating_sub(since.elapsed())),
-            _ if !self.shared.is_stopping() => Some(self.lookout.due_in()),
+            _ if !self.shared.is_stopping() => {
+                let vitals = self.vitals.as_ref().map(Vitals::due_in);
+                Some(self.lookout.due_in().min(vitals.unwrap_or(Duration::MAX)))
+            }
             _ => None,
         }
     }
@@ -160,8 +175,13 @@ impl Acceptor {
         for signal in signals.pending() {
             match signal {
                 SIGHUP => {
-                    reload_users(&self.shared);
-                    self.shared.refresh_certificates("SIGHUP");
+                    if let Some(vitals) = &self.vitals {
+                        vitals.reloading();
+                    }
+                    let result = reload(&self.shared);
+                    if let Some(vitals) = &self.vitals {
+                        vitals.reloaded(result);
+                    }
                 }
                 _ => {
                     log::info!("signal {signal}: shutting down; send it again to exit at once");
@@ -336,20 +356,35 @@ impl Acceptor {
     }
 }
 
-/// Reads the authentication file again; if that fails, the old users stay valid.
-fn reload_users(shared: &Shared) {
-    let (Some(path), Some(users)) = (&shared.config.auth_file, &shared.users) else {
-        if shared.certificates.is_none() {
+/// Reads the files again that a server may read again. The result, in a line.
+fn reload(shared: &Shared) -> String {
+    match (reload_users(shared), shared.refresh_certificates("SIGHUP")) {
+        (None, None) => {
             log::info!("SIGHUP: there is no file to read again");
+            "reloaded: there is no file to read again".to_owned()
         }
-        return;
-    };
+        (Some(false), Some(false)) => {
+            "reload failed: the old users and the old certificate stay in force; see the log".to_owned()
+        }
+        (Some(false), _) => "reload failed: the old users stay in force; see the log".to_owned(),
+        (_, Some(false)) => "reload failed: the old certificate stays in force; see the log".to_owned(),
+        _ => "reloaded".to_owned(),
+    }
+}
+
+/// Reads the authentication file again; if that fails, the old users stay valid. `None`: there is none.
+fn reload_users(shared: &Shared) -> Option<bool> {
+    let (path, users) = shared.config.auth_file.as_ref().zip(shared.users.as_ref())?;
     let new = Users::load(path, Some(&users.read().unwrap_or_else(std::sync::PoisonError::into_inner)));
     match new {
         Ok(new) => {
             *users.write().unwrap_or_else(std::sync::PoisonError::into_inner) = new;
             log::info!("SIGHUP: read {} again", path.display());
+            Some(true)
         }
-        Err(error) => log::error!("SIGHUP: {} {error}; the old users remain valid", path.display()),
+        Err(error) => {
+            log::error!("SIGHUP: {} {error}; the old users remain valid", path.display());
+            Some(false)
+        }
     }
 }

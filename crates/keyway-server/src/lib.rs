@@ -24,6 +24,7 @@ mod detail;
 mod dump;
 mod effort;
 mod execute;
+mod given;
 mod handout;
 mod http;
 #[cfg(feature = "kernel")]
@@ -41,12 +42,14 @@ mod source;
 mod stats;
 mod tls;
 mod udp;
+mod vitals;
 mod watch;
 mod worker;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
@@ -61,10 +64,12 @@ pub use auth::{AuthFileError, HashError, auth_line};
 pub use config::{
     Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
 };
+pub use given::{Given, GivenError, Role};
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
+pub use vitals::{Manager, News};
 
 use acceptor::Acceptor;
 use account::Account;
@@ -75,6 +80,7 @@ use connection::Desk;
 use detail::Detail;
 use effort::Effort;
 use execute::Executor;
+use listener::SocketFile;
 use shared::{Arrivals, Baseline, Mailbox, Shared, lock};
 use tls::Certificates;
 use worker::Worker;
@@ -117,6 +123,8 @@ pub enum StartError {
     NoThreads,
     /// the kernel door cannot be opened, for this reason
     Kernel(String),
+    /// a socket that was given cannot be served
+    Given(GivenError),
     /// a socket could not be bound
     Bind(BindError),
     /// TLS was asked for, but no certificate was given
@@ -150,6 +158,16 @@ impl Sockets {
     ///
     /// [`StartError`]: nothing is bound then.
     pub fn bind(config: &Config) -> Result<Self, StartError> {
+        Self::bind_beside(config, Given::default())
+    }
+
+    /// The same, beside sockets that exist already. `config` names their addresses ([`Given::ask_for`]); those that it does not name are
+    /// closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`]; the given sockets are closed then.
+    pub fn bind_beside(config: &Config, mut given: Given) -> Result<Self, StartError> {
         let listens_nowhere =
             config.tcp.is_empty() && config.tls_tcp.is_empty() && config.unix.is_none() && config.udp.is_empty();
         if listens_nowhere && !config.may_listen_nowhere {
@@ -170,12 +188,12 @@ impl Sockets {
             None if config.tls_tcp.is_empty() => None,
             None => return Err(StartError::NoCertificate),
         };
-        let listeners = listener::bind(config).map_err(StartError::Bind)?;
-        let (udp_addresses, udp_sockets) = listener::bind_udp(config).map_err(StartError::Bind)?;
+        let listeners = listener::bind(config, &mut given).map_err(StartError::Bind)?;
+        let (udp_addresses, udp_sockets) = listener::bind_udp(config, &mut given).map_err(StartError::Bind)?;
         let http = config
             .http
             .as_ref()
-            .map(listener::bind_http)
+            .map(|address| listener::bind_http(address, &mut given))
             .transpose()
             .map_err(StartError::Bind)?;
         Ok(Self {
@@ -274,6 +292,7 @@ impl Server {
             peers: Mutex::default(),
             listening: Mutex::default(),
             udp_addresses: udp_addresses.clone(),
+            udp_sockets: udp_sockets.iter().map(Vec::len).sum(),
             event_loop,
             kernel: post,
             account: Arc::new(Account::new(config.connection_memory_limit(cache.info().item_size_max))),
@@ -355,6 +374,13 @@ impl Server {
         self.http.as_ref().map_or(&[], |port| &port.sockets.names)
     }
 
+    /// Files of Unix sockets that the server removes when it ends.
+    pub fn removed_at_end(&self) -> Vec<PathBuf> {
+        let http = self.http.as_ref().and_then(|port| port.sockets.file.as_ref());
+        let files = self.acceptor.socket_files().chain(http);
+        files.filter_map(SocketFile::removed_at_end).map(Path::to_owned).collect()
+    }
+
     /// Whether its workers open rings of io_uring.
     pub fn has_io_uring(&self) -> bool {
         self.shared.event_loop == EventLoop::IoUring
@@ -397,7 +423,20 @@ impl Server {
     }
 
     /// Serves until a requested shutdown is complete. The region is closed as cleanly as other processes' use of it allows.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]
     pub fn run(self) -> Result<(), RunError> {
+        self.run_for(None)
+    }
+
+    /// The same, and reports to a service manager.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]
+    pub fn run_for(self, manager: Option<Box<dyn Manager>>) -> Result<(), RunError> {
         let Self {
             cache,
             shared,
@@ -430,7 +469,7 @@ impl Server {
             threads.push(thread.map_err(RunError::System)?);
         }
         memory::keep_within(&shared, &cache);
-        let accepted = acceptor.run();
+        let accepted = acceptor.run(manager);
         shared.stop();
         memory::join(&shared);
         for thread in threads {
@@ -519,6 +558,7 @@ impl fmt::Display for StartError {
             Self::UdpWithAuthentication => f.write_str("UDP with an authentication file: datagrams cannot log in; leave one out"),
             Self::NoThreads => f.write_str("0 threads cannot serve a client: give at least 1"),
             Self::Kernel(why) => f.write_str(why),
+            Self::Given(error) => error.fmt(f),
             Self::Bind(error) => error.fmt(f),
             Self::NoCertificate => f.write_str("TLS needs a certificate and its key"),
             Self::Tls(error) => write!(f, "TLS: {error}"),

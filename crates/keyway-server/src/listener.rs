@@ -1,4 +1,4 @@
-//! Listening sockets: binding them, and the Unix socket's file.
+//! Listening sockets: binding those that are not given, and the Unix socket's file.
 
 use std::fmt;
 use std::io;
@@ -14,6 +14,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::config::{Config, HttpAddress, RegionSocket, UnixSocket};
 use crate::connection::Stream;
+use crate::given::{Given, GivenUnix, Role};
 use crate::http;
 use crate::shared::PeerAddress;
 
@@ -65,29 +66,30 @@ pub(crate) enum Arrival {
     Slotless(UnixStream),
 }
 
-/// The file of a Unix socket. Dropping this removes the file, unless another server has put its own there meanwhile.
+/// The file of a Unix socket. Dropping this removes the file, unless another server has put its own there meanwhile, or the process that
+/// gave the socket keeps it.
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// device and inode
-    identity: (u64, u64),
+    /// device and inode of a file that is removed
+    identity: Option<(u64, u64)>,
 }
 
-/// All sockets that `config` asks for.
-pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
+/// All sockets that `config` asks for: the given ones, and others that are bound.
+pub(crate) fn bind(config: &Config, given: &mut Given) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     let mut taken = None;
     let plain = config
         .tcp
         .iter()
-        .map(|&address| (address, Listener::Tcp as fn(TcpListener) -> Listener));
+        .map(|&address| (address, Role::Clients, Listener::Tcp as fn(TcpListener) -> Listener));
     let secure = config
         .tls_tcp
         .iter()
-        .map(|&address| (address, Listener::Tls as fn(TcpListener) -> Listener));
-    for (address, listener) in plain.chain(secure) {
-        match bind_tcp(address, config.backlog) {
-            Ok(bound) => listeners.push(listener(bound)),
+        .map(|&address| (address, Role::Tls, Listener::Tls as fn(TcpListener) -> Listener));
+    for (address, role, listener) in plain.chain(secure) {
+        match given_or_bound_tcp(given, role, address, config.backlog) {
+            Ok(bound) => listeners.extend(bound.into_iter().map(listener)),
             Err(error) => {
                 let is_missing_ipv6 = is_missing_ipv6(address, &error);
                 let is_taken = error.kind() == io::ErrorKind::AddrInUse;
@@ -112,7 +114,7 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
         None => {}
     }
     if let Some(socket) = &config.unix {
-        let (listener, file) = bind_unix(socket, config.backlog).map_err(|error| BindError {
+        let (listener, file) = given_or_bound_unix(given, Role::Clients, socket, config.backlog).map_err(|error| BindError {
             what: format!("unix {}", socket.path.display()),
             error,
         })?;
@@ -124,7 +126,8 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
             path: path.clone(),
             mode: 0o777,
         };
-        let (listener, file) = bind_unix(&socket, config.backlog).map_err(|error| BindError {
+        let bound = given_or_bound_unix(given, Role::RegionSocket, &socket, config.backlog);
+        let (listener, file) = bound.map_err(|error| BindError {
             what: format!("unix {}", path.display()),
             error,
         })?;
@@ -134,7 +137,7 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
 }
 
 /// The sockets of the HTTP port.
-pub(crate) fn bind_http(address: &HttpAddress) -> Result<http::Sockets, BindError> {
+pub(crate) fn bind_http(address: &HttpAddress, given: &mut Given) -> Result<http::Sockets, BindError> {
     let mut sockets = http::Sockets::default();
     match address {
         HttpAddress::Tcp(addresses) => {
@@ -143,11 +146,13 @@ pub(crate) fn bind_http(address: &HttpAddress) -> Result<http::Sockets, BindErro
                     what: format!("http {address} (--http, -o http)"),
                     error,
                 };
-                match bind_tcp(address, HTTP_BACKLOG) {
-                    Ok(listener) => {
-                        let bound = listener.local_addr().map_err(failed)?;
-                        sockets.names.push(bound.to_string());
-                        sockets.listeners.push(keyway_http::Listener::Tcp(listener.into()));
+                match given_or_bound_tcp(given, Role::Http, address, HTTP_BACKLOG) {
+                    Ok(listeners) => {
+                        for listener in listeners {
+                            let bound = listener.local_addr().map_err(failed)?;
+                            sockets.names.push(bound.to_string());
+                            sockets.listeners.push(keyway_http::Listener::Tcp(listener.into()));
+                        }
                     }
                     // "localhost" on a machine with one address family
                     Err(error) if is_missing_ipv6(address, &error) && addresses.len() > 1 => log::info!("{}", failed(error)),
@@ -162,7 +167,7 @@ pub(crate) fn bind_http(address: &HttpAddress) -> Result<http::Sockets, BindErro
             }
         }
         HttpAddress::Unix(socket) => {
-            let (listener, file) = bind_unix(socket, HTTP_BACKLOG).map_err(|error| BindError {
+            let (listener, file) = given_or_bound_unix(given, Role::Http, socket, HTTP_BACKLOG).map_err(|error| BindError {
                 what: format!("http {} (--http, -o http)", socket.path.display()),
                 error,
             })?;
@@ -191,27 +196,70 @@ fn is_missing_ipv6(address: SocketAddr, error: &io::Error) -> bool {
     address.is_ipv6() && is_general && error.raw_os_error().is_some_and(|code| missing.contains(&code))
 }
 
+/// The given sockets of this address, or one that is bound now.
+fn given_or_bound_tcp(given: &mut Given, role: Role, address: SocketAddr, backlog: i32) -> io::Result<Vec<TcpListener>> {
+    let taken = given.take_tcp(role, address);
+    if taken.is_empty() {
+        return Ok(vec![bind_tcp(address, backlog)?]);
+    }
+    let listener = |fd| {
+        let socket = Socket::from(fd);
+        prepare_tcp(&socket)?;
+        Ok(TcpListener::from_std(socket.into()))
+    };
+    taken.into_iter().map(listener).collect()
+}
+
+fn given_or_bound_unix(
+    given: &mut Given,
+    role: Role,
+    wanted: &UnixSocket,
+    backlog: i32,
+) -> io::Result<(UnixListener, SocketFile)> {
+    let Some(GivenUnix { fd, path, removes_file }) = given.take_unix(role, &wanted.path) else {
+        return bind_unix(wanted, backlog);
+    };
+    let file = SocketFile {
+        identity: removes_file.then(|| identity(&path)).transpose()?,
+        path,
+    };
+    Ok((UnixListener::from_std(fd.into()), file))
+}
+
+/// Accepted sockets inherit both (tcp(7)), which saves two system calls per connection.
+fn prepare_tcp(socket: &Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_keepalive(true)
+}
+
 fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // Accepted sockets inherit both (tcp(7)), which saves two system calls per connection.
-    socket.set_tcp_nodelay(true)?;
-    socket.set_keepalive(true)?;
+    prepare_tcp(&socket)?;
     socket.bind(&address.into())?;
     socket.listen(backlog)?;
     Ok(TcpListener::from_std(socket.into()))
 }
 
 /// The UDP sockets of `config`: the addresses, and for each thread one socket per address. The kernel spreads clients
-/// over the sockets of one address (`SO_REUSEPORT`, socket(7)).
-pub(crate) fn bind_udp(config: &Config) -> Result<(Vec<SocketAddr>, Vec<Vec<UdpSocket>>), BindError> {
+/// over the sockets of one address (`SO_REUSEPORT`, socket(7)). The given sockets of an address are served by a thread each, in turn: no
+/// others can be bound beside them, because they may belong to another user.
+pub(crate) fn bind_udp(config: &Config, given: &mut Given) -> Result<(Vec<SocketAddr>, Vec<Vec<UdpSocket>>), BindError> {
     let mut addresses = Vec::new();
     let mut sockets: Vec<_> = (0..config.threads).map(|_| Vec::new()).collect();
     let mut missing = None;
     for &address in &config.udp {
+        let taken = given.take_udp(address);
+        if !taken.is_empty() {
+            addresses.push(address);
+            for (index, fd) in taken.into_iter().enumerate() {
+                sockets[index % config.threads].push(udp_of(fd.into()));
+            }
+            continue;
+        }
         let bound = bind_udp_group(address, config.threads);
         match bound {
             Ok((bound, group)) => {
@@ -257,12 +305,16 @@ fn bind_udp_group(mut address: SocketAddr, count: usize) -> io::Result<(SocketAd
         let socket = udp_socket(address)?;
         socket.set_reuse_port(true)?;
         socket.bind(&address.into())?;
-        // As large as the system allows: the kernel drops datagrams that do not fit.
-        let _ = socket.set_recv_buffer_size(UDP_BUFFER_SIZE);
-        let _ = socket.set_send_buffer_size(UDP_BUFFER_SIZE);
-        group.push(UdpSocket::from_std(socket.into()));
+        group.push(udp_of(socket));
     }
     Ok((address, group))
+}
+
+/// A bound socket, with buffers as large as the system allows: the kernel drops datagrams that do not fit.
+fn udp_of(socket: Socket) -> UdpSocket {
+    let _ = socket.set_recv_buffer_size(UDP_BUFFER_SIZE);
+    let _ = socket.set_send_buffer_size(UDP_BUFFER_SIZE);
+    UdpSocket::from_std(socket.into())
 }
 
 fn udp_socket(address: SocketAddr) -> io::Result<Socket> {
@@ -283,10 +335,9 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     umask(mask);
     bound?;
     let path = wanted.path.canonicalize()?;
-    let file = std::fs::symlink_metadata(&path)?;
     let file = SocketFile {
+        identity: Some(identity(&path)?),
         path,
-        identity: (file.dev(), file.ino()),
     };
     std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(wanted.mode & 0o777))?;
     socket.listen(backlog)?;
@@ -310,9 +361,21 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Device and inode.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+impl SocketFile {
+    /// Its path, if the file is removed.
+    pub(crate) fn removed_at_end(&self) -> Option<&Path> {
+        self.identity.map(|_| self.path.as_path())
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.identity);
+        let is_ours = self.identity.is_some() && identity(&self.path).ok() == self.identity;
         if is_ours && let Err(error) = std::fs::remove_file(&self.path) {
             log::warn!("cannot remove {}: {error}", self.path.display());
         }
@@ -367,6 +430,14 @@ impl Listener {
         match self {
             Self::Tcp(listener) | Self::Tls(listener) => listener.local_addr().ok(),
             Self::Unix(..) | Self::Region(..) | Self::Lines(_) => None,
+        }
+    }
+
+    /// The file of a Unix socket that goes with the listener.
+    pub(crate) fn file(&self) -> Option<&SocketFile> {
+        match self {
+            Self::Unix(_, file) | Self::Region(_, file) => Some(file),
+            Self::Tcp(_) | Self::Tls(_) | Self::Lines(_) => None,
         }
     }
 
@@ -434,13 +505,11 @@ mod tests {
     fn errors_say_what_to_do() {
         let first = bind_tcp("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let address = first.local_addr().unwrap();
-        let error = bind(&Config {
+        let config = Config {
             tcp: vec![address],
             ..Config::default()
-        })
-        .err()
-        .unwrap()
-        .to_string();
+        };
+        let error = bind(&config, &mut Given::default()).err().unwrap().to_string();
         assert!(
             error.contains(&address.to_string()) && error.contains("choose another"),
             "{error}"

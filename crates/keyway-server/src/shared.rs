@@ -34,6 +34,8 @@ pub(crate) enum Message {
     Turn(usize),
     /// end this connection, given by its peer's number
     End(u64, CloseReason),
+    /// answer this round of `vitals`
+    Answer(u64),
 }
 
 /// A worker as the other threads see it: they leave messages here, and read its counters.
@@ -41,6 +43,8 @@ pub(crate) struct Mailbox {
     inbox: Mutex<Vec<Message>>,
     waker: mio::Waker,
     pub(crate) counters: WorkerCounters,
+    /// the last round of `vitals` that the worker has answered
+    answered: AtomicU64,
 }
 
 /// Counters that one worker writes and all threads read.
@@ -208,8 +212,9 @@ pub(crate) struct Shared {
     pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
     pub(crate) listening: Mutex<Vec<(RawFd, String)>>,
-    /// each has a socket for every worker
     pub(crate) udp_addresses: Vec<SocketAddr>,
+    /// UDP sockets of all workers, which memcached counts as connections
+    pub(crate) udp_sockets: usize,
     /// the event loop that the workers use
     pub(crate) event_loop: EventLoop,
     /// the kernel door
@@ -240,7 +245,18 @@ impl Mailbox {
             inbox: Mutex::default(),
             waker,
             counters: WorkerCounters::default(),
+            answered: AtomicU64::new(0),
         }
+    }
+
+    /// Answers a round; called by its worker.
+    pub(crate) fn answer(&self, round: u64) {
+        self.answered.store(round, Relaxed);
+    }
+
+    /// The last round that its worker has answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered.load(Relaxed)
     }
 
     pub(crate) fn send(&self, message: Message) {
@@ -353,11 +369,6 @@ impl Shared {
             .as_secs()
             .try_into()
             .unwrap_or(u32::MAX)
-    }
-
-    /// UDP sockets, which memcached counts as connections.
-    pub(crate) fn udp_sockets(&self) -> usize {
-        self.udp_addresses.len() * self.mailboxes.len()
     }
 
     pub(crate) fn traffic(&self) -> Traffic {

@@ -74,7 +74,7 @@ fn process(shared: &Shared, out: &mut Vec<u8>) {
 fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
     let arrivals = &shared.arrivals;
     // As in memcached, every UDP socket is a connection that never ends.
-    let current = arrivals.current.load(Relaxed) + shared.udp_sockets();
+    let current = arrivals.current.load(Relaxed) + shared.udp_sockets;
     stat(out, "max_connections", shared.config.connections_max);
     stat(out, "curr_connections", current);
     stat(

@@ -244,6 +244,11 @@ impl Worker {
         match message {
             Message::Adopt(stream, peer) => self.adopt(stream, peer),
             Message::Turn(token) => self.enqueue(token),
+            Message::Answer(round) => {
+                let shared = &self.desk.executor.shared;
+                shared.mailboxes[self.desk.executor.worker].answer(round);
+                shared.wake_acceptor();
+            }
             Message::End(peer, reason) => {
                 for token in self.tokens(|connection| connection.peer.id == peer && !connection.is_over) {
                     self.close(token, reason);

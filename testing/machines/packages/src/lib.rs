@@ -4,7 +4,8 @@
 //! the programs that are built already, so nothing is compiled here.
 
 use harness::{Scratch, keyway_binary, run_to_end};
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -99,6 +100,7 @@ impl System {
             .arg("-C")
             .arg(system.root()));
         fs::create_dir(system.root().join("dev/shm")).expect("a folder");
+        fs::set_permissions(system.root().join("dev/shm"), Permissions::from_mode(0o1777)).expect("a folder for everyone");
         fs::write(system.root().join("dev/null"), "").expect("a file");
         system
     }
