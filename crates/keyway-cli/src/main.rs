@@ -280,10 +280,12 @@ fn run() -> Result<(), Failure> {
             logger::start(serve.verbose);
             let is_check = serve.check;
             let inherited = inherited::take()?;
-            let plan = serve.plan(&inherited.sockets).map_err(|failure| match expanded.explain(&failure.reason) {
-                Some(reason) => Failure::new(failure.code, reason),
-                None => failure,
-            })?;
+            let plan = serve
+                .plan(&inherited.sockets)
+                .map_err(|failure| match expanded.explain(&failure.reason) {
+                    Some(reason) => Failure::new(failure.code, reason),
+                    None => failure,
+                })?;
             if is_check {
                 println!("every option is right");
                 return Ok(());
