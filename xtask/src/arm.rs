@@ -18,7 +18,7 @@ const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 const CRATES: [&str; 4] = ["keyway-region", "keyway-cache", "keyway-proto", "keyway-server"];
 
 /// Integration tests that take seconds, and that emulation can do.
-const TESTS: [&str; 4] = ["copying", "resize", "restart", "slots"];
+const TESTS: [&str; 6] = ["commands", "copying", "resize", "restart", "server", "slots"];
 
 /// Those of them that also run with larger pages. The emulator cuts a mapping at the end of its file then, so no region can grow.
 const TESTS_OF_PAGES: [&str; 3] = ["copying", "restart", "slots"];

@@ -13,6 +13,13 @@ use std::time::Duration;
 /// How long a step may take that installs or packs something: mmdebstrap fetches some 30 MB.
 pub const LONG: Duration = Duration::from_secs(900);
 
+/// Makes the devices and processes of a root visible in it, and runs the arguments after the root there.
+const ENTER: &str = r#"
+for device in null urandom; do mount --bind "/dev/$device" "$1/dev/$device"; done
+mount -t proc proc "$1/proc"
+exec chroot "$@"
+"#;
+
 /// What the packages for Debian depend on, besides the C library.
 const DEPENDENCIES: &str = "adduser,libelf1,zlib1g,python3";
 
@@ -101,7 +108,9 @@ impl System {
             .arg(system.root()));
         fs::create_dir(system.root().join("dev/shm")).expect("a folder");
         fs::set_permissions(system.root().join("dev/shm"), Permissions::from_mode(0o1777)).expect("a folder for everyone");
-        fs::write(system.root().join("dev/null"), "").expect("a file");
+        for device in ["null", "urandom"] {
+            fs::write(system.root().join("dev").join(device), "").expect("a file");
+        }
         system
     }
 
@@ -114,8 +123,8 @@ impl System {
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         command
-            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
-            .arg(format!("--root={}", self.root().display()));
+            .args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", ENTER, "sh"])
+            .arg(self.root());
         command.args(words).env_clear().stdin(Stdio::null());
         command
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
@@ -165,6 +174,7 @@ impl System {
                 .iter()
                 .any(|folder| path.starts_with(folder))
                 || path.starts_with("./etc/") && path.ends_with('-')
+                || path == "./run/adduser"
         };
         let list = run(Command::new("find").current_dir(self.root()).args([".", "-xdev"]));
         let mut files: Vec<String> = list.lines().filter(|path| !is_record(path)).map(str::to_owned).collect();
