@@ -9,26 +9,12 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 # How to build, as cargo names it: release, or dev to have it sooner.
 PROFILE ?= release
-BUILT = $(TARGET_DIR)/$(CROSS_DIR)$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+BUILT = $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The part of the library's version that programs are linked to; crates/keyway-capi/build.rs has it too.
 SONAME = libkeyway.so.0
 TO = $(DESTDIR)$(PREFIX)
 
-# The architecture of packages as Debian names it: this machine's, or arm64, which is cross-built (needs gcc-aarch64-linux-gnu and
-# rustup target add aarch64-unknown-linux-gnu). Cross-built, the program has no kernel door, whose libraries would have to be arm64's.
-HERE := $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
-ARCH ?= $(HERE)
-ifneq ($(ARCH),$(HERE))
-ifneq ($(ARCH),arm64)
-$(error ARCH=$(ARCH): here only $(HERE) and arm64 can be built)
-endif
-CROSS_DIR = aarch64-unknown-linux-gnu/
-CROSS = --target aarch64-unknown-linux-gnu
-DOOR = --no-default-features
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER = aarch64-linux-gnu-gcc
-export CC_aarch64_unknown_linux_gnu = aarch64-linux-gnu-gcc
-endif
 # The manual pages, completions and configuration of packages.
 MANUAL = $(TARGET_DIR)/manual
 
@@ -40,7 +26,7 @@ help:
 	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(BUILT)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
 	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin and zig)'
-	@echo 'make deb      build the packages for Debian in $(TARGET_DIR)/deb (ARCH=arm64 cross-builds them)'
+	@echo 'make deb      build the packages for Debian in $(TARGET_DIR)/deb'
 	@echo 'make clean    remove what the build made'
 
 run: program
@@ -52,13 +38,13 @@ test:
 
 program:
 	xtask/prerequisites.sh run
-	cargo build $(CROSS) --profile $(PROFILE) --locked --package keyway-cli $(DOOR)
+	cargo build --profile $(PROFILE) --locked --package keyway-cli
 
 # The library without its form for Rust programs, which are tests: with it, nothing is optimized across crates.
 build: program
-	cargo rustc $(CROSS) --profile $(PROFILE) --locked --package keyway-capi --lib --crate-type cdylib,staticlib
-	cargo build $(CROSS) --profile $(PROFILE) --locked --package keyway-libmemcached
-	cargo rustc $(CROSS) --profile $(PROFILE) --locked --package keyway-libmemcachedutil --lib --crate-type cdylib
+	cargo rustc --profile $(PROFILE) --locked --package keyway-capi --lib --crate-type cdylib,staticlib
+	cargo build --profile $(PROFILE) --locked --package keyway-libmemcached
+	cargo rustc --profile $(PROFILE) --locked --package keyway-libmemcachedutil --lib --crate-type cdylib
 
 # Builds only if something is not there, so that `make build && sudo make install` does not build as root.
 install:
@@ -90,14 +76,13 @@ wheel:
 	cd bindings/python && PATH=$(WHEEL_TOOLS)/bin:$$PATH CARGO_TARGET_DIR=$(abspath $(TARGET_DIR))/wheel-build maturin build \
 	  --profile $(PROFILE) --locked --zig --compatibility $(MANYLINUX) --auditwheel check --out $(abspath $(TARGET_DIR))/wheels
 
-# This machine's program writes them, for every architecture.
 manual:
 	cargo run --quiet --profile $(PROFILE) --locked --package keyway-cli -- manual $(MANUAL)
 
 # Files have the time of the last commit, so that the same sources give the same packages.
 deb: build manual
-	cargo build $(CROSS) --profile $(PROFILE) --locked --package keyway-python
-	BUILT=$(BUILT) MANUAL=$(MANUAL) ARCH=$(ARCH) VERSION=$(VERSION) \
+	cargo build --profile $(PROFILE) --locked --package keyway-python
+	BUILT=$(BUILT) MANUAL=$(MANUAL) ARCH=$$(dpkg --print-architecture) VERSION=$(VERSION) \
 	  SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} packaging/deb/build.sh $(TARGET_DIR)/deb
 
 clean:
