@@ -8,6 +8,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a step may take that installs or packs something: mmdebstrap fetches some 30 MB.
@@ -87,6 +88,9 @@ impl System {
     ///
     /// When that fails.
     pub fn new() -> Self {
+        // One test makes it, and the others wait.
+        static MAKING: Mutex<()> = Mutex::new(());
+        let making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         let archive = built().1.join("debian-12.tar");
         if !archive.exists() {
             let partial = archive.with_extension("partial.tar");
@@ -100,6 +104,7 @@ impl System {
                 .arg(&partial));
             fs::rename(&partial, &archive).expect("a finished archive");
         }
+        drop(making);
         let system = Self(Scratch::new());
         run(Command::new("tar")
             .args(["--numeric-owner", "--exclude=./dev/*", "-xf"])
