@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{DEADLINE, Scratch, Wire, free_port, program_on_path, run_to_end};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -274,39 +275,32 @@ fn items_of_a_memfd_outlive_a_server_that_is_killed() {
     first.child.kill().unwrap();
     first.child.wait().unwrap();
 
-    // The file description that is kept holds no lock: the dead server does not look alive.
-    let hands_over = |fd: &OwnedFd| {
-        let file = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
-        format!("exec 3<>{file}; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=region-memory;")
-    };
-    let second = Service::start(&scratch, &manager, &hands_over(&memory), &arguments);
-    let heard = manager.wait_for("READY=1");
-    assert!(!heard.iter().any(|message| message.has("FDSTORE=1")), "it is kept already");
-    assert!(
-        heard.last().unwrap().text.contains(" 1 items"),
-        "{}",
-        heard.last().unwrap().text
+    // As with systemd, the file description that is kept and the one that a server gets are the same.
+    fcntl(&memory, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+    let hands_over = format!(
+        "exec 3<&{} {0}<&-; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=region-memory;",
+        memory.as_raw_fd()
     );
-    assert_eq!(second.wire().get(false, &["key"]).unwrap()[0].value, b"value");
-    let processes = second
-        .wire()
-        .stats("")
-        .unwrap()
-        .into_iter()
-        .find(|(name, _)| name == "keyway_processes")
-        .unwrap()
-        .1;
-    assert_eq!(processes, "1");
-    drop(second);
+    for _ in 0..2 {
+        let mut next = Service::start(&scratch, &manager, &hands_over, &arguments);
+        let heard = manager.wait_for("READY=1");
+        assert!(!heard.iter().any(|message| message.has("FDSTORE=1")), "it is kept already");
+        assert!(
+            heard.last().unwrap().text.contains(" 1 items"),
+            "{}",
+            heard.last().unwrap().text
+        );
+        assert_eq!(next.wire().get(false, &["key"]).unwrap()[0].value, b"value");
+        let stats = next.wire().stats("").unwrap();
+        let (_, sessions) = stats.iter().find(|(name, _)| name == "keyway_sessions").unwrap();
+        assert_eq!(sessions, "4", "those of its own workers: no dead server looks alive");
+        next.child.kill().unwrap();
+        next.child.wait().unwrap();
+    }
 
     // A server with its region elsewhere has no use for it.
     let region = scratch.join("region");
-    let _third = Service::start(
-        &scratch,
-        &manager,
-        &hands_over(&memory),
-        &["--region", region.to_str().unwrap()],
-    );
+    let _third = Service::start(&scratch, &manager, &hands_over, &["--region", region.to_str().unwrap()]);
     let heard = manager.wait_for("READY=1");
     let removed = heard
         .iter()
