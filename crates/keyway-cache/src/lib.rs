@@ -61,6 +61,7 @@ mod peer;
 mod place;
 mod presence;
 mod reader;
+mod record;
 mod resident;
 mod restart;
 pub mod server;

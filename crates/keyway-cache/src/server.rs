@@ -10,7 +10,8 @@
 //! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`, `remember_evicted`, `take_evicted`;
 //! - to count by session: `Session::seat`, `Cache::counters_of`;
 //! - to take the slots that are reserved for servers: `Options::server`;
-//! - to list regions without attaching to them: [`describe`], [`remove_unused`].
+//! - to list regions without attaching to them: [`describe`], [`remove_unused`];
+//! - to find the region of a server that is away: [`record`].
 
 pub use crate::cancel::Uncancelled;
 pub use crate::gate::{is_open as gate_is_open, key as gate_key};
@@ -22,4 +23,9 @@ pub use keyway_region::Seat;
 /// What a server sends to a process that asks for the region at its region socket: each line, and how it goes on.
 pub mod handout {
     pub use crate::handout::{DESCRIPTORS, GRANTED, GRANTED_AND_COUNTS, GRANTED_LINE, GRANTED_TO_READ, NAME, line_name};
+}
+
+/// Records of where a server's region is, which it leaves for programs that start while it is away.
+pub mod record {
+    pub use crate::record::{Address, Record, file_of, find, is_record, leave, remove, remove_stale};
 }

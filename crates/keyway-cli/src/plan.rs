@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use keyway_cache::server::record::{self, Address, Record};
 use keyway_cache::server::remove_unused;
 use keyway_cache::{Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
@@ -102,6 +103,7 @@ impl Plan {
         self.config.signals = true;
         let server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
         write_port_file(server.tcp_addresses(), server.udp_addresses());
+        self.leave_records(&server, &cache);
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
         let line = server.ready_line();
         if self.daemon {
@@ -111,6 +113,7 @@ impl Plan {
             let _ = writeln!(std::io::stdout(), "{line}");
         }
         background::notify_service_manager();
+        let addresses = self.addresses(&server);
         if self.sandbox {
             self.confine(&server);
         } else {
@@ -121,7 +124,7 @@ impl Plan {
         match ended {
             Ok(()) => {
                 if self.remove_region {
-                    self.remove_region(cache);
+                    self.remove_region(cache, &addresses);
                 }
                 log::info!("stopped");
                 Ok(())
@@ -131,15 +134,57 @@ impl Plan {
         }
     }
 
+    /// The addresses by which programs on this machine may ask for the region.
+    fn addresses(&self, server: &Server) -> Vec<Address> {
+        let has_tls = |address: &SocketAddr| self.config.tls_tcp.contains(address);
+        let tcp = server.tcp_addresses().iter().filter(|address| !has_tls(address));
+        let unix = self.config.unix.iter().map(|socket| Address::Unix(whole(&socket.path)));
+        tcp.copied().map(Address::Tcp).chain(unix).collect()
+    }
+
+    /// Leaves a record of the region's place for each address ([`record`]), or removes those of an earlier server. A server that
+    /// would not name its region to a client that asks leaves none: one whose region is in no file, and one with logins.
+    fn leave_records(&self, server: &Server, cache: &Cache) {
+        record::remove_stale();
+        let place = match &self.place {
+            Some(Place::Path(path)) if self.config.auth_file.is_none() => Some(path),
+            _ => None,
+        };
+        let record = place.zip(cache.identity().ok()).map(|(path, region)| Record {
+            place: whole(path),
+            region,
+            may_flush: self.config.flush_enabled,
+        });
+        let addresses = self.addresses(server);
+        let done = addresses.iter().map(|address| match &record {
+            Some(record) => record::leave(address, record),
+            None => record::remove(address),
+        });
+        for (address, error) in addresses
+            .iter()
+            .zip(done)
+            .filter_map(|(address, done)| Some((address, done.err()?)))
+        {
+            log::warn!(
+                "{}: {error}; a program that starts while this server is away does not find the region of {address}",
+                record::file_of(address).display()
+            );
+        }
+    }
+
     /// Removes the region that this server has used, if it is still at its place and no other process uses it.
-    fn remove_region(&self, cache: Cache) {
+    fn remove_region(&self, cache: Cache, addresses: &[Address]) {
         let (Some(Place::Path(path)), Ok(id)) = (&self.place, cache.identity()) else {
             return;
         };
         cache.close();
         let shown = path.display();
         match remove_unused(path, id, &self.options.owners) {
-            Ok(true) => log::info!("region {shown} is removed: it had no name of its own (-e)"),
+            Ok(true) => {
+                // One that stays leads to no region.
+                let _ = addresses.iter().try_for_each(record::remove);
+                log::info!("region {shown} is removed: it had no name of its own (-e)");
+            }
             Ok(false) => log::info!("region {shown} stays: another process uses it, or its place"),
             Err(why) => log::warn!("region {shown} stays: {why}"),
         }
@@ -147,7 +192,6 @@ impl Plan {
 
     /// From here on the process can only do what serving needs. If an old kernel lacks a feature, that is logged and the server continues.
     fn confine(&self, server: &Server) {
-        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let sockets = self.config.unix.iter().map(|socket| socket.path.as_path());
         let sockets = sockets.chain(self.config.region_socket.iter().map(|socket| socket.path.as_path()));
         let sockets = sockets.chain(match &self.config.http {
@@ -158,13 +202,20 @@ impl Plan {
             Some(Place::Path(path)) if self.remove_region => Some(path.as_path()),
             _ => None,
         };
+        let records = region.map(|_| self.addresses(server)).into_iter().flatten();
+        let records = records.map(|address| record::file_of(&address));
         let needs = Needs {
             files: match &self.place {
                 Some(Place::Path(path)) => vec![whole(path)],
                 _ => Vec::new(),
             },
             read_again: self.read_again().map(whole).collect(),
-            removed_at_end: sockets.chain(self.pid_file.as_deref()).chain(region).map(whole).collect(),
+            removed_at_end: sockets
+                .chain(self.pid_file.as_deref())
+                .chain(region)
+                .map(whole)
+                .chain(records)
+                .collect(),
             core_files: self.core_dumps.then(std::env::current_dir).and_then(Result::ok),
             io_uring: server.has_io_uring(),
             kernel_door: self.config.kernel.is_some(),
@@ -195,11 +246,7 @@ impl Plan {
 
     /// A daemon leaves its folder, so that file systems can be unmounted; relative paths become absolute first.
     fn become_daemon(&mut self) -> Result<(), Failure> {
-        let whole = |path: &mut PathBuf| {
-            if let Ok(absolute) = std::path::absolute(&*path) {
-                *path = absolute;
-            }
-        };
+        let whole = |path: &mut PathBuf| *path = whole(path);
         self.pid_file.iter_mut().for_each(whole);
         self.config.auth_file.iter_mut().for_each(whole);
         if let Some(tls) = &mut self.config.tls {
@@ -273,6 +320,11 @@ impl Plan {
             (address, _) => place::default_path(address.map_or(place::DEFAULT_PORT, |address| address.port())),
         }
     }
+}
+
+/// A path that stays correct when this process changes its folder.
+fn whole(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn allow_core_dumps() -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use keyway_cache::server::{Described, describe, remove_unused};
+use keyway_cache::server::{Described, describe, record, remove_unused};
 use keyway_cache::{OpenError, Owners, Unusable};
 use keyway_server::size_text;
 use nix::fcntl::OFlag;
@@ -374,7 +374,7 @@ fn shared_file(line: &str) -> Option<(&str, Id, &str)> {
 /// Whether a file is named as the region of a server that was started without `--region`.
 fn is_default_name(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    path.parent() == Some(Path::new(place::SHARED_MEMORY)) && name.starts_with("keyway-")
+    path.parent() == Some(Path::new(place::SHARED_MEMORY)) && name.starts_with("keyway-") && !record::is_record(path)
 }
 
 fn user_name(uid: u32) -> String {
