@@ -54,6 +54,13 @@ if [ "$purpose" = test ]; then
     have nm || want "reads which functions a library has" binutils
     have php || want "runs php-memcached" php-cli
     { have php && php -m 2>/dev/null | grep -qx memcached; } || want "uses libmemcached from PHP" php-memcached
+    compgen -G '/usr/sbin/php-fpm*' >/dev/null || want "runs a PHP site" php-fpm
+    have nginx || [ -e /usr/sbin/nginx ] || want "stands before web applications" nginx-light
+    have nutcracker || [ -e /usr/sbin/nutcracker ] || want "a proxy before several servers" nutcracker
+    have ruby || want "runs the Ruby client" ruby
+    compgen -G '/usr/share/rubygems-integration/all/specifications/dalli-*' >/dev/null || want "the Ruby client" ruby-dalli
+    have javac || want "builds the program for the Java client" default-jdk-headless
+    [ -e /usr/share/java/spymemcached.jar ] || want "the Java client, spymemcached" libspymemcached-java
     compgen -G '/usr/lib/postgresql/*/lib/pgmemcache.so' >/dev/null || want "uses libmemcached from PostgreSQL" postgresql-15-pgmemcache
     have openssl || want "a client with TLS" openssl
     have perl || want "runs memcached-tool" perl
@@ -72,19 +79,21 @@ if [ ${#packages[@]} -gt 0 ]; then
         exit 1
     fi
     say "installing ${packages[*]}"
-    had_memcached=$(have memcached && echo yes || echo no)
-    had_postgresql=$([ -d /usr/lib/postgresql ] && echo yes || echo no)
+    # Debian starts these services at once, some on the port that Keyway serves; only their programs are wanted.
+    services=()
+    for service in memcached postgresql nginx nutcracker php8.2-fpm; do
+        if [ -d /run/systemd/system ] && ! systemctl cat "$service.service" >/dev/null 2>&1; then
+            services+=("$service.service")
+        fi
+    done
     as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"
-    # Debian starts the service at once, on the port that Keyway serves; only the binary is wanted.
-    if [ "$had_memcached" = no ] && have memcached && [ -d /run/systemd/system ]; then
-        as_root systemctl disable --now memcached.service || true
-        say "memcached's service, which its package starts, was stopped and disabled again: the tests need only the binary"
-    fi
-    if [ "$had_postgresql" = no ] && [ -d /usr/lib/postgresql ] && [ -d /run/systemd/system ]; then
-        as_root systemctl disable --now postgresql.service || true
-        say "PostgreSQL's service was stopped and disabled again: the tests start their own"
-    fi
+    for service in "${services[@]}"; do
+        if systemctl cat "$service" >/dev/null 2>&1; then
+            as_root systemctl disable --now "$service" || true
+            say "$service, which its package starts, was stopped and disabled again: the tests start their own"
+        fi
+    done
 fi
 
 if [ "$purpose" = test ] && have apt-get && [ "$(uname -m)" = x86_64 ]; then
