@@ -50,7 +50,11 @@ pub fn measure(target: &Path, browsers: usize, round: Duration, repeat: usize) -
         ("PHP", "Keyway's socket", Site::php(CacheOf::Server(new), RECYCLED)?),
         ("PHP", "Keyway, drop-in", Site::php(CacheOf::DropIn(new), RECYCLED)?),
         ("Django", "memcached", Site::django(target, CacheOf::Server(old), RECYCLED)?),
-        ("Django", "Keyway's socket", Site::django(target, CacheOf::Server(new), RECYCLED)?),
+        (
+            "Django",
+            "Keyway's socket",
+            Site::django(target, CacheOf::Server(new), RECYCLED)?,
+        ),
         (
             "Django",
             "Keyway, library",
@@ -59,7 +63,9 @@ pub fn measure(target: &Path, browsers: usize, round: Duration, repeat: usize) -
     ];
     let ask = |site: &Site, name: &str, time| {
         let (rate, pages) = rate(site.address(), browsers, time);
-        is_right(&pages).map(|()| rate).map_err(|why| format!("{name}: {why}\n{}", site.log()))
+        is_right(&pages)
+            .map(|()| rate)
+            .map_err(|why| format!("{name}: {why}\n{}", site.log()))
     };
     for (application, _, site) in &sites {
         ask(site, application, WARMUP)?;
@@ -87,11 +93,16 @@ fn is_right(pages: &Pages) -> Result<(), String> {
 
 /// The rows as a table; each ratio is to the first row of the application.
 pub fn table(rows: &[Row]) -> String {
-    let mut text = String::from("| application | cache | pages a second: median (lowest to highest) | times memcached |\n|---|---|---|---|\n");
+    let mut text = String::from(
+        "| application | cache | pages a second: median (lowest to highest) | times memcached |\n|---|---|---|---|\n",
+    );
     for row in rows {
         let first = rows.iter().find(|other| other.application == row.application);
         let ratio = first.map_or(1.0, |first| row.median() / first.median());
-        let (low, high) = row.rates.iter().fold((f64::MAX, 0.0_f64), |(low, high), rate| (low.min(*rate), high.max(*rate)));
+        let (low, high) = row
+            .rates
+            .iter()
+            .fold((f64::MAX, 0.0_f64), |(low, high), rate| (low.min(*rate), high.max(*rate)));
         text.push_str(&format!(
             "| {} | {} | {:.0} ({low:.0} to {high:.0}) | {ratio:.2} |\n",
             row.application,
