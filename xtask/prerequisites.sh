@@ -62,6 +62,8 @@ if [ "$purpose" = test ]; then
     have javac || want "builds the program for the Java client" default-jdk-headless
     [ -e /usr/share/java/spymemcached.jar ] || want "the Java client, spymemcached" libspymemcached-java
     compgen -G '/usr/lib/postgresql/*/lib/pgmemcache.so' >/dev/null || want "uses libmemcached from PostgreSQL" postgresql-15-pgmemcache
+    have nc || want "sends the commands of docs/operating.md" netcat-openbsd
+    have curl || want "reads the HTTP port as docs/operating.md does" curl
     have openssl || want "a client with TLS" openssl
     have perl || want "runs memcached-tool" perl
     have python3 || want "runs the protocol's model and the Python clients" python3

@@ -142,3 +142,18 @@ fn what_a_killed_copy_left_goes_and_nothing_else() {
     drop(folder.open("to", false).unwrap());
     assert_eq!(folder.names().len(), kept.len() - 3);
 }
+
+/// `keyway copy` opens a region with the largest items that it can have, also when its memory limit was lowered below two of them.
+#[test]
+fn a_region_whose_limit_was_lowered_can_be_copied() {
+    let folder = Folder::new("lowered");
+    let place = Place::Path(folder.0.join("from"));
+    let options = Options::new().memory(16 << 20);
+    let server = Cache::open(&place, &options.clone().item_size_max(1 << 19)).unwrap();
+    server.session().unwrap().set(b"key", b"value", 0).unwrap();
+    let other = Cache::open(&place, &options.item_size_max(8_000_000).existing_only(true)).unwrap();
+    let limit = server.limit(6 << 20).unwrap();
+    assert!(limit < 8 << 20, "{limit}");
+    let copied = other.copy_to(&folder.0.join("to"), false, |_| {});
+    assert_eq!(copied.unwrap().items, 1);
+}
