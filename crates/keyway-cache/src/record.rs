@@ -203,21 +203,13 @@ pub fn find(address: &Address, owners: &Owners) -> Option<Record> {
     let addresses = address.reached_at();
     let found = addresses.iter().flat_map(|address| {
         let files = users.iter().map(|user| address.file_of(*user));
-        files.filter_map(|path| read(&path, address, owners).ok().flatten())
+        files.filter_map(|path| {
+            let (text, meta) = contents(&path, owners).ok()?;
+            Some(((meta.mtime(), meta.mtime_nsec()), Record::parse(&text, address)?))
+        })
     });
-    let mut found: Vec<_> = found.collect();
-    found.sort_by_key(|(written, _)| std::cmp::Reverse(*written));
-    found
-        .into_iter()
-        .map(|(_, record)| record)
-        .next()
-        .filter(|record| record.is_valid(owners))
-}
-
-/// A record, and when it was written.
-fn read(path: &Path, address: &Address, owners: &Owners) -> std::result::Result<Option<((i64, i64), Record)>, OpenError> {
-    let (text, meta) = contents(path, owners)?;
-    Ok(Record::parse(&text, address).map(|record| ((meta.mtime(), meta.mtime_nsec()), record)))
+    let (_, newest) = found.max_by_key(|(written, _)| *written)?;
+    newest.is_valid(owners).then_some(newest)
 }
 
 /// The contents of a record. The file is checked as a region's file is, before anything of it is read: any user can put a link or

@@ -77,8 +77,8 @@ impl Site {
             // With the real library nowhere, what works is the drop-in's work.
             command.env("KEYWAY_LIBMEMCACHED_REAL", "/nowhere/libmemcached.so.11");
         }
-        let master = start(&mut command, &log);
         let front = nginx(&scratch, address, "php-site.conf", &pass, &log)?;
+        let master = start(&mut command, &log);
         let own = Self {
             address,
             master,

@@ -26,13 +26,18 @@ fn store(fleet: &mut dyn Fleet, key: &str) {
     });
 }
 
+/// The first answer that is no failure.
+fn answered(fleet: &mut dyn Fleet, key: &str, when: &str) -> Answer {
+    wait_until(&format!("{key}, {when}"), DEADLINE, || {
+        Some(fleet.get(key)).filter(|answer| !matches!(answer, Answer::Failed(_)))
+    })
+}
+
 /// Every key is there, with its value: a client may fail until it has connected again, and may not miss.
 fn all_there(fleet: &mut dyn Fleet, when: &str) {
     for key in &keys() {
-        wait_until(&format!("{key}, {when}"), DEADLINE, || match fleet.get(key) {
-            Answer::Failed(_) => None,
-            found => Some(assert_eq!(found, Answer::Value(value(key)), "{key}, {when}")),
-        });
+        let found = answered(fleet, key, when);
+        assert_eq!(found, Answer::Value(value(key)), "{key}, {when}");
     }
 }
 
@@ -64,7 +69,10 @@ fn keeps_its_promises<F: Fleet>(shards: &mut Shards, connect: impl Fn(&Shards, u
         let answer = fleet.get(away);
         assert!(matches!(answer, Answer::Failed(_) | Answer::Miss), "{away}: {answer:?}");
         let answer = fleet.set(away, "elsewhere");
-        assert!(matches!(answer, Answer::Failed(_)), "{away}, of a shard that is away: {answer:?}");
+        assert!(
+            matches!(answer, Answer::Failed(_)),
+            "{away}, of a shard that is away: {answer:?}"
+        );
     }
     shards.start(1);
     all_there(&mut fleet, "after a shard was killed");
@@ -81,10 +89,7 @@ fn keeps_its_promises<F: Fleet>(shards: &mut Shards, connect: impl Fn(&Shards, u
     let mut fleet = connect(shards, 4);
     let mut moved = 0;
     for key in &keys() {
-        let found = wait_until(&format!("{key} with four shards"), DEADLINE, || match fleet.get(key) {
-            Answer::Failed(_) => None,
-            found => Some(found),
-        });
+        let found = answered(&mut fleet, key, "with four shards");
         if found == Answer::Miss {
             moved += 1;
             store(&mut fleet, key);
