@@ -26,6 +26,7 @@ const TABLES: &[(&str, &str)] = &[
         "Calls beside DashMap",
         "cargo bench --locked --package benches --bench library",
     ),
+    ("Web applications", "{release}/lab applications"),
     (
         "Two threads against one",
         "cargo bench --locked --package benches --bench scaling",

@@ -424,6 +424,12 @@ mod tests {
     }
 
     #[test]
+    fn a_servers_record_is_not_taken_for_a_region() {
+        assert!(is_default_name(Path::new("/dev/shm/keyway-0-11211")));
+        assert!(!is_default_name(Path::new("/dev/shm/keyway-at-0-127.0.0.1:11211")));
+    }
+
+    #[test]
     fn only_shared_files_of_a_map_are_looked_at() {
         let line = "7f00-7f10 rw-s 00000000 00:1b 4321                       /dev/shm/keyway-0-11211";
         let id = (nix::sys::stat::makedev(0, 0x1b), 4321);
