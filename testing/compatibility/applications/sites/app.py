@@ -70,4 +70,7 @@ urlpatterns = [path("", show)]
 django.setup()
 # Used before the workers are forked, as a program does that loads its settings from the cache.
 cache.get("settings")
+if "memcached" in os.environ["CACHE_BACKEND"]:
+    # Workers must not share a connection. Keyway's client can be used by parent and children.
+    cache.close()
 application = WSGIHandler()
