@@ -107,7 +107,7 @@ fn each_command_of_the_table_does_what_it_says() {
         }
         text
     };
-    FOLDERS.map(|folder| std::fs::create_dir_all(here(folder)).expect("a folder"));
+    FOLDERS.iter().for_each(|folder| std::fs::create_dir_all(here(folder)).expect("a folder"));
     let ports = PORTS.map(|port| (port, free_port().to_string()));
     let mut shell = Shell::start();
     for (number, row) in rows.iter().enumerate() {
