@@ -146,9 +146,6 @@ struct Common {
     /// What to compare with
     #[arg(long, default_value = "memcached", value_parser = ["memcached", "none"])]
     against: String,
-    /// Keyway's libmemcached.so.11; the system's is measured beside it
-    #[arg(long, value_name = "FILE")]
-    libmemcached: Option<PathBuf>,
     /// Worker threads of each server
     #[arg(long, value_name = "N", value_parser = parse_count)]
     server_threads: Option<usize>,
@@ -365,7 +362,6 @@ impl Common {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
         Ok(Setup {
             program: program()?,
-            libmemcached: self.libmemcached.clone(),
             scale,
             items: self.items,
             length: self.seconds,

@@ -65,10 +65,6 @@ const TABLES: &[(&str, &str)] = &[
         "{release}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-100k,set-100k -c 16 --server-options=--prefault",
     ),
     (
-        "Network, a new connection after 10 gets",
-        "{release}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-128b -c 16 --churn 10",
-    ),
-    (
         "Idle connections",
         "{release}/lab idle --connections 10000 --server-threads 1",
     ),

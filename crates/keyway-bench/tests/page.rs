@@ -65,7 +65,7 @@ fn cell(workload: &str, door: &str, connections: u32, rates: &[f64], latency_us:
             "latency_us": latencies })
     };
     let value = json!({ "name": format!("{workload}, {door}, {connections} connections"), "about": about(workload), "workload": workload, "operation": "a get of 128 B",
-        "door": door, "connections": connections, "pipeline": 1, "multiget": 1, "rate": null, "churn": null,
+        "door": door, "connections": connections, "pipeline": 1, "multiget": 1, "rate": null,
         "items": 100_000, "memory_limited": false, "memory_mib": 64, "sides": rates.iter().enumerate().map(side).collect::<Vec<_>>() });
     Cell {
         value,
