@@ -972,11 +972,11 @@ fn a_huge_declared_length_asks_for_bytes_or_is_swallowed_but_never_takes_memory(
     ));
     let megabyte = vec![b'x'; 1 << 20];
     for _ in 0..1024 {
-        assert_eq!(decoder.decode(&megabyte), refuse(1 << 20, b""));
+        assert_eq!(decoder.decode(&megabyte), discard(1 << 20));
     }
     assert_eq!(decoder.decode(b""), Decoded::Incomplete { need: 1 });
-    assert_eq!(decoder.decode(b"\r"), refuse(1, b""));
-    assert_eq!(decoder.decode(b"\nmn\r\n"), refuse(1, TOO_LARGE));
+    assert_eq!(decoder.decode(b"\r"), discard(1));
+    assert_eq!(decoder.decode(b"\nmn\r\n"), answer_error(1, TOO_LARGE));
     assert_eq!(
         decoder.decode(b"mn\r\n"),
         Decoded::Request {
