@@ -11,12 +11,14 @@
 
 mod deny;
 mod figures;
+mod lanes;
 mod mutants;
 mod promises;
 mod rooms;
 mod run;
 mod sources;
 mod stages;
+mod testing;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
