@@ -142,14 +142,15 @@ fn short<'a>(context: &'a Context<'a>, promise: &Promise) -> Job<'a> {
     Job::command(context, promise.name.to_owned(), promise.alone, command)
 }
 
-/// Builds tools with the same variant together, so that their common dependencies are compiled once.
+/// Builds tools with the same variant together. As a part of the workspace, so that others' code has the features that it has in
+/// [`Context::build_all`], and is not compiled again.
 fn build(context: &Context<'_>, together: &[Promise]) -> Outcome {
     if together.iter().all(|promise| promise.region == Region::Plain) {
         return context.build_all();
     }
-    let mut command = context.command("cargo", &["build", "--quiet", "--locked", "--bins"]);
+    let mut command = context.command("cargo", &["build", "--quiet", "--locked", "--workspace"]);
     for promise in together {
-        command.args(["--package", promise.name, "--features"]);
+        command.args(["--bin", promise.name, "--features"]);
         command.arg(format!("{}/mutants", promise.name));
     }
     context.expect(command)

@@ -160,7 +160,8 @@ fn published(root: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// `--lib`: otherwise the program `keyway` would overwrite the library's pages. Pages for private items are made too, so links to them work.
+/// `--lib`: otherwise the program `keyway` would overwrite the library's pages. `--examples`: with what only they and tests use, others' code has
+/// the features that `clippy` has checked it with, and is not checked again. Pages for private items are made too, so links to them work.
 fn doc(context: &Context<'_>) -> Outcome {
     let mut command = context.command(
         "cargo",
@@ -169,6 +170,7 @@ fn doc(context: &Context<'_>) -> Outcome {
             "--locked",
             "--workspace",
             "--lib",
+            "--examples",
             "--no-deps",
             "--document-private-items",
         ],
