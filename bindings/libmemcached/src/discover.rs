@@ -131,7 +131,7 @@ pub(crate) struct Facts {
 }
 
 /// The result of asking a server.
-pub(crate) enum Look {
+pub(crate) enum Discovery {
     /// its region is open
     Region(Open),
     /// it is not a Keyway, or its region cannot be opened: it is treated like any other server
@@ -262,13 +262,13 @@ impl Entry {
     }
 
     /// The server's region.
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn discover(&self) -> Discovery {
         let Some(mut state) = patient(&self.state) else {
-            return Look::Stranger;
+            return Discovery::Stranger;
         };
         match &*state {
-            State::Region(open) => Look::Region(open.clone()),
-            State::Stranger(since) if since.elapsed() < STRANGER => Look::Stranger,
+            State::Region(open) => Discovery::Region(open.clone()),
+            State::Stranger(since) if since.elapsed() < STRANGER => Discovery::Stranger,
             State::Found(..) => self.open(&mut state),
             _ => self.find_and_open(&mut state),
         }
@@ -284,17 +284,17 @@ impl Entry {
         }
         let (identity, old) = (open.identity, open.clone());
         match self.find_and_open(&mut state) {
-            Look::Region(new) if new.identity == identity => {
+            Discovery::Region(new) if new.identity == identity => {
                 // The server was restarted on the same region: its users continue with the open cache.
                 new.cache.leave();
                 let (place, stamp) = (new.place, new.stamp);
                 *state = State::Region(Open { place, stamp, ..old });
             }
-            Look::Region(_) | Look::Stranger => {
+            Discovery::Region(_) | Discovery::Stranger => {
                 self.generation.fetch_add(1, Release);
             }
             // The region remains usable without its server.
-            Look::NoServer(_) => {}
+            Discovery::NoServer(_) => {}
         }
     }
 
@@ -321,17 +321,17 @@ impl Entry {
         Ok(false)
     }
 
-    fn find_and_open(&self, state: &mut State) -> Look {
+    fn find_and_open(&self, state: &mut State) -> Discovery {
         match self.find(state) {
             Ok(true) => self.open(state),
-            Ok(false) => Look::Stranger,
-            Err(NoServer(error)) => Look::NoServer(error),
+            Ok(false) => Discovery::Stranger,
+            Err(NoServer(error)) => Discovery::NoServer(error),
         }
     }
 
-    fn open(&self, state: &mut State) -> Look {
+    fn open(&self, state: &mut State) -> Discovery {
         let State::Found(place, told, facts) = &*state else {
-            return Look::Stranger;
+            return Discovery::Stranger;
         };
         let is_named = matches!(self.target, Target::Place(_));
         let why = match open(place, is_named) {
@@ -356,12 +356,12 @@ impl Entry {
                     stamp,
                 };
                 *state = State::Region(open.clone());
-                return Look::Region(open);
+                return Discovery::Region(open);
             }
             Err(why) => why,
         };
         self.stranger(state, Some(&why));
-        Look::Stranger
+        Discovery::Stranger
     }
 
     /// The real library gets the server's handles. The reason is printed once.

@@ -62,7 +62,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 type Id = (u64, u64);
 
 /// A region that was found.
-struct Found {
+struct RegionFile {
     path: PathBuf,
     id: Id,
     owner: u32,
@@ -75,7 +75,7 @@ struct Found {
     region: Result<Described, OpenError>,
 }
 
-impl Found {
+impl RegionFile {
     /// What is at `path`, if that is a region. `open`: the name by which it is opened, where that is another one.
     fn at(path: &Path, open: &Path, users: &BTreeMap<Id, Vec<u32>>) -> Option<Self> {
         // Devices and pipes are not even opened.
@@ -212,17 +212,17 @@ pub(crate) fn run(how: &Regions) -> Result<(), Failure> {
         let meta = std::fs::metadata(place)
             .map_err(|e| Failure::new(exit::NO_REGION, format_args!("cannot look at {}: {e}", place.display())))?;
         if meta.is_dir() {
-            found.extend(files_in(place)?.iter().filter_map(|path| Found::at(path, path, &users)));
+            found.extend(files_in(place)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
         } else {
-            found.extend(Found::at(place, place, &users));
+            found.extend(RegionFile::at(place, place, &users));
         }
     }
     if how.places.is_empty() {
         let folder = Path::new(place::SHARED_MEMORY);
-        found.extend(files_in(folder)?.iter().filter_map(|path| Found::at(path, path, &users)));
+        found.extend(files_in(folder)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
         for (id, mapped) in &mapped {
             if found.iter().all(|other| other.id != *id) {
-                found.extend(Found::at(&mapped.path, &mapped.open, &users));
+                found.extend(RegionFile::at(&mapped.path, &mapped.open, &users));
             }
         }
     }
@@ -236,7 +236,7 @@ pub(crate) fn run(how: &Regions) -> Result<(), Failure> {
     } else if found.is_empty() {
         text.push_str("no regions\n");
     } else {
-        let rows: Vec<[String; 7]> = found.iter().map(Found::row).collect();
+        let rows: Vec<[String; 7]> = found.iter().map(RegionFile::row).collect();
         text = table(&rows);
     }
     commands::written(std::io::stdout().write_all(text.as_bytes()))
@@ -259,10 +259,11 @@ fn table(rows: &[[String; 7]]) -> String {
     text
 }
 
-fn prune(how: &Regions, found: &[Found]) -> Result<(), Failure> {
+fn prune(how: &Regions, found: &[RegionFile]) -> Result<(), Failure> {
     let me = nix::unistd::geteuid().as_raw();
-    let is_unused = |region: &&Found| region.owner == me && region.pids().is_empty() && region.unused_for() >= how.unused_for;
-    let unused: Vec<&Found> = found.iter().filter(is_unused).collect();
+    let is_unused =
+        |region: &&RegionFile| region.owner == me && region.pids().is_empty() && region.unused_for() >= how.unused_for;
+    let unused: Vec<&RegionFile> = found.iter().filter(is_unused).collect();
     let mut out = std::io::stdout();
     if unused.is_empty() {
         let line = format!("no region of this user is unused for {}\n", time_text(how.unused_for));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use keyway_cache::server::{KernelDoor, Seat};
 use keyway_cache::{Cache, Get, Session};
 use keyway_xdp::config::Verdict;
-use keyway_xdp::copy::{HotCopy, Item, Seen};
+use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
 use keyway_xdp::store::{Put, Store, is_good};
 
 use super::{Post, Program};
@@ -233,7 +233,7 @@ impl Keeper {
             return false;
         }
         // PAIRS: the thread that counts a change as finished (`Stripes::step` in keyway-region): the get below sees its publish.
-        let seen = Seen {
+        let seen = ChangeCounts {
             stripe: hot.stripe(hash).load(Acquire),
             flush: hot.flush().load(Acquire),
         };
@@ -253,7 +253,7 @@ impl Keeper {
     }
 
     /// A copy of the item as of `seen` or later.
-    fn copy_of(&mut self, key: &[u8], seen: Seen) -> Option<HotCopy> {
+    fn copy_of(&mut self, key: &[u8], seen: ChangeCounts) -> Option<HotCopy> {
         // Both are read before the item, so the copy expires no later than the item does or is flushed.
         let now_s = self.session.clock_s();
         let flush_s = self.cache.flush_at_s();
