@@ -463,7 +463,8 @@ impl Header {
     }
 }
 
-pub(crate) fn refuse<'a>(head: Head, consumed: usize, status: Status, close: bool) -> Decoded<'a> {
+/// A request whose only answer is this status.
+pub(crate) fn answer_error<'a>(head: Head, consumed: usize, status: Status, close: bool) -> Decoded<'a> {
     Decoded::Request {
         consumed,
         request: AnyRequest::Binary(Request {
