@@ -590,6 +590,8 @@ fn random_requests_neither_see_nor_change_what_is_outside_the_prefix() {
     };
     let before = state(&mut ann, &outside);
     for user in ["shop", "reader"] {
+        // The first look at a stale item wins the right to store it again (W), and changes what later looks show.
+        state(&mut ann, &inside);
         let readable = state(&mut ann, &inside);
         let mut client = server.log_in(user, "x");
         let mut binary = server.log_in_by_sasl(user, "x");
