@@ -15,7 +15,10 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME = libkeyway.so.0
 TO = $(DESTDIR)$(PREFIX)
 
-.PHONY: help run test program build install loader wheel clean
+# The manual pages, completions and configuration of packages.
+MANUAL = $(TARGET_DIR)/manual
+
+.PHONY: help run test program build install loader wheel deb manual clean
 
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
@@ -23,6 +26,7 @@ help:
 	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(BUILT)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
 	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin and zig)'
+	@echo 'make deb      build the packages for Debian in $(TARGET_DIR)/deb'
 	@echo 'make clean    remove what the build made'
 
 run: program
@@ -71,6 +75,15 @@ wheel:
 	test -x $(WHEEL_TOOLS)/bin/maturin || { python3 -m venv $(WHEEL_TOOLS) && $(WHEEL_TOOLS)/bin/pip install --quiet 'maturin[zig]>=1.10,<2'; }
 	cd bindings/python && PATH=$(WHEEL_TOOLS)/bin:$$PATH CARGO_TARGET_DIR=$(abspath $(TARGET_DIR))/wheel-build maturin build \
 	  --profile $(PROFILE) --locked --zig --compatibility $(MANYLINUX) --auditwheel check --out $(abspath $(TARGET_DIR))/wheels
+
+manual:
+	cargo run --quiet --profile $(PROFILE) --locked --package keyway-cli -- manual $(MANUAL)
+
+# Files have the time of the last commit, so that the same sources give the same packages.
+deb: build manual
+	cargo build --profile $(PROFILE) --locked --package keyway-python
+	BUILT=$(BUILT) MANUAL=$(MANUAL) ARCH=$$(dpkg --print-architecture) VERSION=$(VERSION) \
+	  SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} packaging/deb/build.sh $(TARGET_DIR)/deb
 
 clean:
 	cargo clean

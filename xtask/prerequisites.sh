@@ -54,14 +54,33 @@ if [ "$purpose" = test ]; then
     have nm || want "reads which functions a library has" binutils
     have php || want "runs php-memcached" php-cli
     { have php && php -m 2>/dev/null | grep -qx memcached; } || want "uses libmemcached from PHP" php-memcached
+    compgen -G '/usr/sbin/php-fpm*' >/dev/null || want "runs a PHP site" php-fpm
+    have nginx || [ -e /usr/sbin/nginx ] || want "stands before web applications" nginx-light
+    have nutcracker || [ -e /usr/sbin/nutcracker ] || want "a proxy before several servers" nutcracker
+    have ruby || want "runs the Ruby client" ruby
+    compgen -G '/usr/share/rubygems-integration/all/specifications/dalli-*' >/dev/null || want "the Ruby client" ruby-dalli
+    have javac || want "builds the program for the Java client" default-jdk-headless
+    [ -e /usr/share/java/spymemcached.jar ] || want "the Java client, spymemcached" libspymemcached-java
     compgen -G '/usr/lib/postgresql/*/lib/pgmemcache.so' >/dev/null || want "uses libmemcached from PostgreSQL" postgresql-15-pgmemcache
+    have nc || want "sends the commands of docs/operating.md" netcat-openbsd
+    have curl || want "reads the HTTP port as docs/operating.md does" curl
     have openssl || want "a client with TLS" openssl
+    have systemd-socket-activate || want "hands sockets to a server, and checks the units" systemd
     have perl || want "runs memcached-tool" perl
     have python3 || want "runs the protocol's model and the Python clients" python3
     python3 -c 'import venv, ensurepip' 2>/dev/null || want "holds the Python clients" python3-venv
     have chromium-headless-shell || have chromium || want "shows the benchmark's page" chromium-headless-shell
     have go || want "builds the Go client" golang-go
     have node || want "runs the Node client" nodejs
+    have qemu-aarch64-static || want "runs tests for arm64" qemu-user-static
+    have aarch64-linux-gnu-gcc || want "links programs for arm64" gcc-aarch64-linux-gnu
+    [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || want "the C library for arm64" libc6-dev-arm64-cross
+    have mmdebstrap || ! have apt-get || want "a clean system that packages are installed in" mmdebstrap
+    have dpkg-deb || want "makes packages for Debian" dpkg
+    have lintian || ! have apt-get || want "checks packages for Debian" lintian
+    have man || want "shows the manual pages" man-db
+    have zsh || want "reads the completions for zsh" zsh
+    have fish || want "reads the completions for fish" fish
     have npm || want "installs the Node client" npm
 fi
 
@@ -72,19 +91,21 @@ if [ ${#packages[@]} -gt 0 ]; then
         exit 1
     fi
     say "installing ${packages[*]}"
-    had_memcached=$(have memcached && echo yes || echo no)
-    had_postgresql=$([ -d /usr/lib/postgresql ] && echo yes || echo no)
+    # Debian starts these services at once, some on the port that Keyway serves; only their programs are wanted.
+    services=()
+    for service in memcached postgresql nginx nutcracker php8.2-fpm; do
+        if [ -d /run/systemd/system ] && ! systemctl cat "$service.service" >/dev/null 2>&1; then
+            services+=("$service.service")
+        fi
+    done
     as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"
-    # Debian starts the service at once, on the port that Keyway serves; only the binary is wanted.
-    if [ "$had_memcached" = no ] && have memcached && [ -d /run/systemd/system ]; then
-        as_root systemctl disable --now memcached.service || true
-        say "memcached's service, which its package starts, was stopped and disabled again: the tests need only the binary"
-    fi
-    if [ "$had_postgresql" = no ] && [ -d /usr/lib/postgresql ] && [ -d /run/systemd/system ]; then
-        as_root systemctl disable --now postgresql.service || true
-        say "PostgreSQL's service was stopped and disabled again: the tests start their own"
-    fi
+    for service in "${services[@]}"; do
+        if systemctl cat "$service" >/dev/null 2>&1; then
+            as_root systemctl disable --now "$service" || true
+            say "$service, which its package starts, was stopped and disabled again: the tests start their own"
+        fi
+    done
 fi
 
 if [ "$purpose" = test ] && have apt-get && [ "$(uname -m)" = x86_64 ]; then
@@ -121,6 +142,10 @@ if [ "$purpose" = test ]; then
     if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
         have rustup || { say "please install rustfmt and clippy for cargo $found, then start again"; exit 1; }
         rustup component add rustfmt clippy
+    fi
+    # The stage `arm` builds for it.
+    if have rustup && [ "$(uname -m)" = x86_64 ] && ! rustup target list --installed | grep -qx aarch64-unknown-linux-gnu; then
+        rustup target add aarch64-unknown-linux-gnu || say "no Rust for arm64: the stage arm will be skipped"
     fi
     # The stage `msrv` builds with the oldest supported compiler.
     if ! rustc --version | grep -q "^rustc $rust_version[. ]" && have rustup && ! cargo "+$rust_version" --version >/dev/null 2>&1; then

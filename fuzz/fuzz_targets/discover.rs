@@ -7,7 +7,7 @@
 #[path = "../../bindings/libmemcached/src/discover.rs"]
 mod discover;
 
-use discover::{Entry, Look, Target};
+use discover::{Discovery, Entry, Target};
 use keyway_cache::{Cache, Options, Place};
 use libfuzzer_sys::fuzz_target;
 use std::io::{Read, Write};
@@ -115,8 +115,8 @@ fuzz_target!(|input: &[u8]| {
     let answer = stage.answer(input);
     *stage.says.lock().expect("no input failed") = answer.clone();
     let server = Entry::new(Target::of(stage.socket.to_str().expect("a name"), 0).expect("it is on this host"));
-    match server.look() {
-        Look::Region(open) => {
+    match server.discover() {
+        Discovery::Region(open) => {
             assert!(stage.regions.contains(&open.identity), "another file is taken for a region");
             assert!(
                 regions_named(&answer).any(|named| named == open.identity),
@@ -128,8 +128,8 @@ fuzz_target!(|input: &[u8]| {
             });
             open.cache.leave();
         }
-        Look::Stranger => {}
-        Look::NoServer(error) => panic!("the server is there: error {error}"),
+        Discovery::Stranger => {}
+        Discovery::NoServer(error) => panic!("the server is there: error {error}"),
     }
     assert!(
         !Path::exists(&stage.folder.join(ABSENT)),

@@ -3,8 +3,10 @@
 //! Built on `keyway-bench`: it has the clients, the servers and the reports. [`presets`] runs a paper's experiment, and [`papers`] has one file for each
 //! paper; a [`table::PaperTable`] puts the paper's numbers beside those measured here, and [`page`] draws it. [`kernel`] measures the kernel door between
 //! network [`namespaces`] of its own; [`flood`], [`pipelined_udp`] and [`peak`] are generators and searches for it; [`idle`] weighs idle connections.
+//! [`applications`] measures web applications.
 //! Nothing of this is in the installed program.
 
+pub mod applications;
 pub mod flood;
 pub mod idle;
 pub mod kernel;

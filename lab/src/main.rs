@@ -16,6 +16,7 @@ use keyway_bench::report;
 use keyway_bench::run::{self, Outcome};
 use keyway_bench::workload::Sizes;
 use keyway_bench::workloads;
+use lab::applications;
 use lab::idle;
 use lab::kernel::{self, How, Job, KERNEL, WAYS};
 use lab::namespaces::Clients;
@@ -42,6 +43,8 @@ Examples:
                                   the same with 32 gets on the way on one socket
   target/release/lab idle --connections 10000
                                   memory of the server for each idle connection
+  target/release/lab applications
+                                  pages a second of web applications with memcached and with Keyway
   target/release/lab show fig5.json --compare old.json
                                   a stored report: its tables, page, or what changed
 
@@ -67,6 +70,8 @@ enum Command {
     Kernel(Box<Kernel>),
     /// Memory of a server for each connection that asks once and then says nothing
     Idle(Box<Idle>),
+    /// Pages a second of a PHP page and a Django page, with memcached and with Keyway
+    Applications(Applications),
     /// Tables of a report that --json wrote, its page, or what changed since another
     Show(Show),
 }
@@ -121,6 +126,19 @@ struct Idle {
 }
 
 #[derive(Args)]
+struct Applications {
+    /// Connections that ask for pages
+    #[arg(long, short = 'c', default_value = "8", value_parser = parse_count)]
+    connections: usize,
+    /// Length of one measurement
+    #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "3")]
+    seconds: Duration,
+    /// Measurements of each application with each cache
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "5")]
+    repeat: usize,
+}
+
+#[derive(Args)]
 struct Show {
     /// The report
     file: PathBuf,
@@ -146,9 +164,6 @@ struct Common {
     /// What to compare with
     #[arg(long, default_value = "memcached", value_parser = ["memcached", "none"])]
     against: String,
-    /// Keyway's libmemcached.so.11; the system's is measured beside it
-    #[arg(long, value_name = "FILE")]
-    libmemcached: Option<PathBuf>,
     /// Worker threads of each server
     #[arg(long, value_name = "N", value_parser = parse_count)]
     server_threads: Option<usize>,
@@ -227,6 +242,15 @@ impl Command {
             }
             Self::Kernel(kernel) => kernel.run(),
             Self::Idle(idle) => idle.run(),
+            Self::Applications(how) => {
+                // Packages are kept beside the program, so that they are fetched once.
+                let program = std::env::current_exe()?;
+                let folder = program.parent().unwrap_or(Path::new("."));
+                let rows = applications::measure(folder, how.connections, how.seconds, how.repeat);
+                let rows = rows.map_err(|why| Failure(SYSTEM, why))?;
+                print!("{}", applications::table(&rows));
+                Ok(())
+            }
             Self::Show(show) => {
                 let (report, old) = (read(&show.file)?, show.outputs.old()?);
                 if !show.outputs.take_stdout() {
@@ -365,7 +389,6 @@ impl Common {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
         Ok(Setup {
             program: program()?,
-            libmemcached: self.libmemcached.clone(),
             scale,
             items: self.items,
             length: self.seconds,

@@ -359,7 +359,7 @@ mod tests {
         };
         let item = (0..100).find(own).unwrap();
         let mut value = Vec::new();
-        items.push_value(item, 0, None, &mut value);
+        items.push_value(item, 0, &mut value);
         let line = format!(" 0 {}\r\n", value.len());
         [&request[..FRAME_LEN], b"VALUE ", key, line.as_bytes(), &value, b"\r\nEND\r\n"].concat()
     }

@@ -7,14 +7,13 @@ use crate::kernel::{self, Job};
 use crate::namespaces::Clients;
 use crate::papers::{hippos, hodor, pmemcached, restart, unbuckle};
 use crate::table::PaperTable;
-use keyway_bench::caches::{LIBMEMCACHED, Side};
-use keyway_bench::libmemcached::Libmemcached;
+use keyway_bench::caches::Side;
 use keyway_bench::machine;
 use keyway_bench::plan::{Against, Cell, Plan};
 use keyway_bench::run::{self, CellResult, Outcome};
 use keyway_cache::{Cache, GateState, Options, Place};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What happens while presets run.
@@ -106,8 +105,6 @@ impl Scale {
 pub struct Setup {
     /// the program whose `serve` is measured
     pub program: PathBuf,
-    /// Keyway's drop-in for libmemcached; `None`: there is none
-    pub libmemcached: Option<PathBuf>,
     /// how many items, where `items` does not say
     pub scale: Scale,
     /// items stored before measuring
@@ -150,7 +147,6 @@ impl Setup {
             client_cpus: self.client_cpus.clone(),
             server_options: self.server_options.clone(),
             memcached_options: self.memcached_options.clone(),
-            libmemcached: self.libmemcached.clone(),
             server: None,
             against: self.against.clone(),
             program: self.program.clone(),
@@ -325,21 +321,6 @@ impl Reproduction<'_> {
         self.preset.clone_into(&mut table.preset);
         (self.progress)(Event::Paper(&table));
         self.made.tables.push(table);
-    }
-
-    /// Keyway's drop-in, if there is a libmemcached to compare it with.
-    pub fn dropin(&mut self) -> Option<PathBuf> {
-        let Some(path) = self.setup.libmemcached.clone() else {
-            self.note("the drop-in is left out: say where Keyway's libmemcached.so.11 is with --libmemcached FILE");
-            return None;
-        };
-        if let Err(e) = Libmemcached::load(Path::new(LIBMEMCACHED)) {
-            self.note(&format!(
-                "the drop-in is left out: there is no libmemcached to compare it with ({e})"
-            ));
-            return None;
-        }
-        Some(path)
     }
 
     /// Items to store: what the user asked for, or what the scale says.

@@ -76,9 +76,6 @@ fn run(preset: &str, options: &str) -> Option<Vec<Value>> {
         return None;
     }
     let tables = report["papers"].as_array().unwrap().clone();
-    if report["notes"].to_string().contains("the drop-in is left out") {
-        harness::skip(&format!("the drop-in's part of {preset}"), "libmemcached is not installed");
-    }
     for table in &tables {
         assert_eq!(table["preset"], preset);
     }
@@ -111,11 +108,11 @@ fn both_sides<'a>(table: &'a Value, name: &str) -> &'a Value {
     row
 }
 
-/// The real libmemcached speaks to any server, so it stands in for the drop-in, which has tests of its own.
 #[test]
 fn latencies_of_the_protected_library() {
-    let options = "--items 200 --libmemcached libmemcached.so.11";
-    let Some(tables) = tables("hodor-fig5", options) else { return };
+    let Some(tables) = tables("hodor-fig5", "--items 200") else {
+        return;
+    };
     let table = titled(&tables, "mean, client and memcached on one CPU");
     for (name, peer, systems) in [
         ("get 128 B", 13.0, [0.67, 0.64]),
@@ -136,21 +133,15 @@ fn latencies_of_the_protected_library() {
 
 #[test]
 fn throughput_of_the_protected_library() {
-    let options = "--items 300 --libmemcached libmemcached.so.11";
-    let Some(tables) = tables("hodor-fig6-9", options) else {
+    let Some(tables) = tables("hodor-fig6-9", "--items 300") else {
         return;
     };
     assert_eq!(tables.len(), 4);
     for title in ["128 B, 95 %", "128 B, 50 %", "5 KB, 95 %", "5 KB, 50 %"] {
         let table = titled(&tables, title);
         assert_eq!(compared(table, "threads: best")["paper_ratio"], 3.0);
-        let rows = table["rows"].as_array().unwrap();
-        let has_dropin = rows.iter().any(|row| row["name"] == "drop-in: 1");
         for callers in [1, 2, 4, 8] {
-            for by in ["threads", "processes", "drop-in"]
-                .into_iter()
-                .take(if has_dropin { 3 } else { 2 })
-            {
+            for by in ["threads", "processes"] {
                 both_sides(table, &format!("{by}: {callers}"));
             }
         }
@@ -255,7 +246,6 @@ fn served() -> (Server, Plan) {
     let cell = Cell::new(workloads::find("get-128b").unwrap(), 1000, Door::Tcp, 1);
     let setup = Setup {
         program: harness::keyway_binary().to_path_buf(),
-        libmemcached: None,
         scale: Scale::Small,
         items: None,
         length: None,

@@ -26,6 +26,7 @@ const TABLES: &[(&str, &str)] = &[
         "Calls beside DashMap",
         "cargo bench --locked --package benches --bench library",
     ),
+    ("Web applications", "{release}/lab applications"),
     (
         "Two threads against one",
         "cargo bench --locked --package benches --bench scaling",
@@ -63,10 +64,6 @@ const TABLES: &[(&str, &str)] = &[
     (
         "Network, 100 KB",
         "{release}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-100k,set-100k -c 16 --server-options=--prefault",
-    ),
-    (
-        "Network, a new connection after 10 gets",
-        "{release}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-128b -c 16 --churn 10",
     ),
     (
         "Idle connections",

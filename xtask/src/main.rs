@@ -9,14 +9,17 @@
     reason = "a command-line tool talks to its terminal"
 )]
 
+mod arm;
 mod deny;
 mod figures;
+mod lanes;
 mod mutants;
 mod promises;
 mod rooms;
 mod run;
 mod sources;
 mod stages;
+mod testing;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -93,14 +93,15 @@ impl<'a> Context<'a> {
     }
 
     /// As [`Self::expect`], with the command's output in a new file instead of on the terminal.
-    pub fn logged(&self, log: PathBuf, command: Command) -> Outcome {
-        if let Err(e) = std::fs::write(&log, "") {
+    pub fn logged(&self, log: &Path, command: Command) -> Outcome {
+        let folder = log.parent().unwrap_or(Path::new("/"));
+        if let Err(e) = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(log, "")) {
             return Outcome::Failed(format!("cannot write {}: {e}", log.display()));
         }
         Context {
             root: self.root,
             target: self.target.clone(),
-            log: Some(log),
+            log: Some(log.to_path_buf()),
         }
         .expect(command)
     }

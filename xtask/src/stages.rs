@@ -1,11 +1,13 @@
 //! The stages of the checks: name, what each catches, command. Cheap ones come first, so that a simple mistake is reported early.
 
+use crate::arm;
 use crate::deny;
+use crate::lanes::{self, Job};
 use crate::promises;
 use crate::run::{Context, Outcome};
 use crate::sources;
+use crate::testing;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// One stage of the checks.
 pub struct Stage {
@@ -73,7 +75,13 @@ pub const ALL: &[Stage] = &[
         name: "test",
         catches: "wrong behaviour: unit, integration, conformance, clients, crash",
         beside: false,
-        run: test,
+        run: testing::all,
+    },
+    Stage {
+        name: "arm",
+        catches: "code that is wrong on arm64, or with pages of 16 or 64 KiB (under user-mode emulation)",
+        beside: false,
+        run: arm::run,
     },
     Stage {
         name: "promises",
@@ -159,7 +167,8 @@ fn published(root: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// `--lib`: otherwise the program `keyway` would overwrite the library's pages. Pages for private items are made too, so links to them work.
+/// `--lib`: otherwise the program `keyway` would overwrite the library's pages. `--examples`: with what only they and tests use, others' code has
+/// the features that `clippy` has checked it with, and is not checked again. Pages for private items are made too, so links to them work.
 fn doc(context: &Context<'_>) -> Outcome {
     let mut command = context.command(
         "cargo",
@@ -168,6 +177,7 @@ fn doc(context: &Context<'_>) -> Outcome {
             "--locked",
             "--workspace",
             "--lib",
+            "--examples",
             "--no-deps",
             "--document-private-items",
         ],
@@ -180,48 +190,6 @@ fn doc(context: &Context<'_>) -> Outcome {
 fn build(context: &Context<'_>) -> Outcome {
     context.build_all()
 }
-
-/// The network door's tests, which run a second time with the event loop for systems without io_uring.
-const NETWORK_TESTS: [&str; 9] = [
-    "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server", "tls",
-];
-
-fn test(context: &Context<'_>) -> Outcome {
-    let tests = |args: &[&str]| {
-        let mut command = context.command("cargo", &["test", "--locked", "--workspace"]);
-        context.name_programs(command.args(args));
-        command
-    };
-    let outcome = match context.build_all() {
-        Outcome::Passed => context.expect(tests(&["--no-fail-fast"])),
-        other => other,
-    };
-    if outcome != Outcome::Passed {
-        return outcome;
-    }
-    // `cargo test` uses io_uring where the system has it. Run for the whole workspace, so that nothing is compiled again.
-    let mut command = tests(&NETWORK_TESTS.map(|name| ["--test", name]).concat());
-    command.env("KEYWAY_TESTS_EVENT_LOOP", "epoll");
-    match context.expect(command) {
-        Outcome::Passed => context.expect(context.command("cargo", WATCHED_TESTS)),
-        other => other,
-    }
-}
-
-/// The region's tests that stop a thread before an access, or let another thread overtake it there. Their build is a separate one, which
-/// reports every access.
-const WATCHED_TESTS: &[&str] = &[
-    "test",
-    "--quiet",
-    "--locked",
-    "--package",
-    "keyway-region",
-    "--features",
-    "observe",
-    "--lib",
-    "--test",
-    "chains",
-];
 
 fn model(context: &Context<'_>) -> Outcome {
     if !context.works("python3", &["--version"]) {
@@ -250,24 +218,12 @@ fn fuzz(context: &Context<'_>) -> Outcome {
     if built != Outcome::Passed {
         return built;
     }
-    let left = Mutex::new(targets.iter());
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = || {
-        std::iter::from_fn(next)
-            .map(|target| fuzz_target(context, target))
-            .collect::<Vec<_>>()
-    };
-    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-    let outcomes = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-        let panicked = |_| vec![Outcome::Failed("the stage panicked".into())];
-        workers
-            .into_iter()
-            .flat_map(|worker| worker.join().unwrap_or_else(panicked))
-            .collect::<Vec<_>>()
+    let jobs = targets.iter().map(|target| Job {
+        name: target.clone(),
+        alone: false,
+        work: Box::new(|| fuzz_target(context, target)),
     });
-    let failed = outcomes.into_iter().find(|outcome| *outcome != Outcome::Passed);
-    failed.unwrap_or(Outcome::Passed)
+    lanes::run(jobs.collect())
 }
 
 /// Runs one target. Inputs that it discovers stay in the target directory.
@@ -296,7 +252,7 @@ fn fuzz_target(context: &Context<'_>, target: &str) -> Outcome {
         .args(["--", &limit, &seed, "-print_final_stats=1"]);
     // libFuzzer writes a long log; only its success counts, and how many inputs it tried.
     let log = context.target.join(format!("xtask-fuzz-{target}.log"));
-    let outcome = context.logged(log.clone(), command);
+    let outcome = context.logged(&log, command);
     let output = std::fs::read(&log).unwrap_or_default();
     let output = String::from_utf8_lossy(&output);
     if outcome == Outcome::Passed {

@@ -7,9 +7,13 @@
 //! host can listen on a port and send such answers. `keyway:PATH` names a region, or a region socket, directly. All
 //! handles of the process share what was found.
 //!
+//! If no server is there, the record that it has left says where its region is ([`record`]), and the same holds for what is
+//! opened there.
+//!
 //! The handles that use a region check it once a second: if its file or socket has been replaced, the server is asked
-//! again.
+//! again. A server whose region was found by a record is asked as soon as it answers.
 
+use keyway_cache::server::record;
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -131,7 +135,7 @@ pub(crate) struct Facts {
 }
 
 /// The result of asking a server.
-pub(crate) enum Look {
+pub(crate) enum Discovery {
     /// its region is open
     Region(Open),
     /// it is not a Keyway, or its region cannot be opened: it is treated like any other server
@@ -152,6 +156,25 @@ pub(crate) struct Open {
     pub(crate) facts: Facts,
     place: PathBuf,
     stamp: Stamp,
+    source: Source,
+}
+
+/// Who has said where a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// the server, or the program itself
+    Asked,
+    /// a record, because no server was there: with the system's error
+    Record(i32),
+}
+
+/// A region that is known and not yet open.
+struct Known {
+    place: PathBuf,
+    /// the region that it must be
+    region: Option<(u64, u64)>,
+    facts: Facts,
+    source: Source,
 }
 
 /// A server that this process has asked.
@@ -168,7 +191,7 @@ pub(crate) struct Entry {
 enum State {
     Unknown,
     /// it has a region, which is opened only when a handle needs it
-    Found(PathBuf, Option<(u64, u64)>, Facts),
+    Found(Known),
     Region(Open),
     Stranger(Instant),
 }
@@ -255,21 +278,21 @@ impl Entry {
             return Ok(false);
         };
         match &*state {
-            State::Found(..) | State::Region(_) => Ok(true),
+            State::Found(_) | State::Region(_) => Ok(true),
             State::Stranger(since) if since.elapsed() < STRANGER => Ok(false),
             _ => self.find(&mut state),
         }
     }
 
     /// The server's region.
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn discover(&self) -> Discovery {
         let Some(mut state) = patient(&self.state) else {
-            return Look::Stranger;
+            return Discovery::Stranger;
         };
         match &*state {
-            State::Region(open) => Look::Region(open.clone()),
-            State::Stranger(since) if since.elapsed() < STRANGER => Look::Stranger,
-            State::Found(..) => self.open(&mut state),
+            State::Region(open) => Discovery::Region(open.clone()),
+            State::Stranger(since) if since.elapsed() < STRANGER => Discovery::Stranger,
+            State::Found(_) => self.open(&mut state),
             _ => self.find_and_open(&mut state),
         }
     }
@@ -278,23 +301,22 @@ impl Entry {
     pub(crate) fn look_again(&self) {
         let Some(mut state) = patient(&self.state) else { return };
         let State::Region(open) = &*state else { return };
-        let stamp = Stamp::of(&open.place);
-        if stamp == open.stamp {
+        let is_away = || !matches!(self.target.connect(), Some(Ok(_)));
+        if Stamp::of(&open.place) == open.stamp && (open.source == Source::Asked || is_away()) {
             return;
         }
-        let (identity, old) = (open.identity, open.clone());
+        let old = open.clone();
         match self.find_and_open(&mut state) {
-            Look::Region(new) if new.identity == identity => {
+            Discovery::Region(new) if new.identity == old.identity => {
                 // The server was restarted on the same region: its users continue with the open cache.
                 new.cache.leave();
-                let (place, stamp) = (new.place, new.stamp);
-                *state = State::Region(Open { place, stamp, ..old });
+                *state = State::Region(Open { cache: old.cache, ..new });
             }
-            Look::Region(_) | Look::Stranger => {
+            Discovery::Region(_) | Discovery::Stranger => {
                 self.generation.fetch_add(1, Release);
             }
             // The region remains usable without its server.
-            Look::NoServer(_) => {}
+            Discovery::NoServer(_) => *state = State::Region(old),
         }
     }
 
@@ -309,37 +331,40 @@ impl Entry {
 
     fn find(&self, state: &mut State) -> Result<bool, NoServer> {
         let why = match probe(&self.target) {
-            Probe::Place(place, told, facts) => {
-                *state = State::Found(place, told, facts);
+            Probe::Region(known) => {
+                *state = State::Found(known);
                 return Ok(true);
             }
             Probe::Keyway => Some("it does not hand out its region; start it with --region-socket to use the region directly"),
             Probe::Stranger => None,
-            Probe::NoServer(error) => return Err(NoServer(error)),
+            Probe::NoServer(error) => {
+                *state = State::Found(recorded(&self.target, error).ok_or(NoServer(error))?);
+                return Ok(true);
+            }
         };
         self.stranger(state, why);
         Ok(false)
     }
 
-    fn find_and_open(&self, state: &mut State) -> Look {
+    fn find_and_open(&self, state: &mut State) -> Discovery {
         match self.find(state) {
             Ok(true) => self.open(state),
-            Ok(false) => Look::Stranger,
-            Err(NoServer(error)) => Look::NoServer(error),
+            Ok(false) => Discovery::Stranger,
+            Err(NoServer(error)) => Discovery::NoServer(error),
         }
     }
 
-    fn open(&self, state: &mut State) -> Look {
-        let State::Found(place, told, facts) = &*state else {
-            return Look::Stranger;
+    fn open(&self, state: &mut State) -> Discovery {
+        let State::Found(known) = &*state else {
+            return Discovery::Stranger;
         };
         let is_named = matches!(self.target, Target::Place(_));
-        let why = match open(place, is_named) {
-            Ok((cache, identity, _)) if !is_named && *told != Some(identity) => {
+        let why = match open(&known.place, is_named) {
+            Ok((cache, identity, _)) if !is_named && known.region != Some(identity) => {
                 cache.leave();
                 format!(
                     "{} is not its region; the server and this program see different files",
-                    place.display()
+                    known.place.display()
                 )
             }
             // A place that is named directly has no server to fall back to. Its region can at least be read.
@@ -351,17 +376,23 @@ impl Entry {
                 let open = Open {
                     cache,
                     identity,
-                    facts: facts.clone(),
-                    place: place.clone(),
+                    facts: known.facts.clone(),
+                    place: known.place.clone(),
                     stamp,
+                    source: known.source,
                 };
                 *state = State::Region(open.clone());
-                return Look::Region(open);
+                return Discovery::Region(open);
             }
             Err(why) => why,
         };
+        // What a record says is worth no message: the server is asked as soon as it answers.
+        if let Source::Record(error) = known.source {
+            *state = State::Unknown;
+            return Discovery::NoServer(error);
+        }
         self.stranger(state, Some(&why));
-        Look::Stranger
+        Discovery::Stranger
     }
 
     /// The real library gets the server's handles. The reason is printed once.
@@ -397,23 +428,56 @@ pub(crate) fn say(text: &str) {
 }
 
 enum Probe {
-    /// the region, or its socket, and which region it must be
-    Place(PathBuf, Option<(u64, u64)>, Facts),
+    Region(Known),
     /// a Keyway that does not share its region
     Keyway,
     Stranger,
     NoServer(i32),
 }
 
-fn probe(target: &Target) -> Probe {
-    let plain = Facts {
-        version: VERSION,
-        may_flush: true,
+/// The region of a server that is away, by the record that it has left.
+fn recorded(target: &Target, error: i32) -> Option<Known> {
+    let owners = Owners::Only(trusted().ok()?);
+    let addresses = match target {
+        Target::Tcp(addresses) => addresses.iter().copied().map(record::Address::Tcp).collect(),
+        Target::Unix(path) => vec![record::Address::Unix(path.clone())],
+        Target::Place(_) => return None,
     };
+    let found = addresses.iter().find_map(|address| record::find(address, &owners))?;
+    Some(Known {
+        place: found.place,
+        region: Some(found.region),
+        facts: Facts {
+            version: VERSION,
+            may_flush: found.may_flush,
+        },
+        source: Source::Record(error),
+    })
+}
+
+/// Asks a server. One that ended in the middle of its answer is asked once more: then it is away, or another one is there.
+fn probe(target: &Target) -> Probe {
     if let Target::Place(path) = target {
-        return Probe::Place(path.clone(), None, plain);
+        return Probe::Region(Known {
+            place: path.clone(),
+            region: None,
+            facts: Facts {
+                version: VERSION,
+                may_flush: true,
+            },
+            source: Source::Asked,
+        });
     }
-    let lines = match target.ask("version\r\nstats settings\r\n") {
+    let ask = || target.ask("version\r\nstats settings\r\n");
+    let is_cut_off = |error: &std::io::Error| {
+        let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof];
+        kinds.contains(&error.kind())
+    };
+    let answer = match ask() {
+        Some(Err(error)) if is_cut_off(&error) => ask(),
+        answer => answer,
+    };
+    let lines = match answer {
         Some(Ok(lines)) => lines,
         Some(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
             return Probe::NoServer(error.raw_os_error().unwrap_or(libc::ECONNREFUSED));
@@ -435,7 +499,12 @@ fn probe(target: &Target) -> Probe {
     let region = device.parse().ok().zip(inode.parse().ok());
     let socket = row("keyway_region_socket").filter(|path| path.starts_with('/'));
     match socket.or_else(|| row("memory_file").filter(|path| path.starts_with('/'))) {
-        Some(path) => Probe::Place(path.into(), region, facts),
+        Some(path) => Probe::Region(Known {
+            place: path.into(),
+            region,
+            facts,
+            source: Source::Asked,
+        }),
         None => Probe::Keyway,
     }
 }

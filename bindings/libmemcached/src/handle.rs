@@ -11,7 +11,7 @@
 //! [`hand_over`]. No reference to it is kept while a program's own functions are called.
 #![allow(unsafe_code, reason = "a C structure that is shared with the program; contract above")]
 
-use crate::discover::{self, Entry, Look, Open, Target};
+use crate::discover::{self, Discovery, Entry, Open, Target};
 use crate::error::{self, Failed};
 use crate::export::{handle_functions, plain_functions};
 use crate::fetch::Pending;
@@ -166,23 +166,23 @@ unsafe fn find_way(st: *mut memcached_st) -> Way {
     if now_s < handle.down_until_s {
         return Way::Stuck(error::set(st, rc::SERVER_TEMPORARILY_DISABLED, ""));
     }
-    match handle.look(st) {
-        Found::Region(open) => {
+    match handle.discover(st) {
+        HandleDiscovery::Region(open) => {
             handle.open = Some(open);
             handle.looked_s = now_s;
             Way::Here(handle)
         }
-        Found::NoServer(errno) => {
+        HandleDiscovery::NoServer(errno) => {
             // SAFETY: guaranteed by the caller.
             handle.down_until_s = now_s + i64::from(unsafe { (*st).retry_timeout });
             Way::Stuck(error::set_errno(st, rc::CONNECTION_FAILURE, errno))
         }
-        Found::Other if real::is_there() => {
+        HandleDiscovery::Other if real::is_there() => {
             // SAFETY: guaranteed by the caller.
             unsafe { hand_over(st) };
             Way::Away
         }
-        Found::Other => Way::Stuck(error::set(
+        HandleDiscovery::Other => Way::Stuck(error::set(
             st,
             rc::CONNECTION_FAILURE,
             "its servers are not all this host's Keyway, and there is no libmemcached to ask them: install it, or name it in \
@@ -215,7 +215,7 @@ pub(crate) unsafe fn shut_out(st: *mut memcached_st) -> bool {
 }
 
 /// The result of asking all servers of a handle.
-enum Found {
+enum HandleDiscovery {
     /// one region
     Region(Open),
     /// anything else
@@ -229,50 +229,50 @@ impl Handle {
         self.entries.iter().map(|entry| entry.generation()).sum()
     }
 
-    fn look(&mut self, st: *const memcached_st) -> Found {
+    fn discover(&mut self, st: *const memcached_st) -> HandleDiscovery {
         self.entries.clear();
         // SAFETY: the handle that this data is attached to.
         let udp = unsafe { (*st).is(Flag::UseUdp) };
         if udp || std::env::var_os("KEYWAY_LIBMEMCACHED").is_some_and(|v| v == "off") {
-            return Found::Other;
+            return HandleDiscovery::Other;
         }
         let mut targets = Vec::new();
         for server in &self.servers {
             match Target::of(&server.name().to_string_lossy(), server.port) {
                 Some(target) => targets.push(target),
-                None => return Found::Other,
+                None => return HandleDiscovery::Other,
             }
         }
         let mut absent = None;
         for target in &targets {
             let Some(entry) = discover::entry(target) else {
-                return Found::Other;
+                return HandleDiscovery::Other;
             };
             match entry.has_region() {
                 Ok(true) => self.entries.push(entry),
-                Ok(false) => return Found::Other,
+                Ok(false) => return HandleDiscovery::Other,
                 Err(error) => absent = Some(error.0),
             }
         }
         if let Some(errno) = absent {
             return if self.entries.is_empty() {
-                Found::NoServer(errno)
+                HandleDiscovery::NoServer(errno)
             } else {
-                Found::Other
+                HandleDiscovery::Other
             };
         }
         let mut region: Option<Open> = None;
         for (entry, server) in self.entries.iter().zip(&mut self.servers) {
-            match entry.look() {
-                Look::Region(open) if region.as_ref().is_none_or(|first| first.identity == open.identity) => {
+            match entry.discover() {
+                Discovery::Region(open) if region.as_ref().is_none_or(|first| first.identity == open.identity) => {
                     server.told = open.facts.version;
                     region.get_or_insert(open);
                 }
-                Look::NoServer(errno) => return Found::NoServer(errno),
-                Look::Region(_) | Look::Stranger => return Found::Other,
+                Discovery::NoServer(errno) => return HandleDiscovery::NoServer(errno),
+                Discovery::Region(_) | Discovery::Stranger => return HandleDiscovery::Other,
             }
         }
-        region.map_or(Found::Other, Found::Region)
+        region.map_or(HandleDiscovery::Other, HandleDiscovery::Region)
     }
 
     /// The server of an instance.

@@ -87,9 +87,15 @@ impl Keyway {
             .args(arguments);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a server");
         wait_until("a server that answers", DEADLINE, || {
-            std::net::TcpStream::connect(address).ok()
+            let mut wire = harness::Wire::from_tcp(std::net::TcpStream::connect(address).ok()?).ok()?;
+            wire.ask("version").ok()
         });
         Self { child, address }
+    }
+
+    fn connect(&self) -> harness::Wire {
+        let stream = std::net::TcpStream::connect(self.address).expect("a server");
+        harness::Wire::from_tcp(stream).expect("a socket")
     }
 
     fn kill(&mut self) {
@@ -170,6 +176,90 @@ fn a_program_that_starts_before_the_server_gets_an_error_and_later_the_region() 
     assert_eq!(talk.ask("get cloned"), "yes");
     assert_eq!(talk.ask("fork by child"), "SUCCESS", "a forked child has the same region");
     assert_eq!(talk.ask("get by"), "child");
+}
+
+/// Workers are recycled while their server is away: the new ones must find the region that the old ones use.
+#[test]
+fn a_program_that_starts_while_its_server_is_away_finds_the_region() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a server that is away", "talk.c") else {
+        return;
+    };
+    let region = dropin.scratch.join("region");
+    let socket = dropin.scratch.join("server.sock").display().to_string();
+    let address = free_address();
+    for (servers, arguments) in [
+        (address.to_string(), &[][..]),
+        (format!("localhost:{}", address.port()), &[]),
+        (socket.clone(), &["--socket", &socket][..]),
+    ] {
+        let mut server = Keyway::start(address, &region, arguments);
+        let mut old = Talk::start(&dropin, &program, &servers, &[ALONE]);
+        assert_eq!(old.ask("set k one"), "SUCCESS", "{servers}: {}", old.said());
+        server.kill();
+        let mut fresh = Talk::start(&dropin, &program, &servers, &[ALONE]);
+        assert_eq!(fresh.ask("get k"), "one", "{servers}: {}", fresh.said());
+        assert_eq!(fresh.ask("set k two"), "SUCCESS", "{servers}: {}", fresh.said());
+        assert_eq!(old.ask("get k"), "two", "{servers}");
+        assert!(fresh.has_mapped(&region), "{servers}");
+
+        let server = Keyway::start(address, &region, arguments);
+        let mut wire = server.connect();
+        assert_eq!(wire.get(false, &["k"]).expect("an answer")[0].value, b"two", "{servers}");
+        assert_eq!(wire.ask("ms k 5\r\nthree").expect("an answer"), "HD", "{servers}: one cache");
+        for talk in [&mut fresh, &mut old] {
+            assert_eq!(talk.ask("get k"), "three", "{servers}");
+        }
+        drop(server);
+    }
+}
+
+/// What a record says is compared with what is there, and the server is asked as soon as it answers.
+#[test]
+fn a_program_that_started_without_its_server_follows_it_to_another_region() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a server that returns with another region", "talk.c") else {
+        return;
+    };
+    let address = free_address();
+    let servers = address.to_string();
+    let (first, second) = (dropin.scratch.join("first"), dropin.scratch.join("second"));
+    let mut server = Keyway::start(address, &first, &[]);
+    server.kill();
+    let mut early = Talk::start(&dropin, &program, &servers, &[ALONE]);
+    assert_eq!(early.ask("set k one"), "SUCCESS", "{}", early.said());
+    // The first region stays where it is: only the server can say that it is no longer its own.
+    let mut server = Keyway::start(address, &second, &[]);
+    wait_until("the other region", DEADLINE, || {
+        (early.ask("get k") == "NOT FOUND").then_some(())
+    });
+    assert!(early.has_mapped(&second));
+    server.kill();
+    let mut late = Talk::start(&dropin, &program, &servers, &[ALONE]);
+    assert_eq!(late.ask("get k"), "NOT FOUND", "the newest record counts");
+
+    // Another region at the recorded place is not the server's.
+    std::fs::remove_file(&second).expect("a region");
+    let _other = Cache::open(&Place::Path(second.clone()), &Options::default()).expect("a region");
+    let mut none = Talk::start(&dropin, &program, &servers, &[ALONE]);
+    assert_eq!(none.ask("get k"), "CONNECTION FAILURE");
+
+    // A server whose region has no file, and one that wants logins, leave nothing to find, and remove what an earlier one left.
+    let passwords = dropin.scratch.join("passwords");
+    std::fs::write(&passwords, "user:secret\n").expect("a file");
+    std::fs::set_permissions(&passwords, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a file of ours");
+    let passwords = passwords.display().to_string();
+    for (region, arguments) in [(Path::new("memfd"), &[][..]), (&first, &["--auth-file", &passwords])] {
+        drop(Keyway::start(address, &first, &[]));
+        wait_until("a record", DEADLINE, || {
+            let mut talk = Talk::start(&dropin, &program, &servers, &[ALONE]);
+            (talk.ask("set k one") == "SUCCESS").then_some(())
+        });
+        let mut server = Keyway::start(address, region, arguments);
+        server.kill();
+        let mut talk = Talk::start(&dropin, &program, &servers, &[ALONE]);
+        assert_eq!(talk.ask("get k"), "CONNECTION FAILURE", "{}: {arguments:?}", region.display());
+    }
 }
 
 #[test]
@@ -525,15 +615,12 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
     let Some(program) = dropin.compile(test, "talk.c") else {
         return;
     };
-    let server = Server::start(Kind::Keyway, &ServeOptions::default());
+    let mut server = Server::start(Kind::Keyway, &ServeOptions::default());
     let address = server.address().to_string();
+    let region = server.region().to_path_buf();
     let exec = |library: &Path, environment: &[(&str, &str)]| {
         let mut command = Command::new(harness::keyway_binary());
-        command
-            .args(["exec", "--region"])
-            .arg(server.region())
-            .arg("--library")
-            .arg(library);
+        command.args(["exec", "--region"]).arg(&region).arg("--library").arg(library);
         command
             .arg("--")
             .arg(&program)
@@ -557,6 +644,10 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
     let mut talk = exec(&library, &[ALONE, ("LD_PRELOAD", &preload)]);
     assert_eq!(talk.ask("get k"), "CONNECTION FAILURE");
     assert!(talk.said().contains("keyway exec --library"), "{}", talk.said());
+    // The server is away: its record leads to the region that is attached already.
+    server.kill();
+    let mut talk = exec(&dropin.file(), &[ALONE]);
+    assert_eq!(talk.ask("get k"), "one", "{}", talk.said());
 }
 
 #[test]

@@ -599,12 +599,12 @@ fn touching(expire: Option<&Bound<'_, PyAny>>) -> Result<Get, Failure> {
 }
 
 /// An item that was found, its value converted.
-struct Found<'py> {
+struct FoundItem<'py> {
     value: Bound<'py, PyAny>,
     item: Item,
 }
 
-impl<'py> Found<'py> {
+impl<'py> FoundItem<'py> {
     /// As in pymemcache: the CAS unique as decimal digits.
     fn with_cas(self) -> PyResult<Bound<'py, PyTuple>> {
         let py = self.value.py();
@@ -663,7 +663,7 @@ impl Client {
     }
 
     #[inline]
-    fn fetch<'py>(&self, key: &Bound<'py, PyAny>, own: &Key, how: &Get) -> Result<Option<Found<'py>>, Failure> {
+    fn fetch<'py>(&self, key: &Bound<'py, PyAny>, own: &Key, how: &Get) -> Result<Option<FoundItem<'py>>, Failure> {
         let py = key.py();
         let fetched = self.work(py, |session, buffer| look(py, session, buffer, own, how))??;
         self.converted(fetched, || Ok(key.clone()))
@@ -691,11 +691,11 @@ impl Client {
         &self,
         fetched: Option<(Bound<'py, PyBytes>, Item)>,
         key: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
-    ) -> Result<Option<Found<'py>>, Failure> {
+    ) -> Result<Option<FoundItem<'py>>, Failure> {
         fetched
             .map(|(bytes, item)| {
                 let value = self.values.decode(bytes, item.flags, key).map_err(Failure::Answer)?;
-                Ok(Found { value, item })
+                Ok(FoundItem { value, item })
             })
             .transpose()
     }
@@ -719,7 +719,7 @@ impl Client {
         &self,
         keys: &Bound<'py, PyAny>,
         how: &Get,
-        answer: impl Fn(Found<'py>) -> PyResult<Bound<'py, PyAny>>,
+        answer: impl Fn(FoundItem<'py>) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let py = keys.py();
         let objects = objects_of(keys)?;
@@ -736,7 +736,7 @@ impl Client {
         all: &[Key<'_>],
         how: &Get,
         named: impl Fn(&[u8], &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
-        answer: impl Fn(Found<'py>) -> PyResult<Bound<'py, PyAny>>,
+        answer: impl Fn(FoundItem<'py>) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let answers = PyDict::new(py);
         if all.is_empty() {

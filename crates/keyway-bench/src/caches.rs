@@ -1,7 +1,6 @@
 //! The caches under measurement: started, found, described and filled.
 
 use crate::items::Items;
-use crate::libmemcached::Libmemcached;
 use crate::machine::{self, Usage};
 use crate::mix::{Access, Kind};
 use crate::plan::{Against, Cell, Door, Plan};
@@ -21,8 +20,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const CONNECTIONS_SPARE: usize = 64;
 /// Fewer items than this do not tell what one takes: a process grows by pages.
 const WEIGHED_ITEMS_MIN: u64 = 10_000;
-/// The real library, by the name that programs are linked to.
-pub const LIBMEMCACHED: &str = "libmemcached.so.11";
 /// Where memcached listens by default.
 const MEMCACHED_PORT: u16 = 11211;
 
@@ -118,8 +115,6 @@ pub enum Way {
     Processes(PathBuf),
     /// through a socket
     Socket(Target),
-    /// by calls of a libmemcached, with the server at this Unix socket
-    Libmemcached(Libmemcached, PathBuf),
 }
 
 impl Way {
@@ -128,7 +123,6 @@ impl Way {
         match self {
             Self::Library(_) => "in process",
             Self::Processes(_) => "in process, by several processes",
-            Self::Libmemcached(..) => "through libmemcached",
             Self::Socket(Target::Unix(_)) => "over a Unix socket",
             Self::Socket(Target::Tcp(_)) => "over TCP",
             Self::Socket(Target::Udp(_)) => "over UDP",
@@ -167,10 +161,10 @@ impl Store {
         Ok((Self::new(Hold::Server { admin, pid, is_new }), version, threads.unwrap_or(0)))
     }
 
-    /// Stores every item of the workload, unless they are there. A trace begins with a cache that has nothing.
+    /// Stores every item of the workload, unless they are there.
     fn load(&self, cell: &Cell, items: &Items) -> io::Result<()> {
         let count = cell.items;
-        if self.loaded.get() || cell.workload.trace.is_some() {
+        if self.loaded.get() {
             return Ok(());
         }
         let before = self.memory_used();
@@ -272,7 +266,7 @@ fn each(cell: &Cell, items: &Items, mut store: impl FnMut(&[u8], &[u8]) -> io::R
         key.clear();
         value.clear();
         items.push_key(index, &mut key);
-        items.push_value(index, 0, None, &mut value);
+        items.push_value(index, 0, &mut value);
         store(&key, &value)
     })
 }
@@ -357,7 +351,7 @@ impl Caches {
             None => {
                 let settings = settings(plan, cells, true, &plan.server_options);
                 let server = on_cpus(plan, || Server::keyway(&plan.program, &settings))?;
-                self.add_started("Keyway", server, plan.libmemcached.as_deref(), roles)
+                self.add_started("Keyway", server, roles)
             }
         }
     }
@@ -385,16 +379,14 @@ impl Caches {
             }
             Against::Memcached => {
                 // memcached has a Unix socket or TCP and UDP, never both.
-                let (unix, inet): (Vec<_>, Vec<_>) = doors
-                    .into_iter()
-                    .partition(|door| matches!(door, Door::Unix | Door::Libmemcached));
+                let (unix, inet): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::Unix);
                 for (doors, is_unix) in [(unix, true), (inet, false)] {
                     if doors.is_empty() {
                         continue;
                     }
                     let settings = settings(plan, cells, is_unix, &plan.memcached_options);
                     if let Some(server) = on_cpus(plan, || Server::memcached(&settings))? {
-                        self.add_started("memcached", server, Some(Path::new(LIBMEMCACHED)), roles(doors))?;
+                        self.add_started("memcached", server, roles(doors))?;
                     }
                 }
                 Ok(())
@@ -402,27 +394,12 @@ impl Caches {
         }
     }
 
-    /// With `libmemcached` as its client, where that door is wanted.
-    fn add_started(
-        &mut self,
-        name: &'static str,
-        server: Server,
-        libmemcached: Option<&Path>,
-        roles: impl Iterator<Item = (Role, Door)>,
-    ) -> io::Result<()> {
+    fn add_started(&mut self, name: &'static str, server: Server, roles: impl Iterator<Item = (Role, Door)>) -> io::Result<()> {
         let (store, version, threads) = Store::of_server(server.admin(), Some(server.pid()))?;
         for (role, door) in roles {
             let target = server.target(door).ok_or(io::ErrorKind::NotConnected)?;
-            let mut about = format!("{version}, {}", server.options());
-            let way = match (target, libmemcached) {
-                (Target::Unix(socket), Some(path)) if door == Door::Libmemcached => {
-                    let library = Libmemcached::load(path)?;
-                    about.push_str(&format!("; {} (libmemcached {})", path.display(), library.version()));
-                    Way::Libmemcached(library, socket)
-                }
-                (target, _) => Way::Socket(target),
-            };
-            let side = Side::new(name, about, way, threads, Rc::clone(&store));
+            let about = format!("{version}, {}", server.options());
+            let side = Side::new(name, about, Way::Socket(target), threads, Rc::clone(&store));
             self.sides.push((role, side));
         }
         self.servers.push(server);
@@ -475,7 +452,6 @@ fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> 
     let most = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);
     Settings {
         memory_mib: memory(cells),
-        hands_out: cells.iter().any(|cell| cell.door == Door::Libmemcached),
         item_max: item_max(cells),
         threads: plan.server_threads,
         connections: (most + CONNECTIONS_SPARE).max(1024),

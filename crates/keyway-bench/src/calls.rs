@@ -1,4 +1,4 @@
-//! The load generator for calls, of the library and of libmemcached: the calling thread runs the operations itself.
+//! The load generator for calls of the library: the calling thread runs the operations itself.
 //!
 //! Throughput counts everything that the thread does: making the key, the call, verifying the value. Latency is measured on
 //! every 16th operation and covers the call alone: what two looks at the clock take is measured before, and subtracted. In an open
@@ -7,8 +7,9 @@
 use crate::load::{Load, Schedule};
 use crate::machine::{clock_cost, thread_cpu};
 use crate::measurement::{Measurement, Window};
-use crate::mix::{Kind, Operation, Put};
+use crate::mix::{Kind, Operation};
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Session, Store, StoreMode, Stored};
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// One operation in so many is timed: looking at the clock takes a third of the time of a get.
@@ -16,67 +17,9 @@ const TIMED_EVERY: u64 = 16;
 /// Operations between two looks at whether time is up.
 const BATCH: u64 = 64;
 
-/// What a cache does when it is called. Errors are in words, and end the run.
-pub trait Calls {
-    /// Appends the value; whether there is one.
-    fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, String>;
-    /// Stores; with `add` unless it is there.
-    fn store(&mut self, key: &[u8], value: &[u8], ttl_s: u32, add: bool) -> Result<(), String>;
-    /// Whether it was there.
-    fn delete(&mut self, key: &[u8]) -> Result<bool, String>;
-    /// Counts a number up by one; whether it was there.
-    fn increment(&mut self, key: &[u8]) -> Result<bool, String>;
-}
-
-impl Calls for Session {
-    #[inline]
-    fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, String> {
-        self.get_append(key, out)
-            .map(|found| found.is_some())
-            .map_err(|why| why.to_string())
-    }
-
-    #[inline]
-    fn store(&mut self, key: &[u8], value: &[u8], ttl_s: u32, add: bool) -> Result<(), String> {
-        let how = Store {
-            mode: if add { StoreMode::Add } else { StoreMode::Set },
-            exptime: ttl_s.into(),
-            ..Store::default()
-        };
-        match Session::store(self, key, value, &how) {
-            Ok(Stored::Stored { .. }) => Ok(()),
-            Ok(Stored::NotStored) if add => Ok(()),
-            Ok(other) => Err(format!("a store gave {other:?}")),
-            Err(e) => Err(e.to_string()),
-        }
-    }
-
-    #[inline]
-    fn delete(&mut self, key: &[u8]) -> Result<bool, String> {
-        let deleted = Session::delete(self, key, &Delete::default());
-        deleted
-            .map(|deleted| matches!(deleted, Deleted::Deleted))
-            .map_err(|e| e.to_string())
-    }
-
-    #[inline]
-    fn increment(&mut self, key: &[u8]) -> Result<bool, String> {
-        let one = Arithmetic {
-            delta: 1,
-            ..Arithmetic::default()
-        };
-        match self.arithmetic(key, &one) {
-            Ok(Counted::Value { .. }) => Ok(true),
-            Ok(Counted::NotFound) => Ok(false),
-            Ok(other) => Err(format!("an increment gave {other:?}")),
-            Err(e) => Err(e.to_string()),
-        }
-    }
-}
-
 /// A thread with its way into a cache.
-pub struct Caller<C> {
-    cache: C,
+pub struct Caller {
+    cache: Session,
     load: Load,
     ran: Measurement,
     write: u64,
@@ -88,9 +31,9 @@ pub struct Caller<C> {
     value: Vec<u8>,
 }
 
-impl<C: Calls> Caller<C> {
+impl Caller {
     /// Ready to run.
-    pub fn new(cache: C, load: Load) -> Self {
+    pub fn new(cache: Session, load: Load) -> Self {
         Self {
             write: load.first_write(),
             clock_cost: clock_cost(),
@@ -177,7 +120,7 @@ impl<C: Calls> Caller<C> {
 
     #[inline]
     fn operation(&mut self, counted: bool, timed: bool, due: Option<Instant>) {
-        let Operation { kind, item, put } = self.load.stream.draw();
+        let Operation { kind, item } = self.load.stream.draw();
         self.key.clear();
         self.load.items.push_key(item, &mut self.key);
         let clock = Clock { timed, due };
@@ -188,39 +131,42 @@ impl<C: Calls> Caller<C> {
                 self.took(begun, due, true);
                 self.verify(item, hit, counted);
                 if !hit && self.load.fill {
-                    self.make_value(item, put);
-                    self.store(put, false);
+                    self.make_value(item);
+                    self.store(false);
                 }
             }
             Kind::Set | Kind::Insert | Kind::Add => {
-                self.make_value(item, put);
+                self.make_value(item);
                 let begun = clock.start();
-                self.store(put, kind == Kind::Add);
+                self.store(kind == Kind::Add);
                 self.took(begun, due, false);
             }
             Kind::ReadModifyWrite => {
                 let begun = clock.start();
                 let hit = self.get();
                 self.verify(item, hit, counted);
-                self.make_value(item, put);
-                self.store(put, false);
+                self.make_value(item);
+                self.store(false);
                 self.took(begun, due, false);
             }
             Kind::Delete | Kind::Remove => {
                 if kind == Kind::Delete {
-                    self.make_value(item, put);
-                    self.store(put, false);
+                    self.make_value(item);
+                    self.store(false);
                 }
                 let begun = clock.start();
-                let deleted = self.cache.delete(&self.key);
+                let deleted = self.cache.delete(&self.key, &Delete::default());
                 self.took(begun, due, false);
-                self.found(deleted, counted && kind == Kind::Delete);
+                self.found(
+                    deleted.map(|deleted| deleted == Deleted::Deleted),
+                    counted && kind == Kind::Delete,
+                );
             }
             Kind::Incr => {
                 let begun = clock.start();
-                let incremented = self.cache.increment(&self.key);
+                let incremented = self.cache.arithmetic(&self.key, &Arithmetic::default());
                 self.took(begun, due, false);
-                self.found(incremented, counted);
+                self.found(incremented.map(|answer| matches!(answer, Counted::Value { .. })), counted);
             }
         }
         self.ran.operations += u64::from(counted);
@@ -243,36 +189,47 @@ impl<C: Calls> Caller<C> {
     #[inline]
     fn get(&mut self) -> bool {
         self.value.clear();
-        self.cache.get(&self.key, &mut self.value).unwrap_or_else(|why| {
-            self.failed(why);
-            false
-        })
+        match self.cache.get_append(&self.key, &mut self.value) {
+            Ok(found) => found.is_some(),
+            Err(why) => {
+                self.failed(&why);
+                false
+            }
+        }
     }
 
-    fn make_value(&mut self, item: u64, put: Put) {
+    fn make_value(&mut self, item: u64) {
         self.value.clear();
-        self.load.items.push_value(item, self.write, put.value_len, &mut self.value);
+        self.load.items.push_value(item, self.write, &mut self.value);
         self.write += 1;
     }
 
-    fn store(&mut self, put: Put, add: bool) {
-        if let Err(why) = self.cache.store(&self.key, &self.value, put.ttl_s, add) {
-            self.failed(why);
+    /// Stores; with `add` unless it is there.
+    fn store(&mut self, add: bool) {
+        let how = Store {
+            mode: if add { StoreMode::Add } else { StoreMode::Set },
+            ..Store::default()
+        };
+        match self.cache.store(&self.key, &self.value, &how) {
+            Ok(Stored::Stored { .. }) => {}
+            Ok(Stored::NotStored) if add => {}
+            Ok(other) => self.failed(&format!("a store gave {other:?}")),
+            Err(why) => self.failed(&why),
         }
     }
 
     /// An operation on what should be there.
-    fn found(&mut self, found: Result<bool, String>, counted: bool) {
+    fn found(&mut self, found: Result<bool, impl Display>, counted: bool) {
         match found {
             Ok(found) => self.ran.misses += u64::from(counted && !found),
-            Err(why) => self.failed(why),
+            Err(why) => self.failed(&why),
         }
     }
 
     #[cold]
-    fn failed(&mut self, why: String) {
+    fn failed(&mut self, why: &dyn Display) {
         self.ran.wrong.errors += 1;
-        self.ran.wrong.describe(|| why);
+        self.ran.wrong.describe(|| why.to_string());
     }
 
     #[inline]

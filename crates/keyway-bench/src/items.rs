@@ -5,7 +5,6 @@
 //! for this key, whole; the checksum covers the value's length. What was written is made with one copy and verified with one comparison, which costs a client little.
 //! Shorter values depend on the item alone. Whether a value is the newest one is not verified: `cargo xtask storm` does that.
 
-use crate::trace::Trace;
 use crate::workload::{ETC_VALUE_LEN_MAX, KEY_LEN, Rng, Sizes, key, mix};
 use std::sync::Arc;
 
@@ -27,8 +26,6 @@ pub struct Items {
     text: Arc<[u8]>,
     /// values are decimal numbers that requests count up
     counters: bool,
-    /// keys and lengths are those of a trace; an item's value may have any length
-    trace: Option<Arc<Trace>>,
 }
 
 impl Items {
@@ -56,18 +53,6 @@ impl Items {
             table,
             text: text(longest),
             counters,
-            trace: None,
-        }
-    }
-
-    /// Of a trace.
-    pub fn recorded(trace: Arc<Trace>) -> Self {
-        Self {
-            sizes: Sizes::Fixed(0),
-            table: None,
-            text: text(trace.longest()),
-            counters: false,
-            trace: Some(trace),
         }
     }
 
@@ -76,40 +61,23 @@ impl Items {
         if self.counters {
             return (KEY_LEN, COUNTER.len());
         }
-        if let Some((key, value_len)) = self.recorded_item(index) {
-            return (key.len(), value_len as usize);
-        }
         let drawn = usize::try_from(index).ok().and_then(|i| self.table.as_ref()?.get(i));
         drawn.map_or_else(|| self.sizes.of(index), |&(key, value)| (usize::from(key), value as usize))
     }
 
-    fn recorded_item(&self, index: u64) -> Option<(&[u8], u32)> {
-        let trace = self.trace.as_ref()?;
-        usize::try_from(index).ok().map(|index| trace.item(index))
-    }
-
     /// Appends the key of item `index`.
     pub fn push_key(&self, index: u64, out: &mut Vec<u8>) {
-        if let Some((key, _)) = self.recorded_item(index) {
-            return out.extend_from_slice(key);
-        }
         let end = out.len() + self.lengths(index).0;
         out.extend_from_slice(&key(index));
         out.resize(end, b'-');
     }
 
-    /// Length of the value that a write of `len` bytes gives to item `index`; `None`: its own.
-    #[inline]
-    pub fn value_len(&self, index: u64, len: Option<u32>) -> usize {
-        len.map_or_else(|| self.lengths(index).1, |len| len as usize)
-    }
-
-    /// Appends the value that write number `write` of `len` bytes gives to item `index`.
-    pub fn push_value(&self, index: u64, write: u64, len: Option<u32>, out: &mut Vec<u8>) {
+    /// Appends the value that write number `write` gives to item `index`.
+    pub fn push_value(&self, index: u64, write: u64, out: &mut Vec<u8>) {
         if self.counters {
             return out.extend_from_slice(COUNTER);
         }
-        let value_len = self.value_len(index, len);
+        let value_len = self.lengths(index).1;
         if value_len < HEAD_LEN {
             let short = short_value(index);
             return out.extend_from_slice(&short[..value_len]);
@@ -125,7 +93,7 @@ impl Items {
         if self.counters {
             return value.len() == COUNTER.len() && value.iter().all(u8::is_ascii_digit);
         }
-        if self.trace.is_none() && value.len() != self.lengths(index).1 {
+        if value.len() != self.lengths(index).1 {
             return false;
         }
         let (Some((write, rest)), true) = (value.split_first_chunk::<8>(), value.len() >= HEAD_LEN) else {
@@ -135,10 +103,7 @@ impl Items {
             return false;
         };
         let expected = checksum(index, u64::from_le_bytes(*write), value.len());
-        // Of a trace, a length may be any; a longer one than all of them has no text.
-        u64::from_le_bytes(*check) == expected
-            && text.len() + STARTS <= self.text.len()
-            && text == self.piece(expected, text.len())
+        u64::from_le_bytes(*check) == expected && text == self.piece(expected, text.len())
     }
 
     fn piece(&self, check: u64, len: usize) -> &[u8] {
@@ -150,9 +115,8 @@ impl Items {
     #[allow(clippy::cast_precision_loss, reason = "a sum of lengths is below 2^53")]
     pub fn mean_len(&self) -> f64 {
         const SAMPLE: u64 = 10_000;
-        let sample = self.trace.as_ref().map_or(SAMPLE, |trace| trace.keys().min(SAMPLE));
-        let total: usize = (0..sample).map(|i| self.lengths(i)).map(|(key, value)| key + value).sum();
-        total as f64 / sample as f64
+        let total: usize = (0..SAMPLE).map(|i| self.lengths(i)).map(|(key, value)| key + value).sum();
+        total as f64 / SAMPLE as f64
     }
 
     /// The longest value that occurs.
@@ -187,7 +151,7 @@ mod tests {
 
     fn value(items: &Items, index: u64, write: u64) -> Vec<u8> {
         let mut value = Vec::new();
-        items.push_value(index, write, None, &mut value);
+        items.push_value(index, write, &mut value);
         value
     }
 
@@ -235,24 +199,6 @@ mod tests {
                 assert_eq!(items.lengths(index), sizes.of(index));
             }
         }
-    }
-
-    #[test]
-    fn a_recorded_item_may_have_any_length_but_only_its_own_values() {
-        let path = std::env::temp_dir().join(format!("keyway-bench-items-{}", std::process::id()));
-        std::fs::write(&path, "a,set,100,0\nbb,set,7,0\na,set,300,0\n").unwrap();
-        let items = Items::recorded(Arc::new(Trace::read(&path).unwrap()));
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!([items.lengths(0), items.lengths(1)], [(1, 100), (2, 7)]);
-        for len in [0, 7, 15, 16, 17, 100, 300] {
-            let mut mine = Vec::new();
-            items.push_value(0, 5, Some(len), &mut mine);
-            assert_eq!(mine.len(), len as usize);
-            assert!(items.is_value(0, &mine));
-            assert!(len == 0 || !items.is_value(1, &mine), "{len}");
-            assert!(len < 16 || !items.is_value(0, &mine[..mine.len() - 1]), "{len}: cut off");
-        }
-        assert!(!items.is_value(0, &[0; 5000]));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! What is asked of a cache: workloads, and streams of their operations, drawn before the clock starts.
 
 use crate::items::Items;
-use crate::trace::Trace;
 use crate::workload::{Ranks, Rng, Sizes, Zipf, mix};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -103,9 +102,6 @@ pub struct Workload {
     pub access: Access,
     /// what a get missed is stored, as an application does
     pub fill: bool,
-    /// requests and items are those of a trace; what the other fields say of them is void
-    #[serde(skip)]
-    pub trace: Option<Arc<Trace>>,
 }
 
 /// Such as 128 B, 5 KB.
@@ -118,19 +114,6 @@ pub fn size_text(bytes: usize) -> String {
 }
 
 impl Workload {
-    /// The replay of a trace; what it missed is stored.
-    pub fn replay(name: &str, trace: Trace) -> Self {
-        Self {
-            name: name.to_owned(),
-            about: format!("replay of {} requests for {} keys", trace.requests.len(), trace.keys()),
-            mix: Vec::new(),
-            sizes: Sizes::Fixed(0),
-            access: Access::Uniform,
-            fill: true,
-            trace: Some(Arc::new(trace)),
-        }
-    }
-
     /// The same with values of this size.
     #[must_use]
     pub fn with_values(&self, bytes: usize) -> Self {
@@ -144,27 +127,18 @@ impl Workload {
 
     /// Its items.
     pub fn items(&self, count: u64) -> Items {
-        match &self.trace {
-            Some(recording) => Items::recorded(Arc::clone(recording)),
-            None => Items::new(self.sizes, count, self.has(Kind::Incr)),
-        }
+        Items::new(self.sizes, count, self.has(Kind::Incr))
     }
 
     /// Whether it has operations of this kind.
     pub fn has(&self, kind: Kind) -> bool {
-        match &self.trace {
-            Some(recording) => recording.requests.iter().any(|request| request.kind == kind),
-            None => self.mix.iter().any(|(k, _)| *k == kind),
-        }
+        self.mix.iter().any(|(k, _)| *k == kind)
     }
 
     /// Whether it stores anything.
     pub fn stores(&self) -> bool {
         let reads = |kind: Kind| matches!(kind, Kind::Get | Kind::GetNew | Kind::Remove | Kind::Incr);
-        match &self.trace {
-            Some(recording) => recording.requests.iter().any(|request| !reads(request.kind)),
-            None => self.mix.iter().any(|(kind, _)| !reads(*kind)),
-        }
+        self.mix.iter().any(|(kind, _)| !reads(*kind))
     }
 
     /// Whether it makes items that were not there before.
@@ -173,24 +147,13 @@ impl Workload {
     }
 }
 
-/// An operation, and what it stores if it does.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// what it does
     pub kind: Kind,
     /// number of its item
     pub item: u64,
-    /// of the value
-    pub put: Put,
-}
-
-/// What an operation stores, besides the item's own key and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Put {
-    /// time to live; 0: for ever
-    pub ttl_s: u32,
-    /// `None`: the item's own
-    pub value_len: Option<u32>,
 }
 
 /// Operations drawn for one stream: enough not to repeat within a cache's memory of them, few enough to draw quickly.
@@ -205,8 +168,6 @@ pub struct Stream {
     drawn: Vec<u64>,
     at: usize,
     latest: bool,
-    /// of a trace: which of its requests `drawn` counts
-    recording: Option<Arc<Trace>>,
     /// how many items there are; inserts of all threads on one cache count it up
     newest: Arc<AtomicU64>,
 }
@@ -230,27 +191,6 @@ impl Stream {
             drawn,
             at: 0,
             latest,
-            recording: None,
-            newest,
-        }
-    }
-
-    /// The requests of a trace whose keys fall to thread `thread` of `threads`; all of them, if none does.
-    pub fn replay(recording: &Arc<Trace>, thread: usize, threads: usize, newest: Arc<AtomicU64>) -> Self {
-        let requests = &recording.requests;
-        let mine = |request: &crate::trace::Recorded| request.item as usize % threads == thread % threads;
-        let mut drawn: Vec<u64> = (0..requests.len())
-            .filter(|&at| mine(&requests[at]))
-            .map(|at| at as u64)
-            .collect();
-        if drawn.is_empty() {
-            drawn = (0..requests.len() as u64).collect();
-        }
-        Self {
-            drawn,
-            at: 0,
-            latest: false,
-            recording: Some(Arc::clone(recording)),
             newest,
         }
     }
@@ -259,17 +199,6 @@ impl Stream {
     #[inline]
     pub fn draw(&mut self) -> Operation {
         let drawn = self.advance();
-        if let Some(recording) = &self.recording {
-            let request = recording.requests[usize::try_from(drawn).unwrap_or(0)];
-            return Operation {
-                kind: request.kind,
-                item: u64::from(request.item),
-                put: Put {
-                    ttl_s: request.ttl_s,
-                    value_len: Some(request.value_len),
-                },
-            };
-        }
         let kind = KINDS[usize::from(drawn.to_be_bytes()[0])];
         let item = drawn & ((1 << KIND_SHIFT) - 1);
         let item = match kind {
@@ -277,18 +206,13 @@ impl Stream {
             _ if self.latest => self.newest.load(Relaxed).saturating_sub(1 + item),
             _ => item,
         };
-        let put = Put::default();
-        Operation { kind, item, put }
+        Operation { kind, item }
     }
 
     /// An item to read beside another one, in a get of several keys.
     #[inline]
     pub fn draw_item(&mut self) -> u64 {
-        let drawn = self.advance();
-        if let Some(recording) = &self.recording {
-            return u64::from(recording.requests[usize::try_from(drawn).unwrap_or(0)].item);
-        }
-        let item = drawn & ((1 << KIND_SHIFT) - 1);
+        let item = self.advance() & ((1 << KIND_SHIFT) - 1);
         if self.latest {
             self.newest.load(Relaxed).saturating_sub(1 + item)
         } else {
@@ -340,31 +264,6 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_the_keys_of_a_trace_and_keep_their_order() {
-        let lines: String = (0..100).map(|i| format!("k{},get,{i},0\n", i % 7)).collect();
-        let path = std::env::temp_dir().join(format!("keyway-bench-trace-{}", std::process::id()));
-        std::fs::write(&path, lines).unwrap();
-        let workload = Workload::replay("t", Trace::read(&path).unwrap());
-        std::fs::remove_file(&path).unwrap();
-        let recording = workload.trace.unwrap();
-        let mut seen = HashSet::new();
-        for thread in 0..3 {
-            let mut stream = Stream::replay(&recording, thread, 3, Arc::default());
-            let lens: Vec<_> = (0..stream.drawn.len())
-                .map(|_| stream.draw().put.value_len.unwrap())
-                .collect();
-            assert!(lens.is_sorted());
-            seen.extend(lens);
-        }
-        assert_eq!(seen.len(), 100);
-        assert_eq!(
-            Stream::replay(&recording, 8, 9, Arc::default()).drawn.len(),
-            100,
-            "no key is left for it"
-        );
-    }
-
-    #[test]
     fn mixes_have_their_shares() {
         for (name, kind, share) in [
             ("ycsb-a", Kind::Set, 0.5),
@@ -401,7 +300,7 @@ mod tests {
         let mut stream = stream("ycsb-d", 10_000, 3);
         let (mut reads, mut newest) = (0.0, 0.0);
         for _ in 0..40_000 {
-            let Operation { kind, item, .. } = stream.draw();
+            let Operation { kind, item } = stream.draw();
             if kind == Kind::Get {
                 reads += 1.0;
                 newest += f64::from(u8::from(item + 1 == stream.newest.load(Relaxed)));

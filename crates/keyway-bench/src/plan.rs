@@ -12,8 +12,6 @@ pub enum Door {
     Library,
     /// function calls on a region that several processes share, each with one thread
     Processes,
-    /// function calls on libmemcached: Keyway's drop-in, and the system's library with memcached
-    Libmemcached,
     /// a Unix socket
     Unix,
     /// a TCP socket
@@ -26,22 +24,13 @@ pub enum Door {
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Library,
-        Self::Processes,
-        Self::Libmemcached,
-        Self::Unix,
-        Self::Tcp,
-        Self::Udp,
-        Self::Split,
-    ];
+    pub const ALL: [Self; 6] = [Self::Library, Self::Processes, Self::Unix, Self::Tcp, Self::Udp, Self::Split];
 
     /// As it is written on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Library => "library",
             Self::Processes => "processes",
-            Self::Libmemcached => "libmemcached",
             Self::Unix => "unix",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
@@ -71,7 +60,7 @@ impl Door {
     /// What one or several of it are called.
     pub fn unit(self, count: usize) -> &'static str {
         let (one, several) = match self {
-            Self::Library | Self::Libmemcached => ("thread", "threads"),
+            Self::Library => ("thread", "threads"),
             Self::Processes => ("process", "processes"),
             Self::Udp | Self::Split => ("socket", "sockets"),
             Self::Unix | Self::Tcp => ("connection", "connections"),
@@ -104,8 +93,6 @@ pub struct Cell {
     pub keys_per_get: usize,
     /// when operations start
     pub pace: Pace,
-    /// operations of a connection before it is replaced by a new one
-    pub operations_max: Option<u64>,
     /// items stored before
     pub items: u64,
     /// for each cache; `None`: room for all items
@@ -125,7 +112,6 @@ impl Cell {
             depth: 1,
             keys_per_get: 1,
             pace: Pace::Closed,
-            operations_max: None,
             memory_mib: None,
             setting: None,
         }
@@ -143,9 +129,6 @@ impl Cell {
         }
         if let Pace::Rate(rate) = self.pace {
             name.push_str(&format!(", {rate:.0}/s"));
-        }
-        if let Some(most) = self.operations_max {
-            name.push_str(&format!(", {most} operations a connection"));
         }
         if let Some(memory) = self.memory_mib {
             name.push_str(&format!(", {memory} MiB"));
@@ -221,8 +204,6 @@ pub struct Plan {
     pub server_options: Vec<String>,
     /// as its own command line has them
     pub memcached_options: Vec<String>,
-    /// Keyway's drop-in for libmemcached
-    pub libmemcached: Option<PathBuf>,
     /// a server to measure as Keyway instead of starting one
     pub server: Option<Target>,
     /// what to compare with
@@ -280,33 +261,14 @@ impl Plan {
         {
             return refuse(format!("a rate is above 0 and at most {RATE_MAX} a second"));
         }
-        let replaced = cell.operations_max.is_some();
-        if cell.operations_max == Some(0) || replaced && !matches!(cell.door, Door::Tcp | Door::Unix) {
-            return refuse("only TCP and Unix connections are replaced, after 1 operation or more; leave out --churn".to_owned());
-        }
-        if replaced && (cell.depth > 1 || cell.pace != Pace::Closed) {
-            return refuse("connections are replaced between requests: leave out --pipeline and --rate".to_owned());
-        }
-        if (cell.door.is_region() || cell.door == Door::Libmemcached) && (cell.depth > 1 || cell.keys_per_get > 1) {
+        if cell.door.is_region() && (cell.depth > 1 || cell.keys_per_get > 1) {
             return refuse("a function call has neither pipelining nor gets of several keys; leave out the library".to_owned());
         }
-        if cell.door == Door::Processes && (cell.workload.grows() || cell.workload.trace.is_some()) {
-            return refuse(
-                "processes do not know which items the others have stored, nor a trace; use the library door".to_owned(),
-            );
+        if cell.door == Door::Processes && cell.workload.grows() {
+            return refuse("processes do not know which items the others have stored; use the library door".to_owned());
         }
         if cell.door.is_datagrams() && cell.depth > 1 {
             return refuse("over UDP each socket has one request on the way; leave out --pipeline".to_owned());
-        }
-        if cell.door == Door::Libmemcached {
-            if self.libmemcached.is_none() {
-                return refuse("say where Keyway's libmemcached.so.11 is: --libmemcached FILE".to_owned());
-            }
-            if self.server.is_some() || self.peer_server().is_some() {
-                return refuse(
-                    "libmemcached is measured with servers that are started for it; leave out --server and --against".to_owned(),
-                );
-            }
         }
         let longest = cell.workload.items(1).longest();
         if cell.door == Door::Udp && longest > DATAGRAM_VALUE_LEN_MAX && (cell.workload.stores() || cell.workload.fill) {
@@ -362,7 +324,6 @@ pub(crate) mod tests {
             client_cpus: Vec::new(),
             server_options: Vec::new(),
             memcached_options: Vec::new(),
-            libmemcached: None,
             server: None,
             against: Against::Nothing,
             program: "keyway".into(),
@@ -399,7 +360,6 @@ pub(crate) mod tests {
         refused(&|p| p.client_cpus = vec![2], "no CPU 2");
         refused(&|p| p.cells[0].connections = 0, "1 or more");
         refused(&|p| p.cells[0].pace = Pace::Rate(0.0), "above 0");
-        refused(&|p| p.cells[0].operations_max = Some(0), "1 operation or more");
         refused(
             &|p| {
                 p.cells[0].door = Door::Library;

@@ -99,7 +99,7 @@ pub struct CellReport {
     /// what else tells it from another cell
     #[serde(default)]
     pub setting: Option<String>,
-    /// `library`, `processes`, `libmemcached`, `unix`, `tcp`, `udp`, `udp-tcp`
+    /// `library`, `processes`, `unix`, `tcp`, `udp`, `udp-tcp`
     pub door: String,
     /// connections, sockets, threads or processes
     pub connections: usize,
@@ -109,8 +109,6 @@ pub struct CellReport {
     pub multiget: usize,
     /// open loop: operations a second that were due
     pub rate: Option<f64>,
-    /// operations of a connection before it was replaced
-    pub churn: Option<u64>,
     /// items stored before
     pub items: u64,
     /// whether memory was limited, rather than large enough for all items
@@ -389,7 +387,6 @@ impl CellReport {
                 Pace::Rate(rate) => Some(rate),
                 Pace::Closed => None,
             },
-            churn: cell.operations_max,
             items: cell.items,
             memory_limited: cell.memory_mib.is_some(),
             memory_mib: cell.memory(),
@@ -432,7 +429,7 @@ impl RunReport {
 /// What an answer that is timed answers: of gets and others, a get.
 fn operation(workload: &Workload) -> String {
     let size = match workload.sizes {
-        Sizes::Fixed(bytes) | Sizes::Both(_, bytes) if workload.trace.is_none() => format!(" of {}", size_text(bytes)),
+        Sizes::Fixed(bytes) | Sizes::Both(_, bytes) => format!(" of {}", size_text(bytes)),
         _ => String::new(),
     };
     match workload.mix.as_slice() {

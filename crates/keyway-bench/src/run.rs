@@ -246,18 +246,14 @@ impl Operations {
     /// What each of so many threads does in one measurement, all of them together `rate` operations a second (`None`: a closed loop).
     #[allow(clippy::cast_precision_loss, reason = "a few threads")]
     pub fn loads(&self, plan: &Plan, cell: &Cell, side: &Side, draw: Draw, threads: usize, rate: Option<f64>) -> Vec<Load> {
-        let newest = || side.store.newest.clone();
         let load = |thread: usize| Load {
-            stream: match &cell.workload.trace {
-                Some(recording) => Stream::replay(recording, thread, threads, newest()),
-                None => Stream::new(
-                    &cell.workload,
-                    cell.items,
-                    &self.ranks,
-                    newest(),
-                    draw.seed(plan, cell, thread),
-                ),
-            },
+            stream: Stream::new(
+                &cell.workload,
+                cell.items,
+                &self.ranks,
+                side.store.newest.clone(),
+                draw.seed(plan, cell, thread),
+            ),
             items: self.items.clone(),
             fill: cell.workload.fill,
             rate: rate.map(|rate| rate / threads as f64),
@@ -305,16 +301,12 @@ pub fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, d
     side.prepare(cell, &operations.items)?;
     let threads = match side.way {
         Way::Socket(_) => plan.client_threads.min(cell.connections),
-        Way::Library(_) | Way::Processes(_) | Way::Libmemcached(..) => cell.connections,
+        Way::Library(_) | Way::Processes(_) => cell.connections,
     };
     let loads = || operations.loads(plan, cell, side, draw, threads, rate).into_iter();
     match &side.way {
         Way::Library(cache) => {
             let callers = loads().map(|load| Ok(Caller::new(cache.session().map_err(io::Error::other)?, load)));
-            Ok(at_once(plan, side, callers.collect::<io::Result<Vec<_>>>()?, Caller::run))
-        }
-        Way::Libmemcached(library, socket) => {
-            let callers = loads().map(|load| Ok(Caller::new(library.open(socket)?, load)));
             Ok(at_once(plan, side, callers.collect::<io::Result<Vec<_>>>()?, Caller::run))
         }
         Way::Processes(region) => {
@@ -336,7 +328,6 @@ pub fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, d
                 connections: cell.connections / threads + usize::from(thread < cell.connections % threads),
                 depth: cell.depth,
                 keys_per_get: cell.keys_per_get,
-                operations_max: cell.operations_max,
                 silence_max: plan.silence_max,
             };
             let clients = loads()

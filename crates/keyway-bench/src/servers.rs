@@ -48,8 +48,6 @@ pub struct Settings<'a> {
     pub unix: bool,
     /// listen on UDP, at the port of TCP
     pub udp: bool,
-    /// Keyway: hand out the region, as its drop-in for libmemcached needs it
-    pub hands_out: bool,
     /// largest item, bytes; `None`: the server's default
     pub item_max: Option<usize>,
     /// more options, as the server's own command line has them
@@ -65,7 +63,6 @@ impl Default for Settings<'_> {
             host: Ipv4Addr::LOCALHOST.into(),
             unix: false,
             udp: false,
-            hands_out: false,
             item_max: None,
             more: &[],
         }
@@ -127,9 +124,6 @@ impl Server {
         command
             .args(["--connections", &settings.connections.to_string(), "--socket"])
             .arg(&socket);
-        if settings.hands_out {
-            command.arg("--region-socket").arg(folder.path().join("region"));
-        }
         let mut targets = vec![Target::Tcp(listen), Target::Unix(socket)];
         if settings.udp {
             // Values of any length, as memcached answers them.
@@ -203,9 +197,7 @@ impl Server {
     /// Where it is reached through this door.
     pub fn target(&self, door: Door) -> Option<Target> {
         self.targets.iter().find_map(|target| match (target, door) {
-            (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix | Door::Libmemcached) | (Target::Udp(_), Door::Udp) => {
-                Some(target.clone())
-            }
+            (Target::Tcp(_), Door::Tcp) | (Target::Unix(_), Door::Unix) | (Target::Udp(_), Door::Udp) => Some(target.clone()),
             (Target::Udp(address), Door::Split) => Some(Target::Split(*address)),
             _ => None,
         })

@@ -54,7 +54,6 @@ pub fn all() -> Vec<Workload> {
         access,
         // What was deleted is stored again when it is missed; otherwise nothing would be left after a while.
         fill: mix.iter().any(|(kind, _)| *kind == Kind::Remove),
-        trace: None,
     };
     TABLE.iter().map(line).collect()
 }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use browser::{Browser, Look, Picture};
+use browser::{Appearance, Browser, Picture};
 use keyway_bench::compare::{Comparison, THRESHOLD_PERCENT};
 use keyway_bench::html;
 use keyway_bench::report::Report;
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 
 const MEASURE: &str = include_str!("page.js");
 
-const LOOKS: [Look; 4] = [
-    Look {
+const LOOKS: [Appearance; 4] = [
+    Appearance {
         width: 1280,
         dark: false,
     },
-    Look { width: 1280, dark: true },
-    Look { width: 390, dark: false },
-    Look { width: 390, dark: true },
+    Appearance { width: 1280, dark: true },
+    Appearance { width: 390, dark: false },
+    Appearance { width: 390, dark: true },
 ];
 
 /// What a text in a plot is at least high on the screen, pixels: smaller is not readable.
@@ -65,7 +65,7 @@ fn cell(workload: &str, door: &str, connections: u32, rates: &[f64], latency_us:
             "latency_us": latencies })
     };
     let value = json!({ "name": format!("{workload}, {door}, {connections} connections"), "about": about(workload), "workload": workload, "operation": "a get of 128 B",
-        "door": door, "connections": connections, "pipeline": 1, "multiget": 1, "rate": null, "churn": null,
+        "door": door, "connections": connections, "pipeline": 1, "multiget": 1, "rate": null,
         "items": 100_000, "memory_limited": false, "memory_mib": 64, "sides": rates.iter().enumerate().map(side).collect::<Vec<_>>() });
     Cell {
         value,
@@ -161,7 +161,7 @@ fn report(cells: &[Cell]) -> Report {
 }
 
 /// The page as the browser shows it: what was measured in it, its picture, and what is wrong with it.
-fn look_at(browser: &mut Browser, page: &str, name: &str, look: Look) -> (Value, Picture, Vec<String>) {
+fn look_at(browser: &mut Browser, page: &str, name: &str, look: Appearance) -> (Value, Picture, Vec<String>) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(format!("page-{name}.html"));
     std::fs::write(&file, page).unwrap();
@@ -176,7 +176,7 @@ fn look_at(browser: &mut Browser, page: &str, name: &str, look: Look) -> (Value,
     (found, picture, wrong)
 }
 
-fn complaints(found: &Value, picture: &Picture, look: Look) -> Vec<String> {
+fn complaints(found: &Value, picture: &Picture, look: Appearance) -> Vec<String> {
     let mut wrong = Vec::new();
     for list in ["outside", "overlapping", "notNumbers"] {
         wrong.extend(found[list].as_array().unwrap().iter().map(|what| format!("{list}: {what}")));
@@ -361,7 +361,7 @@ fn pages_that_are_broken_are_noticed() {
             &mut browser,
             &broken,
             &format!("broken-{name}"),
-            Look { width: 1280, dark: true },
+            Appearance { width: 1280, dark: true },
         );
         assert!(wrong.iter().any(|what| what.contains(words)), "{name}: {wrong:#?}");
         println!("{name}: {}", wrong[0]);

@@ -164,10 +164,13 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut
     let _streams = StreamsTaken::new();
     remove_leftovers(to);
     let info = from.info();
+    // A region has whole segments, so it is a little smaller than requested.
+    let memory = from.held_bytes() + info.segment_bytes;
+    let half = usize::try_from(memory / 2).unwrap_or(usize::MAX);
     let options = Options::new()
-        // A region has whole segments, so it is a little smaller than requested.
-        .memory(from.held_bytes() + info.segment_bytes)
-        .item_size_max(info.item_size_max)
+        .memory(memory)
+        // The caller may allow items that do not fit since the region's memory limit was lowered.
+        .item_size_max(info.item_size_max.min(half))
         .checksums(info.checksums);
     let unfinished = Unfinished::new(to).map_err(CopyError::Open)?;
     let cache = Cache::open(&Place::Path(unfinished.path.clone()), &options).map_err(CopyError::Open)?;

@@ -18,7 +18,7 @@ use crate::error::{GrowError, OpenError};
 use crate::limits::{self, Limit};
 use crate::liveness::{Attachment, Liveness, Whole, offset};
 use crate::mapping::Mapping;
-use crate::{Options, nodes};
+use crate::{Options, nodes, pages};
 use keyway_region::layout::plan::{Layout, Shape, THREAD_SLOTS_MIN};
 use keyway_region::layout::superblock;
 use keyway_region::{Creation, Region, Unusable};
@@ -35,8 +35,6 @@ use std::time::{Duration, Instant};
 
 /// Smallest and largest limit for the size of an item, as for memcached's -I.
 const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
-/// Bytes of a page on all file systems but hugetlbfs.
-const PAGE_SIZE: usize = 4096;
 /// Time between two looks at a region that another process is making.
 const POLL: Duration = Duration::from_millis(10);
 /// Mode of a file while a region is being made in it.
@@ -151,7 +149,7 @@ fn stage(file: &File) -> std::io::Result<Stage> {
         superblock::MAGIC => Stage::Complete,
         superblock::MAGIC_UNFINISHED => Stage::Unfinished,
         // Hugetlbfs has no write(2), so the file cannot begin with the mark: there the mark comes after the length.
-        0 if at == 0 || page_size(file) > PAGE_SIZE => Stage::Unfinished,
+        0 if at == 0 || huge_page_size(file).is_some() => Stage::Unfinished,
         _ => Stage::Foreign,
     })
 }
@@ -237,9 +235,8 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         false => Ok(()),
     };
     allow(MAKERS_MODE)?;
-    let page_size = page_size(file);
-    empty(file, page_size, path)?;
-    let mut shape = Shape::for_memory(options.memory, page_size);
+    empty(file, path)?;
+    let mut shape = Shape::for_memory(options.memory, page_size(file));
     if let Some(asked) = options.sessions {
         check_sessions(options)?;
         shape = shape.with_thread_slots(asked);
@@ -292,11 +289,11 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
 
 /// Leaves nothing in a file but the unfinished mark. The file is not truncated: a process that is about to attach may
 /// have mapped it, and looks at the magic number next. If the file became shorter, that process would get SIGBUS.
-fn empty(file: &File, page_size: usize, path: &Path) -> Result<(), OpenError> {
+fn empty(file: &File, path: &Path) -> Result<(), OpenError> {
     let mut begin = [0; superblock::SIZE];
     begin[..8].copy_from_slice(&superblock::MAGIC_UNFINISHED.to_le_bytes());
     let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
-    let kept = if page_size == PAGE_SIZE {
+    let kept = if huge_page_size(file).is_none() {
         limits::file_size(superblock::SIZE as u64).map_err(|why| over_limit(path, why))?;
         // The mark comes first, in a write of its own: a maker that dies after it leaves an unfinished region, not an
         // unknown file.
@@ -441,12 +438,15 @@ fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     }
 }
 
-/// The page size of the file's memory: hugetlbfs has its own.
+/// Bytes of a page of the file's memory.
 pub(crate) fn page_size(file: &File) -> usize {
-    match fstatfs(file) {
-        Ok(fs) if fs.filesystem_type() == HUGETLBFS_MAGIC => usize::try_from(fs.block_size()).unwrap_or(PAGE_SIZE).max(PAGE_SIZE),
-        _ => PAGE_SIZE,
-    }
+    huge_page_size(file).unwrap_or(0).max(pages::page_size())
+}
+
+/// Bytes of a page, if the file is on hugetlbfs, which has pages of its own.
+fn huge_page_size(file: &File) -> Option<usize> {
+    let fs = fstatfs(file).ok().filter(|fs| fs.filesystem_type() == HUGETLBFS_MAGIC)?;
+    usize::try_from(fs.block_size()).ok()
 }
 
 /// Random words from the kernel.

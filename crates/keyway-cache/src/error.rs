@@ -57,6 +57,8 @@ pub enum OpenError {
     StrictImpossible { path: PathBuf, source: std::io::Error },
     /// durable mode (`strict`) was requested, but the region was made without it
     NotStrict { path: PathBuf },
+    /// the file that was kept for a restart is not anonymous memory
+    NotAnonymous { path: PathBuf },
     /// checksums were requested, but the region was made without them
     NotChecksummed { path: PathBuf },
     /// the region exists, and cannot get the requested memory
@@ -143,6 +145,11 @@ impl std::fmt::Display for OpenError {
                     path.display()
                 )
             }
+            Self::NotAnonymous { path } => write!(
+                f,
+                "{}: the descriptor leads to a file with a name, or on a disk, and not to anonymous memory; give its path (--region)",
+                path.display()
+            ),
             Self::NotAFile { path } => write!(f, "{}: is not a regular file; choose another path", path.display()),
             Self::AnotherUsers { path, owner, user } => write!(
                 f,

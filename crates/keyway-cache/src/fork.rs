@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Every page is at least this large.
+/// Every page is at least this large; the kernel takes all of it (mmap(2), madvise(2)).
 const SIZE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 static WORD: OnceLock<&AtomicU64> = OnceLock::new();

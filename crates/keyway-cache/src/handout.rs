@@ -185,9 +185,17 @@ fn may_serve(user: u32, owner: u32, own: u32) -> bool {
     [owner, own, 0].contains(&user)
 }
 
-/// One message: its length, and the files that came with it.
-fn receive(socket: &UnixStream, line: &mut [u8]) -> nix::Result<(usize, Vec<File>)> {
-    let mut space = cmsg_space!([RawFd; DESCRIPTORS + 1]);
+/// Most descriptors that [`receive`] takes with one message. The kernel's own limit is 253 (unix(7)).
+pub const RECEIVED_MAX: usize = 8;
+
+/// One message of at most `line.len()` bytes: its length, and the files that came with it. With a length of 0 the peer has closed the
+/// connection. Further files than [`RECEIVED_MAX`], and those for which this process has no free descriptors, are dropped by the kernel.
+///
+/// # Errors
+///
+/// Those of recvmsg(2), except for interruptions.
+pub fn receive(socket: &UnixStream, line: &mut [u8]) -> nix::Result<(usize, Vec<File>)> {
+    let mut space = cmsg_space!([RawFd; RECEIVED_MAX]);
     let mut parts = [IoSliceMut::new(line)];
     let message = loop {
         match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {

@@ -57,10 +57,12 @@ mod local;
 mod mapping;
 mod nodes;
 mod options;
+mod pages;
 mod peer;
 mod place;
 mod presence;
 mod reader;
+mod record;
 mod resident;
 mod restart;
 pub mod server;
@@ -244,6 +246,19 @@ impl Cache {
         }
         let begun = Instant::now();
         let mut inner = attach::open(place, options)?;
+        inner.attached_in = begun.elapsed();
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Opens the anonymous memory of an earlier process, which another one has kept for a restart: its items are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`]; the descriptor does not lead to anonymous memory of this user.
+    #[doc(hidden)]
+    pub fn open_kept(memory: &std::fs::File, options: &Options) -> Result<Self, OpenError> {
+        let begun = Instant::now();
+        let mut inner = attach::open_kept(memory, options)?;
         inner.attached_in = begun.elapsed();
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -9,6 +9,7 @@
 //! systemd and container runtimes mount them, below /sys/fs/cgroup. One that is mounted elsewhere, or hidden, does not
 //! limit anything here.
 
+use crate::pages::page_size;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::fmt;
@@ -138,7 +139,7 @@ pub(crate) fn not_mapped(error: Error, wanted: usize) -> Error {
 fn address_space() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    pages * 4096
+    pages * page_size() as u64
 }
 
 /// Checks whether this file can get this many more bytes, as far as that can be known before an attempt.

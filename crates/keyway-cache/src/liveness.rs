@@ -383,6 +383,16 @@ fn open_same(id: FileId, number: Option<i32>, path: Option<&Path>, flags: OFlag)
     Err(refusal)
 }
 
+/// The file of this descriptor, with a file description of its own, for reading and writing.
+pub(crate) fn open_writable(id: FileId, file: &File) -> io::Result<File> {
+    open_same(
+        id,
+        Some(file.as_raw_fd()),
+        None,
+        OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK,
+    )
+}
+
 /// The same, so that the descriptor can neither read nor write. If the file system does not support that, for reading.
 pub(crate) fn open_harmless(id: FileId, number: Option<i32>, path: Option<&Path>) -> io::Result<File> {
     let [neither, reading] = harmless_flags();

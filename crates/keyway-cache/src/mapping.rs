@@ -10,11 +10,12 @@
 
 use crate::Options;
 use crate::attach::io;
-use crate::creation::page_size;
+use crate::creation;
 use crate::error::OpenError;
 use crate::fork::Home;
 use crate::gate::Latch;
 use crate::limits::{self, Limit};
+use crate::pages::page_size;
 use keyway_region::memory::Memory;
 use nix::sys::mman::{MapFlags, MmapAdvise, MsFlags, ProtFlags, madvise, mmap, mmap_anonymous, msync, munmap};
 use std::fs::File;
@@ -22,9 +23,6 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
-
-/// The smallest page of a file's memory, bytes.
-const PAGE: usize = 4096;
 
 /// A huge page of x86-64, and of others with small pages of 4 KiB, bytes.
 const HUGE_PAGE: usize = 2 << 20;
@@ -119,7 +117,7 @@ impl Mapping {
 
     fn protected(file: &File, len: usize, flags: MapFlags, prot: ProtFlags) -> std::io::Result<Self> {
         // Only whole huge pages can be advised about and unmapped (madvise(2), munmap(2)).
-        let len = len.next_multiple_of(page_size(file));
+        let len = len.next_multiple_of(creation::page_size(file));
         let size = NonZeroUsize::new(len).ok_or(std::io::ErrorKind::InvalidInput)?;
         // SAFETY: a new mapping overlaps nothing: without MAP_FIXED an address is a wish.
         let base = unsafe { mmap(place_for(len), size, prot, flags, file, 0) }?;
@@ -171,21 +169,24 @@ impl Mapping {
     /// How much of the mapping the file backs: the part that the kernel can fault in (madvise(2), MADV_POPULATE_READ).
     /// The kernel faults pages in with the calling thread's rights, so this is called inside the gate.
     pub(crate) fn backed_len(&self) -> usize {
-        let (mut backed, mut beyond) = (0, self.len / PAGE);
+        let page = page_size();
+        let (mut backed, mut beyond) = (0, self.len / page);
         while backed < beyond {
             let middle = backed + (beyond - backed) / 2;
-            if self.advise(middle * PAGE, PAGE, MmapAdvise::MADV_POPULATE_READ).is_ok() {
+            if self.advise(middle * page, page, MmapAdvise::MADV_POPULATE_READ).is_ok() {
                 backed = middle + 1;
             } else {
                 beyond = middle;
             }
         }
-        backed * PAGE
+        backed * page
     }
 
     pub(crate) fn sync(&self, offset: usize, len: usize) -> bool {
+        // Only whole pages can be written back (msync(2)). The region may have been made on a system with smaller ones.
+        let before = offset % page_size();
         // SAFETY: within the mapping.
-        unsafe { msync(self.base.byte_add(offset), len, MsFlags::MS_SYNC) }.is_ok()
+        unsafe { msync(self.base.byte_add(offset - before), len + before, MsFlags::MS_SYNC) }.is_ok()
     }
 }
 
@@ -242,7 +243,7 @@ mod tests {
         let memory = mapping.memory();
         let bytes: Vec<u8> = (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect();
         memory.write(0, &bytes);
-        let is_collapsed = mapping.collapse(&(PAGE..len));
+        let is_collapsed = mapping.collapse(&(page_size()..len));
         assert!(memory.equals(0, &bytes), "the contents stay");
         // Where the kernel can (from Linux 6.1 on, with enough memory in one piece), each whole huge page of the part is one.
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();

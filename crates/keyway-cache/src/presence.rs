@@ -17,7 +17,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::fstatfs;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -183,6 +183,41 @@ pub(crate) fn open_pidfd(id: i32, flags: u32) -> nix::Result<OwnedFd> {
 fn has_exited(pidfd: &OwnedFd) -> bool {
     let mut asked = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
     matches!(poll(&mut asked, PollTimeout::ZERO), Ok(1..))
+}
+
+/// A descriptor of a process, by which another process that gets it knows when the first one has ended.
+#[derive(Debug)]
+pub struct Presence(OwnedFd);
+
+impl Presence {
+    /// The calling process's.
+    ///
+    /// # Errors
+    ///
+    /// Those of pidfd_open(2).
+    pub fn own() -> std::io::Result<Self> {
+        Ok(Self(open_pidfd(nix::unistd::getpid().as_raw(), 0)?))
+    }
+
+    /// Whether the process has ended, or ends within this time.
+    pub fn ends_within(&self, time: std::time::Duration) -> bool {
+        let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+        let mut asked = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut asked, time), Ok(1..))
+    }
+}
+
+impl From<OwnedFd> for Presence {
+    /// One that another process has sent.
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl AsFd for Presence {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// The number of the process namespace of a process.

@@ -4,22 +4,32 @@
 //! The methods that go with it are not listed in these pages, so that the pages show what a program needs. They are documented
 //! in the sources:
 //!
+//! - to open anonymous memory that a service manager has kept: `Cache::open_kept`;
 //! - to hand a region out to another process: `Cache::descriptors`, `descriptor_to_read`, `identity`, `may_write`;
 //! - to answer from the kernel: `Cache::turn_kernel_door_on`, `doorway`, `hash`, `hash_seed`, `monotonic`, `flush_at_s`,
 //!   `is_shut_out`, `Session::note_hit`, `clock`, `clock_s`;
 //! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`, `remember_evicted`, `take_evicted`;
 //! - to count by session: `Session::seat`, `Cache::counters_of`;
 //! - to take the slots that are reserved for servers: `Options::server`;
-//! - to list regions without attaching to them: [`describe`], [`remove_unused`].
+//! - to list regions without attaching to them: [`describe`], [`remove_unused`];
+//! - to know for certain whether another server has ended: [`Presence`];
+//! - to find the region of a server that is away: [`record`].
 
 pub use crate::cancel::Uncancelled;
 pub use crate::gate::{is_open as gate_is_open, key as gate_key};
 pub use crate::kernel::{KernelDoor, KernelDoorError};
 pub use crate::nodes::spread_over;
+pub use crate::presence::Presence;
 pub use crate::survey::{Described, describe, remove_unused};
 pub use keyway_region::Seat;
 
 /// What a server sends to a process that asks for the region at its region socket: each line, and how it goes on.
 pub mod handout {
     pub use crate::handout::{DESCRIPTORS, GRANTED, GRANTED_AND_COUNTS, GRANTED_LINE, GRANTED_TO_READ, NAME, line_name};
+    pub use crate::handout::{RECEIVED_MAX, receive};
+}
+
+/// Records of where a server's region is, which it leaves for programs that start while it is away.
+pub mod record {
+    pub use crate::record::{Address, Record, file_of, find, is_record, leave, remove, remove_stale};
 }

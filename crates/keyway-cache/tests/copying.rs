@@ -1,43 +1,18 @@
 //! Copies of a region on their way to their name. Its enemy: a name that another user can know before the file is there; what a killed
 //! copy leaves; and a file that only looks like that, or is still being written, and goes.
 
+use harness::Scratch;
 use keyway_cache::{Cache, CopyError, Options, Place};
 use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::PathBuf;
 
-/// A folder of a test's own in memory, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/keyway-test-{}-copying-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap().flatten();
-        let mut names: Vec<_> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    }
-
-    fn open(&self, name: &str, existing_only: bool) -> Result<Cache, keyway_cache::OpenError> {
-        let options = Options::new()
-            .memory(2 << 20)
-            .item_size_max(1 << 19)
-            .existing_only(existing_only);
-        Cache::open(&Place::Path(self.0.join(name)), &options)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn open(folder: &Scratch, name: &str, existing_only: bool) -> Result<Cache, keyway_cache::OpenError> {
+    let options = Options::new()
+        .memory(2 << 20)
+        .item_size_max(1 << 19)
+        .existing_only(existing_only);
+    Cache::open(&Place::Path(folder.join(name)), &options)
 }
 
 /// A lock of this description on one byte of the file.
@@ -54,14 +29,14 @@ fn lock(file: &File, at: i64) {
 
 #[test]
 fn an_unfinished_copy_has_a_name_of_its_own_and_is_this_users_alone() {
-    let folder = Folder::new("name");
-    let cache = folder.open("from", false).unwrap();
+    let folder = Scratch::new();
+    let cache = open(&folder, "from", false).unwrap();
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let copied = cache.copy_to(&folder.0.join("to"), true, |percent| {
+        let copied = cache.copy_to(&folder.join("to"), true, |percent| {
             if percent < 100 {
                 let name = folder.names().into_iter().find(|name| name.ends_with(".copy")).unwrap();
-                assert_eq!(folder.0.join(&name).metadata().unwrap().mode() & 0o777, 0o600);
+                assert_eq!(folder.join(&name).metadata().unwrap().mode() & 0o777, 0o600);
                 seen.push(name);
             }
         });
@@ -78,12 +53,12 @@ fn an_unfinished_copy_has_a_name_of_its_own_and_is_this_users_alone() {
 
 #[test]
 fn an_interrupted_copy_leaves_nothing() {
-    let folder = Folder::new("interrupted");
-    let cache = folder.open("from", false).unwrap();
+    let folder = Scratch::new();
+    let cache = open(&folder, "from", false).unwrap();
     // At its start, and when all items are copied.
     for rounds in [0, 1] {
         let mut told = 0;
-        let copied = cache.copy_to_while(&folder.0.join("to"), false, |_| {
+        let copied = cache.copy_to_while(&folder.join("to"), false, |_| {
             told += 1;
             told <= rounds
         });
@@ -94,8 +69,8 @@ fn an_interrupted_copy_leaves_nothing() {
 
 #[test]
 fn what_a_killed_copy_left_goes_and_nothing_else() {
-    let folder = Folder::new("left");
-    let cache = folder.open("from", false).unwrap();
+    let folder = Scratch::new();
+    let cache = open(&folder, "from", false).unwrap();
     let digits = "0123456789abcdef0123456789abcdef";
     let left = format!(".to.{digits}.copy");
     let others = [
@@ -108,15 +83,15 @@ fn what_a_killed_copy_left_goes_and_nothing_else() {
     ];
     let linked = format!(".to.{}.copy", digits.replace('0', "f"));
     for name in &others {
-        std::fs::write(folder.0.join(name), b"").unwrap();
+        std::fs::write(folder.join(name), b"").unwrap();
     }
-    symlink(folder.0.join(&others[0]), folder.0.join(&linked)).unwrap();
+    symlink(folder.join(&others[0]), folder.join(&linked)).unwrap();
     // In work: whatever is locked in it.
     let locked: Vec<(String, File)> = [(1, '1'), (0, '2'), (4096 + 64 * 7, '3')]
         .into_iter()
         .map(|(at, digit)| {
             let name = format!(".to.{}.copy", digits.replace('0', &digit.to_string()));
-            let file = File::create(folder.0.join(&name)).unwrap();
+            let file = File::create(folder.join(&name)).unwrap();
             lock(&file, at);
             (name, file)
         })
@@ -124,21 +99,36 @@ fn what_a_killed_copy_left_goes_and_nothing_else() {
     let mut kept: Vec<String> = others.iter().cloned().chain([linked, "from".into()]).collect();
     kept.extend(locked.iter().map(|(name, _)| name.clone()));
     kept.sort();
-    let put = || std::fs::write(folder.0.join(&left), b"half of a region").unwrap();
+    let put = || std::fs::write(folder.join(&left), b"half of a region").unwrap();
     // At the next open of the place, though there is nothing.
     put();
-    assert!(folder.open("to", true).is_err());
+    assert!(open(&folder, "to", true).is_err());
     assert_eq!(folder.names(), kept);
     // At the next copy there.
     put();
-    cache.copy_to(&folder.0.join("to"), false, |_| {}).unwrap();
+    cache.copy_to(&folder.join("to"), false, |_| {}).unwrap();
     kept.push("to".into());
     kept.sort();
     assert_eq!(folder.names(), kept);
     put();
-    drop(folder.open("to", true).unwrap());
+    drop(open(&folder, "to", true).unwrap());
     assert_eq!(folder.names(), kept);
     drop(locked);
-    drop(folder.open("to", false).unwrap());
+    drop(open(&folder, "to", false).unwrap());
     assert_eq!(folder.names().len(), kept.len() - 3);
+}
+
+/// `keyway copy` opens a region with the largest items that it can have, also when its memory limit was lowered below two of them.
+#[test]
+fn a_region_whose_limit_was_lowered_can_be_copied() {
+    let folder = Scratch::new();
+    let place = Place::Path(folder.join("from"));
+    let options = Options::new().memory(16 << 20);
+    let server = Cache::open(&place, &options.clone().item_size_max(1 << 19)).unwrap();
+    server.session().unwrap().set(b"key", b"value", 0).unwrap();
+    let other = Cache::open(&place, &options.item_size_max(8_000_000).existing_only(true)).unwrap();
+    let limit = server.limit(6 << 20).unwrap();
+    assert!(limit < 8 << 20, "{limit}");
+    let copied = other.copy_to(&folder.join("to"), false, |_| {});
+    assert_eq!(copied.unwrap().items, 1);
 }

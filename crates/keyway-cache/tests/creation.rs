@@ -2,6 +2,7 @@
 //! it; a maker that is killed or stopped anywhere; what it leaves; a file that is no region, and is changed all the same; a region of
 //! another layout that is taken for one of this program's.
 
+use harness::Scratch;
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
@@ -20,24 +21,24 @@ const HANGS_AFTER: Duration = Duration::from_secs(60);
 
 /// A folder of a test's own, removed at the end; perhaps a file system of its own.
 struct Folder {
-    path: PathBuf,
+    scratch: Scratch,
     is_mounted: bool,
 }
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/keyway-test-{}-creation-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Self { path, is_mounted: false }
+    fn new() -> Self {
+        Self {
+            scratch: Scratch::new(),
+            is_mounted: false,
+        }
     }
 
     /// A tmpfs of so many MiB, or why there is none.
-    fn mounted(name: &str, mib: u64) -> Result<Self, String> {
-        let mut folder = Self::new(name);
+    fn mounted(mib: u64) -> Result<Self, String> {
+        let mut folder = Self::new();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "keyway-creation"]);
-        let output = mount.arg(&folder.path).output().map_err(|e| format!("mount: {e}"))?;
+        let output = mount.arg(folder.scratch.path()).output().map_err(|e| format!("mount: {e}"))?;
         folder.is_mounted = output.status.success();
         match folder.is_mounted {
             true => Ok(folder),
@@ -46,23 +47,15 @@ impl Folder {
     }
 
     fn region(&self) -> PathBuf {
-        self.path.join("region")
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.path).unwrap().flatten();
-        let mut names: Vec<_> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
+        self.scratch.join("region")
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
         if self.is_mounted {
-            let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+            let _ = Command::new("umount").arg("-l").arg(self.scratch.path()).status();
         }
-        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -136,7 +129,7 @@ fn many_that_open_an_absent_region_at_once_share_one() {
     const PROCESSES: usize = 16;
     const ROUNDS: usize = 20;
     // One region of 16 MiB fits, and not a quarter of another.
-    let folder = match Folder::mounted("many", 19) {
+    let folder = match Folder::mounted(19) {
         Ok(folder) => folder,
         Err(why) => return skip("many that create a region at once", &why),
     };
@@ -161,10 +154,10 @@ fn many_that_open_an_absent_region_at_once_share_one() {
                 "{key} is elsewhere"
             );
         }
-        let fs = statvfs(&folder.path).unwrap();
+        let fs = statvfs(folder.scratch.path()).unwrap();
         let used = (fs.blocks() - fs.blocks_free()) * fs.fragment_size();
         assert!(used <= 16 << 20, "{used} bytes are allocated");
-        assert_eq!(folder.names(), ["region"]);
+        assert_eq!(folder.scratch.names(), ["region"]);
         drop(session);
         std::fs::remove_file(folder.region()).unwrap();
     }
@@ -192,7 +185,7 @@ fn maker(path: &Path, mib: u64, blocks: u64) -> Child {
 fn a_killed_maker_leaves_what_the_next_one_makes_anew() {
     const MIB: u64 = 64;
     const ROUNDS: u64 = 40;
-    let folder = Folder::new("killed");
+    let folder = Folder::new();
     let path = folder.region();
     let mut unfinished = 0;
     for round in 0..ROUNDS {
@@ -204,14 +197,14 @@ fn a_killed_maker_leaves_what_the_next_one_makes_anew() {
         if round % 2 == 1 && !is_made {
             let why = open(&path, &existing(MIB)).map(drop).unwrap_err();
             assert!(matches!(why, OpenError::Absent { .. }), "{why}");
-            assert_eq!(folder.names(), [""; 0], "round {round}: what was left goes");
+            assert_eq!(folder.scratch.names(), [""; 0], "round {round}: what was left goes");
         }
         let cache = open(&path, &options(MIB)).unwrap();
         let report = cache.check(|_| {});
         assert!(report.is_sound(), "round {round}: {:?}", report.problems);
         assert!(is_made || !cache.info().warm, "round {round}");
         cache.session().unwrap().set(b"key", b"value", 0).unwrap();
-        assert_eq!(folder.names(), ["region"], "round {round}");
+        assert_eq!(folder.scratch.names(), ["region"], "round {round}");
         std::fs::remove_file(&path).unwrap();
     }
     assert!(unfinished > 0, "no maker was killed while it was at work");
@@ -220,7 +213,7 @@ fn a_killed_maker_leaves_what_the_next_one_makes_anew() {
 #[test]
 fn a_stopped_maker_is_waited_for_and_named() {
     const MIB: u64 = 256;
-    let folder = Folder::new("stopped");
+    let folder = Folder::new();
     let path = folder.region();
     let mut stopped = None;
     // One that has finished before it is stopped is of no use here.
@@ -258,12 +251,12 @@ fn a_stopped_maker_is_waited_for_and_named() {
             .unwrap()
             .is_some()
     );
-    assert_eq!(folder.names(), ["region"]);
+    assert_eq!(folder.scratch.names(), ["region"]);
 }
 
 #[test]
 fn what_is_no_region_is_left_as_it_is() {
-    let folder = Folder::new("foreign");
+    let folder = Folder::new();
     let path = folder.region();
     let state = |path: &Path| {
         let meta = path.symlink_metadata().unwrap();
@@ -292,7 +285,7 @@ fn what_is_no_region_is_left_as_it_is() {
     assert!(matches!(why, OpenError::NotAFile { .. }), "{why}");
     std::fs::remove_dir(&path).unwrap();
     // Through a link nothing is made, nor used, though what it leads to is empty.
-    let (empty, absent) = (folder.path.join("empty"), folder.path.join("absent"));
+    let (empty, absent) = (folder.scratch.join("empty"), folder.scratch.join("absent"));
     std::fs::write(&empty, b"").unwrap();
     for target in [&empty, &absent] {
         symlink(target, &path).unwrap();
@@ -304,7 +297,7 @@ fn what_is_no_region_is_left_as_it_is() {
 
 #[test]
 fn an_unfinished_file_of_another_user_is_left_as_it_is() {
-    let folder = Folder::new("other-user");
+    let folder = Folder::new();
     let path = folder.region();
     std::fs::write(&path, b"KEYWAYu\n").unwrap();
     if let Err(why) = nix::unistd::chown(&path, Some(nix::unistd::Uid::from_raw(65534)), None) {
@@ -326,7 +319,7 @@ fn an_unfinished_file_of_another_user_is_left_as_it_is() {
 #[test]
 fn a_leftover_is_made_anew_for_no_more_than_who_makes_it_allows() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = Folder::new("mode");
+    let folder = Folder::new();
     let path = folder.region();
     std::fs::write(&path, b"KEYWAYu\n").unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
@@ -338,7 +331,7 @@ fn a_leftover_is_made_anew_for_no_more_than_who_makes_it_allows() {
 
 #[test]
 fn a_creation_that_fails_leaves_nothing() {
-    let folder = match Folder::mounted("full", 8) {
+    let folder = match Folder::mounted(8) {
         Ok(folder) => folder,
         Err(why) => return skip("a creation without room", &why),
     };
@@ -349,15 +342,15 @@ fn a_creation_that_fails_leaves_nothing() {
         why.contains("for a region of 6") && why.contains("it has 7 MiB free"),
         "{why}"
     );
-    assert_eq!(folder.names(), [""; 0]);
-    let fs = statvfs(&folder.path).unwrap();
+    assert_eq!(folder.scratch.names(), [""; 0]);
+    let fs = statvfs(folder.scratch.path()).unwrap();
     assert_eq!(fs.blocks(), fs.blocks_free());
     assert!(open(&folder.region(), &options(4)).is_ok());
 }
 
 /// A region of an older format, from its superblock's words, and as long as it was.
 fn older(folder: &Folder, image: &str) -> PathBuf {
-    let path = folder.path.join("older");
+    let path = folder.scratch.join("older");
     let file = File::create(&path).unwrap();
     for line in image.lines() {
         if let Some((_, len)) = line.split_once("File length, bytes: ") {
@@ -373,7 +366,7 @@ fn older(folder: &Folder, image: &str) -> PathBuf {
 
 #[test]
 fn regions_of_older_formats_and_layouts_are_refused_with_both_versions() {
-    let folder = Folder::new("older");
+    let folder = Folder::new();
     let version = env!("CARGO_PKG_VERSION");
     let format_1 = "made by an older Keyway (format 1)";
     for (image, made_by) in [
@@ -402,7 +395,7 @@ fn a_region_of_another_layout_is_refused_with_both_versions() {
     /// Where a superblock has the fingerprint, and the version of its maker (`docs/region.md`).
     const FINGERPRINT: u64 = 136;
     const PROGRAM: u64 = 144;
-    let folder = Folder::new("layout");
+    let folder = Folder::new();
     let path = folder.region();
     open(&path, &options(2)).unwrap().close();
     let file = File::options().read(true).write(true).open(&path).unwrap();
@@ -422,7 +415,7 @@ fn a_region_of_another_layout_is_refused_with_both_versions() {
 
 #[test]
 fn a_region_is_in_no_core_dump_and_takes_little_address_space() {
-    let folder = Folder::new("smaps");
+    let folder = Folder::new();
     let in_file = open(&folder.region(), &options(64)).unwrap();
     let anonymous = Cache::open(&Place::Memfd, &options(64)).unwrap();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();

@@ -1,5 +1,6 @@
 //! A region that is handed out: enemy, a client that takes what it cannot use, changes its size, or is lost with its parent.
 
+use harness::Scratch;
 use keyway_cache::server::handout::GRANTED;
 use keyway_cache::{Cache, LocalError, OpenError, Options, Place};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -7,24 +8,7 @@ use std::fs::File;
 use std::io::{IoSlice, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-
-/// A folder of this test's own, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("keyway-handout-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use std::path::Path;
 
 fn options() -> Options {
     Options::new().memory(4 << 20)
@@ -40,8 +24,8 @@ fn hand_out(listener: &UnixListener, files: &[File]) {
 }
 
 /// Opens what another process hands out.
-fn opened(folder: &Folder, options: &Options, files: &[File]) -> Result<Cache, OpenError> {
-    let path = folder.0.join("socket");
+fn opened(folder: &Scratch, options: &Options, files: &[File]) -> Result<Cache, OpenError> {
+    let path = folder.join("socket");
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::scope(|scope| {
@@ -56,7 +40,7 @@ fn value(cache: &Cache, key: &[u8]) -> Result<Option<Vec<u8>>, LocalError> {
 
 #[test]
 fn anonymous_memory_is_shared_by_hand() {
-    let folder = Folder::new("memfd");
+    let folder = Scratch::new();
     let server = Cache::open(&Place::Memfd, &options()).unwrap();
     server
         .with_session(|session, _| session.set(b"key", b"value", 0).unwrap())
@@ -81,7 +65,7 @@ fn anonymous_memory_is_shared_by_hand() {
 
 #[test]
 fn each_client_is_alive_by_a_lock_of_its_own() {
-    let folder = Folder::new("locks");
+    let folder = Scratch::new();
     let server = Cache::open(&Place::Memfd, &options()).unwrap();
     let clients: Vec<Cache> = (0..3)
         .map(|_| opened(&folder, &options(), &server.descriptors().unwrap()).unwrap())
@@ -96,8 +80,8 @@ fn each_client_is_alive_by_a_lock_of_its_own() {
 
 #[test]
 fn another_version_is_refused_with_both_named() {
-    let folder = Folder::new("version");
-    let path = folder.0.join("region");
+    let folder = Scratch::new();
+    let path = folder.join("region");
     Cache::open(&Place::Path(path.clone()), &options()).unwrap().close();
     // The version's place: behind the magic number.
     let mut file = File::options().write(true).open(&path).unwrap();
@@ -113,7 +97,7 @@ fn another_version_is_refused_with_both_named() {
 
 #[test]
 fn what_is_no_file_is_refused() {
-    let folder = Folder::new("nofile");
+    let folder = Scratch::new();
     let open = || File::open("/dev/null").unwrap();
     let error = opened(&folder, &options(), &[open(), open()]).err().unwrap();
     assert!(matches!(error, OpenError::NotAFile { .. }), "{error}");
@@ -121,8 +105,8 @@ fn what_is_no_file_is_refused() {
 
 #[test]
 fn a_place_is_a_socket_if_one_is_there() {
-    let folder = Folder::new("place");
-    let path = folder.0.join("socket");
+    let folder = Scratch::new();
+    let path = folder.join("socket");
     assert_eq!(Place::at(&path), Place::Path(path.clone()));
     let _listener = UnixListener::bind(&path).unwrap();
     assert_eq!(Place::at(&path), Place::Socket(path.clone()));

@@ -1,6 +1,7 @@
 //! Changes that are counted for those who keep copies: enemy, a change that a copy outlives. A plain file plays the kernel
 //! program's array.
 
+use harness::Scratch;
 use keyway_cache::server::KernelDoor;
 use keyway_cache::server::handout::GRANTED_AND_COUNTS;
 use keyway_cache::{Arithmetic, Cache, Delete, Get, Options, Place, Store, StoreMode, WriteError};
@@ -11,26 +12,9 @@ use std::io::IoSlice;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 
 /// The place of `flush_all`'s word.
 const FLUSH: u64 = 4096;
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("keyway-kernel-door-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn options() -> Options {
     Options::new().memory(2 << 20)
@@ -179,8 +163,8 @@ fn evictions_and_purges_for_age_are_counted() {
 
 #[test]
 fn who_cannot_count_does_not_write_while_the_door_is_on() {
-    let folder = Folder::new("refused");
-    let place = Place::Path(folder.0.join("region"));
+    let folder = Scratch::new();
+    let place = Place::Path(folder.join("region"));
     let (server, client) = (
         Cache::open(&place, &options()).unwrap(),
         Cache::open(&place, &options()).unwrap(),
@@ -206,9 +190,9 @@ fn who_cannot_count_does_not_write_while_the_door_is_on() {
 
 #[test]
 fn a_client_of_the_regions_socket_counts_in_the_same_words() {
-    let folder = Folder::new("socket");
-    let server = Cache::open(&Place::Path(folder.0.join("region")), &options()).unwrap();
-    let path = folder.0.join("socket");
+    let folder = Scratch::new();
+    let server = Cache::open(&Place::Path(folder.join("region")), &options()).unwrap();
+    let path = folder.join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     let hand_out = || {
         let (stream, _) = listener.accept().unwrap();
@@ -277,8 +261,8 @@ fn a_stripe_of_a_dead_process_is_moved_on_and_never_back() {
 
 #[test]
 fn a_door_whose_owner_died_is_turned_off_when_the_lease_is_over() {
-    let folder = Folder::new("owner");
-    let place = Place::Path(folder.0.join("region"));
+    let folder = Scratch::new();
+    let place = Place::Path(folder.join("region"));
     let server = Cache::open(&place, &options()).unwrap();
     let client = Cache::open(&place, &options()).unwrap();
     let mut session = client.session().unwrap();

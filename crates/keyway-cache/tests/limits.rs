@@ -1,6 +1,7 @@
 //! Limits of a process that makes or grows a region. Its enemy: a signal, or the out-of-memory killer, where there should be an error
 //! with the numbers; memory that is allocated in vain; a limit that has no meaning here and forbids something.
 
+use harness::Scratch;
 use keyway_cache::{Cache, GrowError, Limit, OpenError, Options, Place};
 use nix::sys::resource::{Resource, setrlimit};
 use std::io::Write;
@@ -8,24 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const MIB: u64 = 1 << 20;
-
-/// A folder of a test's own in memory, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/keyway-test-{}-limits-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn options(memory: u64) -> Options {
     Options::new().memory(memory).item_size_max(1 << 16)
@@ -110,11 +93,11 @@ fn part_of_a_child() {
     }
 }
 
-fn child(part: &str, folder: &Folder, group: &Path) -> Child {
+fn child(part: &str, folder: &Scratch, group: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "part_of_a_child", "--nocapture"])
         .env(PART, part)
-        .env(FOLDER, &folder.0)
+        .env(FOLDER, folder.path())
         .env(GROUP, group)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -124,7 +107,7 @@ fn child(part: &str, folder: &Folder, group: &Path) -> Child {
 }
 
 fn is_well(part: &str, group: &Path) {
-    let folder = Folder::new(part);
+    let folder = Scratch::new();
     let output = child(part, &folder, group).wait_with_output().unwrap();
     // A signal is no success either.
     assert!(output.status.success(), "{}: {output:?}", output.status);

@@ -6,6 +6,7 @@
 //! The only `unsafe` is `fork`: children do no more than use a cache or a file and leave by `_exit`.
 #![allow(unsafe_code, reason = "forks; contract above")]
 
+use harness::Scratch;
 use keyway_cache::server::remove_unused;
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use nix::fcntl::{AT_FDCWD, FcntlArg, RenameFlags, fcntl, renameat2};
@@ -26,25 +27,17 @@ const STRANGER: u32 = 54_321;
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 /// A folder in memory that every user may look into, removed at the end.
-struct Folder(PathBuf);
+struct Folder(Scratch);
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/dev/shm/keyway-trust-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        Self(path)
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+        Self(scratch)
     }
 
     fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -109,7 +102,7 @@ fn another_users_region_is_used_only_if_that_is_asked_for() {
     if !is_root("a region of another user") {
         return;
     }
-    let folder = Folder::new("owner");
+    let folder = Folder::new();
     let path = strangers_region(&folder, "theirs");
     let refused = open(&path).err().unwrap();
     assert!(
@@ -135,7 +128,7 @@ fn another_users_region_is_used_only_if_that_is_asked_for() {
 
 #[test]
 fn a_file_that_every_user_may_write_is_used_only_if_that_is_meant() {
-    let folder = Folder::new("mode");
+    let folder = Folder::new();
     let path = folder.at("region");
     open(&path).unwrap().close();
     std::fs::set_permissions(&path, Permissions::from_mode(0o602)).unwrap();
@@ -151,7 +144,7 @@ fn a_file_that_every_user_may_write_is_used_only_if_that_is_meant() {
 
 #[test]
 fn a_new_region_has_the_mode_that_was_asked_for_and_is_the_makers_alone_before() {
-    let folder = Folder::new("made");
+    let folder = Folder::new();
     let path = folder.at("region");
     let asked = options().memory(256 << 20).mode(0o664);
     // As another process sees it: how often it was the maker's alone, and whether a reader could have had the maker's lock.
@@ -188,7 +181,7 @@ fn a_new_region_has_the_mode_that_was_asked_for_and_is_the_makers_alone_before()
 
 #[test]
 fn a_region_with_another_name_is_not_used() {
-    let folder = Folder::new("linked");
+    let folder = Folder::new();
     let path = folder.at("region");
     open(&path).unwrap().close();
     std::fs::hard_link(&path, folder.at("another-name")).unwrap();
@@ -207,7 +200,7 @@ fn a_name_that_is_exchanged_all_the_time_never_leads_to_a_strangers_region() {
     if !is_root("a race for a name") {
         return;
     }
-    let folder = Folder::new("race");
+    let folder = Folder::new();
     let (ours, theirs) = (folder.at("region"), strangers_region(&folder, "theirs"));
     let cache = open(&ours).unwrap();
     set(&cache, b"own");
@@ -346,7 +339,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// A process that attached while a reader had every byte has no lock. Its region is not removed while it lives.
 #[test]
 fn a_region_whose_user_has_no_lock_is_not_removed() {
-    let folder = Folder::new("unlocked");
+    let folder = Folder::new();
     let path = folder.at("region");
     open(&path).unwrap().close();
     let reader = File::open(&path).unwrap();
@@ -363,7 +356,7 @@ fn a_region_whose_user_has_no_lock_is_not_removed() {
 /// A reader locks all that it can. Processes attach, work, die and are taken back all the same, and no living process is taken for dead.
 #[test]
 fn a_reader_that_locks_every_byte_keeps_no_process_out_and_none_alive() {
-    let folder = Folder::new("reader");
+    let folder = Folder::new();
     let path = folder.at("region");
     let cache = open(&path).unwrap();
     let mut own = cache.session().unwrap();
@@ -432,8 +425,8 @@ fn with_a_list_of_owners_only_theirs_and_roots_are_used() {
     if !is_root("regions of listed owners") {
         return;
     }
-    let folder = Folder::new("list");
-    std::fs::set_permissions(&folder.0, Permissions::from_mode(0o777)).unwrap();
+    let folder = Folder::new();
+    std::fs::set_permissions(folder.0.path(), Permissions::from_mode(0o777)).unwrap();
     let path = folder.at("of-root");
     let cache = Cache::open(&Place::Path(path.clone()), &options().mode(0o666));
     cache.unwrap().close();

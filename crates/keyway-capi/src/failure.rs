@@ -162,6 +162,7 @@ impl From<OpenError> for Failure {
             OpenError::NoSpace { .. } | OpenError::NotGrown { .. } | OpenError::OverLimit { .. } => KEYWAY_ERROR_NO_SPACE,
             OpenError::Unusable { .. }
             | OpenError::NotAFile { .. }
+            | OpenError::NotAnonymous { .. }
             | OpenError::NotStrict { .. }
             | OpenError::NotChecksummed { .. } => KEYWAY_ERROR_UNUSABLE,
             OpenError::Absent { .. } | OpenError::NoServer { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,

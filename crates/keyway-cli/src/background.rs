@@ -1,5 +1,3 @@
-//! Reports that the server is ready to the process that started it: the shell (`-d`), or a service manager.
-//!
 //! `-d`: the program starts itself a second time, in the background, and waits until that copy serves.
 //!
 //! A fork in the middle of a program is safe only before it has threads; a second start is always safe. The copy recognises itself by
@@ -9,9 +7,6 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -56,21 +51,6 @@ pub(crate) fn start() -> Result<(), Failure> {
     let status = child.wait().map_err(refused)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::NO);
     Err(Failure::new(code, "the server did not start in the background (-d)"))
-}
-
-/// Reports to systemd that the service is ready (sd_notify(3)), if systemd asks for that (`Type=notify`).
-pub(crate) fn notify_service_manager() {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
-    let address = match name.as_bytes() {
-        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
-        _ => SocketAddr::from_pathname(&name),
-    };
-    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &address));
-    if let Err(error) = sent {
-        log::warn!("cannot notify the service manager that the server is ready: {error}");
-    }
 }
 
 /// In the copy: leaves the terminal; also leaves the folder, unless core files are to be written there.

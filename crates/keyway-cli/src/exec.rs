@@ -36,8 +36,20 @@ Examples:
 
 /// The longest chain of scripts whose interpreters are scripts again (execve(2) allows four).
 const SCRIPTS: usize = 4;
-/// Names of the library, beside this program or in the library folder that belongs to it.
-const LIBRARIES: [&str; 4] = ["../lib/libkeyway.so.0", "libkeyway.so.0", "libkeyway.so", "libkeyway_capi.so"];
+/// Where Debian has the library, for each architecture.
+const DEBIAN: &str = match cfg!(target_arch = "aarch64") {
+    true => "../lib/aarch64-linux-gnu/libkeyway.so.0",
+    false => "../lib/x86_64-linux-gnu/libkeyway.so.0",
+};
+/// Names of the library, beside this program or in the library folder that belongs to it: with `make install`, in Debian, in Fedora.
+const LIBRARIES: [&str; 6] = [
+    "../lib/libkeyway.so.0",
+    DEBIAN,
+    "../lib64/libkeyway.so.0",
+    "libkeyway.so.0",
+    "libkeyway.so",
+    "libkeyway_capi.so",
+];
 
 /// Replaces this process by the program; returns only if that is impossible.
 pub(crate) fn run(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Failure {

@@ -1,9 +1,33 @@
-//! The log: one line per record on standard error, `2026-11-22T18:27:39.123Z warning: …`: time (UTC), level, text.
+//! The log: one line per record on standard error. As text, `2026-11-22T18:27:39.123Z warning: …`: time (UTC), level, message. As JSON, an
+//! object `{"time":…,"level":…,"target":…,"message":…}`; the target is the part of the program that wrote it.
+//!
+//! Neither has a raw control character in its message, so no client can make a line of its own or change a terminal.
 
+use std::fmt::Write as _;
 use std::io::Write;
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-struct Logger;
+/// How a line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+/// A value of `--log-format`.
+pub(crate) fn parse(text: &str) -> Result<Format, String> {
+    match text {
+        "text" => Ok(Format::Text),
+        "json" => Ok(Format::Json),
+        _ => Err("it must be text or json".to_owned()),
+    }
+}
+
+struct Logger(Format);
+
+static LOGGER: OnceLock<Logger> = OnceLock::new();
 
 impl log::Log for Logger {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
@@ -12,14 +36,16 @@ impl log::Log for Logger {
 
     fn log(&self, record: &log::Record<'_>) {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let message = record.args().to_string();
         // In one write, so that lines of several threads do not mix. If standard error is closed, the error cannot be reported.
-        let _ = std::io::stderr().write_all(line(since_epoch, record.level(), &record.args()).as_bytes());
+        let line = line(self.0, since_epoch, record.level(), record.target(), &message);
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
 
     fn flush(&self) {}
 }
 
-fn line(since_epoch: Duration, level: log::Level, text: &dyn std::fmt::Display) -> String {
+fn line(format: Format, since_epoch: Duration, level: log::Level, target: &str, message: &str) -> String {
     let level = match level {
         log::Level::Error => "error",
         log::Level::Warn => "warning",
@@ -30,7 +56,30 @@ fn line(since_epoch: Duration, level: log::Level, text: &dyn std::fmt::Display) 
     let (seconds, ms) = (since_epoch.as_secs(), since_epoch.subsec_millis());
     let (year, month, day) = date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z {level}: {text}\n")
+    let time = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z");
+    let message = printable(message);
+    match format {
+        Format::Text => format!("{time} {level}: {message}\n"),
+        Format::Json => {
+            let object = serde_json::json!({ "time": time, "level": level, "target": target, "message": message });
+            format!("{object}\n")
+        }
+    }
+}
+
+/// The text with each control character, and each that ends a line or turns the direction of writing, as an escape.
+fn printable(text: &str) -> String {
+    let is_hidden = |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_hidden(c) {
+            // Writing to a string does not fail.
+            let _ = write!(shown, "{}", c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }
 
 /// Year, month and day of the Gregorian calendar, this many days after 1970-01-01. Here a year begins in March, so that the day of a
@@ -51,8 +100,8 @@ fn date(days: u64) -> (u64, u64, u64) {
 }
 
 /// Starts logging at memcached's `verbosity`.
-pub(crate) fn start(verbosity: u8) {
-    if log::set_logger(&Logger).is_ok() {
+pub(crate) fn start(verbosity: u8, format: Format) {
+    if log::set_logger(LOGGER.get_or_init(|| Logger(format))).is_ok() {
         log::set_max_level(keyway_server::log_level(verbosity));
     }
 }
@@ -74,7 +123,42 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00"),
         ] {
             let since_epoch = Duration::new(seconds, 7_000_000);
-            assert_eq!(line(since_epoch, log::Level::Warn, &"x"), format!("{time}.007Z warning: x\n"));
+            let line = line(Format::Text, since_epoch, log::Level::Warn, "t", "x");
+            assert_eq!(line, format!("{time}.007Z warning: x\n"));
+        }
+    }
+
+    #[test]
+    fn a_line_of_json_is_one_object() {
+        let line = line(
+            Format::Json,
+            Duration::ZERO,
+            log::Level::Error,
+            "keyway_server::tls",
+            "\"a\" \\ b\nc\u{7f}",
+        );
+        assert!(line.ends_with("}\n") && line.matches('\n').count() == 1, "{line}");
+        let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(object["time"], "1970-01-01T00:00:00.000Z");
+        assert_eq!(
+            (&object["level"], &object["target"]),
+            (&"error".into(), &"keyway_server::tls".into())
+        );
+        assert_eq!(object["message"], "\"a\" \\ b\\nc\\u{7f}");
+    }
+
+    #[test]
+    fn no_line_has_a_raw_control_character() {
+        let nasty: String = (0..0x2100).filter_map(char::from_u32).collect();
+        for format in [Format::Text, Format::Json] {
+            let line = line(format, Duration::ZERO, log::Level::Warn, "t", &nasty);
+            let inside = line.strip_suffix('\n').unwrap();
+            assert!(
+                !inside
+                    .chars()
+                    .any(|c| c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c))
+            );
+            assert!(inside.contains("\u{e9}"), "letters of other languages stay");
         }
     }
 }

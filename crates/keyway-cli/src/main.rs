@@ -12,14 +12,18 @@ mod allowed;
 mod background;
 mod bench;
 mod commands;
+mod config;
 mod cpus;
 mod exec;
 mod exit;
+mod inherited;
 #[cfg(feature = "kernel")]
 mod kernel;
 mod listen;
 mod logger;
+mod manual;
 mod memcached;
+mod notify;
 mod password;
 mod place;
 mod plan;
@@ -31,7 +35,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use keyway_cache::Owners;
 use keyway_server::{KEYWAY_VERSION, PROTOCOL_VERSION};
 
@@ -45,6 +49,7 @@ Examples:
   keyway serve --socket /run/keyway.sock --listen 127.0.0.1:0
                                                   serve a Unix socket only
   keyway serve --http 127.0.0.1:11212             also metrics for Prometheus, health checks, and a page for people
+  keyway serve --config /etc/keyway/keyway.toml   take the options from a file
   keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
@@ -199,6 +204,12 @@ enum Command {
         )]
         program: Vec<OsString>,
     },
+    /// Write manual pages, completions of shells and a commented configuration file, for packages
+    #[command(hide = true)]
+    Manual {
+        /// The folder, made if absent
+        folder: PathBuf,
+    },
     /// Print the version
     Version,
 }
@@ -252,9 +263,13 @@ fn run() -> Result<(), Failure> {
     if Path::new(&name).file_name().is_some_and(|name| name == "memcached") {
         return memcached_main(arguments);
     }
-    let cli = match Cli::try_parse() {
+    let expanded = config::Expanded::new(Cli::command(), std::env::args_os().collect())?;
+    let cli = match Cli::try_parse_from(&expanded.arguments) {
         Ok(cli) => cli,
         Err(error) => {
+            if let Some(reason) = expanded.explain(error.to_string().trim_start_matches("error: ")) {
+                return Err(Failure::usage(reason.trim_end()));
+            }
             let code = if error.use_stderr() { exit::USAGE } else { exit::DONE };
             let _ = error.print();
             std::process::exit(code.into());
@@ -262,12 +277,24 @@ fn run() -> Result<(), Failure> {
     };
     match cli.command {
         Command::Serve(serve) => {
-            logger::start(serve.verbose);
-            serve.plan()?.run()
+            logger::start(serve.verbose, serve.log_format);
+            let is_check = serve.check;
+            let inherited = inherited::take()?;
+            let plan = serve
+                .plan(&inherited.sockets)
+                .map_err(|failure| match expanded.explain(&failure.reason) {
+                    Some(reason) => Failure::new(failure.code, reason),
+                    None => failure,
+                })?;
+            if is_check {
+                println!("every option is right");
+                return Ok(());
+            }
+            plan.run(inherited)
         }
         Command::Memcached { arguments } => memcached_main(arguments),
         other => {
-            logger::start(0);
+            logger::start(0, logger::Format::Text);
             match other {
                 Command::Check { path, owner } => commands::check(commands::Which {
                     path: Some(path),
@@ -319,6 +346,7 @@ fn run() -> Result<(), Failure> {
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
                 Command::Bench(bench) => bench.run(),
                 Command::BenchWorker => bench::work(),
+                Command::Manual { folder } => manual::write(Cli::command(), &folder),
                 #[cfg(feature = "kernel")]
                 Command::Kernel { command } => kernel::run(command),
                 _ => {
@@ -337,8 +365,13 @@ fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), F
             Ok(())
         }
         memcached::Asked::Serve(plan) => {
-            logger::start(plan.config.verbosity);
-            plan.run()
+            logger::start(plan.config.verbosity, plan.log_format);
+            if inherited::is_any() {
+                return Err(Failure::usage(
+                    "memcached's command line takes no sockets from a service manager (LISTEN_FDS): use keyway serve, which does",
+                ));
+            }
+            plan.run(inherited::Inherited::default())
         }
     }
 }
@@ -349,6 +382,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        <Cli as clap::CommandFactory>::command().debug_assert();
+        Cli::command().debug_assert();
     }
 }

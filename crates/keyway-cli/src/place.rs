@@ -1,5 +1,6 @@
 //! The default place of a region, and how commands open one.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use keyway_cache::{Cache, OpenError, Options, Place};
@@ -43,22 +44,7 @@ pub(crate) fn parse(text: &str) -> Result<Place, String> {
 /// Opens a region whose largest item may be as large as half of it. A region consists of whole segments, so half of it may be a
 /// little less than half of the requested size. An item size up to `slack` bytes smaller than requested is then accepted.
 pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cache, Failure> {
-    let opened = match Cache::open(place, options) {
-        Err(OpenError::ItemSize { asked, most, .. }) if asked > most && asked - most <= slack => {
-            let options = options.clone().item_size_max(most);
-            Cache::open(place, &options)
-        }
-        opened => opened,
-    };
-    let cache = opened.map_err(|error| {
-        let code = match error {
-            OpenError::ItemSize { .. } | OpenError::Memory { .. } | OpenError::Sessions { .. } | OpenError::Address { .. } => {
-                exit::USAGE
-            }
-            _ => exit::NO_REGION,
-        };
-        Failure::new(code, error)
-    })?;
+    let cache = with_slack(|options| Cache::open(place, options), options, slack).map_err(failure)?;
     if cache.info().discarded {
         log::warn!(
             "region {place}: the old region was discarded, because the machine stopped while it was in use and parts of it may not have \
@@ -66,6 +52,45 @@ pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cac
         );
     }
     Ok(cache)
+}
+
+/// The same, in memory that was kept for a restart.
+pub(crate) fn open_kept(memory: &File, options: &Options, slack: usize) -> Result<Cache, OpenError> {
+    with_slack(|options| Cache::open_kept(memory, options), options, slack)
+}
+
+fn with_slack(open: impl Fn(&Options) -> Result<Cache, OpenError>, options: &Options, slack: usize) -> Result<Cache, OpenError> {
+    match open(options) {
+        Err(OpenError::ItemSize { asked, most, .. }) if asked > most && asked - most <= slack => {
+            open(&options.clone().item_size_max(most))
+        }
+        opened => opened,
+    }
+}
+
+/// Whether other options would open the region.
+pub(crate) fn is_askers_fault(error: &OpenError) -> bool {
+    matches!(
+        error,
+        OpenError::ItemSize { .. }
+            | OpenError::Memory { .. }
+            | OpenError::Sessions { .. }
+            | OpenError::Address { .. }
+            | OpenError::OverLimit { .. }
+            | OpenError::NotStrict { .. }
+            | OpenError::NotChecksummed { .. }
+            | OpenError::NotGrown { .. }
+    )
+}
+
+pub(crate) fn failure(error: OpenError) -> Failure {
+    let code = match error {
+        OpenError::ItemSize { .. } | OpenError::Memory { .. } | OpenError::Sessions { .. } | OpenError::Address { .. } => {
+            exit::USAGE
+        }
+        _ => exit::NO_REGION,
+    };
+    Failure::new(code, error)
 }
 
 #[cfg(test)]

@@ -4,22 +4,30 @@ use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use keyway_cache::server::record::{self, Address, Record};
 use keyway_cache::server::remove_unused;
 use keyway_cache::{Cache, Gate, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
-use keyway_server::{Config, HttpAddress, RunError, Server, Sockets, size_text};
+use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 
 use crate::exit::{self, Failure};
-use crate::{background, cpus, place};
+use crate::inherited::Inherited;
+use crate::notify::Notifier;
+use crate::{background, cpus, logger, place};
 
 /// Descriptors that a server needs besides its clients' connections: sockets, polls, regions, standard streams, connections of the HTTP port,
 /// and a reserve.
 const DESCRIPTORS_SPARE: u64 = 112;
+
+/// How long the addresses of a process that dies may stay in use, and how often that is looked at.
+const DEATH_MAX: Duration = Duration::from_secs(5);
+const DEATH_STEP: Duration = Duration::from_millis(10);
 
 /// A largest item of half the memory may become smaller by this fraction, because the memory is divided into segments.
 const ITEM_SIZE_SLACK: usize = 64;
@@ -37,10 +45,15 @@ pub(crate) struct Plan {
     pub(crate) user: Option<String>,
     pub(crate) lock_memory: bool,
     pub(crate) core_dumps: bool,
+    pub(crate) log_format: logger::Format,
     /// once it serves, give up all rights that serving does not need
     pub(crate) sandbox: bool,
+    /// a service manager keeps the memory of a region without a file for the next start
+    pub(crate) keeps_memory: bool,
     /// the region is removed at a clean end, unless another process uses it
     pub(crate) remove_region: bool,
+    /// the region's running server, if there is one, gives its sockets and clients to this one
+    pub(crate) take_over: bool,
     /// warnings for standard error, once the log is open
     pub(crate) warnings: Vec<String>,
 }
@@ -73,8 +86,8 @@ impl Plan {
         )))
     }
 
-    /// Serves until it is asked to stop.
-    pub(crate) fn run(mut self) -> Result<(), Failure> {
+    /// Serves until it is asked to stop, with what was handed over at the start.
+    pub(crate) fn run(mut self, inherited: Inherited) -> Result<(), Failure> {
         if self.daemon {
             if !background::is_child() {
                 return background::start();
@@ -97,11 +110,23 @@ impl Plan {
         self.take_cpus();
         // Before the region is opened, made or enlarged: a server that cannot start leaves it unchanged.
         let refused = |error| Failure::new(exit::SYSTEM, error);
-        let sockets = Sockets::bind(&self.config).map_err(refused)?;
-        let cache = self.open_region()?;
+        let mut running = self.running_server()?;
+        let sockets = match &mut running {
+            Some(running) => Sockets::bind_to_take_over(&self.config, running),
+            None if self.take_over && inherited.sockets.is_empty() => self.bind_after_a_death(),
+            None => Sockets::bind_beside(&self.config, inherited.sockets),
+        };
+        let sockets = sockets.map_err(refused)?;
+        let notifier = Notifier::of_environment();
+        let cache = self.open_region(inherited.memory, notifier.as_ref())?;
         self.config.signals = true;
-        let server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
+        let mut server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
+        if let Some(running) = running {
+            let why = |error| Failure::new(exit::NO, error);
+            server.take_over(running).map_err(why)?;
+        }
         write_port_file(server.tcp_addresses(), server.udp_addresses());
+        self.leave_records(&server, &cache);
         let pid_file = self.pid_file.as_deref().map(PidFile::write);
         let line = server.ready_line();
         if self.daemon {
@@ -110,18 +135,26 @@ impl Plan {
             // Standard output may be closed; the server serves all the same.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
-        background::notify_service_manager();
+        let addresses = self.addresses(&server);
         if self.sandbox {
             self.confine(&server);
         } else {
             log::info!("not confined: --no-sandbox");
         }
-        let ended = server.run();
+        let handle = server.handle();
+        let manager = notifier.map(|notifier| -> Box<dyn Manager> { Box::new(notifier) });
+        let ended = server.run_for(manager);
+        if handle.is_taken_over() {
+            // The file names the new server.
+            std::mem::forget(pid_file);
+            log::info!("taken over");
+            return ended.map_err(|error| Failure::new(exit::NO, error));
+        }
         drop(pid_file);
         match ended {
             Ok(()) => {
                 if self.remove_region {
-                    self.remove_region(cache);
+                    self.remove_region(cache, &addresses);
                 }
                 log::info!("stopped");
                 Ok(())
@@ -131,15 +164,89 @@ impl Plan {
         }
     }
 
+    /// Binds the sockets. The server that was to be taken over may have died just now: then its own disappear one after the other.
+    fn bind_after_a_death(&self) -> Result<Sockets, StartError> {
+        let until = Instant::now() + DEATH_MAX;
+        loop {
+            match Sockets::bind(&self.config) {
+                Err(StartError::Bind(error)) if error.is_taken() && Instant::now() < until => std::thread::sleep(DEATH_STEP),
+                bound => return bound,
+            }
+        }
+    }
+
+    /// The server that is to be taken over.
+    fn running_server(&self) -> Result<Option<TakeOver>, Failure> {
+        if !self.take_over {
+            return Ok(None);
+        }
+        let default;
+        let path = match &self.place {
+            Some(Place::Path(path)) => path,
+            Some(_) => return Ok(None),
+            None => {
+                default = self.default_path();
+                &default
+            }
+        };
+        let running = TakeOver::begin(path).map_err(|error| Failure::new(exit::NO, error))?;
+        if running.is_none() {
+            log::info!("--take-over: no server of {} runs; starting as usual", path.display());
+        }
+        Ok(running)
+    }
+
+    /// The addresses by which programs on this machine may ask for the region.
+    fn addresses(&self, server: &Server) -> Vec<Address> {
+        let has_tls = |address: &SocketAddr| self.config.tls_tcp.contains(address);
+        let tcp = server.tcp_addresses().iter().filter(|address| !has_tls(address));
+        let unix = self.config.unix.iter().map(|socket| Address::Unix(whole(&socket.path)));
+        tcp.copied().map(Address::Tcp).chain(unix).collect()
+    }
+
+    /// Leaves a record of the region's place for each address ([`record`]), or removes those of an earlier server. A server that
+    /// would not name its region to a client that asks leaves none: one whose region is in no file, and one with logins.
+    fn leave_records(&self, server: &Server, cache: &Cache) {
+        record::remove_stale();
+        let place = match &self.place {
+            Some(Place::Path(path)) if self.config.auth_file.is_none() => Some(path),
+            _ => None,
+        };
+        let record = place.zip(cache.identity().ok()).map(|(path, region)| Record {
+            place: whole(path),
+            region,
+            may_flush: self.config.flush_enabled,
+        });
+        let addresses = self.addresses(server);
+        let done = addresses.iter().map(|address| match &record {
+            Some(record) => record::leave(address, record),
+            None => record::remove(address),
+        });
+        for (address, error) in addresses
+            .iter()
+            .zip(done)
+            .filter_map(|(address, done)| Some((address, done.err()?)))
+        {
+            log::warn!(
+                "{}: {error}; a program that starts while this server is away does not find the region of {address}",
+                record::file_of(address).display()
+            );
+        }
+    }
+
     /// Removes the region that this server has used, if it is still at its place and no other process uses it.
-    fn remove_region(&self, cache: Cache) {
+    fn remove_region(&self, cache: Cache, addresses: &[Address]) {
         let (Some(Place::Path(path)), Ok(id)) = (&self.place, cache.identity()) else {
             return;
         };
         cache.close();
         let shown = path.display();
         match remove_unused(path, id, &self.options.owners) {
-            Ok(true) => log::info!("region {shown} is removed: it had no name of its own (-e)"),
+            Ok(true) => {
+                // One that stays leads to no region.
+                let _ = addresses.iter().try_for_each(record::remove);
+                log::info!("region {shown} is removed: it had no name of its own (-e)");
+            }
             Ok(false) => log::info!("region {shown} stays: another process uses it, or its place"),
             Err(why) => log::warn!("region {shown} stays: {why}"),
         }
@@ -147,24 +254,26 @@ impl Plan {
 
     /// From here on the process can only do what serving needs. If an old kernel lacks a feature, that is logged and the server continues.
     fn confine(&self, server: &Server) {
-        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let sockets = self.config.unix.iter().map(|socket| socket.path.as_path());
-        let sockets = sockets.chain(self.config.region_socket.iter().map(|socket| socket.path.as_path()));
-        let sockets = sockets.chain(match &self.config.http {
-            Some(HttpAddress::Unix(socket)) => Some(socket.path.as_path()),
-            _ => None,
-        });
+        let sockets = server.removed_at_end();
+        let sockets = sockets.iter().map(PathBuf::as_path);
         let region = match &self.place {
             Some(Place::Path(path)) if self.remove_region => Some(path.as_path()),
             _ => None,
         };
+        let records = region.map(|_| self.addresses(server)).into_iter().flatten();
+        let records = records.map(|address| record::file_of(&address));
         let needs = Needs {
             files: match &self.place {
                 Some(Place::Path(path)) => vec![whole(path)],
                 _ => Vec::new(),
             },
             read_again: self.read_again().map(whole).collect(),
-            removed_at_end: sockets.chain(self.pid_file.as_deref()).chain(region).map(whole).collect(),
+            removed_at_end: sockets
+                .chain(self.pid_file.as_deref())
+                .chain(region)
+                .map(whole)
+                .chain(records)
+                .collect(),
             core_files: self.core_dumps.then(std::env::current_dir).and_then(Result::ok),
             io_uring: server.has_io_uring(),
             kernel_door: self.config.kernel.is_some(),
@@ -195,11 +304,7 @@ impl Plan {
 
     /// A daemon leaves its folder, so that file systems can be unmounted; relative paths become absolute first.
     fn become_daemon(&mut self) -> Result<(), Failure> {
-        let whole = |path: &mut PathBuf| {
-            if let Ok(absolute) = std::path::absolute(&*path) {
-                *path = absolute;
-            }
-        };
+        let whole = |path: &mut PathBuf| *path = whole(path);
         self.pid_file.iter_mut().for_each(whole);
         self.config.auth_file.iter_mut().for_each(whole);
         if let Some(tls) = &mut self.config.tls {
@@ -235,7 +340,8 @@ impl Plan {
         keyway_cache::server::spread_over(&nodes);
     }
 
-    fn open_region(&mut self) -> Result<Cache, Failure> {
+    /// Opens the region: the memory that was kept for it, or what is at its place.
+    fn open_region(&mut self, kept: Option<File>, notifier: Option<&Notifier>) -> Result<Cache, Failure> {
         let place = match self.place.take() {
             Some(place) => place,
             None => Place::Path(self.default_path()),
@@ -243,7 +349,20 @@ impl Plan {
         self.config.region = place.to_string();
         // The server's own code makes no stray pointers (it has no `unsafe`), so the gate would only cost time at each request.
         let options = self.options.clone().gate(Gate::Off).server(true);
-        let cache = place::open(&place, &options, self.options.item_size_max / ITEM_SIZE_SLACK)?;
+        let slack = self.options.item_size_max / ITEM_SIZE_SLACK;
+        let had_kept = kept.is_some();
+        let kept = match (kept, &place) {
+            (Some(memory), Place::Memfd) => kept_region(&memory, &options, slack)?,
+            _ => None,
+        };
+        let is_kept = kept.is_some();
+        let cache = match kept {
+            Some(cache) => cache,
+            None => place::open(&place, &options, slack)?,
+        };
+        if let Some(notifier) = notifier.filter(|_| !is_kept && self.keeps_memory) {
+            keep(notifier, had_kept, &place, &cache);
+        }
         self.place = Some(place);
         self.config.memory = self.options.memory;
         let info = cache.info();
@@ -273,6 +392,37 @@ impl Plan {
             (address, _) => place::default_path(address.map_or(place::DEFAULT_PORT, |address| address.port())),
         }
     }
+}
+
+/// The region in memory that the service manager has kept. `None`: it cannot be used, so the server starts with an empty one.
+fn kept_region(memory: &File, options: &Options, slack: usize) -> Result<Option<Cache>, Failure> {
+    match place::open_kept(memory, options, slack) {
+        Ok(cache) => Ok(Some(cache)),
+        Err(error) if place::is_askers_fault(&error) => Err(place::failure(error)),
+        Err(error) => {
+            log::warn!("the memory that the service manager has kept cannot be used, and the region starts empty: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Has the service manager keep the memory of a region without a file, in place of what it has kept.
+fn keep(notifier: &Notifier, had_kept: bool, place: &Place, cache: &Cache) {
+    if had_kept {
+        notifier.drop_kept();
+    }
+    if *place != Place::Memfd {
+        return;
+    }
+    match cache.descriptors() {
+        Ok([memory, _]) => notifier.keep(&memory),
+        Err(error) => log::warn!("the region's memory does not outlive a restart: it cannot be opened once more: {error}"),
+    }
+}
+
+/// A path that stays correct when this process changes its folder.
+fn whole(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn allow_core_dumps() -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use keyway_cache::server::{Described, describe, remove_unused};
+use keyway_cache::server::{Described, describe, record, remove_unused};
 use keyway_cache::{OpenError, Owners, Unusable};
 use keyway_server::size_text;
 use nix::fcntl::OFlag;
@@ -62,7 +62,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 type Id = (u64, u64);
 
 /// A region that was found.
-struct Found {
+struct RegionFile {
     path: PathBuf,
     id: Id,
     owner: u32,
@@ -75,7 +75,7 @@ struct Found {
     region: Result<Described, OpenError>,
 }
 
-impl Found {
+impl RegionFile {
     /// What is at `path`, if that is a region. `open`: the name by which it is opened, where that is another one.
     fn at(path: &Path, open: &Path, users: &BTreeMap<Id, Vec<u32>>) -> Option<Self> {
         // Devices and pipes are not even opened.
@@ -212,17 +212,17 @@ pub(crate) fn run(how: &Regions) -> Result<(), Failure> {
         let meta = std::fs::metadata(place)
             .map_err(|e| Failure::new(exit::NO_REGION, format_args!("cannot look at {}: {e}", place.display())))?;
         if meta.is_dir() {
-            found.extend(files_in(place)?.iter().filter_map(|path| Found::at(path, path, &users)));
+            found.extend(files_in(place)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
         } else {
-            found.extend(Found::at(place, place, &users));
+            found.extend(RegionFile::at(place, place, &users));
         }
     }
     if how.places.is_empty() {
         let folder = Path::new(place::SHARED_MEMORY);
-        found.extend(files_in(folder)?.iter().filter_map(|path| Found::at(path, path, &users)));
+        found.extend(files_in(folder)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
         for (id, mapped) in &mapped {
             if found.iter().all(|other| other.id != *id) {
-                found.extend(Found::at(&mapped.path, &mapped.open, &users));
+                found.extend(RegionFile::at(&mapped.path, &mapped.open, &users));
             }
         }
     }
@@ -236,7 +236,7 @@ pub(crate) fn run(how: &Regions) -> Result<(), Failure> {
     } else if found.is_empty() {
         text.push_str("no regions\n");
     } else {
-        let rows: Vec<[String; 7]> = found.iter().map(Found::row).collect();
+        let rows: Vec<[String; 7]> = found.iter().map(RegionFile::row).collect();
         text = table(&rows);
     }
     commands::written(std::io::stdout().write_all(text.as_bytes()))
@@ -259,10 +259,11 @@ fn table(rows: &[[String; 7]]) -> String {
     text
 }
 
-fn prune(how: &Regions, found: &[Found]) -> Result<(), Failure> {
+fn prune(how: &Regions, found: &[RegionFile]) -> Result<(), Failure> {
     let me = nix::unistd::geteuid().as_raw();
-    let is_unused = |region: &&Found| region.owner == me && region.pids().is_empty() && region.unused_for() >= how.unused_for;
-    let unused: Vec<&Found> = found.iter().filter(is_unused).collect();
+    let is_unused =
+        |region: &&RegionFile| region.owner == me && region.pids().is_empty() && region.unused_for() >= how.unused_for;
+    let unused: Vec<&RegionFile> = found.iter().filter(is_unused).collect();
     let mut out = std::io::stdout();
     if unused.is_empty() {
         let line = format!("no region of this user is unused for {}\n", time_text(how.unused_for));
@@ -374,7 +375,7 @@ fn shared_file(line: &str) -> Option<(&str, Id, &str)> {
 /// Whether a file is named as the region of a server that was started without `--region`.
 fn is_default_name(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    path.parent() == Some(Path::new(place::SHARED_MEMORY)) && name.starts_with("keyway-")
+    path.parent() == Some(Path::new(place::SHARED_MEMORY)) && name.starts_with("keyway-") && !record::is_record(path)
 }
 
 fn user_name(uid: u32) -> String {
@@ -421,6 +422,12 @@ mod tests {
         }
         let shown = [59, 60, 7_199, 7_200, 172_800].map(|seconds| time_text(Duration::from_secs(seconds)));
         assert_eq!(shown, ["59s", "1m", "1h", "2h", "2d"]);
+    }
+
+    #[test]
+    fn a_servers_record_is_not_taken_for_a_region() {
+        assert!(is_default_name(Path::new("/dev/shm/keyway-0-11211")));
+        assert!(!is_default_name(Path::new("/dev/shm/keyway-at-0-127.0.0.1:11211")));
     }
 
     #[test]

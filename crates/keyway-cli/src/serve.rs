@@ -9,17 +9,25 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use keyway_cache::{Gap, Options, Place};
 use keyway_server::{
-    Allowed, ClientCertificates, Config, EventLoop, Kernel, LOOPBACK, Network, RegionSocket, Sasl, Tls, TlsVersion, UnixSocket,
+    Allowed, ClientCertificates, Config, EventLoop, Given, Kernel, LOOPBACK, Network, RegionSocket, Role, Sasl, Tls, TlsVersion,
+    UnixSocket,
 };
 
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::plan::Plan;
-use crate::{Owner, allowed, cpus, listen, place, size};
+use crate::{Owner, allowed, cpus, listen, logger, place, size};
 
 #[derive(Args)]
 pub(crate) struct Serve {
+    /// Take options from this file, too: TOML with the same names, such as memory = "1g" or listen = ["10.0.0.1", "::1"]. An option of the
+    /// command line takes precedence over the file's
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only tell whether the options are right, those of --config included, and start nothing
+    #[arg(long)]
+    pub(crate) check: bool,
     /// Address to listen on, with port 11211 if none is given; tls:// before it: with TLS; may be repeated; port 0: no TCP
-    /// [default: 127.0.0.1]
+    /// [default: 127.0.0.1, unless the service manager has given a socket (LISTEN_FDS)]
     #[arg(long, short = 'l', value_name = "[tls://]ADDR[:PORT]")]
     listen: Vec<String>,
     /// Unix socket to listen on, in addition to TCP
@@ -94,6 +102,10 @@ pub(crate) struct Serve {
     /// the one that holds most is closed [default: a quarter of --memory, at least 64m and 4 x --max-item]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_mebibytes)]
     connection_memory: Option<u64>,
+    /// Requests per second that one source may make, and the burst [default: as many as the rate]: above it, its connections wait and its
+    /// datagrams are dropped. A source is an IPv4 address, 64 bits of an IPv6 address, or a user at a Unix socket [default: no limit]
+    #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
+    max_request_rate: Option<(u32, u32)>,
     /// Close connections that are idle for this many seconds; 0: never
     #[arg(long, value_name = "S", default_value_t = 0)]
     idle_timeout: u32,
@@ -152,6 +164,10 @@ pub(crate) struct Serve {
     /// Let `stats sizes` count the items by size, each time by a walk over all items
     #[arg(long)]
     track_sizes: bool,
+    /// Take over the server of the same region, which runs with this user: get its sockets and its clients' connections, so that no client
+    /// notices, and let it end. If this fails, that server goes on. Without such a server, start as usual
+    #[arg(long)]
+    take_over: bool,
     /// Forbid flush_all
     #[arg(long)]
     no_flush: bool,
@@ -161,12 +177,16 @@ pub(crate) struct Serve {
     /// Log more: -v events of the server, -vv connections, -vvv requests
     #[arg(long, short = 'v', action = ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// How a line of the log looks: text, or a JSON object with time, level, target and message
+    #[arg(long, value_name = "text|json", default_value = "text", value_parser = logger::parse)]
+    pub(crate) log_format: logger::Format,
 }
 
 impl Serve {
-    pub(crate) fn plan(self) -> Result<Plan, Failure> {
+    /// What to do, with these sockets that exist already.
+    pub(crate) fn plan(self, given: &Given) -> Result<Plan, Failure> {
         let (mut tcp, mut tls_tcp): (Vec<SocketAddr>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
-        let listen = if self.listen.is_empty() {
+        let listen = if self.listen.is_empty() && !given.has_clients() {
             vec!["127.0.0.1".to_owned()]
         } else {
             self.listen
@@ -179,8 +199,9 @@ impl Serve {
             addresses
                 .extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
         }
+        let has_tls = !tls_tcp.is_empty() || given.has(Role::Tls);
         let tls = match (self.tls_cert, self.tls_key) {
-            (Some(certificate), Some(key)) if !tls_tcp.is_empty() => Some(Tls {
+            (Some(certificate), Some(key)) if has_tls => Some(Tls {
                 certificate,
                 key,
                 client_certificates: match (&self.tls_client_ca, self.tls_client_optional) {
@@ -196,8 +217,10 @@ impl Serve {
                     "--tls-cert: no address has TLS; write --listen tls://ADDR[:PORT], and leave out addresses without tls:// to have nothing else",
                 ));
             }
-            (None, _) if !tls_tcp.is_empty() => {
-                return Err(Failure::usage("--listen tls://…: TLS needs --tls-cert and --tls-key"));
+            (None, _) if has_tls => {
+                return Err(Failure::usage(
+                    "--listen tls://…, or a socket with the name tls: TLS needs --tls-cert and --tls-key",
+                ));
             }
             (None, _) => None,
         };
@@ -221,7 +244,7 @@ impl Serve {
             memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
             rate: self.kernel_rate,
         });
-        let config = Config {
+        let mut config = Config {
             tcp,
             tls_tcp,
             tls,
@@ -246,6 +269,7 @@ impl Serve {
             connection_memory: self
                 .connection_memory
                 .map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)),
+            request_rate: self.max_request_rate,
             udp_answer_max: self.udp_answer_max,
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
             auth_file: self.auth_file,
@@ -260,6 +284,9 @@ impl Serve {
             verbosity: self.verbose,
             ..Config::default()
         };
+        given
+            .ask_for(&mut config)
+            .map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let options = Options::new()
             .memory(self.memory)
             .huge_pages(self.huge_pages)
@@ -272,11 +299,18 @@ impl Serve {
             .sessions(self.sessions)
             .gap_max_s(self.max_gap)
             .gap(self.gap);
+        if self.take_over && self.region == Some(Place::Memfd) {
+            return Err(Failure::usage(
+                "--take-over with --region memfd: this memory has no name by which the running server is found; give the region a path",
+            ));
+        }
         let plan = Plan {
             config,
             place: self.region,
+            take_over: self.take_over,
             options,
             sandbox: !self.no_sandbox,
+            keeps_memory: true,
             ..Plan::default()
         };
         plan.check_item_size("--max-item", "--memory")?;
@@ -285,13 +319,14 @@ impl Serve {
     }
 }
 
-/// A rate: answers per second, and how many at once after a pause.
+/// A rate: how many per second, and how many at once after a pause.
 pub(crate) fn parse_rate(text: &str) -> Result<(u32, u32), String> {
     let (rate, burst) = text.split_once(':').unwrap_or((text, text));
     match (rate.parse(), burst.parse()) {
         (Ok(rate), Ok(burst)) if rate > 0 && burst > 0 => Ok((rate, burst)),
         _ => Err(format!(
-            "\"{text}\" is not a rate: write answers per second and the burst, as in 1000:100"
+            "\"{text}\" is not a rate: write how many per second and the burst, as in 1000:100, each from 1 to {}",
+            u32::MAX
         )),
     }
 }
@@ -330,7 +365,7 @@ mod tests {
     fn plan(line: &str) -> Result<Plan, Failure> {
         let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words).map(|cli| cli.command) {
-            Ok(Command::Serve(serve)) => serve.plan(),
+            Ok(Command::Serve(serve)) => serve.plan(&Given::default()),
             Ok(_) => panic!("{line}"),
             Err(error) => Err(Failure::usage(error)),
         }
@@ -379,6 +414,26 @@ mod tests {
             let failure = plan(line).unwrap_err();
             assert!(failure.reason.contains(word), "{line}: {failure:?}");
         }
+    }
+
+    #[test]
+    fn a_given_socket_takes_the_place_of_the_default_address() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let mut given = Given::default();
+        given.add(socket.into(), "descriptor 3", Role::Tls, false).unwrap();
+        let plan = |line: &str| {
+            let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
+            match Cli::try_parse_from(words).unwrap().command {
+                Command::Serve(serve) => serve.plan(&given),
+                _ => panic!("{line}"),
+            }
+        };
+        let config = plan("--tls-cert c.pem --tls-key k.pem").unwrap().config;
+        assert_eq!((config.tcp, config.tls_tcp), (vec![], vec![address]));
+        assert!(plan("").unwrap_err().reason.contains("--tls-cert"));
+        let both = plan("-l 127.0.0.1:5 --tls-cert c.pem --tls-key k.pem").unwrap().config;
+        assert_eq!(both.tcp, ["127.0.0.1:5".parse().unwrap()]);
     }
 
     #[test]
@@ -448,6 +503,7 @@ mod tests {
             "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",
+            "--take-over --region memfd",
             "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",
         ] {
             assert!(plan(line).is_err(), "{line}");

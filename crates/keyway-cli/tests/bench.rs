@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn bench(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
     command.arg("bench").args(arguments.split_whitespace());
-    if !arguments.contains("--items") && !arguments.contains("--trace") {
+    if !arguments.contains("--items") {
         command.args(["--items", "1000"]);
     }
     command.args(["--repeat", "1", "--json", "-"]);
@@ -458,75 +458,6 @@ fn more_memory_misses_less_and_what_was_missed_is_stored() {
     }
 }
 
-#[test]
-fn connections_are_replaced_after_their_share_of_operations() {
-    let server = Serving::start();
-    let connections = |server: &Serving| server.stat("total_connections");
-    let before = connections(&server);
-    let line = format!(
-        "--workload get-128b --door tcp --connections 3 --churn 10 --seconds 0.3 --warmup 0 --against none --server {}",
-        server.address
-    );
-    let report = run(&line);
-    let about = report["measured"][0]["about"].as_str().unwrap();
-    assert!(
-        about.starts_with(env!("CARGO_PKG_VERSION")),
-        "{about}: the version of Keyway, not of the protocol"
-    );
-    let operations = report["cells"][0]["sides"][0]["runs"][0]["operations"].as_u64().unwrap();
-    let opened = connections(&server) - before;
-    assert!(
-        opened >= operations / 10 && opened <= operations / 10 + 20,
-        "{opened} connections for {operations} operations"
-    );
-}
-
-/// The real library speaks to any server, so it stands in for the drop-in, which has tests of its own.
-#[test]
-fn libmemcached_is_measured_with_both_servers() {
-    let line = "--workload ycsb-f,delete,incr,fb-app --door libmemcached --libmemcached libmemcached.so.11 --connections 2 --seconds 0.1";
-    let output = finish(bench(line).env("KEYWAY_MEMCACHED", "").spawn().unwrap());
-    if told(&output).contains("cannot open shared object file") {
-        assert!(
-            std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_none(),
-            "libmemcached is not installed"
-        );
-        return println!("SKIP: libmemcached is not installed");
-    }
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
-    for workload in ["ycsb-f", "delete", "incr", "fb-app"] {
-        assert!(figure(&report(&output), workload, "throughput") > 0.0);
-    }
-}
-
-#[test]
-fn a_trace_is_replayed() {
-    let path = std::env::temp_dir().join(format!("keyway-bench-{}.csv", std::process::id()));
-    let lines: String = (0..500)
-        .map(|i| {
-            format!(
-                "key{},{},{},{}\n",
-                i * i % 97,
-                ["get", "set", "add", "delete"][i % 7 % 4],
-                20 * (i % 11),
-                i % 3
-            )
-        })
-        .collect();
-    std::fs::write(&path, format!("key,op,size,ttl\n{lines}")).unwrap();
-    // On a busy machine, the longer one.
-    let replay = |door: &str, seconds: &str| {
-        let file = path.display();
-        let line = format!("--trace {file} --door {door} --connections 2 --seconds {seconds} --against none");
-        let run = run(&line)["cells"][0]["sides"][0]["runs"][0].clone();
-        run["hits"].as_u64() > Some(0) && run["misses"].as_u64() > Some(0)
-    };
-    for door in ["library", "tcp", "udp"] {
-        assert!(replay(door, "0.2") || replay(door, "10"), "{door}: hits and misses");
-    }
-    std::fs::remove_file(&path).unwrap();
-}
-
 /// `keyway bench` with these words, without [`bench`]'s own.
 fn plain(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
@@ -625,15 +556,7 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
     for (line, words, code) in [
         ("--reproduce hodor-fig5 --scale full", "-p lab -- reproduce hodor-fig5", 64),
         ("--workload ycsb-e --door tcp", "no memcached protocol has", 64),
-        ("--door tcp --churn 10 --pipeline 2", "between requests", 64),
         ("--door udp --workload set-100k", "cannot be stored with one datagram", 64),
-        ("--door libmemcached", "say where", 64),
-        (
-            "--door libmemcached --libmemcached /nowhere.so",
-            "cannot open shared object file",
-            71,
-        ),
-        ("--trace /nowhere", "cannot read", 64),
         ("--door library --pipeline 4", "neither pipelining", 64),
         ("--door tcp --server 127.0.0.1:1 --against none", "onnection refused", 71),
         ("--door unix --server 127.0.0.1:1", "no address of this door", 64),

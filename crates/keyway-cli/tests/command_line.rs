@@ -259,38 +259,6 @@ fn a_second_signal_ends_a_server_that_waits_for_a_slow_reader() {
 }
 
 #[test]
-fn a_service_manager_gets_a_message_when_the_server_serves() {
-    let folder = Folder::new("notify");
-    let manager = std::os::unix::net::UnixDatagram::bind(folder.path("manager")).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_keyway"))
-        .args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--region",
-            "memfd",
-            "--socket",
-            &folder.path("socket"),
-        ])
-        .env("NOTIFY_SOCKET", folder.path("manager"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut message = [0; 100];
-    // With a timeout, a signal that stops and continues this process ends the call (signal(7)).
-    let received = loop {
-        match manager.recv(&mut message) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            received => break received,
-        }
-    };
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(&message[..received.unwrap()], b"READY=1\n");
-}
-
-#[test]
 fn memcacheds_daemon_mode_returns_when_it_serves() {
     let folder = Folder::new("daemon");
     let (ports, pid_file) = (folder.path("ports"), folder.path("pid"));

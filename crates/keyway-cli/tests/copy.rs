@@ -1,8 +1,8 @@
 //! `keyway copy` that is ended by a signal. Its enemy: a file as large as a region that stays beside the copy's place for ever.
 
+use harness::Scratch;
 use keyway_cache::{Cache, Options, Place};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,29 +15,20 @@ const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// A folder of this test's own with a region, `from`, whose copy takes a while.
-struct Folder(PathBuf);
+struct Folder(Scratch);
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("keyway-cli-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
+    fn new() -> Self {
+        let scratch = Scratch::new();
         let options = Options::new().memory(32 << 20);
-        let cache = Cache::open(&Place::Path(path.join("from")), &options).unwrap();
+        let cache = Cache::open(&Place::Path(scratch.join("from")), &options).unwrap();
         let mut session = cache.session().unwrap();
         for key in 0..150_000 {
             session.set(format!("key-{key}").as_bytes(), b"value", 0).unwrap();
         }
         drop(session);
         assert!(cache.close());
-        Self(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap().flatten();
-        let mut names: Vec<_> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
+        Self(scratch)
     }
 
     /// `first` is what the shell that starts the program does before.
@@ -57,7 +48,7 @@ impl Folder {
     fn interrupted(&self, signal: i32, first: &str) -> Option<i32> {
         let mut copy = self.copy(first);
         let begun = Instant::now();
-        while !self.names().iter().any(|name| name.ends_with(".copy")) {
+        while !self.0.names().iter().any(|name| name.ends_with(".copy")) {
             assert!(copy.try_wait().unwrap().is_none(), "the copy was made before it was seen");
             assert!(begun.elapsed() < PATIENCE, "no copy is seen");
             std::thread::yield_now();
@@ -70,29 +61,23 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn every_signal_leaves_nothing_of_a_copy() {
-    let folder = Folder::new("copy-signals");
+    let folder = Folder::new();
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         assert_eq!(folder.interrupted(signal, ""), Some(signal));
-        assert_eq!(folder.names(), ["from"], "signal {signal}");
+        assert_eq!(folder.0.names(), ["from"], "signal {signal}");
     }
     // This one cannot be caught; the next copy to the same place removes what it left.
     assert_eq!(folder.interrupted(SIGKILL, ""), Some(SIGKILL));
-    assert_eq!(folder.names().len(), 2);
+    assert_eq!(folder.0.names().len(), 2);
     assert!(folder.copy("").wait().unwrap().success());
-    assert_eq!(folder.names(), ["from", "to"]);
+    assert_eq!(folder.0.names(), ["from", "to"]);
 }
 
 #[test]
 fn a_signal_that_is_ignored_stays_so() {
-    let folder = Folder::new("copy-nohup");
+    let folder = Folder::new();
     assert_eq!(folder.interrupted(SIGHUP, "trap '' HUP;"), None);
-    assert_eq!(folder.names(), ["from", "to"]);
+    assert_eq!(folder.0.names(), ["from", "to"]);
 }

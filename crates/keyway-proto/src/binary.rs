@@ -284,10 +284,10 @@ pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, refused: &mut Re
         return Decoded::Incomplete { need: value_at };
     };
     let Some(value_len) = header.body_len.checked_sub(header.extras_len + header.key_len) else {
-        return refuse(header.head(), value_at, Status::UnknownCommand, true);
+        return answer_error(header.head(), value_at, Status::UnknownCommand, true);
     };
     if header.body_len > BODY_LEN_MAX || header.key_len > KEY_LEN_MAX {
-        return refuse(header.head(), value_at, Status::InvalidArguments, true);
+        return answer_error(header.head(), value_at, Status::InvalidArguments, true);
     }
     let packet = Packet {
         header,
@@ -305,12 +305,12 @@ impl<'a> Packet<'a> {
         let Some(command) = self.command(opcode) else {
             return match opcode {
                 // SASL with too much data, and all unknown commands: their bodies are dropped.
-                0x20 if self.header.body_len > 0 => refuse(self.header.head(), value_at, Status::InvalidArguments, true),
+                0x20 if self.header.body_len > 0 => answer_error(self.header.head(), value_at, Status::InvalidArguments, true),
                 0x21 | 0x22 if !self.extras.is_empty() || self.key.is_empty() => {
-                    refuse(self.header.head(), value_at, Status::InvalidArguments, true)
+                    answer_error(self.header.head(), value_at, Status::InvalidArguments, true)
                 }
-                0x00..=0x10 | 0x1c | 0x1d | 0x23 => refuse(self.header.head(), value_at, Status::InvalidArguments, true),
-                _ => self.refuse_with_value(value_at, Status::UnknownCommand, refused),
+                0x00..=0x10 | 0x1c | 0x1d | 0x23 => answer_error(self.header.head(), value_at, Status::InvalidArguments, true),
+                _ => self.answer_error_after_value(value_at, Status::UnknownCommand, refused),
             };
         };
         if let Command::Store { key, flags, .. } = &command {
@@ -441,9 +441,9 @@ impl<'a> Packet<'a> {
     }
 
     /// Refuses the packet; the answer is sent when its value has arrived.
-    fn refuse_with_value(self, value_at: usize, status: Status, refused: &mut RefusedData) -> Decoded<'a> {
+    fn answer_error_after_value(self, value_at: usize, status: Status, refused: &mut RefusedData) -> Decoded<'a> {
         if self.value_len == 0 {
-            return refuse(self.header.head(), value_at, status, false);
+            return answer_error(self.header.head(), value_at, status, false);
         }
         *refused = RefusedData::packet(self.value_len as u64, self.header.head(), status);
         Decoded::Refused {
@@ -463,7 +463,8 @@ impl Header {
     }
 }
 
-pub(crate) fn refuse<'a>(head: Head, consumed: usize, status: Status, close: bool) -> Decoded<'a> {
+/// A request whose only answer is this status.
+pub(crate) fn answer_error<'a>(head: Head, consumed: usize, status: Status, close: bool) -> Decoded<'a> {
     Decoded::Request {
         consumed,
         request: AnyRequest::Binary(Request {

@@ -133,13 +133,27 @@ pub struct Decoder {
 
 /// A line that has begun and not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Within {
+pub enum Within {
     /// none
     Nothing,
     /// one of many keys
-    Keys { command: ManyKeys, exptime: i32 },
+    Keys {
+        /// its command
+        command: ManyKeys,
+        /// the exptime before its keys; 0 if the command takes none
+        exptime: i32,
+    },
     /// a refused line
     Refused,
+}
+
+/// What a decoder knows between two requests, for another one that continues with the same stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// the protocol; `Auto` if nothing has come
+    pub protocol: Protocol,
+    /// the line whose middle the input begins with
+    pub within: Within,
 }
 
 impl Decoder {
@@ -158,6 +172,27 @@ impl Decoder {
             within: Within::Nothing,
             was_within: Within::Nothing,
         }
+    }
+
+    /// A decoder that continues where another one was.
+    pub fn continuing(limits: Limits, progress: Progress) -> Self {
+        Self {
+            within: progress.within,
+            ..Self::speaking(limits, progress.protocol)
+        }
+    }
+
+    /// The sizes above which it refuses a request.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What another decoder needs to continue here. `None`: the value of a refused request is being dropped.
+    pub fn progress(&self) -> Option<Progress> {
+        (!self.is_dropping()).then_some(Progress {
+            protocol: self.protocol,
+            within: self.within,
+        })
     }
 
     /// From the next request on, the connection speaks this protocol. No request has begun.
@@ -297,7 +332,7 @@ impl Decoder {
             None
         };
         match (refusal, whole) {
-            (Some(reply), Some(line_len)) => return refuse(line_len + 1, reply),
+            (Some(reply), Some(line_len)) => return answer_error(line_len + 1, reply),
             (Some(_), None) => self.within = Within::Refused,
             (None, _) => {
                 self.within = Within::Keys {
@@ -306,7 +341,7 @@ impl Decoder {
                 }
             }
         }
-        refuse(text.len() - keys.len(), refusal.unwrap_or_default())
+        answer_error(text.len() - keys.len(), refusal.unwrap_or_default())
     }
 
     /// The next piece of the line that has begun.
@@ -333,7 +368,7 @@ impl Decoder {
         let words = Tokens(Tokens(text).rest());
         if !words.0.is_empty() && !classic::are_keys(words.clone()) {
             self.end_answer();
-            return refuse(consumed, BAD_FORMAT);
+            return answer_error(consumed, BAD_FORMAT);
         }
         let keys = Keys { words, is_last };
         let request = match command {
@@ -361,7 +396,7 @@ impl Decoder {
         }
         match line_end.map_or(input.len(), |end| end + 1) {
             0 => Decoded::Incomplete { need: 1 },
-            consumed => refuse(consumed, b""),
+            consumed => discard(consumed),
         }
     }
 }
@@ -417,11 +452,11 @@ impl RefusedData {
         let consumed = usize::try_from(self.len).unwrap_or(usize::MAX).min(input.len());
         self.len -= consumed as u64;
         if self.len > 0 {
-            return refuse(consumed, b"");
+            return discard(consumed);
         }
         match std::mem::take(&mut self.answer) {
-            RefusedAnswer::Text(reply) => refuse(consumed, reply),
-            RefusedAnswer::Packet(head, status) => binary::refuse(head, consumed, status, false),
+            RefusedAnswer::Text(reply) => answer_error(consumed, reply),
+            RefusedAnswer::Packet(head, status) => binary::answer_error(head, consumed, status, false),
         }
     }
 }
@@ -503,19 +538,19 @@ impl<'a> Line<'a, '_> {
         }
     }
 
-    /// Refuses the line; it has no data block.
-    fn refuse(self, reply: &'static [u8]) -> Decoded<'a> {
-        refuse(self.consumed, reply)
+    /// The line is answered with an error; it has no data block.
+    fn answer_error(self, reply: &'static [u8]) -> Decoded<'a> {
+        answer_error(self.consumed, reply)
     }
 
-    /// Refuses the line and the data block of `value_len` bytes that follows it; `reply` is sent when that has arrived.
-    fn refuse_with_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
+    /// The line and the data block of `value_len` bytes that follows it are answered with an error, sent when the block has arrived.
+    fn answer_error_after_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
         self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
-        refuse(self.consumed, b"")
+        discard(self.consumed)
     }
 
-    /// Refuses a value that `Limits::item_size_max` does not allow.
-    fn refuse_too_large(self, reply: &'static [u8], value_len: u64, forget: Option<MetaKey<'a>>) -> Decoded<'a> {
+    /// A value that `Limits::item_size_max` does not allow is answered with an error, sent when it has arrived.
+    fn answer_too_large(self, reply: &'static [u8], value_len: u64, forget: Option<MetaKey<'a>>) -> Decoded<'a> {
         self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
         Decoded::TooLarge {
             consumed: self.consumed,
@@ -550,12 +585,18 @@ pub(crate) fn is_too_large(item_size_max: usize, key: &[u8], client_flags: u32, 
     item_size > item_size_max as u64
 }
 
-fn refuse<'a>(consumed: usize, reply: &'static [u8]) -> Decoded<'a> {
+/// Bytes whose only answer is this error.
+fn answer_error<'a>(consumed: usize, reply: &'static [u8]) -> Decoded<'a> {
     Decoded::Refused {
         consumed,
         reply,
         close: false,
     }
+}
+
+/// Bytes without an answer, at least for now.
+fn discard<'a>(consumed: usize) -> Decoded<'a> {
+    answer_error(consumed, b"")
 }
 
 fn close<'a>(consumed: usize) -> Decoded<'a> {

@@ -38,6 +38,6 @@ mod token;
 
 pub use ahead::{KeysAhead, keys_ahead};
 pub use command::{BeforeLogin, Command, EXAMPLE_KEY, Facts, ManyKeys, Needs, Origin, OverUdp};
-pub use decode::{Decoded, Decoder, LINE_LEN_MAX, Limits, Protocol};
+pub use decode::{Decoded, Decoder, LINE_LEN_MAX, Limits, Progress, Protocol, Within};
 pub use request::*;
 pub use token::{Tokens, is_plain, tokens};

@@ -7,14 +7,17 @@
 //! | full | no | a connection closes (`connections_fast`: never entered; connections above the limit get an error and are closed) |
 //! | starved | no | a connection closes, or [`RETRY`] has passed |
 //! | stopping | sockets closed | all workers have ended |
+//! | halted | no | another server has taken over (then as stopping), or has not |
 
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use keyway_cache::Cache;
+use mio::net::UnixStream;
 use mio::{Events, Interest, Poll, Token};
 use signal_hook::consts::SIGHUP;
 use signal_hook_mio::v1_0::Signals;
@@ -22,10 +25,12 @@ use signal_hook_mio::v1_0::Signals;
 use crate::auth::Users;
 use crate::connection::{CloseReason, Stream};
 use crate::handout;
-use crate::listener::{Arrival, Listener};
+use crate::listener::{Arrival, Listener, SocketFile};
 use crate::lookout::Lookout;
 use crate::quiet::Quiet;
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
+use crate::takeover::{self, Inherited, Offered, Stage, Verdict};
+use crate::vitals::{Manager, Vitals};
 
 pub(crate) const WAKE: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -48,10 +53,15 @@ pub(crate) struct Acceptor {
     listeners: Vec<Waiting>,
     signals: Option<Signals>,
     lookout: Lookout,
+    vitals: Option<Vitals>,
     pause: Pause,
     /// a failure to accept has been logged, and no attempt has succeeded since
     complained: bool,
     next_pair: usize,
+    /// what another server gets that takes over
+    offered: Arc<Vec<Offered>>,
+    /// the thread that talks to such a server
+    giving: Option<JoinHandle<()>>,
 }
 
 /// A listener, and whether connections may be waiting there (readiness is edge-triggered: reported once).
@@ -86,6 +96,7 @@ impl Acceptor {
         cache: Cache,
         shared: Arc<Shared>,
         listeners: Vec<Listener>,
+        offered: Vec<Offered>,
         signals: Option<Signals>,
     ) -> io::Result<Self> {
         let mut waiting = Vec::new();
@@ -101,12 +112,15 @@ impl Acceptor {
             poll,
             cache,
             lookout: Lookout::new(&shared),
+            vitals: None,
             shared,
             listeners: waiting,
             signals,
             pause: Pause::No,
             complained: false,
             next_pair: 0,
+            offered: Arc::new(offered),
+            giving: None,
         };
         if let Some(signals) = &mut acceptor.signals {
             acceptor.poll.registry().register(signals, SIGNALS, Interest::READABLE)?;
@@ -114,10 +128,19 @@ impl Acceptor {
         Ok(acceptor)
     }
 
+    /// The files of its Unix sockets.
+    pub(crate) fn socket_files(&self) -> impl Iterator<Item = &SocketFile> {
+        self.listeners.iter().filter_map(|waiting| waiting.listener.file())
+    }
+
     /// Runs until a shutdown has been asked for and all workers have ended.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(mut self, manager: Option<Box<dyn Manager>>) -> io::Result<()> {
+        self.vitals = manager.map(Vitals::new);
         let mut events = Events::with_capacity(64);
         while !(self.shared.is_stopping() && self.shared.workers_running.load(SeqCst) == 0) {
+            if self.shared.halt.is_wanted(Stage::Acceptor) && self.shared.halt.wait(Ok(Vec::new())) == Verdict::End {
+                self.leave();
+            }
             match self.poll.poll(&mut events, self.timeout()) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
@@ -134,23 +157,81 @@ impl Acceptor {
                     waiting.ready = true;
                 }
             }
+            if let Some(vitals) = &mut self.vitals {
+                vitals.look(&self.cache, &self.shared);
+            }
             if self.shared.is_stopping() {
                 // Closed at once: the kernel refuses new clients of this address, and the next server can bind it.
                 self.listeners.clear();
+                self.offered = Arc::default();
                 lock(&self.shared.listening).clear();
             } else {
                 self.accept_all();
                 self.lookout.look(&self.cache, &self.shared);
             }
         }
+        if let Some(giving) = self.giving.take() {
+            // A panic of that thread has been printed; it concerned no client.
+            let _ = giving.join();
+        }
         Ok(())
+    }
+
+    /// Another server has the listeners, and the files of Unix sockets.
+    fn leave(&mut self) {
+        for mut waiting in self.listeners.drain(..) {
+            waiting.listener.set_shared(true);
+            if let Err(error) = self.poll.registry().deregister(waiting.listener.as_source()) {
+                log::debug!("a listener that was handed over is still watched: {error}");
+            }
+        }
+    }
+
+    /// This server has the role now: what it shared with another one is its own.
+    pub(crate) fn own(&mut self) {
+        self.listeners
+            .iter_mut()
+            .for_each(|waiting| waiting.listener.set_shared(false));
+    }
+
+    /// Gives a connection that another server has handed over to a worker.
+    pub(crate) fn inherit(&mut self, inherited: Inherited) {
+        let address = inherited.carried.origin.address();
+        let is_admitted =
+            self.shared.users.is_none() || inherited.carried.has_logged_in || matches!(address, PeerAddress::Reader);
+        let peer = self.enrol(&inherited.stream, address, is_admitted);
+        self.shared.mailboxes[peer.worker()].send(Message::Inherit(Box::new(inherited), peer));
+    }
+
+    /// Has another thread talk to a server that wants to take over. One at a time.
+    fn give(&mut self, stream: UnixStream) {
+        let stream = std::os::unix::net::UnixStream::from(OwnedFd::from(stream));
+        let process = match takeover::admit(&stream) {
+            Ok(process) => process,
+            Err(why) => return takeover::refuse(stream, &why),
+        };
+        if self.giving.as_ref().is_some_and(|giving| !giving.is_finished()) {
+            return takeover::refuse(
+                stream,
+                "another server is taking over at this moment; try again when it has done so, or has failed",
+            );
+        }
+        let (shared, offered) = (Arc::clone(&self.shared), Arc::clone(&self.offered));
+        let thread = std::thread::Builder::new().name("keyway-take-over".to_owned());
+        match thread.spawn(move || takeover::give(stream, process, &shared, &offered)) {
+            Ok(giving) => self.giving = Some(giving),
+            Err(error) => log::warn!("this server cannot be taken over now: no thread: {error}"),
+        }
     }
 
     fn timeout(&self) -> Option<Duration> {
         match self.pause {
             Pause::No if self.listeners.iter().any(|waiting| waiting.ready) => Some(Duration::ZERO),
             Pause::Starved { since, .. } => Some(RETRY.saturating_sub(since.elapsed())),
-            _ if !self.shared.is_stopping() => Some(self.lookout.due_in()),
+            _ if !self.shared.is_stopping() => {
+                let vitals = self.vitals.as_ref().map(Vitals::due_in);
+                Some(self.lookout.due_in().min(vitals.unwrap_or(Duration::MAX)))
+            }
             _ => None,
         }
     }
@@ -160,8 +241,13 @@ impl Acceptor {
         for signal in signals.pending() {
             match signal {
                 SIGHUP => {
-                    reload_users(&self.shared);
-                    self.shared.refresh_certificates("SIGHUP");
+                    if let Some(vitals) = &self.vitals {
+                        vitals.reloading();
+                    }
+                    let result = reload(&self.shared);
+                    if let Some(vitals) = &self.vitals {
+                        vitals.reloaded(result);
+                    }
                 }
                 _ => {
                     log::info!("signal {signal}: shutting down; send it again to exit at once");
@@ -211,6 +297,10 @@ impl Acceptor {
                 if handout::give_line(&stream, &self.cache, self.shared.config.region_socket.as_ref(), has_room) {
                     self.hand_over(Stream::Unix(stream), PeerAddress::Reader);
                 }
+                Accepted::One
+            }
+            Ok(Arrival::TakingOver(stream)) => {
+                self.give(stream);
                 Accepted::One
             }
             Ok(Arrival::Client(stream, address)) if is_full => {
@@ -317,11 +407,17 @@ impl Acceptor {
     }
 
     fn hand_over(&mut self, stream: Stream, address: PeerAddress) {
-        let arrivals = &self.shared.arrivals;
-        arrivals.current.fetch_add(1, SeqCst);
         // The server checked a reader's user and group before.
         let is_secure = matches!(address, PeerAddress::Tcp { is_secure: true, .. });
         let is_admitted = self.shared.users.is_none() && !is_secure || matches!(address, PeerAddress::Reader);
+        let peer = self.enrol(&stream, address, is_admitted);
+        self.shared.mailboxes[peer.worker()].send(Message::Adopt(stream, peer));
+    }
+
+    /// The record of a connection, with the worker whose turn it is.
+    fn enrol(&mut self, stream: &Stream, address: PeerAddress, is_admitted: bool) -> Arc<Peer> {
+        let arrivals = &self.shared.arrivals;
+        arrivals.current.fetch_add(1, SeqCst);
         let worker = self.shared.worker_for_new(self.next_pair);
         let peer = Arc::new(Peer::new(
             arrivals.total.fetch_add(1, Relaxed),
@@ -332,25 +428,40 @@ impl Acceptor {
             self.shared.uptime_s(),
         ));
         lock(&self.shared.peers).insert(peer.id, Arc::clone(&peer));
-        self.shared.mailboxes[worker].send(Message::Adopt(stream, peer));
         self.next_pair = (self.next_pair + 1) % self.shared.config.threads;
+        peer
     }
 }
 
-/// Reads the authentication file again; if that fails, the old users stay valid.
-fn reload_users(shared: &Shared) {
-    let (Some(path), Some(users)) = (&shared.config.auth_file, &shared.users) else {
-        if shared.certificates.is_none() {
+/// Reads the files again that a server may read again. The result, in a line.
+fn reload(shared: &Shared) -> String {
+    match (reload_users(shared), shared.refresh_certificates("SIGHUP")) {
+        (None, None) => {
             log::info!("SIGHUP: there is no file to read again");
+            "reloaded: there is no file to read again".to_owned()
         }
-        return;
-    };
+        (Some(false), Some(false)) => {
+            "reload failed: the old users and the old certificate stay in force; see the log".to_owned()
+        }
+        (Some(false), _) => "reload failed: the old users stay in force; see the log".to_owned(),
+        (_, Some(false)) => "reload failed: the old certificate stays in force; see the log".to_owned(),
+        _ => "reloaded".to_owned(),
+    }
+}
+
+/// Reads the authentication file again; if that fails, the old users stay valid. `None`: there is none.
+fn reload_users(shared: &Shared) -> Option<bool> {
+    let (path, users) = shared.config.auth_file.as_ref().zip(shared.users.as_ref())?;
     let new = Users::load(path, Some(&users.read().unwrap_or_else(std::sync::PoisonError::into_inner)));
     match new {
         Ok(new) => {
             *users.write().unwrap_or_else(std::sync::PoisonError::into_inner) = new;
             log::info!("SIGHUP: read {} again", path.display());
+            Some(true)
         }
-        Err(error) => log::error!("SIGHUP: {} {error}; the old users remain valid", path.display()),
+        Err(error) => {
+            log::error!("SIGHUP: {} {error}; the old users remain valid", path.display());
+            Some(false)
+        }
     }
 }

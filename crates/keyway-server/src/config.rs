@@ -164,6 +164,8 @@ pub struct Config {
     /// memory that all connections together may hold for requests and unsent answers, bytes; 0: a quarter of `memory`, at least 64 MiB and
     /// four of the largest items
     pub connection_memory: usize,
+    /// requests per second that a source may make, and how many at once after a pause; connections above it wait, datagrams are dropped
+    pub request_rate: Option<(u32, u32)>,
     /// longest answer to a datagram, bytes
     pub udp_answer_max: usize,
     /// most requests of one connection before other connections get their turn (`-R`)
@@ -226,6 +228,7 @@ impl Default for Config {
             connections_max: 1024,
             connections_fast: true,
             connection_memory: 0,
+            request_rate: None,
             udp_answer_max: UDP_ANSWER_MAX,
             requests_per_turn: 20,
             idle_timeout: Duration::ZERO,

@@ -1,5 +1,7 @@
 //! The kernel door of a server that was built without it (cargo feature `kernel`).
 
+use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,6 +12,7 @@ use keyway_proto::Request;
 
 use crate::config::{Config, Kernel};
 use crate::shared::{KernelNumbers, Shared};
+use crate::takeover::Predecessor;
 
 /// This build has none.
 pub(crate) enum Post {}
@@ -18,12 +21,22 @@ pub(crate) enum Keeper {}
 /// This build has none.
 pub(crate) enum Served {}
 
-pub(crate) fn start(_: &Config, _: &Kernel, _: &[SocketAddr], _: &Cache) -> Result<(Keeper, Arc<Post>), String> {
+pub(crate) fn start(
+    _: &Config,
+    _: &Kernel,
+    _: &[SocketAddr],
+    _: &Cache,
+    _: Option<Predecessor>,
+) -> Result<(Keeper, Arc<Post>), String> {
     Err("the kernel door: this program was built without it (cargo feature `kernel`)".to_owned())
 }
 
 impl Keeper {
     pub(crate) fn seat(&self) -> Option<Seat> {
+        match *self {}
+    }
+
+    pub(crate) fn pinned(&self) -> io::Result<Option<File>> {
         match *self {}
     }
 
@@ -33,6 +46,10 @@ impl Keeper {
 }
 
 impl Post {
+    pub(crate) fn wake(&self) {
+        match *self {}
+    }
+
     pub(crate) fn changed(&self) {
         match *self {}
     }

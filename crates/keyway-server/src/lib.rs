@@ -25,6 +25,7 @@ mod detail;
 mod dump;
 mod effort;
 mod execute;
+mod given;
 mod handout;
 mod http;
 #[cfg(feature = "kernel")]
@@ -37,24 +38,31 @@ mod lookout;
 mod memory;
 mod port;
 mod quiet;
+mod rate;
 mod shared;
+mod shown;
 mod source;
 mod stats;
+mod takeover;
 mod tls;
 mod udp;
+mod vitals;
 mod watch;
 mod worker;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 use keyway_cache::{Cache, SessionError};
 use keyway_uring::Ring;
+use mio::net::UnixListener;
 use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
@@ -62,10 +70,13 @@ pub use auth::{AuthFileError, HashError, auth_line};
 pub use config::{
     Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
 };
+pub use given::{Given, GivenError, Role};
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
+pub use takeover::{TakeOver, TakeOverError};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
+pub use vitals::{Manager, News};
 
 use acceptor::Acceptor;
 use account::Account;
@@ -76,7 +87,10 @@ use connection::Desk;
 use detail::Detail;
 use effort::Effort;
 use execute::Executor;
+use listener::{Listener, SocketFile};
+use rate::Rates;
 use shared::{Arrivals, Baseline, Lane, Mailbox, Shared, lock};
+use takeover::{Halt, Offered, Predecessor, Purpose};
 use tls::Certificates;
 use worker::Worker;
 
@@ -89,6 +103,9 @@ pub struct Sockets {
     /// for each thread, one socket per address
     udp_sockets: Vec<Vec<mio::net::UdpSocket>>,
     http: Option<http::Sockets>,
+    /// what came with the role of another server
+    special: Vec<(Purpose, OwnedFd)>,
+    predecessor: Option<Predecessor>,
 }
 
 /// A server that is ready to run: its sockets are bound, and clients may connect already.
@@ -118,6 +135,8 @@ pub enum StartError {
     NoThreads,
     /// the kernel door cannot be opened, for this reason
     Kernel(String),
+    /// a socket that was given cannot be served
+    Given(GivenError),
     /// a socket could not be bound
     Bind(BindError),
     /// TLS was asked for, but no certificate was given
@@ -151,6 +170,16 @@ impl Sockets {
     ///
     /// [`StartError`]: nothing is bound then.
     pub fn bind(config: &Config) -> Result<Self, StartError> {
+        Self::bind_beside(config, Given::default())
+    }
+
+    /// The same, beside sockets that exist already. `config` names their addresses ([`Given::ask_for`]); those that it does not name are
+    /// closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`]; the given sockets are closed then.
+    pub fn bind_beside(config: &Config, mut given: Given) -> Result<Self, StartError> {
         let listens_nowhere =
             config.tcp.is_empty() && config.tls_tcp.is_empty() && config.unix.is_none() && config.udp.is_empty();
         if listens_nowhere && !config.may_listen_nowhere {
@@ -171,12 +200,12 @@ impl Sockets {
             None if config.tls_tcp.is_empty() => None,
             None => return Err(StartError::NoCertificate),
         };
-        let listeners = listener::bind(config).map_err(StartError::Bind)?;
-        let (udp_addresses, udp_sockets) = listener::bind_udp(config).map_err(StartError::Bind)?;
+        let listeners = listener::bind(config, &mut given).map_err(StartError::Bind)?;
+        let (udp_addresses, udp_sockets) = listener::bind_udp(config, &mut given).map_err(StartError::Bind)?;
         let http = config
             .http
             .as_ref()
-            .map(listener::bind_http)
+            .map(|address| listener::bind_http(address, &mut given))
             .transpose()
             .map_err(StartError::Bind)?;
         Ok(Self {
@@ -186,6 +215,21 @@ impl Sockets {
             udp_addresses,
             udp_sockets,
             http,
+            special: Vec::new(),
+            predecessor: None,
+        })
+    }
+
+    /// The same, beside the sockets of a server that is about to be taken over ([`Server::take_over`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`]; the running server goes on.
+    pub fn bind_to_take_over(config: &Config, running: &mut TakeOver) -> Result<Self, StartError> {
+        Ok(Self {
+            predecessor: Some(running.predecessor()?),
+            special: running.special(),
+            ..Self::bind_beside(config, running.given())?
         })
     }
 }
@@ -214,6 +258,8 @@ impl Server {
             udp_addresses,
             udp_sockets,
             http,
+            mut special,
+            predecessor,
         } = sockets;
         let workers = 2 * config.threads;
         let sessions = (0..workers)
@@ -225,14 +271,37 @@ impl Server {
             .then(|| cache.session())
             .transpose()
             .map_err(StartError::Session)?;
-        match cache.identity().and_then(listener::bind_lines) {
-            Ok(lines) => listeners.push(lines),
-            Err(error) => log::info!("this server does not serve programs that find no slot in the region: {error}"),
+        let mut came_with_role = |wanted| {
+            let place = special.iter().position(|(purpose, _)| *purpose == wanted)?;
+            Some(UnixListener::from_std(special.swap_remove(place).1.into()))
+        };
+        match came_with_role(Purpose::Lines) {
+            Some(lines) => listeners.push(Listener::Lines(lines)),
+            None => match cache.identity().and_then(listener::bind_lines) {
+                Ok(lines) => listeners.push(lines),
+                Err(error) => log::info!("this server does not serve programs that find no slot in the region: {error}"),
+            },
+        }
+        match came_with_role(Purpose::TakeOver) {
+            Some(take_over) => listeners.push(Listener::TakeOver(take_over)),
+            None => match cache.identity().and_then(listener::bind_take_over) {
+                Ok(take_over) => listeners.push(take_over),
+                Err(error) => log::info!("another server cannot take over this one (--take-over): {error}"),
+            },
+        }
+        let mut offered = listeners.iter().map(Listener::offer).collect::<io::Result<Vec<_>>>()?;
+        for socket in udp_sockets.iter().flatten() {
+            offered.push(listener::offer_udp(socket)?);
+        }
+        if let Some(http) = &http {
+            offered.extend(http.offer()?);
         }
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
         let (keeper, post) = match &config.kernel {
             Some(kernel) => {
-                let (keeper, post) = kernel::start(&config, kernel, &udp_addresses, &cache).map_err(StartError::Kernel)?;
+                let (keeper, post) =
+                    kernel::start(&config, kernel, &udp_addresses, &cache, predecessor).map_err(StartError::Kernel)?;
+                offered.extend(keeper.pinned()?.map(Offered::pinned));
                 (Some(keeper), Some(post))
             }
             None => (None, None),
@@ -276,16 +345,20 @@ impl Server {
             peers: Mutex::default(),
             listening: Mutex::default(),
             udp_addresses: udp_addresses.clone(),
+            udp_sockets: udp_sockets.iter().map(Vec::len).sum(),
             event_loop,
             kernel: post,
             account: Arc::new(Account::new(config.connection_memory_limit(cache.info().item_size_max))),
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
+            rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),
             users: users.map(RwLock::new),
             hasher: Hasher::default(),
             certificates,
             verbosity: AtomicU8::new(config.verbosity),
             stopping: AtomicBool::new(false),
+            halt: Halt::default(),
+            taken_over_by: AtomicU32::new(0),
             broken: AtomicBool::new(false),
             workers_running: AtomicUsize::new(workers),
             acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
@@ -333,7 +406,7 @@ impl Server {
                 )
             })
             .collect();
-        let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, signals)?;
+        let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, offered, signals)?;
         Ok(Self {
             cache,
             shared,
@@ -359,6 +432,13 @@ impl Server {
     /// Addresses or the path of the HTTP port; port 0 is replaced by the port that the system chose. Empty: there is none.
     pub fn http_names(&self) -> &[String] {
         self.http.as_ref().map_or(&[], |port| &port.sockets.names)
+    }
+
+    /// Files of Unix sockets that the server removes when it ends.
+    pub fn removed_at_end(&self) -> Vec<PathBuf> {
+        let http = self.http.as_ref().and_then(|port| port.sockets.file.as_ref());
+        let files = self.acceptor.socket_files().chain(http);
+        files.filter_map(SocketFile::removed_at_end).map(Path::to_owned).collect()
     }
 
     /// Whether its workers open rings of io_uring.
@@ -402,8 +482,46 @@ impl Server {
         )
     }
 
-    /// Serves until a requested shutdown is complete. The region is closed as cleanly as other processes' use of it allows.
+    /// Gets the connections of the running server, whose sockets this one was started on, and its role. [`Self::run`] has to follow at
+    /// once: clients wait.
+    ///
+    /// # Errors
+    ///
+    /// The running server goes on; this one must not run.
+    pub fn take_over(&mut self, running: TakeOver) -> Result<(), TakeOverError> {
+        let taken = running.finish()?;
+        self.acceptor.own();
+        if let Some(file) = self.http.as_mut().and_then(|port| port.sockets.file.as_mut()) {
+            file.set_shared(false);
+        }
+        log::info!(
+            "took over {} connections of process {}",
+            taken.connections.len(),
+            taken.process
+        );
+        taken
+            .connections
+            .into_iter()
+            .for_each(|inherited| self.acceptor.inherit(inherited));
+        Ok(())
+    }
+
+    /// Serves until a requested shutdown is complete, or another server has taken over. The region is closed as cleanly as other processes'
+    /// use of it allows.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]
     pub fn run(self) -> Result<(), RunError> {
+        self.run_for(None)
+    }
+
+    /// The same, and reports to a service manager.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]
+    pub fn run_for(self, manager: Option<Box<dyn Manager>>) -> Result<(), RunError> {
         let Self {
             cache,
             shared,
@@ -439,7 +557,7 @@ impl Server {
             threads.push(thread.map_err(RunError::System)?);
         }
         memory::keep_within(&shared, &cache);
-        let accepted = acceptor.run();
+        let accepted = acceptor.run(manager);
         shared.stop();
         memory::join(&shared);
         for thread in threads {
@@ -460,6 +578,11 @@ impl Handle {
     /// Asks for a graceful shutdown: no new connections, answers to what has arrived, then [`Server::run`] returns.
     pub fn shutdown(&self) {
         self.0.stop();
+    }
+
+    /// Whether another server has taken over: it has this one's sockets and role.
+    pub fn is_taken_over(&self) -> bool {
+        self.0.taken_over_by().is_some()
     }
 }
 
@@ -528,6 +651,7 @@ impl fmt::Display for StartError {
             Self::UdpWithAuthentication => f.write_str("UDP with an authentication file: datagrams cannot log in; leave one out"),
             Self::NoThreads => f.write_str("0 threads cannot serve a client: give at least 1"),
             Self::Kernel(why) => f.write_str(why),
+            Self::Given(error) => error.fmt(f),
             Self::Bind(error) => error.fmt(f),
             Self::NoCertificate => f.write_str("TLS needs a certificate and its key"),
             Self::Tls(error) => write!(f, "TLS: {error}"),

@@ -1,9 +1,9 @@
-//! Listening sockets: binding them, and the Unix socket's file.
+//! Listening sockets: binding those that are not given, and the Unix socket's file.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,10 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::config::{Config, HttpAddress, RegionSocket, UnixSocket};
 use crate::connection::Stream;
+use crate::given::{Given, GivenUnix, Role};
 use crate::http;
 use crate::shared::PeerAddress;
+use crate::takeover::{self, Offered, Purpose};
 
 /// Room for datagrams that wait in a socket, bytes; the system may allow less.
 const UDP_BUFFER_SIZE: usize = 4 << 20;
@@ -34,7 +36,18 @@ impl fmt::Display for BindError {
         let Self { what, error } = self;
         write!(f, "cannot listen on {what}: {error}")?;
         match error.kind() {
-            io::ErrorKind::AddrInUse => write!(f, "; stop what is listening there, or choose another"),
+            io::ErrorKind::AddrInUse => {
+                let option = match what.split_whitespace().next() {
+                    Some("tcp") => "--listen; -p or -l",
+                    Some("udp") => "--udp; -U",
+                    Some("http") => "--http; -o http",
+                    _ => "--socket or --region-socket; -s",
+                };
+                write!(
+                    f,
+                    "; another server is running there: stop it, or choose another address ({option})"
+                )
+            }
             io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this machine has this address"),
             io::ErrorKind::PermissionDenied => write!(f, "; ports below 1024 and the socket's folder need permission"),
             _ => Ok(()),
@@ -43,6 +56,13 @@ impl fmt::Display for BindError {
 }
 
 impl std::error::Error for BindError {}
+
+impl BindError {
+    /// Whether another socket has the address.
+    pub fn is_taken(&self) -> bool {
+        self.error.kind() == io::ErrorKind::AddrInUse
+    }
+}
 
 /// One listening socket.
 pub(crate) enum Listener {
@@ -54,6 +74,8 @@ pub(crate) enum Listener {
     Region(UnixListener, SocketFile),
     /// for processes that have the region but found no free slot in it: its name is derived from the region's
     Lines(UnixListener),
+    /// for servers that take over: its name is derived from the region's, too
+    TakeOver(UnixListener),
 }
 
 /// A new connection, and what it wants.
@@ -63,31 +85,36 @@ pub(crate) enum Arrival {
     Attaching(UnixStream),
     /// wants to be served without logging in, because it has the region, but no slot
     Slotless(UnixStream),
+    /// wants this server's role
+    TakingOver(UnixStream),
 }
 
-/// The file of a Unix socket. Dropping this removes the file, unless another server has put its own there meanwhile.
+/// The file of a Unix socket. Dropping this removes the file, unless another server has put its own there meanwhile, or the process that
+/// gave the socket keeps it.
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// device and inode
-    identity: (u64, u64),
+    /// device and inode of a file that is removed
+    identity: Option<(u64, u64)>,
+    /// another server has the socket, too, and the role
+    is_shared: bool,
 }
 
-/// All sockets that `config` asks for.
-pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
+/// All sockets that `config` asks for: the given ones, and others that are bound.
+pub(crate) fn bind(config: &Config, given: &mut Given) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     let mut taken = None;
     let plain = config
         .tcp
         .iter()
-        .map(|&address| (address, Listener::Tcp as fn(TcpListener) -> Listener));
+        .map(|&address| (address, Role::Clients, Listener::Tcp as fn(TcpListener) -> Listener));
     let secure = config
         .tls_tcp
         .iter()
-        .map(|&address| (address, Listener::Tls as fn(TcpListener) -> Listener));
-    for (address, listener) in plain.chain(secure) {
-        match bind_tcp(address, config.backlog) {
-            Ok(bound) => listeners.push(listener(bound)),
+        .map(|&address| (address, Role::Tls, Listener::Tls as fn(TcpListener) -> Listener));
+    for (address, role, listener) in plain.chain(secure) {
+        match given_or_bound_tcp(given, role, address, config.backlog) {
+            Ok(bound) => listeners.extend(bound.into_iter().map(listener)),
             Err(error) => {
                 let is_missing_ipv6 = is_missing_ipv6(address, &error);
                 let is_taken = error.kind() == io::ErrorKind::AddrInUse;
@@ -112,7 +139,7 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
         None => {}
     }
     if let Some(socket) = &config.unix {
-        let (listener, file) = bind_unix(socket, config.backlog).map_err(|error| BindError {
+        let (listener, file) = given_or_bound_unix(given, Role::Clients, socket, config.backlog).map_err(|error| BindError {
             what: format!("unix {}", socket.path.display()),
             error,
         })?;
@@ -124,7 +151,8 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
             path: path.clone(),
             mode: 0o777,
         };
-        let (listener, file) = bind_unix(&socket, config.backlog).map_err(|error| BindError {
+        let bound = given_or_bound_unix(given, Role::RegionSocket, &socket, config.backlog);
+        let (listener, file) = bound.map_err(|error| BindError {
             what: format!("unix {}", path.display()),
             error,
         })?;
@@ -134,20 +162,22 @@ pub(crate) fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
 }
 
 /// The sockets of the HTTP port.
-pub(crate) fn bind_http(address: &HttpAddress) -> Result<http::Sockets, BindError> {
+pub(crate) fn bind_http(address: &HttpAddress, given: &mut Given) -> Result<http::Sockets, BindError> {
     let mut sockets = http::Sockets::default();
     match address {
         HttpAddress::Tcp(addresses) => {
             for &address in addresses {
                 let failed = |error| BindError {
-                    what: format!("http {address} (--http, -o http)"),
+                    what: format!("http {address}"),
                     error,
                 };
-                match bind_tcp(address, HTTP_BACKLOG) {
-                    Ok(listener) => {
-                        let bound = listener.local_addr().map_err(failed)?;
-                        sockets.names.push(bound.to_string());
-                        sockets.listeners.push(keyway_http::Listener::Tcp(listener.into()));
+                match given_or_bound_tcp(given, Role::Http, address, HTTP_BACKLOG) {
+                    Ok(listeners) => {
+                        for listener in listeners {
+                            let bound = listener.local_addr().map_err(failed)?;
+                            sockets.names.push(bound.to_string());
+                            sockets.listeners.push(keyway_http::Listener::Tcp(listener.into()));
+                        }
                     }
                     // "localhost" on a machine with one address family
                     Err(error) if is_missing_ipv6(address, &error) && addresses.len() > 1 => log::info!("{}", failed(error)),
@@ -162,8 +192,8 @@ pub(crate) fn bind_http(address: &HttpAddress) -> Result<http::Sockets, BindErro
             }
         }
         HttpAddress::Unix(socket) => {
-            let (listener, file) = bind_unix(socket, HTTP_BACKLOG).map_err(|error| BindError {
-                what: format!("http {} (--http, -o http)", socket.path.display()),
+            let (listener, file) = given_or_bound_unix(given, Role::Http, socket, HTTP_BACKLOG).map_err(|error| BindError {
+                what: format!("http {}", socket.path.display()),
                 error,
             })?;
             sockets.names.push(file.path.display().to_string());
@@ -184,11 +214,59 @@ pub(crate) fn bind_lines(region: (u64, u64)) -> io::Result<Listener> {
     Ok(Listener::Lines(UnixListener::bind_addr(&name)?))
 }
 
+/// The socket at which another server can take over this one, which serves this region. `Err`: as for [`bind_lines`].
+pub(crate) fn bind_take_over(region: (u64, u64)) -> io::Result<Listener> {
+    Ok(Listener::TakeOver(UnixListener::bind_addr(&takeover::name(region)?)?))
+}
+
 /// "All interfaces" and "localhost" are bound in both address families; a machine without IPv6 has only one, which is enough.
 fn is_missing_ipv6(address: SocketAddr, error: &io::Error) -> bool {
     let missing = [nix::libc::EAFNOSUPPORT, nix::libc::EADDRNOTAVAIL];
     let is_general = address.ip().is_unspecified() || address.ip().is_loopback();
     address.is_ipv6() && is_general && error.raw_os_error().is_some_and(|code| missing.contains(&code))
+}
+
+/// The given sockets of this address, or one that is bound now.
+fn given_or_bound_tcp(given: &mut Given, role: Role, address: SocketAddr, backlog: i32) -> io::Result<Vec<TcpListener>> {
+    let taken = given.take_tcp(role, address);
+    if taken.is_empty() {
+        return Ok(vec![bind_tcp(address, backlog)?]);
+    }
+    let listener = |fd| {
+        let socket = Socket::from(fd);
+        prepare_tcp(&socket)?;
+        Ok(TcpListener::from_std(socket.into()))
+    };
+    taken.into_iter().map(listener).collect()
+}
+
+fn given_or_bound_unix(
+    given: &mut Given,
+    role: Role,
+    wanted: &UnixSocket,
+    backlog: i32,
+) -> io::Result<(UnixListener, SocketFile)> {
+    let Some(GivenUnix {
+        fd,
+        path,
+        removes_file,
+        is_shared,
+    }) = given.take_unix(role, &wanted.path)
+    else {
+        return bind_unix(wanted, backlog);
+    };
+    let file = SocketFile {
+        is_shared,
+        identity: removes_file.then(|| identity(&path)).transpose()?,
+        path,
+    };
+    Ok((UnixListener::from_std(fd.into()), file))
+}
+
+/// Accepted sockets inherit both (tcp(7)), which saves two system calls per connection.
+fn prepare_tcp(socket: &Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_keepalive(true)
 }
 
 fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
@@ -197,21 +275,28 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // Accepted sockets inherit both (tcp(7)), which saves two system calls per connection.
-    socket.set_tcp_nodelay(true)?;
-    socket.set_keepalive(true)?;
+    prepare_tcp(&socket)?;
     socket.bind(&address.into())?;
     socket.listen(backlog)?;
     Ok(TcpListener::from_std(socket.into()))
 }
 
 /// The UDP sockets of `config`: the addresses, and for each thread one socket per address. The kernel spreads clients
-/// over the sockets of one address (`SO_REUSEPORT`, socket(7)).
-pub(crate) fn bind_udp(config: &Config) -> Result<(Vec<SocketAddr>, Vec<Vec<UdpSocket>>), BindError> {
+/// over the sockets of one address (`SO_REUSEPORT`, socket(7)). The given sockets of an address are served by a thread each, in turn: no
+/// others can be bound beside them, because they may belong to another user.
+pub(crate) fn bind_udp(config: &Config, given: &mut Given) -> Result<(Vec<SocketAddr>, Vec<Vec<UdpSocket>>), BindError> {
     let mut addresses = Vec::new();
     let mut sockets: Vec<_> = (0..config.threads).map(|_| Vec::new()).collect();
     let mut missing = None;
     for &address in &config.udp {
+        let taken = given.take_udp(address);
+        if !taken.is_empty() {
+            addresses.push(address);
+            for (index, fd) in taken.into_iter().enumerate() {
+                sockets[index % config.threads].push(udp_of(fd.into()));
+            }
+            continue;
+        }
         let bound = bind_udp_group(address, config.threads);
         match bound {
             Ok((bound, group)) => {
@@ -244,6 +329,18 @@ pub(crate) fn bind_udp(config: &Config) -> Result<(Vec<SocketAddr>, Vec<Vec<UdpS
     }
 }
 
+/// What a server that takes over gets of a UDP socket: a descriptor of its own.
+pub(crate) fn offer_udp(socket: &UdpSocket) -> io::Result<Offered> {
+    Ok(Offered {
+        socket: takeover::Socket {
+            purpose: Purpose::Clients,
+            label: format!("udp {}", socket.local_addr()?),
+            removes_file: false,
+        },
+        fd: socket.as_fd().try_clone_to_owned()?,
+    })
+}
+
 /// `count` sockets on one address; port 0 becomes the same free port for all.
 fn bind_udp_group(mut address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
     // Sockets that share an address share its datagrams, even with another server of the same user. The first socket here
@@ -257,12 +354,16 @@ fn bind_udp_group(mut address: SocketAddr, count: usize) -> io::Result<(SocketAd
         let socket = udp_socket(address)?;
         socket.set_reuse_port(true)?;
         socket.bind(&address.into())?;
-        // As large as the system allows: the kernel drops datagrams that do not fit.
-        let _ = socket.set_recv_buffer_size(UDP_BUFFER_SIZE);
-        let _ = socket.set_send_buffer_size(UDP_BUFFER_SIZE);
-        group.push(UdpSocket::from_std(socket.into()));
+        group.push(udp_of(socket));
     }
     Ok((address, group))
+}
+
+/// A bound socket, with buffers as large as the system allows: the kernel drops datagrams that do not fit.
+fn udp_of(socket: Socket) -> UdpSocket {
+    let _ = socket.set_recv_buffer_size(UDP_BUFFER_SIZE);
+    let _ = socket.set_send_buffer_size(UDP_BUFFER_SIZE);
+    UdpSocket::from_std(socket.into())
 }
 
 fn udp_socket(address: SocketAddr) -> io::Result<Socket> {
@@ -283,10 +384,10 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     umask(mask);
     bound?;
     let path = wanted.path.canonicalize()?;
-    let file = std::fs::symlink_metadata(&path)?;
     let file = SocketFile {
+        identity: Some(identity(&path)?),
         path,
-        identity: (file.dev(), file.ino()),
+        is_shared: false,
     };
     std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(wanted.mode & 0o777))?;
     socket.listen(backlog)?;
@@ -310,9 +411,35 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Device and inode.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+impl SocketFile {
+    /// Whether another server has the socket and the role: then that one removes the file.
+    pub(crate) fn set_shared(&mut self, is_shared: bool) {
+        self.is_shared = is_shared;
+    }
+
+    /// How it is offered to a server that takes over.
+    pub(crate) fn offer(&self, purpose: Purpose) -> takeover::Socket {
+        takeover::Socket {
+            purpose,
+            label: format!("unix {}", self.path.display()),
+            removes_file: self.identity.is_some(),
+        }
+    }
+
+    /// Its path, if the file is removed.
+    pub(crate) fn removed_at_end(&self) -> Option<&Path> {
+        self.identity.map(|_| self.path.as_path())
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.identity);
+        let is_ours = !self.is_shared && self.identity.is_some() && identity(&self.path).ok() == self.identity;
         if is_ours && let Err(error) = std::fs::remove_file(&self.path) {
             log::warn!("cannot remove {}: {error}", self.path.display());
         }
@@ -348,32 +475,77 @@ impl Listener {
                 })
             }
             Self::Lines(listener) => Ok(Arrival::Slotless(listener.accept()?.0)),
+            Self::TakeOver(listener) => Ok(Arrival::TakingOver(listener.accept()?.0)),
         }
     }
 
     /// Whether connections of this listener count as client connections.
     pub(crate) fn is_for_clients(&self) -> bool {
-        !matches!(self, Self::Region(..) | Self::Lines(_))
+        !matches!(self, Self::Region(..) | Self::Lines(_) | Self::TakeOver(_))
     }
 
     pub(crate) fn fd(&self) -> RawFd {
         match self {
             Self::Tcp(listener) | Self::Tls(listener) => listener.as_raw_fd(),
-            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) => listener.as_raw_fd(),
+            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) | Self::TakeOver(listener) => {
+                listener.as_raw_fd()
+            }
         }
     }
 
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) | Self::Tls(listener) => listener.local_addr().ok(),
-            Self::Unix(..) | Self::Region(..) | Self::Lines(_) => None,
+            Self::Unix(..) | Self::Region(..) | Self::Lines(_) | Self::TakeOver(_) => None,
         }
+    }
+
+    /// The file of a Unix socket that goes with the listener.
+    pub(crate) fn file(&self) -> Option<&SocketFile> {
+        match self {
+            Self::Unix(_, file) | Self::Region(_, file) => Some(file),
+            Self::Tcp(_) | Self::Tls(_) | Self::Lines(_) | Self::TakeOver(_) => None,
+        }
+    }
+
+    /// Whether another server has the socket and the role.
+    pub(crate) fn set_shared(&mut self, is_shared: bool) {
+        match self {
+            Self::Unix(_, file) | Self::Region(_, file) => file.set_shared(is_shared),
+            Self::Tcp(_) | Self::Tls(_) | Self::Lines(_) | Self::TakeOver(_) => {}
+        }
+    }
+
+    /// What a server that takes over gets: a descriptor of its own.
+    pub(crate) fn offer(&self) -> io::Result<Offered> {
+        let abstract_socket = |purpose| takeover::Socket {
+            purpose,
+            label: String::new(),
+            removes_file: false,
+        };
+        let tcp = |purpose, listener: &TcpListener| {
+            let label = listener.local_addr().map(|address| format!("tcp {address}"))?;
+            Ok::<_, io::Error>(takeover::Socket {
+                label,
+                ..abstract_socket(purpose)
+            })
+        };
+        let (socket, fd) = match self {
+            Self::Tcp(listener) => (tcp(Purpose::Clients, listener)?, listener.as_fd()),
+            Self::Tls(listener) => (tcp(Purpose::Tls, listener)?, listener.as_fd()),
+            Self::Unix(listener, file) => (file.offer(Purpose::Clients), listener.as_fd()),
+            Self::Region(listener, file) => (file.offer(Purpose::RegionSocket), listener.as_fd()),
+            Self::Lines(listener) => (abstract_socket(Purpose::Lines), listener.as_fd()),
+            Self::TakeOver(listener) => (abstract_socket(Purpose::TakeOver), listener.as_fd()),
+        };
+        let fd = fd.try_clone_to_owned()?;
+        Ok(Offered { socket, fd })
     }
 
     /// The name in `stats conns` and in the ready line, if it is shown there.
     pub(crate) fn name(&self) -> Option<String> {
         Some(match self {
-            Self::Lines(_) => return None,
+            Self::Lines(_) | Self::TakeOver(_) => return None,
             Self::Tcp(_) | Self::Tls(_) => {
                 let protocol = if matches!(self, Self::Tls(_)) { "tls" } else { "tcp" };
                 self.tcp_address()
@@ -387,7 +559,7 @@ impl Listener {
     pub(crate) fn as_source(&mut self) -> &mut dyn mio::event::Source {
         match self {
             Self::Tcp(listener) | Self::Tls(listener) => listener,
-            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) => listener,
+            Self::Unix(listener, _) | Self::Region(listener, _) | Self::Lines(listener) | Self::TakeOver(listener) => listener,
         }
     }
 }
@@ -434,15 +606,13 @@ mod tests {
     fn errors_say_what_to_do() {
         let first = bind_tcp("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let address = first.local_addr().unwrap();
-        let error = bind(&Config {
+        let config = Config {
             tcp: vec![address],
             ..Config::default()
-        })
-        .err()
-        .unwrap()
-        .to_string();
+        };
+        let error = bind(&config, &mut Given::default()).err().unwrap().to_string();
         assert!(
-            error.contains(&address.to_string()) && error.contains("choose another"),
+            error.contains(&address.to_string()) && error.contains("choose another address (--listen"),
             "{error}"
         );
     }

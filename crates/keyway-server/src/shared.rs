@@ -20,7 +20,9 @@ use crate::connection::{CloseReason, Connection, Stream};
 use crate::detail::Detail;
 use crate::kernel::Post;
 use crate::quiet::Quiet;
+use crate::rate::{Rates, Source};
 use crate::size_text;
+use crate::takeover::{Halt, Inherited};
 use crate::tls::Certificates;
 use crate::watch::Hub;
 
@@ -36,6 +38,10 @@ pub(crate) enum Message {
     Turn(usize),
     /// end this connection
     End(Arc<Peer>, CloseReason),
+    /// serve this connection, which another server has handed over
+    Inherit(Box<Inherited>, Arc<Peer>),
+    /// answer this round of `vitals`
+    Answer(u64),
 }
 
 /// Which connections a worker serves.
@@ -52,12 +58,14 @@ pub(crate) struct Mailbox {
     inbox: Mutex<Inbox>,
     waker: mio::Waker,
     pub(crate) counters: WorkerCounters,
+    /// the last round of `vitals` that the worker has answered
+    answered: AtomicU64,
 }
 
 #[derive(Default)]
 struct Inbox {
     messages: Vec<Message>,
-    /// the worker has ended
+    /// the worker has ended or halted: it takes no connections from its partner
     is_closed: bool,
 }
 
@@ -72,6 +80,9 @@ pub(crate) struct WorkerCounters {
     /// connections that did not log in in time
     pub(crate) auth_timeouts: Counter,
     pub(crate) idle_kicks: Counter,
+    /// times that a connection waited because its source was above its rate, and datagrams dropped for that
+    pub(crate) rate_pauses: Counter,
+    pub(crate) udp_over_rate: Counter,
     pub(crate) cmd_meta: Counter,
     pub(crate) too_large: Counter,
     /// datagrams received; refused for their source; dropped because they hold no complete request
@@ -168,6 +179,8 @@ pub(crate) struct Traffic {
     pub(crate) auth_errors: u64,
     pub(crate) auth_timeouts: u64,
     pub(crate) idle_kicks: u64,
+    pub(crate) rate_pauses: u64,
+    pub(crate) udp_over_rate: u64,
     pub(crate) cmd_meta: u64,
     pub(crate) too_large: u64,
     pub(crate) udp_datagrams: u64,
@@ -190,6 +203,18 @@ pub(crate) struct KernelNumbers {
 }
 
 impl PeerAddress {
+    /// Whose requests are counted with those from here; `user` is the user of this machine at a Unix socket.
+    pub(crate) fn source(&self, user: impl FnOnce() -> Option<u32>) -> Source {
+        match self {
+            Self::Tcp { remote, .. }
+            | Self::Udp {
+                remote: Some(remote), ..
+            } => Source::at(remote.ip()),
+            Self::Unix | Self::Reader => user().map_or(Source::Unknown, Source::User),
+            Self::Udp { remote: None, .. } => Source::Unknown,
+        }
+    }
+
     /// Whether what the client sends cannot be read on a network.
     pub(crate) fn is_protected(&self) -> bool {
         match self {
@@ -226,8 +251,9 @@ pub(crate) struct Shared {
     pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
     pub(crate) listening: Mutex<Vec<(RawFd, String)>>,
-    /// each has a socket for every worker
     pub(crate) udp_addresses: Vec<SocketAddr>,
+    /// UDP sockets of all workers, which memcached counts as connections
+    pub(crate) udp_sockets: usize,
     /// the event loop that the workers use
     pub(crate) event_loop: EventLoop,
     /// the kernel door
@@ -235,6 +261,8 @@ pub(crate) struct Shared {
     pub(crate) account: Arc<Account>,
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,
+    /// how many requests each source may make
+    pub(crate) rates: Option<Rates>,
     pub(crate) users: Option<RwLock<Users>>,
     /// verifies hashed passwords
     pub(crate) hasher: Hasher,
@@ -242,6 +270,10 @@ pub(crate) struct Shared {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) verbosity: AtomicU8,
     pub(crate) stopping: AtomicBool,
+    /// how the threads halt while another server takes over
+    pub(crate) halt: Halt,
+    /// the process that has taken over; 0: none has
+    pub(crate) taken_over_by: AtomicU32,
     /// a worker has panicked
     pub(crate) broken: AtomicBool,
     pub(crate) workers_running: AtomicUsize,
@@ -258,7 +290,18 @@ impl Mailbox {
             inbox: Mutex::default(),
             waker,
             counters: WorkerCounters::default(),
+            answered: AtomicU64::new(0),
         }
+    }
+
+    /// Answers a round; called by its worker.
+    pub(crate) fn answer(&self, round: u64) {
+        self.answered.store(round, Relaxed);
+    }
+
+    /// The last round that its worker has answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered.load(Relaxed)
     }
 
     pub(crate) fn send(&self, message: Message) {
@@ -271,11 +314,16 @@ impl Mailbox {
         std::mem::swap(&mut lock(&self.inbox).messages, empty);
     }
 
-    /// The worker ends, unless messages wait: returns false then.
+    /// The worker ends or halts, unless messages wait: returns false then.
     pub(crate) fn close(&self) -> bool {
         let mut inbox = lock(&self.inbox);
         inbox.is_closed = inbox.messages.is_empty();
         inbox.is_closed
+    }
+
+    /// The worker that had halted continues.
+    pub(crate) fn open(&self) {
+        lock(&self.inbox).is_closed = false;
     }
 
     fn wake(&self) {
@@ -391,7 +439,7 @@ impl Shared {
     }
 
     /// Gives a connection to the partner of the worker that serves it: the worker of the other lane with which it exchanges connections. If
-    /// the partner has ended, returns the connection.
+    /// the partner has ended or halted, returns the connection.
     pub(crate) fn give_to_partner(&self, connection: Box<Connection>) -> Result<(), Box<Connection>> {
         let peer = Arc::clone(&connection.peer);
         let partner = (peer.worker() + self.config.threads) % self.mailboxes.len();
@@ -421,11 +469,6 @@ impl Shared {
             .unwrap_or(u32::MAX)
     }
 
-    /// UDP sockets, which memcached counts as connections.
-    pub(crate) fn udp_sockets(&self) -> usize {
-        self.udp_addresses.len() * self.config.threads
-    }
-
     pub(crate) fn traffic(&self) -> Traffic {
         self.mailboxes.iter().fold(Traffic::default(), |sum, mailbox| {
             let c = &mailbox.counters;
@@ -437,6 +480,8 @@ impl Shared {
                 auth_errors: sum.auth_errors + c.auth_errors.get(),
                 auth_timeouts: sum.auth_timeouts + c.auth_timeouts.get(),
                 idle_kicks: sum.idle_kicks + c.idle_kicks.get(),
+                rate_pauses: sum.rate_pauses + c.rate_pauses.get(),
+                udp_over_rate: sum.udp_over_rate + c.udp_over_rate.get(),
                 cmd_meta: sum.cmd_meta + c.cmd_meta.get(),
                 too_large: sum.too_large + c.too_large.get(),
                 udp_datagrams: sum.udp_datagrams + c.udp_datagrams.get(),
@@ -468,7 +513,25 @@ impl Shared {
         self.wake_acceptor();
         self.http.stop();
         self.hasher.stop();
+        self.wake_workers();
+    }
+
+    /// Another server has the role now: stops without closing what that one has.
+    pub(crate) fn give_up_role(&self, process: u32) {
+        self.taken_over_by.store(process, SeqCst);
+        self.stop();
+    }
+
+    /// The process that has taken over.
+    pub(crate) fn taken_over_by(&self) -> Option<u32> {
+        Some(self.taken_over_by.load(SeqCst)).filter(|&process| process != 0)
+    }
+
+    pub(crate) fn wake_workers(&self) {
         self.mailboxes.iter().for_each(Mailbox::wake);
+        if let Some(post) = &self.kernel {
+            post.wake();
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -74,7 +74,7 @@ fn process(shared: &Shared, out: &mut Vec<u8>) {
 fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
     let arrivals = &shared.arrivals;
     // As in memcached, every UDP socket is a connection that never ends.
-    let current = arrivals.current.load(Relaxed) + shared.udp_sockets();
+    let current = arrivals.current.load(Relaxed) + shared.udp_sockets;
     stat(out, "max_connections", shared.config.connections_max);
     stat(out, "curr_connections", current);
     stat(
@@ -150,6 +150,10 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
     }
     if !shared.config.idle_timeout.is_zero() {
         stat(out, "idle_kicks", traffic.idle_kicks);
+    }
+    if shared.rates.is_some() {
+        stat(out, "keyway_rate_pauses", traffic.rate_pauses);
+        stat(out, "keyway_udp_over_rate", traffic.udp_over_rate);
     }
     stat(out, "bytes_read", traffic.bytes_read);
     stat(out, "bytes_written", traffic.bytes_written);
@@ -493,6 +497,8 @@ pub(crate) fn traffic_since(base: &Traffic, now: &Traffic) -> Traffic {
         auth_errors: now.auth_errors - base.auth_errors,
         auth_timeouts: now.auth_timeouts - base.auth_timeouts,
         idle_kicks: now.idle_kicks - base.idle_kicks,
+        rate_pauses: now.rate_pauses - base.rate_pauses,
+        udp_over_rate: now.udp_over_rate - base.udp_over_rate,
         cmd_meta: now.cmd_meta - base.cmd_meta,
         too_large: now.too_large - base.too_large,
         udp_datagrams: now.udp_datagrams - base.udp_datagrams,

@@ -149,6 +149,10 @@ impl Hub {
 }
 
 impl Watcher {
+    pub(crate) fn events(&self) -> Events {
+        self.events
+    }
+
     /// Moves the queued lines to `out`.
     pub(crate) fn take(&self, out: &mut Vec<u8>) {
         out.append(&mut lock(&self.queue).lines);

@@ -61,6 +61,17 @@ impl Running {
         Client(BufReader::new(stream))
     }
 
+    /// A connection from another address of this machine.
+    fn connect_from(&self, address: &str) -> Client<TcpStream> {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let local = SocketAddr::new(address.parse().unwrap(), 0);
+        socket.bind(&local.into()).unwrap();
+        socket.connect(&self.address.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Client(BufReader::new(stream))
+    }
+
     fn stop(&mut self) {
         self.handle.shutdown();
         if let Some(thread) = self.thread.take() {
@@ -865,6 +876,39 @@ fn datagrams_from_elsewhere_are_neither_executed_nor_answered() {
         (client.stat("keyway_udp_refused").as_str(), client.stat("cmd_set").as_str()),
         ("1", "0")
     );
+}
+
+#[test]
+fn a_source_above_its_rate_waits_and_another_is_served() {
+    for event_loop in [EventLoop::Epoll, event_loop()] {
+        let server = Running::start(|config| {
+            config.event_loop = event_loop;
+            config.request_rate = Some((20, 10));
+        });
+        let mut fast = server.connect();
+        fast.send(&b"mn\r\n".repeat(30));
+        let mut other = server.connect_from("127.0.0.2");
+        other.ask(b"mn\r\n", b"MN\r\n");
+        // Nothing is refused: all are answered in the end.
+        fast.expect(&b"MN\r\n".repeat(30));
+        let pauses: u64 = other.stat("keyway_rate_pauses").parse().unwrap();
+        assert!((1..1000).contains(&pauses), "{pauses}");
+    }
+}
+
+#[test]
+fn datagrams_above_the_rate_of_their_source_are_dropped_and_counted() {
+    let (server, address) = with_udp(&[], |config| config.request_rate = Some((1, 5)));
+    let udp = Datagrams::to(address);
+    // Each of its requests counts, so this source has used up its burst, and owes most of a minute.
+    udp.send(1, &b"mn\r\n".repeat(60));
+    assert_eq!(udp.answer(1), b"MN\r\n".repeat(60));
+    udp.send(2, b"mn\r\n");
+    let mut other = server.connect_from("127.0.0.2");
+    let deadline = Instant::now() + PATIENCE;
+    while other.stat("keyway_udp_over_rate") != "1" {
+        assert!(Instant::now() < deadline);
+    }
 }
 
 #[test]

@@ -21,8 +21,8 @@ use io_uring::types::BufRingEntry;
 pub(crate) const COUNT: u16 = 128;
 /// Bytes of each buffer: a request of 5 KB arrives in one piece.
 pub(crate) const SIZE: u32 = 8 * 1024;
-/// Alignment that the kernel requires of the addresses.
-const PAGE: usize = 4096;
+/// Alignment that the kernel requires of the addresses: a page, which is never larger than this.
+const PAGE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 65536 };
 
 /// Data that has arrived, in a buffer of the ring.
 #[derive(Debug)]

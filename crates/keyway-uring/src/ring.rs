@@ -154,6 +154,17 @@ impl Ring {
         pushed
     }
 
+    /// Cancels the send on the socket of `token`, if there is one; its event still comes, and says how many bytes were sent: fewer than all,
+    /// or -ECANCELED if none.
+    pub fn cancel_send(&mut self, token: usize) -> io::Result<()> {
+        let Some((place, _)) = self.sends.iter().find(|(_, (socket, _))| *socket == token) else {
+            return Ok(());
+        };
+        let request = opcode::AsyncCancel2::new(CancelBuilder::user_data(number(SEND, place))).build();
+        // SAFETY: names no memory.
+        unsafe { self.push(request, CANCEL, token) }
+    }
+
     /// Reports once, with [`Event::Ready`], that a descriptor is readable or broken.
     pub fn watch(&mut self, fd: RawFd, token: usize) -> io::Result<()> {
         let flags = u32::from((libc::POLLIN | libc::POLLRDHUP).cast_unsigned());
@@ -388,6 +399,43 @@ mod tests {
             other => panic!("{} events", other.len()),
         }
         assert!(reader.join().unwrap() == bytes);
+    }
+
+    #[test]
+    fn a_send_that_is_cancelled_says_how_much_was_sent() {
+        let Some((mut ring, ours, mut theirs)) = ring() else { return };
+        let bytes: Vec<u8> = (0..5_000_000_u32).map(|i| (i % 251).try_into().unwrap()).collect();
+        for _ in 0..2 {
+            ring.send(ours.as_raw_fd(), 3, bytes.clone(), 0).unwrap();
+            ring.wait(Some(Duration::ZERO)).unwrap();
+            ring.cancel_send(3).unwrap();
+            let sent = match events(&mut ring).as_slice() {
+                [
+                    Event::Sent {
+                        token: 3,
+                        bytes: back,
+                        result,
+                    },
+                ] => {
+                    assert!(*back == bytes);
+                    assert!(*result >= 0 || *result == -libc::ECANCELED, "{result}");
+                    usize::try_from(*result).unwrap_or(0)
+                }
+                other => panic!("{other:?}"),
+            };
+            assert!(sent < bytes.len());
+            let mut got = vec![0; sent];
+            theirs.read_exact(&mut got).unwrap();
+            assert!(got == bytes[..sent]);
+            theirs.set_nonblocking(true).unwrap();
+            assert_eq!(
+                theirs.read(&mut [0]).unwrap_err().kind(),
+                io::ErrorKind::WouldBlock,
+                "not a byte more"
+            );
+            theirs.set_nonblocking(false).unwrap();
+        }
+        ring.cancel_send(3).unwrap();
     }
 
     #[test]

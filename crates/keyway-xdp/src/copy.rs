@@ -44,7 +44,7 @@ pub struct Item<'a> {
 
 /// The words that show whether a copy is still current, as they were before the item was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ChangeCounts {
     /// of the key's stripe
     pub stripe: u64,
     /// of `flush_all`
@@ -58,7 +58,7 @@ pub struct HotCopy(Vec<u64>);
 impl HotCopy {
     /// The copy of an item; `None` if the program could not send it: it is too long, or the text protocol does not allow its
     /// key.
-    pub fn new(item: &Item<'_>, seen: Seen) -> Option<Self> {
+    pub fn new(item: &Item<'_>, seen: ChangeCounts) -> Option<Self> {
         let is_plain = |key: &[u8]| key.iter().all(|byte| *byte > b' ');
         if item.key.is_empty() || item.key.len() > KEY_LEN_MAX || !is_plain(item.key) {
             return None;
@@ -125,8 +125,8 @@ impl HotCopy {
     }
 
     /// The change words with which it was made.
-    pub fn seen(&self) -> Seen {
-        Seen {
+    pub fn seen(&self) -> ChangeCounts {
+        ChangeCounts {
             stripe: self.0[1],
             flush: self.0[2],
         }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_copy_has_what_an_answer_is_made_of() {
-        let seen = Seen { stripe: 5, flush: 6 };
+        let seen = ChangeCounts { stripe: 5, flush: 6 };
         let copy = HotCopy::new(&item(b"key", b"value"), seen).unwrap();
         let bytes: Vec<u8> = copy.words().iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(bytes[40..61], *b" 18446744073709551615");
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_read_back_as_it_was_written() {
-        let seen = Seen { stripe: 5, flush: 6 };
+        let seen = ChangeCounts { stripe: 5, flush: 6 };
         let copy = HotCopy::new(&item(b"key", b"value"), seen).unwrap();
         let mut words = copy.words().to_vec();
         words[0] |= 8;
@@ -201,12 +201,12 @@ mod tests {
 
     #[test]
     fn what_the_program_cannot_give_out_is_not_copied() {
-        let is_copied = |key: &[u8], value: &[u8]| HotCopy::new(&item(key, value), Seen::default()).is_some();
+        let is_copied = |key: &[u8], value: &[u8]| HotCopy::new(&item(key, value), ChangeCounts::default()).is_some();
         assert!(is_copied(b"k", b"") && is_copied(&[b'k'; 250], b"v") && is_copied(b"\x80\xff", b"v"));
         assert!(!is_copied(b"", b"v") && !is_copied(&[b'k'; 251], b"v") && !is_copied(b"a b", b"v") && !is_copied(b"a\n", b"v"));
         let longest = 1387 - b"VALUE k 4294967295 1300\r\n\r\n".len();
         assert!(is_copied(b"k", &vec![0; longest]) && !is_copied(b"k", &vec![0; longest + 1]));
-        let copy = HotCopy::new(&item(b"k", &vec![0; longest]), Seen::default()).unwrap();
+        let copy = HotCopy::new(&item(b"k", &vec![0; longest]), ChangeCounts::default()).unwrap();
         assert!(copy.size() <= COPY_LEN_MAX);
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Filters {
 
 /// A filter of an interface.
 #[derive(Debug, PartialEq, Eq)]
-struct Found {
+struct Filter {
     handle: u32,
     priority: u32,
     /// its kind, and the name of a BPF program
@@ -258,7 +258,7 @@ impl Turn {
 }
 
 /// The filters at one hook of an interface; none if there is no such hook.
-fn found(interface: i32, parent: u32) -> io::Result<Vec<Found>> {
+fn found(interface: i32, parent: u32) -> io::Result<Vec<Filter>> {
     let netlink = socket(
         AddressFamily::Netlink,
         SockType::Raw,
@@ -321,7 +321,7 @@ fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
 }
 
 /// The filter that a message describes; `None` for a message that only describes a group of filters.
-fn filter(message: &[u8], interface: i32) -> Option<Found> {
+fn filter(message: &[u8], interface: i32) -> Option<Filter> {
     let number = |at: usize| Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
     let handle = number(8)?;
@@ -333,7 +333,7 @@ fn filter(message: &[u8], interface: i32) -> Option<Found> {
     let name = attribute(attributes, TCA_OPTIONS)
         .filter(|_| kind == "bpf")
         .and_then(|options| attribute(options, TCA_BPF_NAME));
-    Some(Found {
+    Some(Filter {
         handle,
         priority: number(16)? >> 16,
         what: match name {
@@ -365,7 +365,7 @@ mod tests {
         }
         message.extend(attribute_of(TCA_KIND, b"bpf\0"));
         message.extend(attribute_of(TCA_OPTIONS | 0x8000, &options));
-        let expected = Found {
+        let expected = Filter {
             handle: OWNED | 1,
             priority: 1,
             what: "bpf kw_tc:[7]".to_owned(),

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-use crate::copy::{COPY_LEN_MAX, HotCopy, Seen};
+use crate::copy::{COPY_LEN_MAX, ChangeCounts, HotCopy};
 
 /// Slots of a bucket (`KW_SLOTS`).
 const SLOTS: usize = 8;
@@ -152,10 +152,10 @@ impl HotSet<'_> {
     }
 
     /// The change words that the copy at `place` was made with.
-    pub fn seen(&self, place: Place) -> Seen {
+    pub fn seen(&self, place: Place) -> ChangeCounts {
         let at = (place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT;
         let word = |number: usize| self.pages[at + number].load(Relaxed);
-        Seen {
+        ChangeCounts {
             stripe: word(1),
             flush: word(2),
         }

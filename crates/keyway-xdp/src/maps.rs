@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -35,7 +36,7 @@ pub struct Maps {
     counts: MapHandle,
     pages_count: usize,
     /// held while this process uses the pinned program
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 /// The counts of packets by verdict, for a process that only reads them.
@@ -56,14 +57,18 @@ impl Maps {
             stripes_map: map("kw_stripes")?,
             counts: map("kw_counts")?,
             pages_count: config.pages(),
-            _lock: None,
+            lock: None,
         })
     }
 
-    /// Opens the maps of the program pinned in this folder, if it was loaded with these settings. One process uses it at a time.
-    pub fn pinned(folder: &Path, settings: &Settings) -> Result<Self, DoorError> {
+    /// Opens the maps of the program pinned in this folder, if it was loaded with these settings. One process uses it at a time; `held` is
+    /// the lock of a process that gives the program to this one ([`Self::lock`]).
+    pub fn pinned(folder: &Path, settings: &Settings, held: Option<File>) -> Result<Self, DoorError> {
         let config = Config::new(settings).map_err(DoorError::Settings)?;
-        let lock = lock(folder)?;
+        let lock = match held {
+            Some(held) if is_same(&held, folder) => held,
+            _ => lock(folder)?,
+        };
         let found = map_at(folder, CONFIG)?
             .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(|error| DoorError::Kernel("reading the pinned program's settings", format!("{error:#}")))?;
@@ -71,7 +76,7 @@ impl Maps {
             return Err(DoorError::OtherSettings(folder.to_owned()));
         }
         Ok(Self {
-            _lock: Some(lock),
+            lock: Some(lock),
             ..Self::new(&config, |name| map_at(folder, name))?
         })
     }
@@ -94,6 +99,11 @@ impl Maps {
     /// The array of the stripes, for the process that counts changes in it.
     pub fn stripes_file(&self) -> io::Result<File> {
         Ok(self.stripes_map.as_fd().try_clone_to_owned()?.into())
+    }
+
+    /// The lock on a pinned program, as a descriptor of its own.
+    pub fn lock(&self) -> io::Result<Option<File>> {
+        self.lock.as_ref().map(File::try_clone).transpose()
     }
 
     /// The counts of packets alone.
@@ -175,6 +185,13 @@ fn map_at(folder: &Path, name: &str) -> Result<MapHandle, DoorError> {
     }
     MapHandle::from_pinned_path(&path)
         .map_err(|error| DoorError::Kernel("opening a pinned map", format!("{}: {error:#}", path.display())))
+}
+
+/// Whether the file is this folder.
+fn is_same(file: &File, folder: &Path) -> bool {
+    let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let (own, there) = (file.metadata().map(identity), fs::metadata(folder).map(identity));
+    matches!((own, there), (Ok(own), Ok(there)) if own == there)
 }
 
 /// Locks the folder; the lock lasts as long as the file is open.

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Acquire;
 
-use crate::copy::{COPY_LEN_MAX, HotCopy, Seen};
+use crate::copy::{COPY_LEN_MAX, ChangeCounts, HotCopy};
 use crate::hot::{HotSet, PAGE_SIZE, Place, STRIPES, UNIT_SIZE, stripe_of};
 
 /// Units of a page at which a copy can begin.
@@ -361,7 +361,7 @@ pub fn is_good(hot: &HotSet<'_>, hash: u64, copy: &HotCopy) -> bool {
     is_now(hot, hash, copy.seen())
 }
 
-fn is_now(hot: &HotSet<'_>, hash: u64, seen: Seen) -> bool {
+fn is_now(hot: &HotSet<'_>, hash: u64, seen: ChangeCounts) -> bool {
     seen.stripe == hot.stripe(hash).load(Acquire) && seen.flush == hot.flush().load(Acquire)
 }
 
@@ -408,7 +408,7 @@ mod tests {
             expires_s: 0,
             flush_s: 0,
         };
-        HotCopy::new(&item, Seen::default()).unwrap()
+        HotCopy::new(&item, ChangeCounts::default()).unwrap()
     }
 
     /// Serves a copy as the program does.
@@ -559,7 +559,7 @@ mod tests {
                         expires_s: 0,
                         flush_s: 0,
                     };
-                    store.put(&hot, hash, &HotCopy::new(&item, Seen { stripe, flush: 0 }).unwrap());
+                    store.put(&hot, hash, &HotCopy::new(&item, ChangeCounts { stripe, flush: 0 }).unwrap());
                     count += 1;
                 }
             }

@@ -53,7 +53,6 @@ const OPERATIONS: [Operation; 6] = [
 const FIGURES: [(&str, &str); 3] = [("mean", "latency, mean"), ("p50", "latency, p50"), ("p99", "latency, p99")];
 
 fn fig5(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
-    let dropin = reproduction.dropin().is_some();
     let gate = has_gate()?;
     let allowed = machine::allowed_cpus()?;
     // Interrupts, and programs that do not choose, are on the first.
@@ -73,7 +72,7 @@ fn fig5(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
             .map(|&cpu| ("two CPUs", cpu)),
     );
     for (placement, server) in placements {
-        let cells = fig5_cells(reproduction, placement, dropin)?;
+        let cells = fig5_cells(reproduction, placement)?;
         let mut plan = reproduction.plan(cells, Duration::from_millis(200), 5);
         (plan.client_cpus, plan.server_cpus) = (vec![own], vec![server]);
         let ran = reproduction.measure(&plan)?;
@@ -90,8 +89,7 @@ fn fig5_differs(gate: bool, items: u64) -> Vec<String> {
     let mut differs = vec![
         machines(MACHINE),
         "The paper's figures are means, over Unix sockets; it does not say on which CPUs client and server ran.".to_owned(),
-        "memcached is reached by this program's own client beside the library, and by the system's libmemcached beside the drop-in."
-            .to_owned(),
+        "memcached is reached by this program's own client.".to_owned(),
         if gate {
             "The gate here is protection keys on an unmodified kernel; the paper's library has Hodor's.".to_owned()
         } else {
@@ -107,8 +105,8 @@ fn fig5_differs(gate: bool, items: u64) -> Vec<String> {
     differs
 }
 
-/// Of each operation: the library, the drop-in and a TCP connection, each beside memcached.
-fn fig5_cells(reproduction: &Reproduction<'_>, placement: &str, dropin: bool) -> io::Result<Vec<Cell>> {
+/// Of each operation: the library and a TCP connection, each beside memcached.
+fn fig5_cells(reproduction: &Reproduction<'_>, placement: &str) -> io::Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for (workload, ..) in OPERATIONS {
         let workload = workloads::find(workload).map_err(io::Error::other)?;
@@ -118,19 +116,15 @@ fn fig5_cells(reproduction: &Reproduction<'_>, placement: &str, dropin: bool) ->
             FULL_SMALL
         };
         let items = reproduction.items(FEW, full);
-        for door in [Door::Library, Door::Libmemcached, Door::Tcp] {
-            if door != Door::Libmemcached || dropin {
-                cells.push(Cell {
-                    setting: Some(placement.to_owned()),
-                    ..Cell::new(workload.clone(), items, door, 1)
-                });
-            }
-        }
+        cells.extend([Door::Library, Door::Tcp].map(|door| Cell {
+            setting: Some(placement.to_owned()),
+            ..Cell::new(workload.clone(), items, door, 1)
+        }));
     }
     Ok(cells)
 }
 
-/// The library and the drop-in beside memcached's faster socket.
+/// The library beside memcached's faster socket.
 fn fig5_table(ran: &[CellResult], placement: &str, (short, figure): (&str, &str), gate: bool) -> PaperTable {
     let mut rows = Vec::new();
     for (workload, name, peer_us, gated_us, bare_us) in OPERATIONS {
@@ -140,27 +134,17 @@ fn fig5_table(ran: &[CellResult], placement: &str, (short, figure): (&str, &str)
         };
         let peers = [(Door::Library, "memcached, Unix socket"), (Door::Tcp, "memcached, TCP")];
         let peer = faster(peers.map(|(door, by)| (by, side(of(door), 1, figure))));
-        for (by, door) in [("library", Door::Library), ("drop-in", Door::Libmemcached)] {
-            let Some(cell) = of(door) else { continue };
-            let own = side(Some(cell), 0, figure);
-            let row = PaperRow::new(format!("{name}, {by}"), "µs", 3, Better::Lower);
-            // Beside the drop-in is what the same program does without it.
-            let row = match (door, &peer) {
-                (Door::Libmemcached, _) if cell.sides.len() > 1 => row.measured(
-                    by,
-                    &own,
-                    "libmemcached to memcached, Unix socket",
-                    &side(Some(cell), 1, figure),
-                ),
-                (Door::Library, Some((peer_by, peer))) => row.measured(by, &own, peer_by, peer),
-                _ => row.keyway(by, &own),
-            };
-            rows.push(if short == "mean" {
-                row.paper(peer_us, if gate { gated_us } else { bare_us })
-            } else {
-                row
-            });
-        }
+        let own = side(of(Door::Library), 0, figure);
+        let row = PaperRow::new(format!("{name}, library"), "µs", 3, Better::Lower);
+        let row = match &peer {
+            Some((peer_by, peer)) => row.measured("library", &own, peer_by, peer),
+            None => row.keyway("library", &own),
+        };
+        rows.push(if short == "mean" {
+            row.paper(peer_us, if gate { gated_us } else { bare_us })
+        } else {
+            row
+        });
     }
     PaperTable {
         preset: String::new(),
@@ -201,31 +185,28 @@ struct Point {
 }
 
 fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
-    let mut doors = vec![vec![Door::Library, Door::Processes]];
-    if reproduction.dropin().is_some() {
-        // With caches of its own: there is not memory enough everywhere for three with all items.
-        doors.push(vec![Door::Libmemcached]);
-    }
     let gate = has_gate()?;
     for (name, title, small, full) in THROUGHPUTS {
         let workload = workloads::find(name).map_err(io::Error::other)?;
         let items = reproduction.items(small, full);
-        let mut points = Vec::new();
-        for doors in &doors {
-            let cells = doors.iter().flat_map(|&door| CALLERS.map(|callers| (door, callers)));
-            let cells = cells
-                .map(|(door, callers)| Cell::new(workload.clone(), items, door, callers))
-                .collect();
-            let mut plan = reproduction.plan(cells, Duration::from_millis(300), 3);
-            // As many clients as can run at the same time: each of the paper's is a thread.
-            plan.client_threads = machine::cpus().min(CALLERS[3]);
-            points.extend(reproduction.measure(&plan)?.iter().map(|ran| Point {
+        let callers = [Door::Library, Door::Processes].map(|door| CALLERS.map(|callers| (door, callers)));
+        let cells = callers.into_iter().flatten();
+        let cells = cells
+            .map(|(door, callers)| Cell::new(workload.clone(), items, door, callers))
+            .collect();
+        let mut plan = reproduction.plan(cells, Duration::from_millis(300), 3);
+        // As many clients as can run at the same time: each of the paper's is a thread.
+        plan.client_threads = machine::cpus().min(CALLERS[3]);
+        let points: Vec<Point> = reproduction
+            .measure(&plan)?
+            .iter()
+            .map(|ran| Point {
                 door: ran.cell.door,
                 callers: ran.cell.connections,
                 keyway: side(Some(ran), 0, "throughput"),
                 peer: side(Some(ran), 1, "throughput"),
-            }));
-        }
+            })
+            .collect();
         reproduction.table(fig6_9_table(&points, title, items, full, gate));
     }
     Ok(())
@@ -233,18 +214,10 @@ fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
 
 fn fig6_9_table(points: &[Point], title: &str, items: u64, full: u64, gate: bool) -> PaperTable {
     let mut rows = Vec::new();
-    for (door, by) in [
-        (Door::Library, "threads"),
-        (Door::Processes, "processes"),
-        (Door::Libmemcached, "drop-in"),
-    ] {
+    for (door, by) in [(Door::Library, "threads"), (Door::Processes, "processes")] {
         let of_door = || points.iter().filter(|point| point.door == door);
         let row = |name: String| PaperRow::new(name, "k/s", 0, Better::Higher);
-        let peer_by = if door == Door::Libmemcached {
-            "libmemcached to memcached, Unix socket"
-        } else {
-            "memcached, Unix socket"
-        };
+        let peer_by = "memcached, Unix socket";
         for point in of_door() {
             let named = row(format!("{by}: {}", point.callers)).measured(by, &point.keyway, peer_by, &point.peer);
             // The paper says no more of single points than that it stays so beyond the last hyperthread.

@@ -218,7 +218,7 @@ impl Bench {
     fn store(&self, admin: &mut Admin, index: u64) -> io::Result<()> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         self.items.push_key(index, &mut key);
-        self.items.push_value(index, 0, None, &mut value);
+        self.items.push_value(index, 0, &mut value);
         admin.set(&key, &value)
     }
 }

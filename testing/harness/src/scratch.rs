@@ -39,6 +39,21 @@ impl Scratch {
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
+
+    /// The names of what lies in it, sorted.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be read.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap_or_else(|e| panic!("{}: {e}", self.0.display()));
+        let mut names: Vec<_> = entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
 }
 
 impl Default for Scratch {

@@ -70,14 +70,13 @@ pub fn label(cell: &CellReport, varied: Option<Varied>) -> String {
         Ok(Door::Tcp) => "TCP",
         Ok(Door::Udp) => "UDP",
         Ok(Door::Split) => "UDP and TCP",
-        Ok(Door::Libmemcached) | Err(_) => &cell.door,
+        Err(_) => &cell.door,
     };
     let said = Varied::ALL
         .into_iter()
         .filter(|what| varied != Some(*what) && !what.is_usual(cell));
     let mut words = vec![cell.about.clone(), way.to_owned()];
     words.extend(said.map(|what| what.words(cell)));
-    words.extend(cell.churn.map(|churn| format!("{churn} operations a connection")));
     words.extend(cell.setting.clone());
     words.join(", ")
 }

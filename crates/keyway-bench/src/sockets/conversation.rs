@@ -6,7 +6,7 @@
 use super::{Client, Peer};
 use crate::load::Load;
 use crate::measurement::Window;
-use crate::mix::{Kind, Operation, Put};
+use crate::mix::{Kind, Operation};
 use keyway_proto::client::{self, Answer, Heard};
 use keyway_proto::{Store, StoreVerb};
 use std::time::Instant;
@@ -14,11 +14,10 @@ use std::time::Instant;
 impl Client {
     /// Appends the next operation's first request.
     pub(super) fn request(&mut self, number: usize, start: Instant) {
-        let Operation { kind, item, put } = self.load.stream.draw();
+        let Operation { kind, item } = self.load.stream.draw();
         let pending = |step| Pending {
             step,
             item,
-            put,
             keys: 1,
             left: 0,
             start,
@@ -57,8 +56,7 @@ impl Client {
     }
 
     fn store(&mut self, number: usize, pending: Pending) {
-        let Pending { item, put, .. } = pending;
-        let (items, write) = (&self.load.items, self.write);
+        let (item, items, write) = (pending.item, &self.load.items, self.write);
         let store = Store {
             verb: if pending.step == Step::Add {
                 StoreVerb::Add
@@ -67,14 +65,14 @@ impl Client {
             },
             key: b"",
             flags: 0,
-            exptime: put.ttl_s.try_into().unwrap_or(i32::MAX),
+            exptime: 0,
             cas: 0,
             noreply: false,
             value: b"",
         };
         let key = |out: &mut Vec<u8>| items.push_key(item, out);
-        let value = |out: &mut Vec<u8>| items.push_value(item, write, put.value_len, out);
-        let value_len = items.value_len(item, put.value_len);
+        let value = |out: &mut Vec<u8>| items.push_value(item, write, out);
+        let value_len = items.lengths(item).1;
         client::store_made(&mut self.peers[number].out, &store, key, value_len, value);
         self.write += 1;
         self.push(number, pending);
@@ -155,10 +153,9 @@ impl Client {
             (Step::Get | Step::GetThenSet, Answer::End) => {
                 self.pop(number);
                 self.misses(number, pending, counted);
-                for (item, put) in std::mem::take(&mut self.peers[number].fills) {
+                for item in std::mem::take(&mut self.peers[number].fills) {
                     let fill = Pending {
                         item,
-                        put,
                         ..pending.then(Step::Fill, now)
                     };
                     self.store(number, fill);
@@ -166,7 +163,7 @@ impl Client {
                 if pending.step == Step::GetThenSet {
                     self.store(number, pending.then(Step::Set, pending.start));
                 } else {
-                    self.done(number, pending, now, counted);
+                    self.done(pending, now, counted);
                 }
             }
             (Step::Fill, Answer::Stored) => self.pop(number),
@@ -176,7 +173,7 @@ impl Client {
             | (Step::Delete, Answer::Deleted)
             | (Step::Incr, Answer::Number(_)) => {
                 self.pop(number);
-                self.done(number, pending, now, counted);
+                self.done(pending, now, counted);
             }
             (Step::SetThenDelete, Answer::Stored) => {
                 self.pop(number);
@@ -186,7 +183,7 @@ impl Client {
             (Step::Delete | Step::Incr, Answer::NotFound) => {
                 self.pop(number);
                 self.ran.misses += u64::from(counted);
-                self.done(number, pending, now, counted);
+                self.done(pending, now, counted);
             }
             _ => return Err("a reply to something else"),
         }
@@ -243,14 +240,11 @@ impl Client {
 
     fn missed(&mut self, number: usize, pending: Pending, item: u64) {
         if self.load.fill && pending.step == Step::Get {
-            // Beside the item that was drawn, others of the same get have lengths of their own.
-            let put = if item == pending.item { pending.put } else { Put::default() };
-            self.peers[number].fills.push((item, put));
+            self.peers[number].fills.push(item);
         }
     }
 
-    fn done(&mut self, number: usize, pending: Pending, now: Instant, counted: bool) {
-        self.peers[number].done += 1;
+    fn done(&mut self, pending: Pending, now: Instant, counted: bool) {
         if !counted {
             return;
         }
@@ -287,7 +281,6 @@ enum Step {
 pub(super) struct Pending {
     step: Step,
     item: u64,
-    put: Put,
     /// of a get: how many were asked for, and how many of them are still to come
     keys: usize,
     left: usize,
@@ -349,7 +342,6 @@ mod tests {
             connections: 1,
             depth: 1,
             keys_per_get: 1,
-            operations_max: None,
             silence_max: Duration::from_secs(10),
         };
         let client = Client::open(&Target::Unix(path.clone()), shape, load).unwrap();

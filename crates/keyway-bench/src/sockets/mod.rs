@@ -12,7 +12,6 @@ use self::conversation::Pending;
 use crate::load::{Load, Schedule};
 use crate::machine::{self, thread_cpu};
 use crate::measurement::{Measurement, Window};
-use crate::mix::Put;
 use crate::wire::{Connection, Target};
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -37,15 +36,12 @@ pub struct Shape {
     pub depth: usize,
     /// keys of one get
     pub keys_per_get: usize,
-    /// closed loop, one request on the way: operations of a connection before it is replaced by a new one
-    pub operations_max: Option<u64>,
     /// how long a server may be silent while requests are on the way
     pub silence_max: Duration,
 }
 
 /// One thread's connections, open, and what it will do with them.
 pub struct Client {
-    target: Target,
     load: Load,
     shape: Shape,
     poll: OwnedFd,
@@ -85,7 +81,6 @@ impl Client {
             peers.push(Peer::new(connection));
         }
         Ok(Self {
-            target: target.clone(),
             write: load.first_write(),
             load,
             shape,
@@ -251,30 +246,10 @@ impl Client {
         }
     }
 
-    /// Brings a connection of a closed loop to its number of requests; before, replaces it if it has had its share of them.
+    /// Brings a connection of a closed loop to its number of requests.
     fn refill(&mut self, number: usize, now: Instant) {
-        let peer = &self.peers[number];
-        if peer.pending.is_empty() && self.shape.operations_max.is_some_and(|most| peer.done >= most) {
-            self.reopen(number);
-        }
         while self.peers[number].alive && self.peers[number].pending.len() < self.shape.depth {
             self.request(number, now);
-        }
-    }
-
-    /// A new connection in the place of an old one. Its time is part of the next operation's latency.
-    fn reopen(&mut self, number: usize) {
-        if !self.peers[number].alive {
-            return;
-        }
-        let opened = Connection::open(&self.target).and_then(|connection| {
-            connection.set_nonblocking()?;
-            watch(&self.poll, number, &connection)?;
-            Ok(connection)
-        });
-        match opened {
-            Ok(connection) => self.peers[number] = Peer::new(connection),
-            Err(e) => self.lose(number, &format!("it cannot be opened again: {e}")),
         }
     }
 
@@ -411,9 +386,7 @@ struct Peer {
     /// items of all pending gets, in their order
     items: VecDeque<u64>,
     /// what the get at the front has missed and will be stored
-    fills: Vec<(u64, Put)>,
-    /// operations done over this connection
-    done: u64,
+    fills: Vec<u64>,
 }
 
 impl Peer {
@@ -429,7 +402,6 @@ impl Peer {
             pending: VecDeque::new(),
             items: VecDeque::new(),
             fills: Vec::new(),
-            done: 0,
         }
     }
 }

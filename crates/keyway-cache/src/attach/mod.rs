@@ -29,7 +29,7 @@ use crate::creation::{self, check_item_size, create_in};
 use crate::descriptor::{StreamsTaken, file_id};
 use crate::error::OpenError;
 use crate::handout::Handed;
-use crate::liveness::open_harmless;
+use crate::liveness::{open_harmless, open_writable};
 use crate::peer::Peer;
 use crate::restart::{self, Restart};
 use crate::sessions::Role;
@@ -40,6 +40,7 @@ use keyway_region::{Life, Moment, Region, Unusable};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -158,6 +159,29 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
             }
         }
     }
+}
+
+/// Attaches to anonymous memory that an earlier process has left in the keeping of another one, by its descriptor.
+///
+/// The region is attached by a file description of its own: a lock of the given one would be held as long as the keeper lives.
+pub(crate) fn open_kept(given: &File, options: &Options) -> Result<Inner, OpenError> {
+    fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
+    let _streams = StreamsTaken::new();
+    options.check_limits()?;
+    let name = PathBuf::from("memfd:keyway");
+    trust::check(given, Source::Path, &name, options)?;
+    let meta = given.metadata().map_err(|e| io("stat", &name, e))?;
+    if meta.nlink() > 0 || is_durable(given) {
+        return Err(OpenError::NotAnonymous { path: name });
+    }
+    let id = file_id(given).map_err(|e| io("stat", &name, e))?;
+    let file = open_writable(id, given).map_err(|e| io("open /proc/self/fd for", &name, e))?;
+    let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
+    let attached = attach(&Place::Memfd, &name, files, options, true)?;
+    attached.ok_or(OpenError::Busy {
+        path: name,
+        doing: AT_IT,
+    })
 }
 
 /// Marks the region as cleanly stopped if no other process is attached.

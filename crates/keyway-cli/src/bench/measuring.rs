@@ -3,13 +3,11 @@
 //! Never: measures, or prints.
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use keyway_bench::mix::{Access, Workload};
 use keyway_bench::plan::{Against, Cell, Door, Pace, Plan};
-use keyway_bench::trace::Trace;
 use keyway_bench::wire::Target;
 use keyway_bench::{caches, machine, workloads};
 
@@ -28,8 +26,7 @@ pub(super) struct Measuring {
     /// Workloads, separated by commas; --list has them
     #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
-    /// Doors to Keyway: library (threads of one process), processes (that share a region), libmemcached, unix, tcp, udp, udp-tcp (gets over UDP, the rest over
-    /// TCP)
+    /// Doors to Keyway: library (threads of one process), processes (that share a region), unix, tcp, udp, udp-tcp (gets over UDP, the rest over TCP)
     #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
     door: Vec<Door>,
     /// Connections; of the library threads, or processes
@@ -44,9 +41,6 @@ pub(super) struct Measuring {
     /// Operations per second, started whether or not earlier ones have ended (an open loop) [default: each starts when the one before has ended]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     rate: Vec<f64>,
-    /// Replace each connection by a new one after this many operations
-    #[arg(long, value_name = "N")]
-    churn: Option<u64>,
     /// Items stored before measuring [default: 100,000, or as many as take 512 MiB]
     #[arg(long, value_name = "N")]
     items: Option<u64>,
@@ -56,9 +50,6 @@ pub(super) struct Measuring {
     /// Store what a get missed, as an application does: for hit ratios under limited --memory
     #[arg(long)]
     fill: bool,
-    /// Replay a file of lines key,op,size,ttl instead of a workload; what it misses is stored
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "items", "value_size", "popularity"])]
-    trace: Option<PathBuf>,
     /// Distribution of the requests over the items, instead of the workload's own: uniform, zipf (exponent 0.99), zipf:EXPONENT, latest
     #[arg(long, value_name = "HOW", value_parser = Access::parse)]
     popularity: Option<Access>,
@@ -83,10 +74,6 @@ pub(super) struct Measuring {
     /// The Keyway to measure, if it runs already: its address or the path of its Unix socket [default: one is started]
     #[arg(long, value_name = "ADDR|PATH", value_parser = parse_target)]
     server: Option<Target>,
-    /// Keyway's libmemcached.so.11, for that door [default: where `make install` puts it beside this program]; the system's is
-    /// measured beside it, with memcached
-    #[arg(long, value_name = "FILE")]
-    libmemcached: Option<PathBuf>,
     /// Worker threads of each server that is started [default: as many as it has CPUs, at most 4]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     server_threads: Option<usize>,
@@ -132,7 +119,6 @@ impl Measuring {
             client_cpus: self.client_cpus,
             server_options: words(&self.server_options),
             memcached_options: words(&self.memcached_options),
-            libmemcached: self.libmemcached.or_else(installed_dropin),
             server: self.server,
             against: self.against,
             program: caches::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
@@ -163,7 +149,6 @@ impl Measuring {
                         depth,
                         keys_per_get,
                         pace,
-                        operations_max: self.churn,
                         memory_mib,
                         ..Cell::new(workload.clone(), items, door, connections)
                     });
@@ -180,11 +165,6 @@ impl Measuring {
 
     /// The workloads, with the options' values instead of their own.
     fn workloads(&self) -> Result<Vec<Workload>, Failure> {
-        if let Some(path) = &self.trace {
-            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-            let trace = Trace::read(path).map_err(|why| Failure::usage(format_args!("--trace: {why}")))?;
-            return Ok(vec![Workload::replay(&name, trace)]);
-        }
         let first = [workloads::find(FIRST_WORKLOAD).map_err(Failure::usage)?];
         let named = if self.workload.is_empty() {
             &first[..]
@@ -220,15 +200,12 @@ impl Measuring {
             reason = "a count above 0 and below 2^53"
         )]
         let usual = (fitting as u64).clamp(100, ITEMS);
-        match &workload.trace {
-            Some(recording) => recording.keys(),
-            None => self.items.unwrap_or(usual),
-        }
+        self.items.unwrap_or(usual)
     }
 
     fn is_first_picture(&self) -> bool {
-        let nothing = self.workload.is_empty() && self.door.is_empty() && self.trace.is_none() && self.value_size.is_empty();
-        nothing && self.paces() == [Pace::Closed] && self.churn.is_none() && self.memory.is_empty()
+        let nothing = self.workload.is_empty() && self.door.is_empty() && self.value_size.is_empty();
+        nothing && self.paces() == [Pace::Closed] && self.memory.is_empty()
     }
 
     /// The first measurements for a new user.
@@ -263,12 +240,6 @@ impl Measuring {
         cells.retain(|cell| server_has(cell) && peer_has(cell));
         Ok(cells)
     }
-}
-
-/// The path where `make install` puts Keyway's libmemcached.
-fn installed_dropin() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?;
-    Some(program.parent()?.join("../lib/keyway/libmemcached.so.11")).filter(|path| path.is_file())
 }
 
 fn words(text: &str) -> Vec<String> {

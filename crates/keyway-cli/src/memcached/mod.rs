@@ -15,12 +15,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::{Arg, ArgAction, Command};
 use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Sasl, Tls, TlsVersion, UnixSocket};
 
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
 use crate::exit::Failure;
 use crate::plan::Plan;
-use crate::{cpus, listen, place, size};
+use crate::serve::parse_rate;
+use crate::{cpus, listen, logger, place, size};
 
 /// What a command line asks for: to serve, or to print a text.
 #[derive(Debug)]
@@ -55,6 +57,23 @@ fn help() -> String {
         text.push_str(&format!("-{letter}, {:<28} {help}\n", format!("--{name}{value}")));
     }
     text
+}
+
+/// The options in `command`, for its manual page and the completions of shells; only [`parse`] reads a command line.
+pub(crate) fn define(command: Command) -> Command {
+    let options = OPTIONS.map(|(letter, name, value, help)| {
+        let option = Arg::new(name).short(letter).long(name).help(help);
+        match value {
+            Value::No => option.action(ArgAction::SetTrue),
+            Value::Yes => option.value_name("VALUE"),
+            Value::Attached => option.action(ArgAction::Count),
+        }
+    });
+    Command::new("memcached")
+        .about(command.get_about().cloned().unwrap_or_default())
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args(options)
 }
 
 /// The command line as far as it has been parsed.
@@ -197,6 +216,13 @@ impl Reading {
                 let memory =
                     size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-o connection_memory: {why}")))?;
                 plan.config.connection_memory = usize::try_from(memory).unwrap_or(usize::MAX);
+            }
+            "max_request_rate" => {
+                let rate = parse_rate(value).map_err(|why| Failure::usage(format_args!("-o max_request_rate: {why}")))?;
+                plan.config.request_rate = Some(rate);
+            }
+            "log_format" => {
+                plan.log_format = logger::parse(value).map_err(|why| Failure::usage(format_args!("-o log_format: {why}")))?;
             }
             "event_loop" => {
                 plan.config.event_loop =

@@ -29,7 +29,7 @@ impl<'a> Line<'a, '_> {
         }
         // Too short to hold any command.
         let reply = if self.text.len() < 2 { BAD_FORMAT } else { ERROR };
-        self.refuse(unless(noreply, reply))
+        self.answer_error(unless(noreply, reply))
     }
 
     #[cold]
@@ -44,7 +44,7 @@ impl<'a> Line<'a, '_> {
         if Tokens(what).all(is_stream) {
             self.admin(Admin::Watch { what })
         } else {
-            self.refuse(ERROR)
+            self.answer_error(ERROR)
         }
     }
 
@@ -59,7 +59,7 @@ impl<'a> Line<'a, '_> {
         };
         match delay {
             Some(delay) => self.admin(Admin::FlushAll { delay, noreply }),
-            None => self.refuse(unless(noreply, BAD_EXPTIME)),
+            None => self.answer_error(unless(noreply, BAD_EXPTIME)),
         }
     }
 
@@ -69,7 +69,7 @@ impl<'a> Line<'a, '_> {
         let noreply = is_noreply(words.clone());
         match words.next().and_then(parse_u32) {
             Some(level) => self.admin(Admin::Verbosity { level, noreply }),
-            None => self.refuse(unless(noreply, BAD_FORMAT)),
+            None => self.answer_error(unless(noreply, BAD_FORMAT)),
         }
     }
 
@@ -88,7 +88,7 @@ impl<'a> Line<'a, '_> {
                 });
             }
         };
-        self.refuse(unless(noreply, reply))
+        self.answer_error(unless(noreply, reply))
     }
 
     /// `shutdown [graceful]`
@@ -98,7 +98,7 @@ impl<'a> Line<'a, '_> {
         match (words.next(), words.next()) {
             (None, _) => self.admin(Admin::Shutdown { graceful: false }),
             (Some(b"graceful"), None) => self.admin(Admin::Shutdown { graceful: true }),
-            _ => self.refuse(unless(noreply, b"CLIENT_ERROR invalid shutdown mode\r\n")),
+            _ => self.answer_error(unless(noreply, b"CLIENT_ERROR invalid shutdown mode\r\n")),
         }
     }
 
@@ -110,11 +110,11 @@ impl<'a> Line<'a, '_> {
             (Some(b"metadump"), Some(what), None) => (DumpFormat::Metadump, what),
             (Some(b"mgdump"), Some(what), None) => (DumpFormat::Mgdump, what),
             (Some(sub), argument, None) => return self.obsolete(Command::LruCrawler, crawler(sub, argument), noreply),
-            _ => return self.refuse(unless(noreply, ERROR)),
+            _ => return self.answer_error(unless(noreply, ERROR)),
         };
         match dump {
             (format, what) if names_classes(what) => self.admin(Admin::Dump { format, what }),
-            _ => self.refuse(unless(noreply, BAD_CLASS)),
+            _ => self.answer_error(unless(noreply, BAD_CLASS)),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Words after those that a command needs are ignored, as in memcached; `noreply` counts if it is the last word.
 
-use super::{BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, refuse, unless};
+use super::{BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, answer_error, unless};
 use crate::request::{KEY_LEN_MAX, Keys, MetaKey, Request, Store, StoreVerb};
 use crate::token::{Tokens, parse_i32, parse_i64, parse_u64};
 
@@ -15,21 +15,21 @@ impl<'a> Line<'a, '_> {
     pub(super) fn get(self, words: Tokens<'a>, with_cas: bool) -> Decoded<'a> {
         match checked_keys(words) {
             Some(keys) => self.accept(Request::Get { keys, with_cas }),
-            None => self.refuse(BAD_FORMAT),
+            None => self.answer_error(BAD_FORMAT),
         }
     }
 
     /// `gat <exptime> <key>*`, `gats <exptime> <key>*`
     pub(super) fn get_and_touch(self, mut words: Tokens<'a>, with_cas: bool) -> Decoded<'a> {
         let (Some(exptime), Some(_)) = (words.next(), words.clone().next()) else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         let Some(exptime) = parse_i32(exptime) else {
-            return self.refuse(BAD_EXPTIME);
+            return self.answer_error(BAD_EXPTIME);
         };
         match checked_keys(words) {
             Some(keys) => self.accept(Request::GetAndTouch { exptime, keys, with_cas }),
-            None => self.refuse(BAD_FORMAT),
+            None => self.answer_error(BAD_FORMAT),
         }
     }
 
@@ -37,28 +37,28 @@ impl<'a> Line<'a, '_> {
     #[inline]
     pub(super) fn store(self, verb: StoreVerb, mut words: Tokens<'a>) -> Decoded<'a> {
         let (Some(key), Some(flags), Some(exptime), Some(len)) = (words.next(), words.next(), words.next(), words.next()) else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         // Without a length the end of the data block is unknown: what follows is read as the next command.
         let Some(value_len) = parse_u64(len).filter(|&len| len <= VALUE_LEN_MAX) else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         let cas = words.clone().next();
         let noreply = is_noreply(words);
         let (Some(flags), Some(exptime)) = (parse_flags(flags), parse_stored_exptime(exptime)) else {
-            return self.refuse_with_data(unless(noreply, BAD_FORMAT), value_len);
+            return self.answer_error_after_data(unless(noreply, BAD_FORMAT), value_len);
         };
         let cas = match verb {
             StoreVerb::Cas => cas.and_then(parse_u64),
             _ => Some(0),
         };
         let (Some(cas), true) = (cas, key.len() <= KEY_LEN_MAX) else {
-            return self.refuse_with_data(unless(noreply, BAD_FORMAT), value_len);
+            return self.answer_error_after_data(unless(noreply, BAD_FORMAT), value_len);
         };
         if self.is_too_large(key, flags, value_len) {
             // After a failed set no client may read the old value; the other verbs do not promise to replace it.
             let forget = (verb == StoreVerb::Set).then(|| MetaKey::new(key, None));
-            return self.refuse_too_large(unless(noreply, TOO_LARGE), value_len, forget);
+            return self.answer_too_large(unless(noreply, TOO_LARGE), value_len, forget);
         }
         match self.block(value_len) {
             Block::Whole(value, consumed) => {
@@ -75,18 +75,18 @@ impl<'a> Line<'a, '_> {
             }
             Block::Late(need) => Decoded::Incomplete { need },
             // The whole block is dropped; what follows it is read as the next command.
-            Block::Unended(consumed) => refuse(consumed, unless(noreply, BAD_CHUNK)),
+            Block::Unended(consumed) => answer_error(consumed, unless(noreply, BAD_CHUNK)),
         }
     }
 
     /// `delete <key> [noreply]`
     pub(super) fn delete(self, mut words: Tokens<'a>) -> Decoded<'a> {
         let Some(key) = words.next() else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         let noreply = is_noreply(words);
         if key.len() > KEY_LEN_MAX {
-            return self.refuse(unless(noreply, BAD_FORMAT));
+            return self.answer_error(unless(noreply, BAD_FORMAT));
         }
         self.accept(Request::Delete { key, noreply })
     }
@@ -94,10 +94,10 @@ impl<'a> Line<'a, '_> {
     /// `incr <key> <value> [noreply]`, `decr <key> <value> [noreply]`
     pub(super) fn arithmetic(self, mut words: Tokens<'a>, decrement: bool) -> Decoded<'a> {
         let (Some(key), noreply, Some(delta)) = (words.next(), is_noreply(words.clone()), words.next()) else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         if key.len() > KEY_LEN_MAX {
-            return self.refuse(unless(noreply, BAD_FORMAT));
+            return self.answer_error(unless(noreply, BAD_FORMAT));
         }
         match parse_u64(delta) {
             Some(delta) => self.accept(Request::Arithmetic {
@@ -106,21 +106,21 @@ impl<'a> Line<'a, '_> {
                 decrement,
                 noreply,
             }),
-            None => self.refuse(unless(noreply, BAD_DELTA)),
+            None => self.answer_error(unless(noreply, BAD_DELTA)),
         }
     }
 
     /// `touch <key> <exptime> [noreply]`
     pub(super) fn touch(self, mut words: Tokens<'a>) -> Decoded<'a> {
         let (Some(key), noreply, Some(exptime)) = (words.next(), is_noreply(words.clone()), words.next()) else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         if key.len() > KEY_LEN_MAX {
-            return self.refuse(unless(noreply, BAD_FORMAT));
+            return self.answer_error(unless(noreply, BAD_FORMAT));
         }
         match parse_i32(exptime) {
             Some(exptime) => self.accept(Request::Touch { key, exptime, noreply }),
-            None => self.refuse(unless(noreply, BAD_EXPTIME)),
+            None => self.answer_error(unless(noreply, BAD_EXPTIME)),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Every command accepts every known flag letter, and ignores those that have no meaning for it. A letter may occur once. If
 //! several flags are wrong, the answer is the last one's error, as in memcached.
 
-use super::{BAD_CHUNK, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, refuse};
+use super::{BAD_CHUNK, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, answer_error};
 use crate::base64;
 use crate::request::{
     Flags, KEY_LEN_MAX, META_TOKENS_MAX, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, OPAQUE_LEN_MAX,
@@ -124,11 +124,11 @@ impl<'a> Line<'a, '_> {
     pub(super) fn meta_get(self, words: Tokens<'a>) -> Decoded<'a> {
         let (sent, flags, parsed) = match self.meta_line(words) {
             Ok(line) => line,
-            Err(reply) => return self.refuse(reply),
+            Err(reply) => return self.answer_error(reply),
         };
         match parsed.key(sent) {
-            Err(reply) => self.refuse(reply),
-            Ok(_) if parsed.opaque_too_long => self.refuse(OPAQUE_TOO_LONG),
+            Err(reply) => self.answer_error(reply),
+            Ok(_) if parsed.opaque_too_long => self.answer_error(OPAQUE_TOO_LONG),
             Ok(key) => self.accept(Request::MetaGet(MetaGet {
                 key,
                 flags,
@@ -148,23 +148,23 @@ impl<'a> Line<'a, '_> {
     #[inline(never)]
     pub(super) fn meta_set(self, mut words: Tokens<'a>) -> Decoded<'a> {
         let (Some(sent), Some(len)) = (words.next(), words.next()) else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         // Without a length the end of the data block is unknown: what follows is read as the next command.
         let Some(value_len) = parse_u64(len).filter(|&len| len <= VALUE_LEN_MAX) else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         if sent.len() > KEY_LEN_MAX {
-            return self.refuse_with_data(BAD_FORMAT, value_len);
+            return self.answer_error_after_data(BAD_FORMAT, value_len);
         }
         let flags = Tokens(words.rest());
         let parsed = match Parsed::read(&flags, 3) {
             Ok(parsed) => parsed,
-            Err(reply) => return self.refuse_with_data(reply, value_len),
+            Err(reply) => return self.answer_error_after_data(reply, value_len),
         };
         let key = match parsed.key(sent) {
             Ok(key) => key,
-            Err(reply) => return self.refuse_with_data(reply, value_len),
+            Err(reply) => return self.answer_error_after_data(reply, value_len),
         };
         //= protocol.txt, "Meta Set", M
         let mode = match parsed.mode {
@@ -173,13 +173,13 @@ impl<'a> Line<'a, '_> {
             Some(b'A') => MetaSetMode::Append,
             Some(b'P') => MetaSetMode::Prepend,
             Some(b'R') => MetaSetMode::Replace,
-            Some(_) => return self.refuse_with_data(BAD_SET_MODE, value_len),
+            Some(_) => return self.answer_error_after_data(BAD_SET_MODE, value_len),
         };
         if self.is_too_large(key.stored(), parsed.client_flags, value_len) {
-            return self.refuse_too_large(TOO_LARGE, value_len, Some(key));
+            return self.answer_too_large(TOO_LARGE, value_len, Some(key));
         }
         if parsed.opaque_too_long {
-            return self.refuse_with_data(OPAQUE_TOO_LONG, value_len);
+            return self.answer_error_after_data(OPAQUE_TOO_LONG, value_len);
         }
         match self.block(value_len) {
             Block::Whole(value, consumed) => {
@@ -200,7 +200,7 @@ impl<'a> Line<'a, '_> {
             }
             Block::Late(need) => Decoded::Incomplete { need },
             // The whole block is dropped; what follows it is read as the next command.
-            Block::Unended(consumed) => refuse(consumed, BAD_CHUNK),
+            Block::Unended(consumed) => answer_error(consumed, BAD_CHUNK),
         }
     }
 
@@ -208,11 +208,11 @@ impl<'a> Line<'a, '_> {
     pub(super) fn meta_delete(self, words: Tokens<'a>) -> Decoded<'a> {
         let (sent, flags, parsed) = match self.meta_line(words) {
             Ok(line) => line,
-            Err(reply) => return self.refuse(reply),
+            Err(reply) => return self.answer_error(reply),
         };
         match parsed.key(sent) {
-            Err(reply) => self.refuse(reply),
-            Ok(_) if parsed.opaque_too_long => self.refuse(OPAQUE_TOO_LONG),
+            Err(reply) => self.answer_error(reply),
+            Ok(_) if parsed.opaque_too_long => self.answer_error(OPAQUE_TOO_LONG),
             Ok(key) => self.accept(Request::MetaDelete(MetaDelete {
                 key,
                 flags,
@@ -230,20 +230,20 @@ impl<'a> Line<'a, '_> {
     pub(super) fn meta_arithmetic(self, words: Tokens<'a>) -> Decoded<'a> {
         let (sent, flags, parsed) = match self.meta_line(words) {
             Ok(line) => line,
-            Err(reply @ (BAD_FORMAT | TOO_MANY_FLAGS)) => return self.refuse(reply),
-            Err(_) => return self.refuse(BAD_ARITHMETIC_FLAG),
+            Err(reply @ (BAD_FORMAT | TOO_MANY_FLAGS)) => return self.answer_error(reply),
+            Err(_) => return self.answer_error(BAD_ARITHMETIC_FLAG),
         };
         let Ok(key) = parsed.key(sent) else {
-            return self.refuse(BAD_ARITHMETIC_FLAG);
+            return self.answer_error(BAD_ARITHMETIC_FLAG);
         };
         //= protocol.txt, "Meta Arithmetic", M
         let decrement = match parsed.mode {
             None | Some(b'I' | b'+') => false,
             Some(b'D' | b'-') => true,
-            Some(_) => return self.refuse(BAD_ARITHMETIC_MODE),
+            Some(_) => return self.answer_error(BAD_ARITHMETIC_MODE),
         };
         if parsed.opaque_too_long {
-            return self.refuse(OPAQUE_TOO_LONG);
+            return self.answer_error(OPAQUE_TOO_LONG);
         }
         self.accept(Request::MetaArithmetic(MetaArithmetic {
             key,
@@ -263,7 +263,7 @@ impl<'a> Line<'a, '_> {
     /// `me <key> [b]`
     pub(super) fn meta_debug(self, mut words: Tokens<'a>) -> Decoded<'a> {
         let Some(sent) = words.next().filter(|sent| sent.len() <= KEY_LEN_MAX) else {
-            return self.refuse(BAD_FORMAT);
+            return self.answer_error(BAD_FORMAT);
         };
         let parsed = Parsed {
             binary_key: words.next() == Some(b"b"),
@@ -271,7 +271,7 @@ impl<'a> Line<'a, '_> {
         };
         match parsed.key(sent) {
             Ok(key) => self.accept(Request::MetaDebug { key }),
-            Err(_) => self.refuse(BAD_FORMAT),
+            Err(_) => self.answer_error(BAD_FORMAT),
         }
     }
 

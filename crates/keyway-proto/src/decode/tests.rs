@@ -972,11 +972,11 @@ fn a_huge_declared_length_asks_for_bytes_or_is_swallowed_but_never_takes_memory(
     ));
     let megabyte = vec![b'x'; 1 << 20];
     for _ in 0..1024 {
-        assert_eq!(decoder.decode(&megabyte), refuse(1 << 20, b""));
+        assert_eq!(decoder.decode(&megabyte), discard(1 << 20));
     }
     assert_eq!(decoder.decode(b""), Decoded::Incomplete { need: 1 });
-    assert_eq!(decoder.decode(b"\r"), refuse(1, b""));
-    assert_eq!(decoder.decode(b"\nmn\r\n"), refuse(1, TOO_LARGE));
+    assert_eq!(decoder.decode(b"\r"), discard(1));
+    assert_eq!(decoder.decode(b"\nmn\r\n"), answer_error(1, TOO_LARGE));
     assert_eq!(
         decoder.decode(b"mn\r\n"),
         Decoded::Request {
@@ -1028,4 +1028,43 @@ fn a_matching_cas_takes_the_value_out_of_the_answer() {
     };
     assert!(get.wants_value(4) && !get.wants_value(5));
     assert!(!MetaGet { value: false, ..get }.wants_value(4));
+}
+
+#[test]
+fn another_decoder_continues_between_any_two_requests() {
+    let long = [b"gat 7".as_slice(), &b" abcd".repeat(3000), b"\r\nmn\r\n"].concat();
+    let refused = [b"get ".as_slice(), &b"k".repeat(251), &b" abcd".repeat(3000), b"\r\nmn\r\n"].concat();
+    let mut packets = Vec::new();
+    let head = binary::Head {
+        opcode: 0x0a,
+        opaque: [0; 4],
+    };
+    (0..3).for_each(|_| binary::request(&mut packets, head, 0, [b"", b"", b""]));
+    for stream in [&long[..], &refused, &packets, b"mn\r\nset k 0 0 1\r\nv\r\nmn\r\n"] {
+        let mut counts = [0, 0];
+        for (count, is_replaced) in counts.iter_mut().zip([false, true]) {
+            let mut decoder = Decoder::new(limits());
+            let mut at = 0;
+            while at < stream.len() {
+                at += match decoder.decode(&stream[at..]) {
+                    Decoded::Request { consumed, .. } => {
+                        *count += 1;
+                        consumed
+                    }
+                    Decoded::Refused {
+                        consumed, close: false, ..
+                    } => consumed,
+                    other => panic!("{other:?}"),
+                };
+                if is_replaced {
+                    decoder = Decoder::continuing(limits(), decoder.progress().unwrap());
+                }
+            }
+        }
+        assert_eq!(counts[0], counts[1]);
+        assert!(counts[0] > 0);
+    }
+    let mut dropping = Decoder::new(limits());
+    let _ = dropping.decode(b"set k 0 0 5000\r\n");
+    assert_eq!(dropping.progress(), None, "a value is being dropped");
 }

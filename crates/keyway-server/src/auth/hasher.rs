@@ -1,12 +1,14 @@
 //! The thread that verifies hashed passwords, one after the other, so that no worker and no other connection waits for it.
 //!
+//! The sources of logins take turns: one that tries many passwords at a time delays another's login by one verification, not by all of them.
 //! It holds the memory of one hash at a time. A login whose connection has ended meanwhile is left out.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use super::file::Check;
+use super::turns::Turns;
 use super::{Form, Role};
+use crate::rate::Source;
 use crate::shared::{Message, Shared, lock};
 
 /// The logins that wait for the thread.
@@ -18,7 +20,7 @@ pub(crate) struct Hasher {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Job>,
+    waiting: Turns<Job>,
     is_over: bool,
 }
 
@@ -44,8 +46,8 @@ impl Pending {
 }
 
 impl Hasher {
-    /// Adds a login; when it is verified, the connection gets a turn.
-    pub(crate) fn ask(&self, check: Check, form: Form, worker: usize, token: usize) -> Arc<Pending> {
+    /// Adds a login from this source; when it is verified, the connection gets a turn.
+    pub(crate) fn ask(&self, check: Check, form: Form, source: Source, (worker, token): (usize, usize)) -> Arc<Pending> {
         let pending = Arc::new(Pending {
             form,
             verdict: OnceLock::new(),
@@ -55,12 +57,13 @@ impl Hasher {
             let _ = pending.verdict.set(None);
             return pending;
         }
-        queue.waiting.push_back(Job {
+        let job = Job {
             pending: Arc::clone(&pending),
             check,
             worker,
             token,
-        });
+        };
+        queue.waiting.push(source, job);
         drop(queue);
         self.bell.notify_one();
         pending
@@ -84,7 +87,7 @@ impl Hasher {
     fn next(&self) -> Option<(Job, bool)> {
         let mut queue = lock(&self.queue);
         loop {
-            if let Some(job) = queue.waiting.pop_front() {
+            if let Some(job) = queue.waiting.pop() {
                 return Some((job, queue.is_over));
             }
             if queue.is_over {

@@ -18,6 +18,7 @@ mod password;
 mod role;
 pub(crate) mod sasl;
 pub(crate) mod text;
+mod turns;
 
 pub use file::AuthFileError;
 pub(crate) use file::{Judgement, Users};

@@ -62,6 +62,11 @@ impl Role {
         self.may_write
     }
 
+    /// What the keys that it may use begin with.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
     /// Why this request is refused; `None`: it is allowed.
     pub(crate) fn denies(&self, request: &Request<'_>) -> Option<Denied> {
         match demand(request) {
@@ -203,7 +208,12 @@ fn is_silent(request: &Request<'_>) -> bool {
 }
 
 #[cfg(test)]
+#[path = "../../tests/refusals/mod.rs"]
+mod refusals;
+
+#[cfg(test)]
 mod tests {
+    use super::refusals::{Refusal, refusals};
     use super::*;
     use keyway_proto::{Command, Decoded, Decoder, Limits};
 
@@ -214,36 +224,14 @@ mod tests {
         }
     }
 
-    /// The refusals of each command's example for: a reader, a writer of `example…`, a writer of other keys.
     fn expected(command: Command) -> [Option<Denied>; 3] {
-        use Denied::{NotForThisUser, OutsidePrefix, ReadOnly};
-        match command {
-            Command::Get | Command::Gets | Command::MetaGet | Command::MetaDebug => [None, None, Some(OutsidePrefix)],
-            Command::Set
-            | Command::Add
-            | Command::Replace
-            | Command::Append
-            | Command::Prepend
-            | Command::Cas
-            | Command::Delete
-            | Command::Incr
-            | Command::Decr
-            | Command::Touch
-            | Command::Gat
-            | Command::Gats
-            | Command::MetaSet
-            | Command::MetaDelete
-            | Command::MetaArithmetic => [Some(ReadOnly), None, Some(OutsidePrefix)],
-            Command::MetaNoop | Command::Version | Command::Quit | Command::Stats => [None; 3],
-            Command::Watch | Command::LruCrawler => [None, Some(NotForThisUser), Some(NotForThisUser)],
-            Command::FlushAll
-            | Command::Verbosity
-            | Command::CacheMemlimit
-            | Command::Shutdown
-            | Command::RefreshCerts
-            | Command::Slabs
-            | Command::Lru => [Some(NotForThisUser); 3],
-        }
+        refusals(command).map(|refusal| {
+            Some(match refusal? {
+                Refusal::ReadOnly => Denied::ReadOnly,
+                Refusal::OutsidePrefix => Denied::OutsidePrefix,
+                Refusal::NotForThisUser => Denied::NotForThisUser,
+            })
+        })
     }
 
     #[test]

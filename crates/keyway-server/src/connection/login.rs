@@ -202,7 +202,8 @@ impl Connection {
             Judgement::Refused => self.fail(desk, form, desk.now),
             Judgement::Undecided(check) => {
                 let executor = &desk.executor;
-                let pending = executor.shared.hasher.ask(check, form, executor.worker, self.token);
+                let (source, asker) = (self.source(), (executor.worker, self.token));
+                let pending = executor.shared.hasher.ask(check, form, source, asker);
                 self.phase = Phase::Verifying(pending, desk.now);
             }
         }

@@ -22,10 +22,13 @@
 //! turns. Complete requests are executed in the ring's buffer, before the turn, and the rest of the buffer is copied to the input. A turn
 //! then reads only large requests, and only while the ring does not receive.
 //!
+//! When another server takes over, all connections are brought to a request boundary ([`handed`]) and most of them are handed over.
+//!
 //! A connection with TLS ([`secure`]) is read by its turns, with either event loop; a ring only watches its socket. Its output is encrypted
 //! just before it is sent.
 
 mod desk;
+mod handed;
 mod intake;
 mod login;
 mod output;
@@ -55,6 +58,7 @@ use crate::buffer::Buffer;
 use crate::dump::Dump;
 use crate::execute::Task;
 use crate::port::{Intake, Port};
+use crate::rate::Source;
 use crate::shared::Peer;
 use crate::watch;
 use crate::watch::Watcher;
@@ -111,6 +115,8 @@ pub(crate) struct Connection {
     at_end: bool,
     /// the server is stopping: only what has arrived is answered
     stopping: bool,
+    /// another server has taken over: this connection ends at the next request boundary
+    draining: bool,
     /// registered for writability, because output is left over
     wants_write: bool,
     /// the ring's work for this connection, if the worker has a ring
@@ -141,6 +147,10 @@ pub(crate) struct Connection {
     has_begun_sasl: bool,
     /// failed logins
     failures: u8,
+    /// whose requests its own are counted with, once that has been asked
+    source: Option<Source>,
+    /// its source is above its rate: it executes nothing before this time
+    slowed_until: Option<Instant>,
     /// since when it has to log in
     since: Instant,
     pub(crate) last_active: Instant,
@@ -217,6 +227,7 @@ impl Connection {
             read_closed: false,
             at_end: false,
             stopping: false,
+            draining: false,
             wants_write: false,
             port: desk.ring.as_ref().map(|_| Port::default()),
             is_parked: false,
@@ -232,6 +243,8 @@ impl Connection {
             is_identified: false,
             has_begun_sasl: false,
             failures: 0,
+            source: None,
+            slowed_until: None,
             since: desk.now,
             last_active: desk.now,
         }
@@ -244,10 +257,11 @@ impl Connection {
 
     /// Whether another worker can serve it: no other thread has promised its worker an event.
     pub(crate) fn may_move(&self) -> bool {
-        !self.is_over && !self.stopping && matches!(self.phase, Phase::Serving | Phase::Dumping(_))
+        !self.is_over && !self.stopping && !self.draining && matches!(self.phase, Phase::Serving | Phase::Dumping(_))
     }
 
-    /// Prepares it for the partner: the poll no longer watches it.
+    /// It is served elsewhere from now on, and not closed here: the poll no longer watches it. Otherwise it would go on reporting its events,
+    /// because the socket lives on (epoll(7), question 6).
     pub(crate) fn leave(&mut self, registry: &Registry) -> io::Result<()> {
         self.is_leaving = false;
         match self.port {
@@ -260,22 +274,23 @@ impl Connection {
     pub(crate) fn settle_at(&mut self, token: usize, desk: &Desk, registry: &Registry) -> io::Result<()> {
         let had_ring = self.port.is_some();
         self.port = desk.ring.as_ref().map(|_| Port::default());
-        if had_ring && self.port.is_none() {
-            SockRef::from(&self.stream).set_nonblocking(true)?;
-        }
         self.token = token;
         self.called_at = None;
         self.is_parked = false;
         self.wants_write = false;
         // Bytes may have come while no worker watched the socket.
         self.readable = true;
-        self.register(registry)
+        self.register(registry, had_ring)
     }
 
-    pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
+    /// Has the event loop watch the socket. `is_inherited`: another server, or another worker, may have left it in blocking mode.
+    pub(crate) fn register(&mut self, registry: &Registry, is_inherited: bool) -> io::Result<()> {
         if self.port.is_some() {
             // The ring waits only for blocking sockets; the server's own reads ask for no waiting.
             return SockRef::from(&self.stream).set_nonblocking(false);
+        }
+        if is_inherited {
+            SockRef::from(&self.stream).set_nonblocking(true)?;
         }
         registry.register(&mut self.stream, Token(self.token), Interest::READABLE)
     }

@@ -20,6 +20,8 @@ use crate::account::{PAUSE, PAUSED_MAX, UNSENT_TIGHT};
 use crate::buffer::Buffer;
 use crate::effort::REQUEST;
 use crate::execute::{Executor, Origin, Outcome};
+use crate::rate::Source;
+use crate::shown::Shown;
 
 /// Reads of one connection in a turn before other connections get theirs, so a large value is read in steps.
 const READS_PER_TURN: usize = 8;
@@ -63,6 +65,8 @@ pub(super) enum Stop {
     Unsent,
     /// the next request has to wait a while; other connections do not
     HeldUp,
+    /// its source is above its rate
+    Slowed,
     /// the phase has changed
     Phase,
 }
@@ -174,6 +178,7 @@ impl Connection {
                     Stop::Phase
                 }
                 Phase::Refused { until } => return Ok(Verdict::Later(*until)),
+                Phase::Serving if desk.executor.shared.rates.is_some() => self.serve_at_rate(desk, &mut budget),
                 Phase::Serving => self.serve(&mut desk.executor, &mut budget),
                 Phase::Dumping(dump) => {
                     if dump.step(&mut desk.executor, &mut self.output) {
@@ -217,6 +222,10 @@ impl Connection {
                     again = true;
                     break;
                 }
+                Stop::Slowed => {
+                    self.send(desk)?;
+                    return Ok(self.slowed_until.map_or(Verdict::Again, Verdict::Later));
+                }
                 Stop::NeedBytes if self.at_end => {
                     let reason = if self.stopping {
                         CloseReason::Shutdown
@@ -224,6 +233,9 @@ impl Connection {
                         CloseReason::Normal
                     };
                     self.phase = Phase::Closing(reason);
+                }
+                Stop::NeedBytes if !self.readable && self.draining && self.input.is_empty() => {
+                    self.phase = Phase::Closing(CloseReason::Shutdown);
                 }
                 Stop::NeedBytes if !self.readable => break,
                 Stop::NeedBytes if reads == 0 || desk.executor.effort.is_over() => {
@@ -270,7 +282,8 @@ impl Connection {
         else {
             return 0;
         };
-        if !self.input.is_empty() || !matches!(self.phase, Phase::Serving) {
+        // With a rate the turn that follows serves them, as many as its source may have.
+        if !self.input.is_empty() || !matches!(self.phase, Phase::Serving) || executor.shared.rates.is_some() {
             return 0;
         }
         let bytes = ring.bytes(piece);
@@ -299,6 +312,40 @@ impl Connection {
             *spent += 1;
         }
         served
+    }
+
+    /// Executes requests from the input, as many as its source may have executed now.
+    fn serve_at_rate(&mut self, desk: &mut Desk, budget: &mut usize) -> Stop {
+        let shared = Arc::clone(&desk.executor.shared);
+        let Some(rates) = shared
+            .rates
+            .as_ref()
+            .filter(|_| !self.stopping && *budget > 0 && self.input.len() >= self.need)
+        else {
+            return self.serve(&mut desk.executor, budget);
+        };
+        if self.slowed_until.is_some_and(|until| desk.now < until) {
+            return Stop::Slowed;
+        }
+        self.slowed_until = None;
+        let source = self.source();
+        let granted = rates.take(source, *budget, desk.now);
+        if granted == 0 {
+            self.slowed_until = Some(rates.again_at(desk.now));
+            desk.executor.counters().rate_pauses.add(1);
+            return Stop::Slowed;
+        }
+        let mut left = granted;
+        let stop = self.serve(&mut desk.executor, &mut left);
+        *budget -= granted - left;
+        rates.give_back(source, left, desk.now);
+        stop
+    }
+
+    /// Whose requests its own are counted with.
+    pub(super) fn source(&mut self) -> Source {
+        let (address, stream) = (&self.peer.address, &self.stream);
+        *self.source.get_or_insert_with(|| address.source(|| stream.peer_user()))
     }
 
     /// Executes requests from the input.
@@ -422,12 +469,11 @@ impl Connection {
         }
     }
 
-    /// Logs the line of the next request (`-vvv`).
+    /// Logs the next request (`-vvv`), without a value.
     #[inline]
     fn trace(&self, input: &[u8]) {
-        if log::log_enabled!(log::Level::Trace) {
-            let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
-            log::trace!("{} < {}", self.peer.address, line.escape_ascii());
+        if log::log_enabled!(log::Level::Trace) && !self.decoder.is_dropping() {
+            log::trace!("{} < {}", self.peer.address, Shown(input));
         }
     }
 }

@@ -151,7 +151,13 @@ fn connections(s: &Snapshot, page: &mut Exposition) {
         Counter,
         "Connections closed because they were idle for too long (--idle-timeout)",
     )
-    .sample(&[], s.traffic.idle_kicks);
+    .sample(&[], s.traffic.idle_kicks)
+    .family(
+        "keyway_rate_pauses_total",
+        Counter,
+        "Times that a connection waited because its source was above its rate (--max-request-rate)",
+    )
+    .sample(&[], s.traffic.rate_pauses);
     if let Some(sockets) = s.udp_sockets {
         page.family("keyway_udp_sockets", Gauge, "UDP sockets")
             .sample(&[], sockets)
@@ -170,7 +176,13 @@ fn connections(s: &Snapshot, page: &mut Exposition) {
                 Counter,
                 "Requests that UDP does not allow",
             )
-            .sample(&[], s.traffic.udp_refused_requests);
+            .sample(&[], s.traffic.udp_refused_requests)
+            .family(
+                "keyway_udp_over_rate_total",
+                Counter,
+                "Datagrams dropped because their source was above its rate (--max-request-rate)",
+            )
+            .sample(&[], s.traffic.udp_over_rate);
     }
 }
 

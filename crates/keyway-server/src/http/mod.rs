@@ -18,6 +18,8 @@ mod snapshot;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -26,6 +28,7 @@ use keyway_http::{Answer, Exposition, Format, Listener, Question, Server, Stoppe
 
 use crate::listener::SocketFile;
 use crate::shared::Shared;
+use crate::takeover::{self, Offered, Purpose};
 use ready::Prober;
 pub(crate) use snapshot::Snapshot;
 
@@ -64,10 +67,34 @@ struct Desk {
     requests: RefCell<Requests>,
 }
 
+impl Sockets {
+    /// What a server that takes over gets: descriptors of its own.
+    pub(crate) fn offer(&self) -> io::Result<Vec<Offered>> {
+        let of = |listener: &Listener| {
+            let (fd, address) = match listener {
+                Listener::Tcp(listener) => (listener.as_fd(), Some(listener.local_addr()?)),
+                Listener::Unix(listener) => (listener.as_fd(), None),
+            };
+            let socket = match (address, &self.file) {
+                (None, Some(file)) => file.offer(Purpose::Http),
+                (address, _) => takeover::Socket {
+                    purpose: Purpose::Http,
+                    label: address.map_or_else(String::new, |address| format!("tcp {address}")),
+                    removes_file: false,
+                },
+            };
+            let fd = fd.try_clone_to_owned()?;
+            Ok(Offered { socket, fd })
+        };
+        self.listeners.iter().map(of).collect()
+    }
+}
+
 impl Port {
     /// Serves until the stopper is used. The port's end, whatever its reason, does not end the server.
     pub(crate) fn run(self, shared: Arc<Shared>, cache: Cache) {
-        let Sockets { listeners, file, .. } = self.sockets;
+        let Sockets { listeners, mut file, .. } = self.sockets;
+        let ended = Arc::clone(&shared);
         let desk = Desk {
             shared,
             cache,
@@ -77,7 +104,9 @@ impl Port {
         if let Err(error) = Server::new(listeners, self.stopper).run(move |question| desk.answer(question)) {
             log::error!("the HTTP port is closed: {error}; the server goes on without it");
         }
-        drop(file);
+        if let Some(file) = &mut file {
+            file.set_shared(ended.taken_over_by().is_some());
+        }
     }
 }
 

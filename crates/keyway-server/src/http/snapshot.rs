@@ -80,7 +80,7 @@ impl Snapshot {
             connections: Connections::take(shared, &base),
             network: shared.census.network(cache),
             library: shared.census.library(cache),
-            udp_sockets: has_udp.then(|| shared.udp_sockets()),
+            udp_sockets: has_udp.then_some(shared.udp_sockets),
             kernel: shared.kernel.as_ref().map(|post| post.numbers()),
             requests: requests.clone(),
         }
@@ -92,7 +92,7 @@ impl Connections {
         let (arrivals, account) = (&shared.arrivals, &shared.account);
         Self {
             // As in memcached, every UDP socket is a connection that never ends.
-            current: arrivals.current.load(Relaxed) + shared.udp_sockets(),
+            current: arrivals.current.load(Relaxed) + shared.udp_sockets,
             max: shared.config.connections_max,
             total: arrivals.total.load(Relaxed).saturating_sub(base.total_connections),
             rejected: arrivals.rejected.load(Relaxed).saturating_sub(base.rejected),

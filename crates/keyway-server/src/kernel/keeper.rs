@@ -2,18 +2,21 @@
 //!
 //! Never: blocks for longer than a tick, or answers a client.
 
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use keyway_cache::server::{KernelDoor, Seat};
+use keyway_cache::server::{KernelDoor, Presence, Seat};
 use keyway_cache::{Cache, Get, Session};
 use keyway_xdp::config::Verdict;
-use keyway_xdp::copy::{HotCopy, Item, Seen};
+use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
 use keyway_xdp::store::{Put, Store, is_good};
 
 use super::{Post, Program};
 use crate::shared::{Shared, lock};
+use crate::takeover::{self, Stage};
 
 /// Time between two renewals of the lease.
 const TICK: Duration = Duration::from_millis(100);
@@ -41,8 +44,12 @@ const LEASE: Duration = Duration::from_secs(1);
 pub(crate) struct Keeper {
     post: Arc<Post>,
     program: Program,
-    /// `None` only while it is being dropped
+    /// `None` while another server has, or may have, its own
     door: Option<KernelDoor>,
+    /// the server that was taken over: the door stays off until it has ended
+    predecessor: Option<Presence>,
+    /// that the door cannot be turned on has been logged
+    has_complained: bool,
     cache: Cache,
     session: Session,
     store: Store,
@@ -64,11 +71,11 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// A keeper of this program, which `door` has turned on.
+    /// A keeper of this program; `None`: its door is off.
     pub(super) fn new(
         post: Arc<Post>,
         program: Program,
-        door: KernelDoor,
+        door: Option<KernelDoor>,
         cache: Cache,
         session: Session,
         cas_enabled: bool,
@@ -79,7 +86,9 @@ impl Keeper {
             store: Store::new(pages),
             value: Vec::new(),
             program,
-            door: Some(door),
+            door,
+            predecessor: None,
+            has_complained: false,
             session,
             cache,
             cas_enabled,
@@ -105,6 +114,12 @@ impl Keeper {
         let mut pause = TICK;
         let mut candidates = Vec::new().into_iter();
         while !shared.is_stopping() {
+            if shared.halt.is_wanted(Stage::Everyone) {
+                self.turn_off();
+                if shared.halt.wait(Ok(Vec::new())) == takeover::Verdict::End {
+                    return;
+                }
+            }
             if Instant::now() >= self.next_tick {
                 self.next_tick = Instant::now() + TICK;
                 self.tick();
@@ -145,7 +160,54 @@ impl Keeper {
         self.program.maps().hot().renew(lease_ns, clock_ns.wrapping_sub(now_ns));
     }
 
+    /// Waits with turning the door on until this process has ended.
+    pub(super) fn follow(&mut self, predecessor: Option<Presence>) {
+        self.predecessor = predecessor;
+    }
+
+    /// The lock on a pinned program, for a server that takes over.
+    pub(crate) fn pinned(&self) -> io::Result<Option<File>> {
+        self.program.maps().lock()
+    }
+
+    /// Turns the door on, unless the server that was taken over may still change items.
+    fn turn_on(&mut self) {
+        if self
+            .predecessor
+            .as_ref()
+            .is_some_and(|other| !other.ends_within(Duration::ZERO))
+        {
+            return;
+        }
+        self.predecessor = None;
+        match super::turn_on(&self.cache, &self.program) {
+            Ok(door) => {
+                let pages = self.program.maps().pages();
+                (self.store, self.counted, self.unswept) = (Store::new(pages), 0, pages);
+                self.door = Some(door);
+                self.has_complained = false;
+            }
+            // The next tick tries again.
+            Err(error) if !std::mem::replace(&mut self.has_complained, true) => {
+                log::warn!("the kernel door is still off: {error}; trying again");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Turns the door off; the program stays where it is, and passes all packets on.
+    fn turn_off(&mut self) {
+        let Some(door) = self.door.take() else { return };
+        self.is_on = false;
+        self.program.maps().hot().renew(0, 0);
+        door.settle();
+        door.renew(0);
+    }
+
     fn tick(&mut self) {
+        if self.door.is_none() {
+            self.turn_on();
+        }
         let Some(door) = &self.door else { return };
         self.ticks += 1;
         if !self.is_on {
@@ -233,7 +295,7 @@ impl Keeper {
             return false;
         }
         // PAIRS: the thread that counts a change as finished (`Stripes::step` in keyway-region): the get below sees its publish.
-        let seen = Seen {
+        let seen = ChangeCounts {
             stripe: hot.stripe(hash).load(Acquire),
             flush: hot.flush().load(Acquire),
         };
@@ -253,7 +315,7 @@ impl Keeper {
     }
 
     /// A copy of the item as of `seen` or later.
-    fn copy_of(&mut self, key: &[u8], seen: Seen) -> Option<HotCopy> {
+    fn copy_of(&mut self, key: &[u8], seen: ChangeCounts) -> Option<HotCopy> {
         // Both are read before the item, so the copy expires no later than the item does or is flushed.
         let now_s = self.session.clock_s();
         let flush_s = self.cache.flush_at_s();
@@ -306,15 +368,17 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.program.maps().hot().renew(0, 0);
+        // Without the door, another server may have the lease and the copies of a pinned program.
+        if self.door.is_some() {
+            self.program.maps().hot().renew(0, 0);
+        }
         if let Program::Loaded(_, attached) = &mut self.program {
             attached.clear();
         }
-        if let Some(door) = self.door.take() {
-            door.settle();
-            door.renew(0);
+        if self.door.is_some() {
+            self.turn_off();
+            self.program.maps().hot().clear();
         }
-        self.program.maps().hot().clear();
     }
 }
 

@@ -12,6 +12,10 @@
 //! Order of turning on: the program is loaded and answers nothing; the region's door word is set; every session has acknowledged it; then copies
 //! and lease. Order of turning off: the lease, the program's interfaces, a fence after which no run of it is left, the door word.
 //!
+//! If another server takes over, the door is turned off before that server gets the role, and turned on again if it does not get it. The new
+//! server loads its program before, and turns its door on when the old process has ended: until then that one may still change items, which
+//! it could not count for the new program. Meanwhile the programs pass all packets to the sockets.
+//!
 //! The lease is renewed on time, however much else there is to do: all work is split into steps of a few milliseconds, with a call of
 //! `Keeper::breathe` between them.
 //!
@@ -24,6 +28,7 @@ mod served;
 pub(crate) use keeper::Keeper;
 pub(crate) use served::Served;
 
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -32,7 +37,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use keyway_cache::Cache;
-use keyway_cache::server::KernelDoorError;
+use keyway_cache::server::{KernelDoor, KernelDoorError};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use keyway_xdp::config::{Settings, Verdict};
@@ -42,6 +47,7 @@ use nix::net::if_::if_nametoindex;
 
 use crate::config::{Config, Kernel};
 use crate::shared::{KernelNumbers, lock};
+use crate::takeover::Predecessor;
 
 /// Most keys that wait for the keeper; further ones are dropped, and user space serves them again.
 const CANDIDATES_MAX: usize = 4096;
@@ -81,24 +87,29 @@ impl Program {
     }
 }
 
-/// Loads and attaches the program, or opens the pinned one, and turns the door on. The error text is for the operator.
-pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache: &Cache) -> Result<(Keeper, Arc<Post>), String> {
+/// Loads and attaches the program, or opens the pinned one, and turns the door on: now, or when the server that is to be taken over has
+/// ended. The error text is for the operator.
+pub(crate) fn start(
+    config: &Config,
+    kernel: &Kernel,
+    udp: &[SocketAddr],
+    cache: &Cache,
+    predecessor: Option<Predecessor>,
+) -> Result<(Keeper, Arc<Post>), String> {
     let settings = settings(config, kernel, udp)?;
-    let program = program(kernel, &settings)?;
-    let maps = program.maps();
-    // The lease of an earlier server, if the program was pinned.
-    maps.hot().renew(0, 0);
-    maps.hot().clear();
-    let counts = maps.counts().map_err(|error| error.to_string())?;
-    let stripes = || maps.stripes_file().map_err(|error| error.to_string());
+    let Predecessor { presence, pinned } = predecessor.unwrap_or_default();
+    let program = program(kernel, &settings, pinned)?;
+    let counts = program.maps().counts().map_err(|error| error.to_string())?;
     let deadline = Instant::now() + SILENCE_MAX;
-    let door = loop {
-        match cache.turn_kernel_door_on(stripes()?) {
-            Err(KernelDoorError::StillAnswering(left)) if Instant::now() < deadline => std::thread::sleep(left),
-            other => break other.map_err(|error| error.to_string())?,
-        }
+    let door = match presence {
+        Some(_) => None,
+        None => loop {
+            match turn_on(cache, &program) {
+                Err(KernelDoorError::StillAnswering(left)) if Instant::now() < deadline => std::thread::sleep(left),
+                other => break Some(other.map_err(|error| error.to_string())?),
+            }
+        },
     };
-    maps.hot().set_seed(cache.hash_seed());
     let post = Arc::new(Post {
         candidates: Mutex::default(),
         keeper: OnceLock::new(),
@@ -110,8 +121,20 @@ pub(crate) fn start(config: &Config, kernel: &Kernel, udp: &[SocketAddr], cache:
         attentive: AtomicBool::new(true),
     });
     let session = cache.session().map_err(|error| error.to_string())?;
-    let keeper = Keeper::new(Arc::clone(&post), program, door, cache.clone(), session, config.cas_enabled);
+    let mut keeper = Keeper::new(Arc::clone(&post), program, door, cache.clone(), session, config.cas_enabled);
+    keeper.follow(presence);
     Ok((keeper, post))
+}
+
+/// Turns the door on, with an empty hot set.
+fn turn_on(cache: &Cache, program: &Program) -> Result<KernelDoor, KernelDoorError> {
+    let maps = program.maps();
+    // The lease of an earlier server, if the program was pinned.
+    maps.hot().renew(0, 0);
+    maps.hot().clear();
+    let door = cache.turn_kernel_door_on(maps.stripes_file().map_err(KernelDoorError::Io)?)?;
+    maps.hot().set_seed(cache.hash_seed());
+    Ok(door)
 }
 
 /// The program's settings for a server with this configuration.
@@ -160,9 +183,9 @@ pub fn kernel_settings(address: SocketAddr, allow: Vec<(IpAddr, u8)>, kernel: &K
     })
 }
 
-fn program(kernel: &Kernel, settings: &Settings) -> Result<Program, String> {
+fn program(kernel: &Kernel, settings: &Settings, pinned: Option<File>) -> Result<Program, String> {
     if let Some(folder) = &kernel.pinned {
-        return Maps::pinned(folder, settings)
+        return Maps::pinned(folder, settings, pinned)
             .map(Program::Pinned)
             .map_err(|error| error.to_string());
     }
@@ -198,6 +221,13 @@ impl Post {
         let is_first = candidates.len() == 1;
         drop(candidates);
         if is_first && let Some(keeper) = self.keeper.get() {
+            keeper.unpark();
+        }
+    }
+
+    /// Ends the keeper's pause.
+    pub(crate) fn wake(&self) {
+        if let Some(keeper) = self.keeper.get() {
             keeper.unpark();
         }
     }

@@ -8,6 +8,7 @@ use crate::effort::REQUEST;
 use crate::execute::{Executor, Origin, Outcome};
 use crate::kernel::Served;
 use crate::shared::Peer;
+use crate::shown::Shown;
 
 /// Most requests of a datagram that are executed.
 const REQUESTS_MAX: usize = 64;
@@ -32,7 +33,7 @@ pub(super) fn is_error_line(payload: &[u8]) -> bool {
 }
 
 /// Executes the complete requests in `input` and appends the answers to `out`, within a datagram's bounds. An unfinished request is
-/// dropped.
+/// dropped. Returns how many requests there were.
 pub(super) fn execute_all(
     executor: &mut Executor,
     mut input: &[u8],
@@ -40,26 +41,26 @@ pub(super) fn execute_all(
     peer: &Peer,
     mut served: Option<&mut Served>,
     out: &mut Vec<u8>,
-) {
+) -> usize {
     let start = out.len();
     let room = executor.shared.config.udp_answer_max.saturating_sub(ANSWER_TOO_LONG.len());
     let mut decoder = Decoder::speaking(limits.clone(), executor.shared.config.protocol);
     let mut requests = 0;
     while !input.is_empty() {
         if requests == REQUESTS_MAX || executor.effort.is_datagram_over() {
-            return out.extend_from_slice(ANSWER_TOO_LONG);
+            out.extend_from_slice(ANSWER_TOO_LONG);
+            break;
         }
         requests += 1;
         if log::log_enabled!(log::Level::Trace) {
-            let line = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
-            log::trace!("{} < {}", peer.address, line.escape_ascii());
+            log::trace!("{} < {}", peer.address, Shown(input));
         }
         let before = out.len();
         let consumed = match decoder.decode(input) {
             Decoded::Incomplete { .. } => {
                 executor.counters().udp_dropped.add(1);
                 log::debug!("{}: an unfinished request is dropped", peer.address);
-                return;
+                break;
             }
             Decoded::Request { consumed, request } => {
                 let origin = Origin {
@@ -77,8 +78,11 @@ pub(super) fn execute_all(
                 }
                 match execute_one(executor, &request, out, &origin) {
                     Next::Request => consumed,
-                    Next::End => return,
-                    Next::TooLong => return out.extend_from_slice(ANSWER_TOO_LONG),
+                    Next::End => break,
+                    Next::TooLong => {
+                        out.extend_from_slice(ANSWER_TOO_LONG);
+                        break;
+                    }
                 }
             }
             Decoded::TooLarge { consumed, forget } => {
@@ -88,7 +92,7 @@ pub(super) fn execute_all(
             Decoded::Refused { consumed, reply, close } => {
                 out.extend_from_slice(reply);
                 if close {
-                    return;
+                    break;
                 }
                 consumed
             }
@@ -98,9 +102,11 @@ pub(super) fn execute_all(
         executor.effort.spend_on_bytes(consumed + out.len() - before);
         if out.len() - start > room {
             out.truncate(before);
-            return out.extend_from_slice(ANSWER_TOO_LONG);
+            out.extend_from_slice(ANSWER_TOO_LONG);
+            break;
         }
     }
+    requests
 }
 
 fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Next {

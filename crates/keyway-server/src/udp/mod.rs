@@ -140,6 +140,33 @@ impl UdpSockets {
         }
     }
 
+    /// Answers the datagrams that were received, and receives no more.
+    pub(crate) fn finish_batches(&mut self, desk: &mut Desk, registry: &Registry) {
+        for socket in &mut self.sockets {
+            socket.ready = false;
+            for _ in 0..BATCH {
+                if !socket.inbox.is_empty() {
+                    socket.turn(desk, &self.allowed, &self.limits, self.served.as_mut(), registry);
+                }
+            }
+        }
+    }
+
+    /// Receives again.
+    pub(crate) fn resume(&mut self) {
+        self.sockets.iter_mut().for_each(|socket| socket.ready = true);
+    }
+
+    /// Another server has the sockets.
+    pub(crate) fn leave(&mut self, desk: &Desk, registry: &Registry) {
+        for mut socket in self.sockets.drain(..) {
+            if let Err(error) = registry.deregister(&mut socket.socket) {
+                log::debug!("a UDP socket that was handed over is still watched: {error}");
+            }
+            lock(&desk.executor.shared.peers).remove(&socket.shown.id);
+        }
+    }
+
     /// Answers what has arrived, at most a few batches per socket, and closes the sockets.
     pub(crate) fn close(&mut self, desk: &mut Desk, registry: &Registry) {
         for _ in 0..BATCHES_AT_END {
@@ -232,8 +259,15 @@ impl Socket {
         if let PeerAddress::Udp { remote: asker, .. } = &mut self.peer.address {
             *asker = remote;
         }
+        let shared = Arc::clone(&desk.executor.shared);
+        let asker = self.peer.address.source(|| None);
+        let rated = shared.rates.as_ref().map(|rates| (rates, asker));
+        if rated.is_some_and(|(rates, asker)| rates.take(asker, 1, desk.now) == 0) {
+            counters.udp_over_rate.add(1);
+            return;
+        }
         let start = self.outbox.bytes.len();
-        execute_all(
+        let requests = execute_all(
             &mut desk.executor,
             framed.payload,
             limits,
@@ -241,6 +275,9 @@ impl Socket {
             served,
             &mut self.outbox.bytes,
         );
+        if let Some((rates, asker)) = rated {
+            rates.charge(asker, requests.saturating_sub(1), desk.now);
+        }
         self.outbox.queue(framed.id, start, source);
     }
 

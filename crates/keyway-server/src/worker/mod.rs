@@ -17,9 +17,11 @@
 //! | `turns` | which connection gets a turn next |
 //! | `moves` | how a connection goes to the worker's partner |
 //! | `upkeep` | what is done by the clock |
+//! | `halting` | what is done when another server takes over |
 //!
 //! Never: executes a request (`connection` and `execute` do).
 
+mod halting;
 mod moves;
 #[cfg(test)]
 mod tests;
@@ -47,6 +49,7 @@ use crate::buffer::Buffer;
 use crate::config::EventLoop;
 use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Secure, Stream};
 use crate::shared::{Lane, Mailbox, Message, Peer, PeerAddress, Shared};
+use crate::takeover::{Carried, Inherited, Stage};
 use crate::udp::UdpSockets;
 use crate::watch::CONNEVENTS;
 
@@ -134,6 +137,9 @@ impl Worker {
         let mut messages = Vec::new();
         let mut udp = self.open_udp();
         while self.deadline.is_none() || !self.connections.is_empty() || !self.mailbox().close() {
+            if self.desk.executor.shared.halt.is_wanted(Stage::Everyone) {
+                self.halt(&mut messages, &mut udp);
+            }
             self.round(&mut events, &mut messages, &mut udp);
         }
     }
@@ -242,9 +248,18 @@ impl Worker {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Adopt(stream, peer) => self.adopt(stream, peer),
+            Message::Adopt(stream, peer) => self.adopt(stream, peer, None),
             Message::Move(connection) => self.admit(connection),
+            Message::Inherit(inherited, peer) => {
+                let Inherited { stream, carried, bytes } = *inherited;
+                self.adopt(stream, peer, Some((&carried, &bytes)));
+            }
             Message::Turn(token) => self.enqueue(token),
+            Message::Answer(round) => {
+                let shared = &self.desk.executor.shared;
+                shared.mailboxes[self.desk.executor.worker].answer(round);
+                shared.wake_acceptor();
+            }
             Message::End(peer, reason) => {
                 for token in self.tokens(|connection| connection.peer.id == peer.id && !connection.is_over) {
                     self.close(token, reason);
@@ -261,10 +276,13 @@ impl Worker {
         &self.desk.executor.shared.mailboxes[self.desk.executor.worker]
     }
 
-    fn adopt(&mut self, stream: Stream, peer: Arc<Peer>) {
+    /// Serves a new connection, or one that another server has handed over in this state with these bytes.
+    fn adopt(&mut self, stream: Stream, peer: Arc<Peer>, inherited: Option<(&Carried, &[u8])>) {
         log::debug!("{} connected", peer.address);
         // The server checked a reader's user and group before.
-        let login = self.desk.executor.shared.users.is_some() && !matches!(peer.address, PeerAddress::Reader);
+        let login = self.desk.executor.shared.users.is_some()
+            && !matches!(peer.address, PeerAddress::Reader)
+            && !inherited.is_some_and(|(carried, _)| carried.has_logged_in);
         let token = self.connections.vacant_key();
         let is_secure = matches!(peer.address, PeerAddress::Tcp { is_secure: true, .. });
         let certificates = self.desk.executor.shared.certificates.as_ref().filter(|_| is_secure);
@@ -288,12 +306,20 @@ impl Worker {
             login,
             &self.desk,
         );
-        if let Err(error) = connection.register(self.poll.registry()) {
+        if let Err(error) = connection.register(self.poll.registry(), inherited.is_some()) {
             log::warn!("{}: cannot watch the connection: {error}", peer.address);
             self.desk.executor.shared.connection_closed(&peer);
             return;
         }
-        self.send_connection_to_watchers("conn_new", &peer, None);
+        match inherited {
+            None => self.send_connection_to_watchers("conn_new", &peer, None),
+            Some((carried, bytes)) => {
+                let at = connection.inherit(carried, bytes, &self.desk);
+                if at > self.desk.now {
+                    self.later.push(Reverse((at, token, peer.id)));
+                }
+            }
+        }
         if let Some(deadline) = connection.login_deadline() {
             self.later.push(Reverse((deadline, token, peer.id)));
         }

@@ -8,7 +8,7 @@
 //! | it is registered there, and has a turn | the partner |
 //!
 //! Between the steps the connection belongs to one of the two, with all that it has received and not yet answered or sent. If the partner
-//! has ended, because the server stops, the connection stays.
+//! has ended or halted, the connection stays.
 //!
 //! Never: moves a connection for which another thread has promised its worker an event ([`Connection::may_move`]).
 
@@ -17,7 +17,7 @@ use crate::connection::{CloseReason, Connection};
 
 impl Worker {
     /// Drops a closed connection that the ring no longer uses, and gives one that is leaving to the partner.
-    pub(super) fn let_go(&mut self, token: usize) {
+    pub(super) fn part_with(&mut self, token: usize) {
         let Some(connection) = self.connections.get(token).filter(|connection| connection.is_let_go()) else {
             return;
         };

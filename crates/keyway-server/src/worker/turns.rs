@@ -72,7 +72,7 @@ impl Worker {
             log::warn!("{}: cannot watch the connection: {error}", connection.peer.address);
             self.close(token, CloseReason::Error);
         } else if connection.is_leaving {
-            self.let_go(token);
+            self.part_with(token);
         } else if verdict == Verdict::Again {
             self.enqueue(token);
         } else if let Verdict::Later(at) = verdict

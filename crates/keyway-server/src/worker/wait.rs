@@ -52,13 +52,20 @@ impl Worker {
             ring.watch(self.poll.as_raw_fd(), POLL)?;
             self.is_poll_watched = true;
         }
-        ring.wait(timeout)?;
-        ring.take(&mut self.told);
-        if self.told.iter().any(|event| matches!(event, Event::Ready { token: POLL })) {
-            self.is_poll_watched = false;
+        if self.wait_for_ring(timeout)? {
             self.poll.poll(events, Some(Duration::ZERO))?;
         }
         Ok(())
+    }
+
+    /// Takes the events of the ring. Returns whether the poll has some; its watch has ended then.
+    pub(super) fn wait_for_ring(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let Some(ring) = &mut self.desk.ring else { return Ok(false) };
+        ring.wait(timeout)?;
+        ring.take(&mut self.told);
+        let has_polled = self.told.iter().any(|event| matches!(event, Event::Ready { token: POLL }));
+        self.is_poll_watched &= !has_polled;
+        Ok(has_polled)
     }
 
     /// Handles the events of the ring.
@@ -86,7 +93,7 @@ impl Worker {
                         self.hold_back(token);
                     }
                     if last {
-                        self.let_go(token);
+                        self.part_with(token);
                     }
                 }
                 Event::Ended { token, result } => {
@@ -134,7 +141,7 @@ impl Worker {
         };
         let acted = act(connection, &mut self.desk);
         if connection.is_over || connection.is_leaving && acted.is_ok() {
-            return self.let_go(token);
+            return self.part_with(token);
         }
         match acted {
             Ok(true) => self.enqueue(token),

@@ -38,7 +38,7 @@ pub struct Page<'a> {
 
 /// How a page is looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct Appearance {
     /// of the window, pixels
     pub width: u32,
     /// as a reader who prefers dark pages sees it
@@ -105,7 +105,7 @@ impl Browser {
     }
 
     /// Opens a file.
-    pub fn open(&mut self, file: &Path, look: Look) -> Page<'_> {
+    pub fn open(&mut self, file: &Path, look: Appearance) -> Page<'_> {
         let target = self.call(None, "Target.createTarget", json!({ "url": "about:blank" }));
         let target = target["targetId"].as_str().unwrap().to_owned();
         let attached = self.call(None, "Target.attachToTarget", json!({ "targetId": target, "flatten": true }));

@@ -78,7 +78,12 @@ pub struct Python {
 impl Python {
     /// `Err`: why there is none. `target` is where downloads are kept.
     pub fn new(target: &Path) -> Result<Self, String> {
-        let interpreter = prepare::venv(target, &PYTHON)?;
+        Self::with(target, &PYTHON)
+    }
+
+    /// The same with other packages from PyPI.
+    pub fn with(target: &Path, packages: &Venv<'_>) -> Result<Self, String> {
+        let interpreter = prepare::venv(target, packages)?;
         let packages = Scratch::new();
         let package = packages.join("keyway_cache");
         std::fs::create_dir_all(&package).unwrap_or_else(|e| panic!("{}: {e}", package.display()));

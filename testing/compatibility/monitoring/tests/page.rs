@@ -3,19 +3,19 @@
 
 use std::path::Path;
 
-use browser::{Browser, Look};
+use browser::{Appearance, Browser};
 use harness::{Kind, Scratch, ServeOptions, Transport, skip};
 use monitoring::Monitored;
 use serde_json::Value;
 
-const LOOKS: [Look; 4] = [
-    Look { width: 390, dark: false },
-    Look { width: 390, dark: true },
-    Look {
+const LOOKS: [Appearance; 4] = [
+    Appearance { width: 390, dark: false },
+    Appearance { width: 390, dark: true },
+    Appearance {
         width: 1280,
         dark: false,
     },
-    Look { width: 1280, dark: true },
+    Appearance { width: 1280, dark: true },
 ];
 
 /// What sticks out to the right of the window, and texts that are smaller than 10 pixels: by tag and text.

@@ -123,6 +123,8 @@ impl Job {
         Options::new()
             .memory(self.kind.memory() + self.memory_besides)
             .item_size_max(256 << 10)
+            // A small region has 16 for programs, and where deaths go unnoticed for a while more are taken at once.
+            .sessions(40)
             .mode(0o660)
             .evict(self.kind == Kind::Evicting)
             .existing_only(self.role != Role::Neighbour)

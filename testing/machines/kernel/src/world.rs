@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
 use keyway_proto::{Decoded, Decoder, Limits, MetaGet, Request};
 use keyway_xdp::config::{Config, Settings, TooManyNetworks};
-use keyway_xdp::copy::{HotCopy, Item, Seen};
+use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
 use keyway_xdp::hot::{CONTROL_WORDS, HotSet, PAGE_SIZE, Place, STRIPES, UNIT_SIZE};
 
 use crate::frame::{Checksum, Frame, PORT, served};
@@ -21,7 +21,7 @@ pub const NOW_NS: u64 = 5_000_000_000;
 /// The seed of these worlds' hash.
 pub const SEED: u64 = 0x1234_5678_9ABC_DEF0;
 /// Stripe and flush words that are at rest.
-const AT_REST: Seen = Seen {
+const AT_REST: ChangeCounts = ChangeCounts {
     stripe: 7 << 32 | 7,
     flush: 3 << 32 | 3,
 };

@@ -1,0 +1,972 @@
+//! `keyway serve --take-over`, with real processes. Its enemies: a request that is lost or done twice while a connection changes its server, a
+//! connection that is closed, and a moment in which no server serves, or two do.
+//!
+//! It cannot see a machine that stops, and no death between two given instructions: SIGKILL comes at times spread over the whole take-over,
+//! and at each message of it that a test sends itself.
+
+#![allow(clippy::print_stderr, reason = "figures for the person who runs the tests")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Instant;
+
+use harness::{
+    Authority, DEADLINE, Random, Scratch, TlsClient, Validity, Wire, free_port, full_run, keyway_binary, keyway_check, say,
+    wait_until,
+};
+use keyway_cache::{Cache, Options, Place};
+use serde_json::{Value, json};
+
+/// The version of the messages that these tests speak.
+const VERSION: u32 = 1;
+const LOOPS: [&str; 2] = ["io_uring", "epoll"];
+
+/// The servers of one region, one after the other.
+struct World {
+    scratch: Scratch,
+    address: SocketAddr,
+    arguments: Vec<String>,
+    started: AtomicU64,
+}
+
+/// A server's process; killed when it is dropped.
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl World {
+    fn new(arguments: &[&str]) -> Self {
+        Self {
+            scratch: Scratch::new(),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())),
+            arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
+            started: AtomicU64::new(0),
+        }
+    }
+
+    fn region(&self) -> PathBuf {
+        self.scratch.join("region")
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(keyway_binary());
+        command.args(["serve", "-v", "--listen", &self.address.to_string(), "--socket"]);
+        command.arg(self.scratch.join("socket")).arg("--region").arg(self.region());
+        command.args(&self.arguments).args(more);
+        command
+    }
+
+    fn spawn(&self, more: &[&str]) -> Process {
+        let log = self.scratch.join(&format!("log-{}", self.started.fetch_add(1, SeqCst)));
+        let file = File::create(&log).unwrap();
+        let mut command = self.command(more);
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        Process {
+            child: command.spawn().unwrap(),
+            log,
+        }
+    }
+
+    fn start(&self, more: &[&str]) -> Process {
+        let mut process = self.spawn(more);
+        process.wait_ready();
+        process
+    }
+
+    /// Starts a server that takes over the running one, and waits until that has ended.
+    fn take_over(&self, running: &mut Process, more: &[&str]) -> Process {
+        let new = self.start(&[&["--take-over"], more].concat());
+        assert!(running.wait().success(), "{}", running.text());
+        new
+    }
+
+    fn tcp(&self) -> Wire {
+        Wire::from_tcp(TcpStream::connect_timeout(&self.address, DEADLINE).unwrap()).unwrap()
+    }
+
+    fn unix(&self) -> Wire {
+        Wire::from_unix(UnixStream::connect(self.scratch.join("socket")).unwrap()).unwrap()
+    }
+
+    /// A connection like that of a server that wants to take over.
+    fn role(&self) -> UnixStream {
+        let file = std::fs::metadata(self.region()).unwrap();
+        let name = format!("keyway-take-over {}:{}", file.dev(), file.ino());
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        let stream = UnixStream::connect_addr(&name).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream
+    }
+}
+
+impl Process {
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        wait_until("a server ends", DEADLINE, || self.ended())
+    }
+
+    fn wait_ready(&mut self) {
+        wait_until("a server is ready", DEADLINE, || {
+            let status = self.ended();
+            let text = self.text();
+            assert!(status.is_none(), "it ended ({status:?}):\n{text}");
+            text.contains(" ready: ").then_some(())
+        });
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM; its exit status.
+    fn end(&mut self) -> ExitStatus {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        self.wait()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Sends a request and expects this answer.
+fn talk(wire: &mut Wire, request: &[u8], answer: &[u8]) {
+    wire.send(request).unwrap();
+    hear(wire, answer);
+}
+
+fn hear(wire: &mut Wire, answer: &[u8]) {
+    let got = wire.exactly(answer.len()).unwrap();
+    assert_eq!(got.escape_ascii().to_string(), answer.escape_ascii().to_string());
+}
+
+/// Expects that the server closes the connection, and says nothing before.
+fn hear_close(wire: &mut Wire) {
+    assert!(!wire.fill().unwrap(), "{}", wire.pending().escape_ascii());
+}
+
+/// A binary request packet.
+fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let head = keyway_proto::binary::Head { opcode, opaque: [9; 4] };
+    keyway_proto::binary::request(&mut bytes, head, 0, [extras, key, value]);
+    bytes
+}
+
+/// Status and body of the next binary answer.
+fn answer(wire: &mut Wire) -> (u16, Vec<u8>) {
+    let head = wire.exactly(24).unwrap();
+    assert_eq!((head[0], &head[12..16]), (0x81, &[9; 4][..]));
+    let len = u32::from_be_bytes(head[8..12].try_into().unwrap());
+    (
+        u16::from_be_bytes(head[6..8].try_into().unwrap()),
+        wire.exactly(usize::try_from(len).unwrap()).unwrap(),
+    )
+}
+
+/// One round of a client's work on its own key: every answer is known exactly.
+fn work(wire: &mut Wire, client: usize, round: u64) {
+    let key = format!("client{client}");
+    let value = format!("{round:0width$}", width = 1 + client * 37 % 3000);
+    let len = value.len();
+    match client % 5 {
+        0 => {
+            talk(wire, format!("set {key} 5 0 {len}\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+            talk(
+                wire,
+                format!("get {key}\r\n").as_bytes(),
+                format!("VALUE {key} 5 {len}\r\n{value}\r\nEND\r\n").as_bytes(),
+            );
+        }
+        1 => {
+            let set = format!("set {key} 0 0 {len}\r\n{value}\r\nget {key}\r\n").repeat(20);
+            let got = format!("STORED\r\nVALUE {key} 0 {len}\r\n{value}\r\nEND\r\n").repeat(20);
+            talk(wire, set.as_bytes(), got.as_bytes());
+        }
+        2 => {
+            talk(
+                wire,
+                format!("ms {key} {len} T0\r\n{value}\r\nmg {key} v\r\nmn\r\n").as_bytes(),
+                format!("HD\r\nVA {len}\r\n{value}\r\nMN\r\n").as_bytes(),
+            );
+            // Exactly once.
+            let number = (round + 1).to_string();
+            talk(
+                wire,
+                format!("ma n{client} N0 J1 v\r\n").as_bytes(),
+                format!("VA {}\r\n{number}\r\n", number.len()).as_bytes(),
+            );
+        }
+        3 => {
+            wire.send(
+                &[
+                    packet(1, &[0; 8], key.as_bytes(), value.as_bytes()),
+                    packet(0, b"", key.as_bytes(), b""),
+                ]
+                .concat(),
+            )
+            .unwrap();
+            assert_eq!(answer(wire).0, 0);
+            assert_eq!(answer(wire), (0, [&[0; 4], value.as_bytes()].concat()));
+        }
+        _ => {
+            // In pieces, with a line of many keys that is answered while it arrives.
+            let keys = format!(" {key}").repeat(600);
+            let request = format!("set {key} 0 0 {len}\r\n{value}\r\nget{keys}\r\n");
+            for piece in request.as_bytes().chunks(1500) {
+                wire.send(piece).unwrap();
+                std::thread::yield_now();
+            }
+            hear(wire, b"STORED\r\n");
+            hear(wire, format!("VALUE {key} 0 {len}\r\n{value}\r\n").repeat(600).as_bytes());
+            hear(wire, b"END\r\n");
+        }
+    }
+}
+
+#[test]
+fn clients_under_load_notice_no_take_over() {
+    let takeovers = if full_run() { 50 } else { 6 };
+    let world = World::new(&[]);
+    let udp = world.address.to_string();
+    let common = ["--udp", &udp];
+    let mut server = world.start(&[&common[..], &["--memory", "64m", "--event-loop", LOOPS[0]]].concat());
+    let mut first = world.tcp();
+    (0..1000).for_each(|n| talk(&mut first, format!("set kept{n} 0 0 3\r\nold\r\n").as_bytes(), b"STORED\r\n"));
+    let mut halted_us = Vec::new();
+    let (stop, requests, longest_us) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let repeat = |mut once: Box<dyn FnMut(u64) + '_>| {
+        let mut round = 0;
+        while !stop.load(SeqCst) {
+            let begun = Instant::now();
+            once(round);
+            longest_us.fetch_max(u64::try_from(begun.elapsed().as_micros()).unwrap(), SeqCst);
+            requests.fetch_add(1, SeqCst);
+            round += 1;
+        }
+    };
+    std::thread::scope(|scope| {
+        for client in 0..64 {
+            let (world, repeat) = (&world, &repeat);
+            scope.spawn(move || {
+                let mut wire = if client % 2 == 0 { world.tcp() } else { world.unix() };
+                repeat(Box::new(move |round| work(&mut wire, client, round)));
+            });
+        }
+        scope.spawn(|| {
+            let mut wire = Wire::to_udp(world.address).unwrap();
+            repeat(Box::new(move |_| {
+                wire.send(b"get kept7\r\n").unwrap();
+                hear(&mut wire, b"VALUE kept7 0 3\r\nold\r\nEND\r\n");
+            }));
+        });
+        scope.spawn(|| {
+            let cache = Cache::open(&Place::Path(world.region()), &Options::new().existing_only(true)).unwrap();
+            let mut session = cache.session().unwrap();
+            repeat(Box::new(move |round| {
+                session.set(b"library", round.to_string().as_bytes(), 0).unwrap();
+                assert_eq!(session.get(b"library").unwrap(), Some(round.to_string().into_bytes()));
+            }));
+        });
+        // New connections, too.
+        scope.spawn(|| {
+            repeat(Box::new(|round| {
+                let mut wire = if round % 2 == 0 { world.tcp() } else { world.unix() };
+                talk(&mut wire, b"get kept3\r\n", b"VALUE kept3 0 3\r\nold\r\nEND\r\n");
+            }));
+        });
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for number in 0..takeovers {
+                let enough = requests.load(SeqCst) + 300;
+                wait_until("clients work", DEADLINE, || (requests.load(SeqCst) >= enough).then_some(()));
+                let (threads, memory) = ([4, 2, 6][number % 3].to_string(), format!("{}m", 64 + number));
+                // All four changes of the event loop.
+                let event_loop = LOOPS[[1, 1, 0, 0][number % 4]];
+                let changed = ["--threads", &threads, "--memory", &memory, "--event-loop", event_loop];
+                let new = world.take_over(&mut server, &[&common[..], &changed].concat());
+                let text = server.text();
+                let halted = text
+                    .split("clients waited for ")
+                    .nth(1)
+                    .and_then(|rest| rest.split(' ').next());
+                halted_us.push(halted.and_then(|number| number.parse::<u64>().ok()).unwrap());
+                server = new;
+            }
+        }));
+        stop.store(true, SeqCst);
+        failed.unwrap();
+    });
+    halted_us.sort_unstable();
+    for n in 0..1000 {
+        talk(
+            &mut first,
+            format!("get kept{n}\r\n").as_bytes(),
+            format!("VALUE kept{n} 0 3\r\nold\r\nEND\r\n").as_bytes(),
+        );
+    }
+    let stats = first.stats("").unwrap();
+    let stat = |name: &str| stats.iter().find(|(known, _)| known == name).unwrap().1.clone();
+    assert_eq!(stat("curr_connections").parse::<usize>().unwrap(), 1 + 4, "and UDP sockets");
+    assert_eq!(stat("pid"), server.child.id().to_string());
+    assert!(server.end().success());
+    assert!(!world.scratch.join("socket").exists(), "the last server removes the file");
+    let (status, text) = keyway_check(&world.region());
+    assert!(status.success(), "{text}");
+    say(&format!(
+        "{takeovers} take-overs: {} rounds of requests, none failed; the longest took {} µs; the servers halted for {} µs (median), {} µs \
+         (longest)",
+        requests.load(SeqCst),
+        longest_us.load(SeqCst),
+        halted_us[halted_us.len() / 2],
+        halted_us[halted_us.len() - 1],
+    ));
+}
+
+#[test]
+fn what_a_connection_has_said_and_not_been_told_goes_with_it() {
+    for (old, new) in [(0, 1), (1, 0), (0, 0)] {
+        let world = World::new(&[]);
+        let mut server = world.start(&["--event-loop", LOOPS[old], "--threads", "1"]);
+        let mut other = world.tcp();
+        let big = vec![b'x'; 100_000];
+        talk(
+            &mut other,
+            &[b"set big 0 0 100000\r\n", &big[..], b"\r\n"].concat(),
+            b"STORED\r\n",
+        );
+        talk(&mut other, b"set k 0 0 1\r\nv\r\n", b"STORED\r\n");
+        // Half a line, half a value, half a packet, and each after a whole request.
+        let mut half = world.tcp();
+        talk(&mut half, b"mn\r\nget ", b"MN\r\n");
+        let mut value = world.unix();
+        talk(&mut value, b"mn\r\nset w 0 0 10\r\n01234", b"MN\r\n");
+        let mut binary = world.tcp();
+        let get = packet(0, b"", b"k", b"");
+        binary.send(&[&get[..], &get[..20]].concat()).unwrap();
+        assert_eq!(answer(&mut binary).1, b"\0\0\0\0v");
+        // A reader that has stopped: most of its answers are unsent, and its last requests unread.
+        let mut slow = world.tcp();
+        slow.send(&b"get big\r\n".repeat(200)).unwrap();
+        // One that has closed its side.
+        let mut closing = world.tcp();
+        closing.send(b"get k\r\n").unwrap();
+        closing.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut watcher = world.tcp();
+        talk(&mut watcher, b"watch mutations\r\n", b"OK\r\n");
+        let mut many = world.tcp();
+        many.send(&[b"get".as_slice(), &b" k".repeat(3000)].concat()).unwrap();
+        // All of it has arrived when a later request of the only thread is answered.
+        talk(&mut other, b"mn\r\n", b"MN\r\n");
+        let mut server = world.take_over(&mut server, &["--event-loop", LOOPS[new]]);
+        talk(&mut half, b"k\r\n", b"VALUE k 0 1\r\nv\r\nEND\r\n");
+        talk(
+            &mut value,
+            b"56789\r\nget w\r\n",
+            b"STORED\r\nVALUE w 0 10\r\n0123456789\r\nEND\r\n",
+        );
+        binary.send(&get[20..]).unwrap();
+        assert_eq!(answer(&mut binary).1, b"\0\0\0\0v");
+        for _ in 0..200 {
+            hear(&mut slow, b"VALUE big 0 100000\r\n");
+            assert!(slow.exactly(big.len()).unwrap() == big);
+            hear(&mut slow, b"\r\nEND\r\n");
+        }
+        hear(&mut closing, b"VALUE k 0 1\r\nv\r\nEND\r\n");
+        hear_close(&mut closing);
+        talk(
+            &mut many,
+            b"\r\n",
+            &[&b"VALUE k 0 1\r\nv\r\n".repeat(3000)[..], b"END\r\n"].concat(),
+        );
+        talk(&mut other, b"set seen 0 0 1\r\nv\r\n", b"STORED\r\n");
+        while !String::from_utf8_lossy(watcher.pending()).contains("key=seen") {
+            assert!(watcher.fill().unwrap(), "the watcher is closed");
+        }
+        assert!(server.end().success());
+    }
+}
+
+#[test]
+fn logins_are_kept_and_a_new_file_asks_for_new_ones() {
+    let world = World::new(&[]);
+    let users = world.scratch.join("users");
+    std::fs::write(&users, "ann:secret\nbob:secret:ro:prefix=b:\n").unwrap();
+    std::fs::set_permissions(&users, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let with_users = ["--auth-file", users.to_str().unwrap()];
+    let mut server = world.start(&with_users);
+    let log_in = |name: &str| {
+        let mut wire = world.tcp();
+        let login = format!("{name} secret");
+        talk(
+            &mut wire,
+            format!("set x 0 0 {}\r\n{login}\r\n", login.len()).as_bytes(),
+            b"STORED\r\n",
+        );
+        wire
+    };
+    let (mut ann, mut bob, mut nobody) = (log_in("ann"), log_in("bob"), world.tcp());
+    nobody.send(b"set x 0 0 10\r\nann ").unwrap();
+    talk(&mut ann, b"set b:k 0 0 1\r\nv\r\n", b"STORED\r\n");
+    let mut second = world.take_over(&mut server, &with_users);
+    talk(&mut ann, b"set b:k 0 0 1\r\nw\r\n", b"STORED\r\n");
+    talk(&mut bob, b"get b:k\r\n", b"VALUE b:k 0 1\r\nw\r\nEND\r\n");
+    talk(
+        &mut bob,
+        b"set b:k 0 0 1\r\nx\r\n",
+        b"CLIENT_ERROR this user may only read\r\n",
+    );
+    talk(&mut nobody, b"secret\r\n", b"STORED\r\n");
+    // Without logins, then with them again: a client that has not said who it is there has to.
+    let mut third = world.take_over(&mut second, &[]);
+    let mut open = world.tcp();
+    for wire in [&mut ann, &mut bob, &mut open] {
+        talk(wire, b"set b:k 0 0 1\r\ny\r\n", b"STORED\r\n");
+    }
+    let _fourth = world.take_over(&mut third, &with_users);
+    talk(&mut open, b"get b:k\r\n", b"CLIENT_ERROR unauthenticated\r\n");
+}
+
+#[test]
+fn tls_and_large_values_are_drained() {
+    for event_loop in LOOPS {
+        let world = World::new(&["--event-loop", event_loop, "--max-item", "4m"]);
+        let authority = Authority::new();
+        let (certificate, key) = authority
+            .signs("first", Validity::Valid)
+            .write_to(world.scratch.path(), "server");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let listen = format!("tls://{address}");
+        let tls = [
+            "--listen",
+            &listen,
+            "--tls-cert",
+            certificate.to_str().unwrap(),
+            "--tls-key",
+            key.to_str().unwrap(),
+        ];
+        let mut server = world.start(&tls);
+        let client = TlsClient::trusting(&authority);
+        let mut secure = Wire::from_unix(client.connect(address).unwrap().0).unwrap();
+        talk(&mut secure, b"set k 0 0 1\r\nv\r\n", b"STORED\r\n");
+        let value = vec![b'x'; 3_000_000];
+        let mut large = world.tcp();
+        large.send(b"set large 0 0 3000000\r\n").unwrap();
+        large.send(&value[..2_000_000]).unwrap();
+        let mut plain = world.tcp();
+        talk(&mut plain, b"mn\r\n", b"MN\r\n");
+        wait_until("the server has most of the large value", DEADLINE, || {
+            let conns = plain.stats("").unwrap();
+            let read = conns.iter().find(|(name, _)| name == "bytes_read").unwrap();
+            (read.1.parse::<u64>().unwrap() > 2_000_000).then_some(())
+        });
+        // The certificate is another one from here on.
+        authority
+            .signs("second", Validity::Valid)
+            .write_to(world.scratch.path(), "server");
+        let mut new = world.start(&[&["--take-over"], &tls[..]].concat());
+        // The old server goes on until the value is there.
+        hear_close(&mut secure);
+        assert_eq!(server.ended(), None, "{}", server.text());
+        large.send(&value[2_000_000..]).unwrap();
+        talk(&mut large, b"\r\n", b"STORED\r\n");
+        hear_close(&mut large);
+        assert!(server.wait().success(), "{}", server.text());
+        talk(&mut plain, b"mg large s\r\n", b"HD s3000000\r\n");
+        let mut secure = Wire::from_unix(client.connect(address).unwrap().0).unwrap();
+        talk(&mut secure, b"get k\r\n", b"VALUE k 0 1\r\nv\r\nEND\r\n");
+        assert!(new.end().success());
+    }
+}
+
+/// Sends a message of a take-over.
+fn tell(stream: &mut UnixStream, message: &Value) {
+    let text = message.to_string();
+    let lengths = [u32::try_from(text.len()).unwrap().to_le_bytes(), [0; 4]].concat();
+    // The server may have closed the connection.
+    let _ = stream.write_all(&[&lengths, text.as_bytes()].concat());
+}
+
+/// The name of the next message of a take-over, and the message; its descriptor is lost.
+fn told(stream: &mut UnixStream) -> Option<(String, Value)> {
+    let mut lengths = [0; 8];
+    stream.read_exact(&mut lengths).ok()?;
+    let length = |bytes: &[u8]| usize::try_from(u32::from_le_bytes(bytes.try_into().unwrap())).unwrap();
+    let mut text = vec![0; length(&lengths[..4])];
+    stream.read_exact(&mut text).unwrap();
+    stream.read_exact(&mut vec![0; length(&lengths[4..])]).unwrap();
+    let message: Value = serde_json::from_slice(&text).unwrap();
+    let name = match &message {
+        Value::String(name) => name.clone(),
+        other => other.as_object().unwrap().keys().next().unwrap().clone(),
+    };
+    Some((name, message))
+}
+
+fn hello(version: u32) -> Value {
+    json!({"hello": {"version": version, "program": "9.9.9", "process": 1}})
+}
+
+/// Hears messages until the one with this name.
+fn until(stream: &mut UnixStream, name: &str) -> Value {
+    loop {
+        let (heard, message) = told(stream).unwrap_or_else(|| panic!("{name} does not come"));
+        if heard == name {
+            return message;
+        }
+    }
+}
+
+#[test]
+fn a_new_server_that_dies_at_any_message_changes_nothing() {
+    for event_loop in LOOPS {
+        let world = World::new(&["--event-loop", event_loop]);
+        let mut server = world.start(&[]);
+        let mut clients: Vec<Wire> = (0..8).map(|n| if n % 2 == 0 { world.tcp() } else { world.unix() }).collect();
+        let big = vec![b'x'; 100_000];
+        talk(
+            &mut clients[0],
+            &[b"set big 0 0 100000\r\n", &big[..], b"\r\n"].concat(),
+            b"STORED\r\n",
+        );
+        let steps = [
+            "connect",
+            "half a hello",
+            "hello",
+            "all_sockets",
+            "prepared",
+            "connection",
+            "all_connections",
+            "ready",
+            "commit",
+        ];
+        for step in steps {
+            // Unfinished business in the middle of it: half a request, and answers that are not read.
+            clients.iter_mut().for_each(|wire| wire.send(b"get b").unwrap());
+            let mut slow = world.tcp();
+            slow.send(&b"get big\r\n".repeat(100)).unwrap();
+            let mut role = world.role();
+            let reaches = |wanted: &str| {
+                let place = |name| steps.iter().position(|&known| known == name).unwrap();
+                place(step) >= place(wanted)
+            };
+            if step == "half a hello" {
+                role.write_all(&[7, 0, 0]).unwrap();
+            }
+            if reaches("hello") {
+                tell(&mut role, &hello(VERSION));
+            }
+            if reaches("all_sockets") {
+                until(&mut role, "all_sockets");
+            }
+            if reaches("prepared") {
+                tell(&mut role, &json!("prepared"));
+            }
+            if reaches("connection") {
+                until(&mut role, "connection");
+            }
+            if reaches("all_connections") {
+                until(&mut role, "all_connections");
+            }
+            if reaches("ready") {
+                tell(&mut role, &json!("ready"));
+            }
+            if reaches("commit") {
+                until(&mut role, "commit");
+            }
+            drop(role);
+            for wire in &mut clients {
+                wire.send(b"ig\r\n").unwrap();
+                hear(wire, b"VALUE big 0 100000\r\n");
+                assert!(wire.exactly(big.len()).unwrap() == big, "{step}");
+                hear(wire, b"\r\nEND\r\n");
+            }
+            for _ in 0..100 {
+                hear(&mut slow, b"VALUE big 0 100000\r\n");
+                assert!(slow.exactly(big.len()).unwrap() == big, "{step}");
+                hear(&mut slow, b"\r\nEND\r\n");
+            }
+            talk(&mut world.tcp(), b"mn\r\n", b"MN\r\n");
+            talk(&mut world.unix(), b"mn\r\n", b"MN\r\n");
+        }
+        // And it can still be taken over.
+        wait_until("the last attempt is over", DEADLINE, || {
+            (server.text().matches("was not taken over").count() >= 1).then_some(())
+        });
+        let _new = world.take_over(&mut server, &[]);
+        talk(&mut clients[3], b"mn\r\n", b"MN\r\n");
+    }
+}
+
+#[test]
+fn a_new_server_that_says_nothing_more_is_left_and_gets_no_role_later() {
+    let world = World::new(&[]);
+    let mut server = world.start(&[]);
+    let mut client = world.tcp();
+    let mut role = world.role();
+    tell(&mut role, &hello(VERSION));
+    until(&mut role, "all_sockets");
+    // Meanwhile there is no room for another one.
+    let mut second = world.role();
+    let refused = until(&mut second, "refused").to_string();
+    assert!(refused.contains("try again"), "{refused}");
+    tell(&mut role, &json!("prepared"));
+    until(&mut role, "all_connections");
+    // Clients wait until the running server has lost patience.
+    talk(&mut client, b"mn\r\n", b"MN\r\n");
+    tell(&mut role, &json!("ready"));
+    until(&mut role, "resumed");
+    assert!(told(&mut role).is_none(), "it gets no role");
+    let _new = world.take_over(&mut server, &[]);
+    talk(&mut client, b"mn\r\n", b"MN\r\n");
+}
+
+#[test]
+fn another_version_is_refused_by_either_server_with_what_to_do() {
+    let world = World::new(&[]);
+    let mut server = world.start(&[]);
+    let mut role = world.role();
+    tell(&mut role, &hello(VERSION + 1));
+    let why = until(&mut role, "refused").to_string();
+    for word in [
+        &format!("version {VERSION} "),
+        &format!("version {}", VERSION + 1),
+        "9.9.9",
+        "without --take-over",
+    ] {
+        assert!(why.contains(word), "{why}");
+    }
+    talk(&mut world.tcp(), b"mn\r\n", b"MN\r\n");
+    assert!(server.end().success());
+    // A server that is older, newer, or none at all has the name.
+    let file = std::fs::metadata(world.region()).unwrap();
+    let name = std::os::unix::net::SocketAddr::from_abstract_name(format!("keyway-take-over {}:{}", file.dev(), file.ino()));
+    let listener = std::os::unix::net::UnixListener::bind_addr(&name.unwrap()).unwrap();
+    for (said, word) in [
+        (
+            json!({"refused": {"why": "this is version 7; stop it"}}),
+            "this is version 7; stop it",
+        ),
+        (json!("resumed"), "broke off"),
+        (json!({"all_sockets": {"count": 3}}), "did not all arrive"),
+        (json!("commit"), "out of turn"),
+    ] {
+        let mut new = world.spawn(&["--take-over"]);
+        let mut stream = listener.accept().unwrap().0;
+        assert_eq!(told(&mut stream).unwrap().1["hello"]["version"], VERSION);
+        tell(&mut stream, &said);
+        assert_eq!(new.wait().code(), Some(1));
+        assert!(new.text().contains(word), "{}", new.text());
+    }
+}
+
+#[test]
+fn a_new_server_with_a_bad_option_leaves_the_running_one_as_it_is() {
+    let world = World::new(&[]);
+    let mut server = world.start(&[]);
+    let mut client = world.unix();
+    talk(&mut client, b"set k 0 0 1\r\nv\r\n", b"STORED\r\n");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    for (options, code, word) in [
+        (&["--threads", "0"][..], 64, "--threads"),
+        (&["--auth-file", "/nowhere"], 71, "/nowhere"),
+        (&["--listen", &taken], 71, "choose another"),
+        (&["--http", "/nowhere/http"], 71, "/nowhere/http"),
+        (&["--max-item", "40m"], 64, "--max-item"),
+        // More sessions than the region has slots.
+        (&["--threads", "4000"], 71, "no session in the region"),
+    ] {
+        let mut new = world.spawn(&[&["--take-over"], options].concat());
+        assert_eq!(new.wait().code(), Some(code), "{options:?}: {}", new.text());
+        assert!(new.text().contains(word), "{}", new.text());
+        talk(&mut client, b"get k\r\n", b"VALUE k 0 1\r\nv\r\nEND\r\n");
+        talk(&mut world.tcp(), b"mn\r\n", b"MN\r\n");
+        assert_eq!(server.ended(), None);
+        assert!(world.scratch.join("socket").exists(), "{options:?}");
+    }
+}
+
+#[test]
+fn only_the_servers_user_may_take_over() {
+    if !nix::unistd::geteuid().is_root() {
+        return harness::skip("taking over as another user", "this is not root, which could be another user");
+    }
+    let world = World::new(&[]);
+    let _server = world.start(&[]);
+    std::fs::set_permissions(world.scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut client = world.tcp();
+    // The new server refuses to trust a server of another user.
+    let binary = world.scratch.join("keyway");
+    std::fs::copy(keyway_binary(), &binary).unwrap();
+    let mut other = Command::new(&binary);
+    other
+        .args(["serve", "--take-over", "--region"])
+        .arg(world.region())
+        .uid(65534)
+        .gid(65534);
+    let output = other.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("of user 0, and this one of user 65534"),
+        "{said}"
+    );
+    // The running server refuses one that does not care: this test once more, as that user.
+    let test = world.scratch.join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    let mut other = Command::new(&test);
+    let arguments = ["--exact", "as_another_user", "--ignored", "--nocapture"];
+    other
+        .args(arguments)
+        .env("KEYWAY_TEST_REGION", world.region())
+        .uid(65534)
+        .gid(65534);
+    let output = other.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("only user 0") && said.contains("of user 65534"), "{said}");
+    talk(&mut client, b"mn\r\n", b"MN\r\n");
+}
+
+/// Not a test of its own: a process of another user that asks for the role, and prints the answer.
+#[test]
+#[ignore = "started by only_the_servers_user_may_take_over"]
+fn as_another_user() {
+    let file = std::fs::metadata(std::env::var_os("KEYWAY_TEST_REGION").unwrap()).unwrap();
+    let name = format!("keyway-take-over {}:{}", file.dev(), file.ino());
+    let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+    let mut stream = UnixStream::connect_addr(&name).unwrap();
+    tell(&mut stream, &hello(VERSION));
+    eprintln!("{}", told(&mut stream).unwrap().1);
+    assert!(told(&mut stream).is_none(), "nothing else comes");
+}
+
+#[test]
+fn without_a_running_server_it_starts_as_usual() {
+    let world = World::new(&[]);
+    let mut server = world.start(&["--take-over"]);
+    talk(&mut world.tcp(), b"set k 0 0 1\r\nv\r\n", b"STORED\r\n");
+    server.kill();
+    // Dead, with its region and its socket's file left behind.
+    let _next = world.start(&["--take-over"]);
+    talk(&mut world.unix(), b"get k\r\n", b"VALUE k 0 1\r\nv\r\nEND\r\n");
+}
+
+/// What a service manager hears: every line of the messages that have come.
+fn heard(manager: &UnixDatagram) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut bytes = [0; 4096];
+    while let Ok(len) = manager.recv(&mut bytes) {
+        lines.extend(String::from_utf8_lossy(&bytes[..len]).lines().map(str::to_owned));
+    }
+    lines
+}
+
+#[test]
+fn the_service_manager_hears_of_the_new_main_process() {
+    let world = World::new(&[]);
+    let path = world.scratch.join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    let start = |more: &[&str]| {
+        let log = world.scratch.join(&format!("log-{}", world.started.fetch_add(1, SeqCst)));
+        let mut command = world.command(more);
+        command.env("NOTIFY_SOCKET", &path).stdin(Stdio::null());
+        command.stdout(File::create(&log).unwrap()).stderr(Stdio::null());
+        let mut process = Process {
+            child: command.spawn().unwrap(),
+            log,
+        };
+        process.wait_ready();
+        process
+    };
+    let mut server = start(&[]);
+    let mut lines = Vec::new();
+    wait_until("the first server is ready", DEADLINE, || {
+        lines.extend(heard(&manager));
+        lines.contains(&"READY=1".to_owned()).then_some(())
+    });
+    lines.clear();
+    let mut new = start(&["--take-over"]);
+    assert!(server.wait().success());
+    let main = format!("MAINPID={}", new.child.id());
+    wait_until("both have said what they have to say", DEADLINE, || {
+        lines.extend(heard(&manager));
+        (lines.contains(&main) && lines.contains(&"READY=1".to_owned())).then_some(())
+    });
+    assert!(!lines.contains(&"STOPPING=1".to_owned()), "{lines:?}");
+    assert!(new.end().success());
+    assert!(heard(&manager).contains(&"STOPPING=1".to_owned()));
+}
+
+#[test]
+fn the_kernel_door_is_exchanged_and_never_stale() {
+    const INSIDE: &str = "KEYWAY_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_none() {
+        if !nix::unistd::geteuid().is_root() {
+            return harness::skip(
+                "the kernel door over a take-over",
+                "this is not root, which may load its program",
+            );
+        }
+        // In a network namespace of its own, on its loopback interface.
+        let mut again = Command::new("unshare");
+        again.arg("--net").arg(std::env::current_exe().unwrap()).env(INSIDE, "1");
+        again.args(["--exact", "the_kernel_door_is_exchanged_and_never_stale", "--nocapture"]);
+        let output = again.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+        return;
+    }
+    assert!(
+        Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let world = World::new(&[]);
+    let udp = world.address.to_string();
+    let options = ["--udp", &udp, "--kernel", "lo"];
+    let mut server = world.start(&options);
+    let (mut tcp, mut datagrams) = (world.tcp(), Wire::to_udp(world.address).unwrap());
+    let (stop, version) = (AtomicBool::new(false), AtomicU64::new(1));
+    talk(&mut tcp, b"set k 0 0 1\r\n1\r\n", b"STORED\r\n");
+    std::thread::scope(|scope| {
+        // Through a connection that changes its server each time.
+        let mut changed = world.tcp();
+        let (stop, version) = (&stop, &version);
+        scope.spawn(move || {
+            while !stop.load(SeqCst) {
+                let next = (version.load(SeqCst) + 1).to_string();
+                talk(
+                    &mut changed,
+                    format!("set k 0 0 {}\r\n{next}\r\n", next.len()).as_bytes(),
+                    b"STORED\r\n",
+                );
+                version.fetch_add(1, SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        scope.spawn(move || {
+            while !stop.load(SeqCst) {
+                let least = version.load(SeqCst);
+                datagrams.send(b"get k\r\n").unwrap();
+                let head = String::from_utf8(datagrams.line().unwrap()).unwrap();
+                assert!(head.starts_with("VALUE k 0 "), "{head}");
+                let value: u64 = String::from_utf8(datagrams.line().unwrap()).unwrap().parse().unwrap();
+                assert_eq!(datagrams.line().unwrap(), b"END");
+                // One that is being stored may be seen before its answer.
+                assert!((least..=version.load(SeqCst) + 1).contains(&value), "{least} {value}");
+            }
+        });
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..3 {
+                // Each server's own program answers: its counters begin at 0.
+                wait_until("the kernel door answers", DEADLINE, || {
+                    let stats = tcp.stats("").unwrap();
+                    let hits = stats.iter().find(|(name, _)| name == "keyway_kernel_hits").unwrap();
+                    (hits.1.parse::<u64>().unwrap() > 100).then_some(())
+                });
+                server = world.take_over(&mut server, &options);
+            }
+        }));
+        stop.store(true, SeqCst);
+        worked.unwrap();
+    });
+    assert!(server.end().success());
+}
+
+#[test]
+fn either_server_may_be_killed_at_any_time() {
+    let attempts = if full_run() { 300 } else { 24 };
+    let world = World::new(&["--memory", "16m"]);
+    let mut random = Random::new(Random::seed_for("take-over"));
+    let mut server = world.start(&[]);
+    // How long a take-over takes here, from the start of the process on.
+    let begun = Instant::now();
+    server = world.take_over(&mut server, &[]);
+    let whole = begun.elapsed();
+    let mut counts = [0; 4];
+    for attempt in 0..attempts {
+        let mut client = world.tcp();
+        talk(
+            &mut client,
+            format!("set a{attempt} 0 0 1\r\nv\r\n").as_bytes(),
+            b"STORED\r\n",
+        );
+        let kills_new = attempt % 2 == 0;
+        let event_loop = LOOPS[attempt / 2 % 2];
+        let mut new = world.spawn(&["--take-over", "--event-loop", event_loop]);
+        // More often early: much of the time is the start of the process and the end of the other one.
+        let part = f64::from(u32::try_from(random.below(1000)).unwrap()) / 1000.0;
+        std::thread::sleep(whole.mul_f64(part * part));
+        if kills_new {
+            new.kill();
+            // Either it had the role, or the running server goes on with its clients.
+            client.send(format!("get a{attempt}\r\n").as_bytes()).unwrap();
+            let expected = format!("VALUE a{attempt} 0 1\r\nv\r\nEND\r\n");
+            match client.exactly(expected.len()) {
+                Ok(got) => {
+                    assert_eq!(got, expected.as_bytes());
+                    counts[0] += 1;
+                    assert_eq!(server.ended(), None, "{}", server.text());
+                }
+                Err(_) => {
+                    counts[1] += 1;
+                    assert!(server.wait().success(), "{}", server.text());
+                    assert!(server.text().contains("has taken over"), "{}\n{}", server.text(), new.text());
+                    server = world.start(&[]);
+                }
+            }
+        } else {
+            server.kill();
+            new.wait_ready();
+            client.send(format!("get a{attempt}\r\n").as_bytes()).unwrap();
+            let expected = format!("VALUE a{attempt} 0 1\r\nv\r\nEND\r\n");
+            match client.exactly(expected.len()) {
+                Ok(got) => {
+                    assert_eq!(got, expected.as_bytes());
+                    counts[2] += 1;
+                }
+                Err(_) => counts[3] += 1,
+            }
+            server = new;
+        }
+        let mut fresh = world.tcp();
+        (0..=attempt).for_each(|n| {
+            talk(
+                &mut fresh,
+                format!("get a{n}\r\n").as_bytes(),
+                format!("VALUE a{n} 0 1\r\nv\r\nEND\r\n").as_bytes(),
+            );
+        });
+    }
+    assert!(server.end().success());
+    let (status, text) = keyway_check(&world.region());
+    assert!(status.success(), "{text}");
+    say(&format!(
+        "new server killed: {} times the old one went on, {} times the new one had the role; old server killed: {} times the new one had its \
+         client, {} times only its region",
+        counts[0], counts[1], counts[2], counts[3]
+    ));
+}

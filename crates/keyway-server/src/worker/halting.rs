@@ -1,0 +1,131 @@
+//! What a worker does when another server takes over: it brings its connections to a request boundary, waits for the verdict, and then either
+//! continues or has only those connections left that were not handed over.
+//!
+//! Never: executes a request of a connection that is handed over.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use keyway_uring::Event;
+
+use super::Worker;
+use crate::connection::CloseReason;
+use crate::shared::Message;
+use crate::takeover::Verdict;
+use crate::udp::UdpSockets;
+
+/// How long a ring may take to end what it does for the connections: cancellations are done at once.
+const LETTING_GO_MAX: Duration = Duration::from_secs(1);
+const LETTING_GO_STEP: Duration = Duration::from_millis(10);
+
+impl Worker {
+    /// Halts until there is a verdict, and follows it.
+    pub(super) fn halt(&mut self, messages: &mut Vec<Message>, udp: &mut UdpSockets) {
+        self.desk.now = Instant::now();
+        self.desk.uptime_s = self.desk.executor.shared.uptime_s_at(self.desk.now);
+        // The acceptor has halted, and the partner keeps its connections from now on, so these are all.
+        while !messages.is_empty() || !self.mailbox().close() {
+            self.has_mail = true;
+            self.take_mail(messages);
+        }
+        udp.finish_batches(&mut self.desk, self.poll.registry());
+        let mut tokens = Vec::new();
+        let handed = self.let_go().map(|()| {
+            let connections = self.connections.iter_mut();
+            let handed = connections.filter_map(|(token, connection)| Some((token, connection.handed(&self.desk)?)));
+            let (given, handed) = handed.unzip();
+            tokens = given;
+            handed
+        });
+        let handed = handed.map_err(|error| format!("a ring does not let go of its connections: {error}"));
+        match self.desk.executor.shared.halt.wait(handed) {
+            Verdict::Resume => {
+                self.mailbox().open();
+                for token in self.tokens(|connection| !connection.is_over) {
+                    self.connections[token].resume();
+                    self.enqueue(token);
+                }
+                udp.resume();
+            }
+            Verdict::End => {
+                udp.leave(&self.desk, self.poll.registry());
+                self.leave(tokens);
+            }
+        }
+    }
+
+    /// Ends what the ring does for the connections.
+    fn let_go(&mut self) -> io::Result<()> {
+        let until = Instant::now() + LETTING_GO_MAX;
+        for token in self.tokens(|connection| connection.is_held_by_ring()) {
+            if let Some(ring) = &mut self.desk.ring {
+                self.connections[token].let_go(ring)?;
+            }
+        }
+        while self.connections.iter().any(|(_, connection)| connection.is_held_by_ring()) {
+            if Instant::now() > until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            // Events of the poll stay there.
+            self.wait_for_ring(Some(LETTING_GO_STEP))?;
+            self.hear_the_last();
+        }
+        Ok(())
+    }
+
+    /// Handles events of the ring without executing requests.
+    fn hear_the_last(&mut self) {
+        let mut told = std::mem::take(&mut self.told);
+        let mut others = Vec::new();
+        for event in told.drain(..) {
+            let token = match event {
+                Event::Received { token, .. }
+                | Event::Ended { token, .. }
+                | Event::Sent { token, .. }
+                | Event::Ready { token } => token,
+            };
+            let is_held = self
+                .connections
+                .get(token)
+                .is_some_and(|connection| connection.is_held_by_ring());
+            match event {
+                Event::Received { piece, last, .. } if is_held => {
+                    self.connections[token].keep(&mut self.desk, &piece, last);
+                    if let Some(ring) = &mut self.desk.ring {
+                        ring.give_back(piece);
+                    }
+                }
+                Event::Sent { bytes, result, .. } if is_held => {
+                    if let Err(error) = self.connections[token].take_back(&self.desk, &bytes, result) {
+                        log::debug!("{}: {error}", self.connections[token].peer.address);
+                        self.close(token, CloseReason::Error);
+                    }
+                }
+                // Those execute nothing.
+                other => others.push(other),
+            }
+        }
+        self.told = others;
+        self.hear();
+    }
+
+    /// Another server has the connections with these tokens. The others are drained.
+    fn leave(&mut self, handed: Vec<usize>) {
+        for token in handed {
+            let mut connection = self.connections.remove(token);
+            let shared = &self.desk.executor.shared;
+            if let Some(watcher) = &connection.watcher {
+                shared.watch.remove(watcher);
+            }
+            shared.connection_closed(&connection.peer);
+            if let Err(error) = connection.leave(self.poll.registry()) {
+                log::debug!("a connection that was handed over is still watched: {error}");
+            }
+        }
+        self.deadline = Some(Instant::now() + self.desk.executor.shared.config.shutdown_grace);
+        for token in self.tokens(|connection| !connection.is_over) {
+            self.connections[token].drain();
+            self.enqueue(token);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The stage `arm`: tests of the region, the library, the protocols and the server, built for arm64 and run under user-mode emulation
+//! (qemu-user), with pages of 4, 16 and 64 KiB.
+//!
+//! Emulation passes system calls on to this machine's kernel. So what it cannot do is left out, each with its reason in [`LEFT_OUT`]; tests
+//! that start themselves as another process are not among [`TESTS`], because the kernel would have to know how to start a program for arm64.
+
+use crate::run::{Context, Outcome};
+use std::path::Path;
+use std::process::Command;
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+const EMULATOR: &str = "qemu-aarch64-static";
+const COMPILER: &str = "aarch64-linux-gnu-gcc";
+/// The C library for arm64 (Debian's libc6-dev-arm64-cross).
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
+
+/// The crates whose unit tests run. Without their default features, which are the kernel door: emulation has no bpf(2).
+const CRATES: [&str; 4] = ["keyway-region", "keyway-cache", "keyway-proto", "keyway-server"];
+
+/// Integration tests that take seconds, and that emulation can do.
+const TESTS: [&str; 6] = ["commands", "copying", "resize", "restart", "server", "slots"];
+
+/// Those of them that also run with larger pages. The emulator cuts a mapping at the end of its file then, so no region can grow.
+const TESTS_OF_PAGES: [&str; 3] = ["copying", "restart", "slots"];
+
+/// Unit tests of what depends on the size of pages.
+const UNITS_OF_PAGES: [&str; 4] = ["pages::", "fork::", "limits::", "creation::"];
+
+/// Unit tests that do not run, and why.
+const LEFT_OUT: [(&str, &str); 3] = [
+    (
+        "a_mapping_can_have_huge_pages",
+        "the emulator makes /proc/self/smaps up, without huge pages",
+    ),
+    (
+        "pages_come_from_the_nodes_in_turn",
+        "the emulator has no memory policies (get_mempolicy(2))",
+    ),
+    (
+        "similar_keys_are_spread_evenly",
+        "four million hashes: a minute and more, and the same numbers on every processor",
+    ),
+];
+
+/// Builds the tests once, and runs them with each size of pages.
+pub fn run(context: &Context<'_>) -> Outcome {
+    if let Some(why) = missing(context) {
+        return Outcome::Skipped(why);
+    }
+    let left_out: Vec<&str> = LEFT_OUT.iter().flat_map(|(name, _)| ["--skip", *name]).collect();
+    let all: Vec<&str> = TESTS.iter().flat_map(|name| ["--test", *name]).collect();
+    let of_pages: Vec<&str> = TESTS_OF_PAGES.iter().flat_map(|name| ["--test", *name]).collect();
+    let mut outcome = context.expect(tests(context, 4096, &[&["--lib"], &all[..], &["--"], &left_out].concat()));
+    for page in [16384, 65536] {
+        if outcome == Outcome::Passed {
+            outcome = context.expect(tests(context, page, &of_pages));
+        }
+        if outcome == Outcome::Passed {
+            outcome = context.expect(tests(context, page, &[&["--lib", "--"], &UNITS_OF_PAGES[..]].concat()));
+        }
+    }
+    outcome
+}
+
+/// What is not installed.
+fn missing(context: &Context<'_>) -> Option<String> {
+    if cfg!(target_arch = "aarch64") {
+        return Some("this machine is an arm64: the other stages are the test".into());
+    }
+    for (program, package) in [(EMULATOR, "qemu-user-static"), (COMPILER, "gcc-aarch64-linux-gnu")] {
+        if !context.works(program, &["--version"]) {
+            return Some(format!("no {program}; apt install {package}"));
+        }
+    }
+    if !Path::new(LIBRARIES).join("lib/libc.so.6").exists() {
+        return Some(format!("no C library in {LIBRARIES}; apt install libc6-dev-arm64-cross"));
+    }
+    let found = context
+        .command("rustc", &["--print", "target-libdir", "--target", TARGET])
+        .output();
+    let folder = found
+        .map(|found| String::from_utf8_lossy(&found.stdout).trim().to_owned())
+        .unwrap_or_default();
+    (!Path::new(&folder).is_dir()).then(|| format!("no Rust library for {TARGET}; rustup target add {TARGET}"))
+}
+
+/// `cargo test` of the crates for arm64. Other features would be resolved for fewer crates, so all are always named.
+fn tests(context: &Context<'_>, page: u32, which: &[&str]) -> Command {
+    let mut command = context.command("cargo", &["test", "--locked", "--no-default-features", "--target", TARGET]);
+    command.args(CRATES.iter().flat_map(|name| ["--package", *name])).args(which);
+    let runner = format!("{EMULATOR} -L {LIBRARIES} -p {page}");
+    command
+        .env("CARGO_TARGET_DIR", context.target.join("arm"))
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner)
+        .env("CC_aarch64_unknown_linux_gnu", COMPILER);
+    command
+}

@@ -1,0 +1,142 @@
+//! Jobs side by side: as many lanes as there are CPUs, each of which takes the next job of one list. Jobs that need the machine for
+//! themselves run after the others, one at a time.
+
+use crate::run::{Context, Outcome};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// One job.
+pub struct Job<'a> {
+    /// what its failure is reported as
+    pub name: String,
+    /// it runs after the others, with nothing beside it
+    pub alone: bool,
+    /// does the work
+    pub work: Box<dyn FnOnce() -> Outcome + Send + 'a>,
+}
+
+impl<'a> Job<'a> {
+    /// Runs a command. Its output is printed as a whole when it ends.
+    pub fn command(context: &'a Context<'a>, name: String, alone: bool, command: Command) -> Self {
+        let title = name.clone();
+        let work = move || {
+            let log = context.target.join("xtask-logs").join(title.replace(['/', ' '], "-"));
+            let outcome = context.logged(&log, command);
+            let output = std::fs::read(&log).unwrap_or_default();
+            println!("== {title}:\n{}", String::from_utf8_lossy(&output));
+            outcome
+        };
+        Self {
+            name,
+            alone,
+            work: Box::new(work),
+        }
+    }
+}
+
+/// Runs all jobs, in this order where lanes are free, and says which failed.
+pub fn run(jobs: Vec<Job<'_>>) -> Outcome {
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let (alone, shared): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.alone);
+    let mut failed = lanes(shared, at_once);
+    failed.extend(lanes(alone, 1));
+    if failed.is_empty() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed(failed.join("; "))
+    }
+}
+
+/// Runs these jobs in so many lanes; returns the failures.
+fn lanes(jobs: Vec<Job<'_>>, at_once: usize) -> Vec<String> {
+    let left = Mutex::new(jobs.into_iter());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let lane = || {
+        std::iter::from_fn(next)
+            .filter_map(|job| match (job.work)() {
+                Outcome::Passed => None,
+                Outcome::Failed(why) | Outcome::Skipped(why) => Some(format!("{}: {why}", job.name)),
+            })
+            .collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..at_once).map(|_| scope.spawn(lane)).collect();
+        let panicked = |_| vec!["a lane of the checks panicked".to_owned()];
+        lanes
+            .into_iter()
+            .flat_map(|lane| lane.join().unwrap_or_else(panicked))
+            .collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn job<'a>(name: &str, alone: bool, work: impl FnOnce() -> Outcome + Send + 'a) -> Job<'a> {
+        Job {
+            name: name.into(),
+            alone,
+            work: Box::new(work),
+        }
+    }
+
+    #[test]
+    fn every_job_runs_once_and_every_failure_is_reported() {
+        let ran = AtomicUsize::new(0);
+        let jobs: Vec<_> = (0..20)
+            .map(|number| {
+                let ran = &ran;
+                job(&format!("job {number}"), number % 5 == 0, move || {
+                    ran.fetch_add(1, Ordering::Relaxed);
+                    match number {
+                        5 | 7 => Outcome::Failed("broken".into()),
+                        _ => Outcome::Passed,
+                    }
+                })
+            })
+            .collect();
+        assert_eq!(run(jobs), Outcome::Failed("job 7: broken; job 5: broken".into()));
+        assert_eq!(ran.into_inner(), 20);
+        assert_eq!(run(Vec::new()), Outcome::Passed);
+    }
+
+    #[test]
+    fn nothing_runs_beside_a_job_that_needs_the_machine_for_itself() {
+        let running = AtomicUsize::new(0);
+        let most = AtomicUsize::new(0);
+        let work = |alone: bool| {
+            let (running, most) = (&running, &most);
+            move || {
+                let beside = running.fetch_add(1, Ordering::SeqCst);
+                if alone {
+                    most.fetch_max(beside, Ordering::SeqCst);
+                }
+                std::thread::yield_now();
+                running.fetch_sub(1, Ordering::SeqCst);
+                Outcome::Passed
+            }
+        };
+        let jobs: Vec<_> = (0..200)
+            .map(|number| job("", number % 2 == 0, work(number % 2 == 0)))
+            .collect();
+        assert_eq!(run(jobs), Outcome::Passed);
+        assert_eq!(most.into_inner(), 0);
+    }
+
+    #[test]
+    fn a_command_that_fails_is_named() {
+        let folder = std::env::temp_dir().join(format!("keyway-xtask-lanes-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let context = Context::new(&folder, folder.clone());
+        let jobs: Vec<_> = ["true", "false"]
+            .map(|program| Job::command(&context, format!("lanes {program}"), false, context.command(program, &[])))
+            .into();
+        let Outcome::Failed(why) = run(jobs) else {
+            panic!("it passed")
+        };
+        assert!(why.starts_with("lanes false: false: exit status"), "{why}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

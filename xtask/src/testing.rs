@@ -1,0 +1,181 @@
+//! The stage `test`: all tests of the workspace, the network door's a second time with epoll, and the region's that watch every access.
+//!
+//! Cargo runs the programs of tests one after the other, and most of them wait for something most of the time. So cargo only builds and
+//! lists them here, and the checks run them in [`lanes`].
+
+use crate::lanes::{self, Job};
+use crate::run::{Context, Outcome};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// The network door's tests, which run a second time with the event loop for systems without io_uring.
+const NETWORK_TESTS: [&str; 9] = [
+    "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server", "tls",
+];
+
+/// Tests that need the machine for themselves, and why.
+const ALONE: &[(&str, &str)] = &[
+    (
+        "conditions matrix",
+        "within so many rounds of its own a process must take back what dead ones and their children had",
+    ),
+    (
+        "hostile clients",
+        "ten thousand connections at once, of the 28,000 ports that the machine has for them",
+    ),
+    (
+        "keyway-server held_up",
+        "a lease of one second, within which three connections must have got a turn",
+    ),
+];
+
+/// Tests that take longest: with them first, no lane is still busy when the others have nothing left.
+const FIRST: [&str; 7] = [
+    "library python",
+    "keyway-cli bench",
+    "clients clients",
+    "monitoring exporter",
+    "keyway-cache clock",
+    "keyway-bench page",
+    "lab presets",
+];
+
+/// The region's tests that stop a thread before an access, or let another thread overtake it there. Their build is a separate one, which
+/// reports every access.
+const WATCHED_TESTS: &[&str] = &[
+    "test",
+    "--quiet",
+    "--locked",
+    "--package",
+    "keyway-region",
+    "--features",
+    "observe",
+    "--lib",
+    "--test",
+    "chains",
+];
+
+/// A program of tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Program {
+    /// the package's folder, where it runs
+    folder: PathBuf,
+    /// its name in the package; a library's unit tests have the library's
+    target: String,
+    /// whether it is a file of `tests/`, and not the unit tests of a library or program
+    integration: bool,
+    executable: PathBuf,
+}
+
+impl Program {
+    /// From cargo's message about a part that it has built; `None` if that is no program of tests.
+    fn from_message(line: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        if !message["profile"]["test"].as_bool()? {
+            return None;
+        }
+        Some(Self {
+            folder: Path::new(&text(&message["manifest_path"])?).parent()?.to_path_buf(),
+            target: text(&message["target"]["name"])?,
+            integration: message["target"]["kind"][0] == "test",
+            executable: text(&message["executable"])?.into(),
+        })
+    }
+
+    /// Its package's folder and its own name.
+    fn name(&self) -> String {
+        let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        let what = if self.integration { "" } else { " (unit tests)" };
+        format!("{package} {}{what}", self.target)
+    }
+
+    fn job<'a>(&self, context: &'a Context<'a>, epoll: bool) -> Job<'a> {
+        let mut command = context.command(&self.executable.to_string_lossy(), &[]);
+        context.name_programs(command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder));
+        let name = self.name();
+        let alone = ALONE.iter().any(|(test, _)| *test == name);
+        if epoll {
+            command.env("KEYWAY_TESTS_EVENT_LOOP", "epoll");
+            return Job::command(context, format!("{name} with epoll"), alone, command);
+        }
+        Job::command(context, name, alone, command)
+    }
+}
+
+/// The stage.
+pub fn all(context: &Context<'_>) -> Outcome {
+    let outcome = context.build_all();
+    if outcome != Outcome::Passed {
+        return outcome;
+    }
+    let mut programs = match programs(context) {
+        Ok(programs) => programs,
+        Err(why) => return Outcome::Failed(why),
+    };
+    programs.sort_by_cached_key(|program| {
+        let name = program.name();
+        (FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len()), name)
+    });
+    let mut jobs: Vec<_> = programs.iter().map(|program| program.job(context, false)).collect();
+    let network = |program: &&Program| program.integration && NETWORK_TESTS.contains(&&*program.target);
+    jobs.extend(programs.iter().filter(network).map(|program| program.job(context, true)));
+    // These two build a little of their own.
+    let cargo = |name: &str, arguments: &[&str]| Job::command(context, name.into(), false, context.command("cargo", arguments));
+    jobs.insert(0, cargo("watched tests of the region", WATCHED_TESTS));
+    jobs.push(cargo(
+        "examples in documentation",
+        &["test", "--quiet", "--locked", "--workspace", "--doc"],
+    ));
+    lanes::run(jobs)
+}
+
+/// Builds all programs of tests; cargo names them.
+fn programs(context: &Context<'_>) -> Result<Vec<Program>, String> {
+    let arguments = [
+        "test",
+        "--locked",
+        "--workspace",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ];
+    let mut command = context.command("cargo", &arguments);
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|e| format!("cargo test --no-run: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo test --no-run: {}", output.status));
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let programs: Vec<_> = messages.lines().filter_map(Program::from_message).collect();
+    for (test, _) in ALONE {
+        if !programs.iter().any(|program| program.name() == *test) {
+            return Err(format!("xtask/src/testing.rs lists the test '{test}', which does not exist"));
+        }
+    }
+    Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_tests_are_told_from_other_parts() {
+        let line = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/one/Cargo.toml","target":{"kind":["test"],"name":"server"},
+            "profile":{"test":true},"executable":"/t/server-1"}"#;
+        let program = Program::from_message(line).unwrap();
+        assert_eq!(program.name(), "one server");
+        assert_eq!(program.folder, Path::new("/w/crates/one"));
+        assert_eq!(program.executable, Path::new("/t/server-1"));
+        let unit = Program::from_message(&line.replace(r#"["test"]"#, r#"["lib"]"#)).unwrap();
+        assert_eq!(unit.name(), "one server (unit tests)");
+        for other in [
+            line.replace("true", "false"),
+            line.replace(r#""/t/server-1""#, "null"),
+            r#"{"reason":"build-finished","success":true}"#.into(),
+        ] {
+            assert_eq!(Program::from_message(&other), None, "{other}");
+        }
+    }
+}
