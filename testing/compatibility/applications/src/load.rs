@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Users whose pages are asked for.
 const USERS: u64 = 200;
-/// How long an answer may take before the page counts as lost. A worker of php-fpm now and then waits for ever after another was killed,
-/// with any cache; its page is lost with the killed one.
+/// How long an answer may take before the page counts as lost. When a PHP worker dies after the header of its answer and before the body,
+/// nginx neither sends more nor closes the connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What came back.
