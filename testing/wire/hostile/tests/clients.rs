@@ -130,8 +130,12 @@ fn values_that_are_only_begun_bind_no_memory() {
     is_served(&mut ordinary, 0);
     let before = server.anonymous_memory();
     let begin = |n: usize| {
-        let mut wire = server.connect(if n % 2 == 0 { Transport::Tcp } else { Transport::Unix });
-        let request = if n % 3 == 0 {
+        let mut wire = server.connect(if n.is_multiple_of(2) {
+            Transport::Tcp
+        } else {
+            Transport::Unix
+        });
+        let request = if n.is_multiple_of(3) {
             format!("ms begun:{n} 1000000\r\nbegun")
         } else {
             format!("set begun:{n} 0 0 1000000\r\nbegun")
