@@ -76,6 +76,7 @@ if [ "$purpose" = test ]; then
     have aarch64-linux-gnu-gcc || want "links programs for arm64" gcc-aarch64-linux-gnu
     [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || want "the C library for arm64" libc6-dev-arm64-cross
     have mmdebstrap || ! have apt-get || want "a clean system that packages are installed in" mmdebstrap
+    have arch-test || ! have apt-get || want "what mmdebstrap asks about the machine" arch-test
     have dpkg-deb || want "makes packages for Debian" dpkg
     have lintian || ! have apt-get || want "checks packages for Debian" lintian
     have man || want "shows the manual pages" man-db
