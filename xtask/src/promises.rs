@@ -30,7 +30,7 @@ pub struct Promise {
     alone: bool,
 }
 
-/// All tools. Those with the same variant are adjacent, because they are built together; a tool that takes long is behind the others of its
+/// All tools. Those with the same variant are adjacent, because they are built together; a tool that takes long comes after the others of its
 /// variant, because the checks start at the end.
 pub const ALL: &[Promise] = &[
     Promise {

@@ -43,7 +43,7 @@ const PREFIX: &str = "keyway-at-";
 const HEAD: &str = "keyway-record 1";
 /// Longest record that is read, bytes: a path has at most 4,096 (PATH_MAX), an address far fewer.
 const LEN_MAX: u64 = 8192;
-/// How long nobody may have used a region before its records no longer count, seconds. Longer than any restart takes; after
+/// How long a region may be unused before its records no longer count, seconds. Longer than any restart takes; after
 /// that, the server has ended for good, and another program may have its address.
 const LATELY_S: i64 = 600;
 

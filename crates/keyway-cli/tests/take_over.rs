@@ -424,8 +424,8 @@ fn logins_are_kept_and_a_new_file_asks_for_new_ones() {
         );
         wire
     };
-    let (mut ann, mut bob, mut nobody) = (log_in("ann"), log_in("bob"), world.tcp());
-    nobody.send(b"set x 0 0 10\r\nann ").unwrap();
+    let (mut ann, mut bob, mut stranger) = (log_in("ann"), log_in("bob"), world.tcp());
+    stranger.send(b"set x 0 0 10\r\nann ").unwrap();
     talk(&mut ann, b"set b:k 0 0 1\r\nv\r\n", b"STORED\r\n");
     let mut second = world.take_over(&mut server, &with_users);
     talk(&mut ann, b"set b:k 0 0 1\r\nw\r\n", b"STORED\r\n");
@@ -435,7 +435,7 @@ fn logins_are_kept_and_a_new_file_asks_for_new_ones() {
         b"set b:k 0 0 1\r\nx\r\n",
         b"CLIENT_ERROR this user may only read\r\n",
     );
-    talk(&mut nobody, b"secret\r\n", b"STORED\r\n");
+    talk(&mut stranger, b"secret\r\n", b"STORED\r\n");
     // Without logins, then with them again: a client that has not said who it is there has to.
     let mut third = world.take_over(&mut second, &[]);
     let mut open = world.tcp();

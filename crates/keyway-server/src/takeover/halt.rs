@@ -14,7 +14,8 @@ use crate::shared::lock;
 /// Which threads are to halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    Nobody,
+    /// none
+    Off,
     Acceptor,
     /// also the workers and the kernel door's keeper
     Everyone,
@@ -118,7 +119,7 @@ impl Halt {
     /// Lets the halted threads go, and returns when they have gone.
     pub(super) fn let_go(&self, verdict: Verdict) {
         let mut inner = lock(&self.inner);
-        self.stage.store(Stage::Nobody as u8, SeqCst);
+        self.stage.store(Stage::Off as u8, SeqCst);
         inner.verdict = Some(verdict);
         self.changed.notify_all();
         while inner.halted > 0 {
