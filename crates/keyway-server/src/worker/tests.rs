@@ -255,7 +255,7 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
 }
 
 #[test]
-fn a_connection_whose_partner_has_ended_stays() -> Result<(), StartError> {
+fn a_connection_whose_partner_has_ended_or_halted_stays() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
     assert!(bench.worker.mailbox().close());
     let (client, message) = arrival(0, 1)?;
@@ -266,6 +266,11 @@ fn a_connection_whose_partner_has_ended_stays() -> Result<(), StartError> {
     bench.send(0, 1);
     bench.partners_round();
     assert_eq!((bench.answers(0), bench.partner.connections.len()), (2, 1));
+    // It had only halted.
+    bench.worker.mailbox().open();
+    bench.send(0, 1);
+    bench.partners_round();
+    assert_eq!((bench.answers(0), bench.partner.connections.len()), (1, 0));
     Ok(())
 }
 
