@@ -168,7 +168,7 @@ fn datagrams(
 pub fn target(side: &Side) -> io::Result<&Target> {
     match &side.way {
         Way::Socket(target) => Ok(target),
-        Way::Library(_) | Way::Processes(_) => Err(io::ErrorKind::Unsupported.into()),
+        Way::Library(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

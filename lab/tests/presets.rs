@@ -141,9 +141,7 @@ fn throughput_of_the_protected_library() {
         let table = titled(&tables, title);
         assert_eq!(compared(table, "threads: best")["paper_ratio"], 3.0);
         for callers in [1, 2, 4, 8] {
-            for by in ["threads", "processes"] {
-                both_sides(table, &format!("{by}: {callers}"));
-            }
+            both_sides(table, &format!("threads: {callers}"));
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::items::Items;
 use crate::machine::{self, Usage};
 use crate::mix::{Access, Kind};
 use crate::plan::{Against, Cell, Door, Plan};
-use crate::servers::{Folder, Server, Settings, memcached_path, region_folder};
+use crate::servers::{Server, Settings, memcached_path};
 use crate::wire::{Admin, Target};
 use crate::workload::mix;
 use keyway_cache::{Cache, Options, Place};
@@ -111,8 +111,6 @@ impl Side {
 pub enum Way {
     /// by calls from this process
     Library(Cache),
-    /// by calls from processes of their own, on the region in this file
-    Processes(PathBuf),
     /// through a socket
     Socket(Target),
 }
@@ -122,7 +120,6 @@ impl Way {
     pub fn words(&self) -> &'static str {
         match self {
             Self::Library(_) => "in process",
-            Self::Processes(_) => "in process, by several processes",
             Self::Socket(Target::Unix(_)) => "over a Unix socket",
             Self::Socket(Target::Tcp(_)) => "over TCP",
             Self::Socket(Target::Udp(_)) => "over UDP",
@@ -283,9 +280,7 @@ pub struct Caches {
     sides: Vec<(Role, Side)>,
     /// what the user should know before any figure
     pub notes: Vec<String>,
-    // Fields drop in their order: sides let go of the region before its folder is removed.
     servers: Vec<Server>,
-    folder: Option<Folder>,
 }
 
 impl Caches {
@@ -295,7 +290,6 @@ impl Caches {
             sides: Vec::new(),
             notes: Vec::new(),
             servers: Vec::new(),
-            folder: None,
         };
         caches.start_region(cells)?;
         caches.start_keyway(plan, cells)?;
@@ -311,8 +305,7 @@ impl Caches {
     }
 
     fn start_region(&mut self, cells: &[Cell]) -> io::Result<()> {
-        let has = |door| cells.iter().any(|cell| cell.door == door);
-        if !has(Door::Library) && !has(Door::Processes) {
+        if !cells.iter().any(|cell| cell.door == Door::Library) {
             return Ok(());
         }
         let memory = memory(cells);
@@ -320,23 +313,11 @@ impl Caches {
             .memory(memory << 20)
             .item_size_max(item_max(cells).unwrap_or(Options::default().item_size_max))
             .prefault(true);
-        let place = if has(Door::Processes) {
-            Place::Path(self.folder.insert(region_folder()?).path().join("region"))
-        } else {
-            Place::Memfd
-        };
-        let cache = Cache::open(&place, &options).map_err(io::Error::other)?;
+        let cache = Cache::open(&Place::Memfd, &options).map_err(io::Error::other)?;
         let store = Store::new(Hold::Region(cache.clone()));
-        let ways = [
-            (Door::Library, Some(Way::Library(cache))),
-            (Door::Processes, region_path(&place).map(Way::Processes)),
-        ];
-        for (door, way) in ways {
-            let Some(way) = way.filter(|_| has(door)) else { continue };
-            let about = format!("{}, library, {memory} MiB", env!("CARGO_PKG_VERSION"));
-            let side = Side::new("Keyway", about, way, 0, Rc::clone(&store));
-            self.sides.push((Role::Keyway(door), side));
-        }
+        let about = format!("{}, library, {memory} MiB", env!("CARGO_PKG_VERSION"));
+        let side = Side::new("Keyway", about, Way::Library(cache), 0, store);
+        self.sides.push((Role::Keyway(Door::Library), side));
         Ok(())
     }
 
@@ -415,13 +396,6 @@ impl Caches {
             self.sides.push((role, side));
         }
         Ok(())
-    }
-}
-
-fn region_path(place: &Place) -> Option<PathBuf> {
-    match place {
-        Place::Path(path) => Some(path.clone()),
-        _ => None,
     }
 }
 

@@ -149,18 +149,13 @@ impl Caller {
                 self.store(false);
                 self.took(begun, due, false);
             }
-            Kind::Delete | Kind::Remove => {
-                if kind == Kind::Delete {
-                    self.make_value(item);
-                    self.store(false);
-                }
+            Kind::Delete => {
+                self.make_value(item);
+                self.store(false);
                 let begun = clock.start();
                 let deleted = self.cache.delete(&self.key, &Delete::default());
                 self.took(begun, due, false);
-                self.found(
-                    deleted.map(|deleted| deleted == Deleted::Deleted),
-                    counted && kind == Kind::Delete,
-                );
+                self.found(deleted.map(|deleted| deleted == Deleted::Deleted), counted);
             }
             Kind::Incr => {
                 let begun = clock.start();

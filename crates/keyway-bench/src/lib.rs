@@ -2,8 +2,8 @@
 //!
 //! A [`plan::Plan`] says what to measure; [`run::run`] measures it, the sides in turn; [`report`] says what came out, [`compare`] what changed, [`html`]
 //! makes a page of both.
-//! Beneath: [`workloads`] has the workloads, [`mix`] their operations, [`items`] values that prove whose they are, [`sockets`], [`calls`] and
-//! [`processes`] the load generators, [`caches`] what is measured. Nothing here knows a region's layout, and nothing prints: text is given to the caller.
+//! Beneath: [`workloads`] has the workloads, [`mix`] their operations, [`items`] values that prove whose they are, [`sockets`] and [`calls`] the
+//! load generators, [`caches`] what is measured. Nothing here knows a region's layout, and nothing prints: text is given to the caller.
 //! What reproduces papers is in `lab/`, which builds on this.
 
 pub mod caches;
@@ -18,7 +18,6 @@ pub mod measurement;
 pub mod medians;
 pub mod mix;
 pub mod plan;
-pub mod processes;
 pub mod report;
 pub mod run;
 pub mod servers;

@@ -1,7 +1,6 @@
 //! The machine: which CPU runs what, and how much of it a process has used.
 
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -42,7 +41,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// What the threads of a process have used so far, to the nanosecond, and how often the kernel switched away from them.
 ///
 /// Threads that ended are not counted, so this suits processes whose threads stay: servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// time on a CPU, in and out of the kernel
     pub cpu: Duration,

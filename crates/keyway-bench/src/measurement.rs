@@ -2,7 +2,6 @@
 
 use crate::machine::Usage;
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Longest latency that is recorded as it is, ns: an hour, longer than any run waits.
@@ -10,9 +9,8 @@ const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 /// Failures that are described; the rest is counted.
 const TROUBLES_MAX: usize = 5;
 
-/// Latencies, to three digits. Written down as pairs of nanoseconds and how often they occurred.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
+/// Latencies, to three digits.
+#[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
@@ -87,20 +85,6 @@ impl Latencies {
     }
 }
 
-impl From<Vec<(u64, u64)>> for Latencies {
-    fn from(recorded: Vec<(u64, u64)>) -> Self {
-        let mut latencies = Self::new();
-        recorded.into_iter().for_each(|(ns, count)| latencies.record_n(ns, count));
-        latencies
-    }
-}
-
-impl From<Latencies> for Vec<(u64, u64)> {
-    fn from(latencies: Latencies) -> Self {
-        latencies.recorded().collect()
-    }
-}
-
 impl Default for Latencies {
     fn default() -> Self {
         Self::new()
@@ -133,7 +117,7 @@ impl Window {
 }
 
 /// What went wrong.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wrong {
     /// values that no write gave to their key, and replies that make no sense
     pub values: u64,
@@ -196,7 +180,7 @@ impl std::fmt::Display for Wrong {
 }
 
 /// What one measurement gave, of one thread or of all together.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Measurement {
     /// operations done; of a get of several keys each key counts
     pub operations: u64,
@@ -282,16 +266,6 @@ mod tests {
         assert!((latencies.mean_us() / 500.5 - 1.0).abs() < 0.002);
         // A value between two that the histogram tells apart counts as the higher one.
         assert!((99..=100).contains(&latencies.longer_than(Duration::from_micros(901))));
-    }
-
-    #[test]
-    fn latencies_survive_being_written_one_by_one() {
-        let mut one = Latencies::new();
-        (1..5000).for_each(|n| one.record(Duration::from_nanos(n * n)));
-        let two = Latencies::from(Vec::from(one.clone()));
-        for percent in [1.0, 50.0, 99.0, 99.99] {
-            assert_eq!(one.percentile_us(percent), two.percentile_us(percent));
-        }
     }
 
     #[test]

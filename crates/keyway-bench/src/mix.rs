@@ -2,12 +2,11 @@
 
 use crate::items::Items;
 use crate::workload::{Ranks, Rng, Sizes, Zipf, mix};
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// read a value
     Get,
@@ -23,13 +22,11 @@ pub enum Kind {
     ReadModifyWrite,
     /// delete an item; it is stored before, off the clock
     Delete,
-    /// delete an item, if it is there
-    Remove,
     /// count a number up by one
     Incr,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 8] = [
     Kind::Get,
     Kind::GetNew,
     Kind::Set,
@@ -37,7 +34,6 @@ const KINDS: [Kind; 9] = [
     Kind::Add,
     Kind::ReadModifyWrite,
     Kind::Delete,
-    Kind::Remove,
     Kind::Incr,
 ];
 
@@ -49,7 +45,7 @@ impl Kind {
 }
 
 /// How operations fall on items.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Access {
     /// every item alike
     Uniform,
@@ -88,7 +84,7 @@ impl Access {
 }
 
 /// What is asked of a cache, and of which items.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// as it is written on a command line
     pub name: String,
@@ -137,7 +133,7 @@ impl Workload {
 
     /// Whether it stores anything.
     pub fn stores(&self) -> bool {
-        let reads = |kind: Kind| matches!(kind, Kind::Get | Kind::GetNew | Kind::Remove | Kind::Incr);
+        let reads = |kind: Kind| matches!(kind, Kind::Get | Kind::GetNew | Kind::Incr);
         self.mix.iter().any(|(kind, _)| !reads(*kind))
     }
 

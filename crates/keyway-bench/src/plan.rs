@@ -10,8 +10,6 @@ use std::time::Duration;
 pub enum Door {
     /// function calls on a region, from threads of this process
     Library,
-    /// function calls on a region that several processes share, each with one thread
-    Processes,
     /// a Unix socket
     Unix,
     /// a TCP socket
@@ -24,13 +22,12 @@ pub enum Door {
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Library, Self::Processes, Self::Unix, Self::Tcp, Self::Udp, Self::Split];
+    pub const ALL: [Self; 5] = [Self::Library, Self::Unix, Self::Tcp, Self::Udp, Self::Split];
 
     /// As it is written on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Library => "library",
-            Self::Processes => "processes",
             Self::Unix => "unix",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
@@ -49,7 +46,7 @@ impl Door {
 
     /// Whether it is a region of this program's own, without a server.
     pub fn is_region(self) -> bool {
-        matches!(self, Self::Library | Self::Processes)
+        self == Self::Library
     }
 
     /// Whether gets go as datagrams.
@@ -61,7 +58,6 @@ impl Door {
     pub fn unit(self, count: usize) -> &'static str {
         let (one, several) = match self {
             Self::Library => ("thread", "threads"),
-            Self::Processes => ("process", "processes"),
             Self::Udp | Self::Split => ("socket", "sockets"),
             Self::Unix | Self::Tcp => ("connection", "connections"),
         };
@@ -85,7 +81,7 @@ pub struct Cell {
     pub workload: Workload,
     /// the way to Keyway; beside calls, the peer is reached through its Unix socket
     pub door: Door,
-    /// connections; of the library: threads, or processes
+    /// connections; of the library: threads
     pub connections: usize,
     /// requests in flight on each connection, in a closed loop
     pub depth: usize,
@@ -142,7 +138,7 @@ impl Cell {
     /// The door of the peer: memcached has no library; its nearest door is the Unix socket.
     pub fn peer_door(&self) -> Door {
         match self.door {
-            Door::Library | Door::Processes => Door::Unix,
+            Door::Library => Door::Unix,
             door => door,
         }
     }
@@ -263,9 +259,6 @@ impl Plan {
         }
         if cell.door.is_region() && (cell.depth > 1 || cell.keys_per_get > 1) {
             return refuse("a function call has neither pipelining nor gets of several keys; leave out the library".to_owned());
-        }
-        if cell.door == Door::Processes && cell.workload.grows() {
-            return refuse("processes do not know which items the others have stored; use the library door".to_owned());
         }
         if cell.door.is_datagrams() && cell.depth > 1 {
             return refuse("over UDP each socket has one request on the way; leave out --pipeline".to_owned());

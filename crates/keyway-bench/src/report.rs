@@ -99,9 +99,9 @@ pub struct CellReport {
     /// what else tells it from another cell
     #[serde(default)]
     pub setting: Option<String>,
-    /// `library`, `processes`, `unix`, `tcp`, `udp`, `udp-tcp`
+    /// `library`, `unix`, `tcp`, `udp`, `udp-tcp`
     pub door: String,
-    /// connections, sockets, threads or processes
+    /// connections, sockets or threads
     pub connections: usize,
     /// requests in flight on each connection
     pub pipeline: usize,
@@ -435,7 +435,7 @@ fn operation(workload: &Workload) -> String {
     match workload.mix.as_slice() {
         _ if workload.has(Kind::Get) => format!("a get{size}"),
         [(Kind::Set | Kind::Insert | Kind::Add, _)] => format!("a set{size}"),
-        [(Kind::Delete | Kind::Remove, _)] => "a delete".to_owned(),
+        [(Kind::Delete, _)] => "a delete".to_owned(),
         [(Kind::Incr, _)] => "an increment".to_owned(),
         _ => "an operation".to_owned(),
     }

@@ -8,7 +8,6 @@ use crate::machine;
 use crate::measurement::{Measurement, Window};
 use crate::mix::Stream;
 use crate::plan::{Cell, Pace, Plan};
-use crate::processes::{self, Job};
 use crate::sockets::{Client, Shape};
 use crate::workload::{Ranks, mix};
 use std::io;
@@ -301,27 +300,13 @@ pub fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, d
     side.prepare(cell, &operations.items)?;
     let threads = match side.way {
         Way::Socket(_) => plan.client_threads.min(cell.connections),
-        Way::Library(_) | Way::Processes(_) => cell.connections,
+        Way::Library(_) => cell.connections,
     };
     let loads = || operations.loads(plan, cell, side, draw, threads, rate).into_iter();
     match &side.way {
         Way::Library(cache) => {
             let callers = loads().map(|load| Ok(Caller::new(cache.session().map_err(io::Error::other)?, load)));
             Ok(at_once(plan, side, callers.collect::<io::Result<Vec<_>>>()?, Caller::run))
-        }
-        Way::Processes(region) => {
-            let job = |thread| Job {
-                region: region.clone(),
-                workload: cell.workload.clone(),
-                items: cell.items,
-                rate: rate.map(|rate| rate / share(threads, 1)),
-                thread: draw.number(thread),
-                seed: draw.seed(plan, cell, thread),
-                warmup: plan.warmup,
-                length: plan.length,
-                cpus: plan.client_cpus.clone(),
-            };
-            processes::run(&plan.program, &(0..threads).map(job).collect::<Vec<_>>())
         }
         Way::Socket(target) => {
             let shape = |thread: usize| Shape {

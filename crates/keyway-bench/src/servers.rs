@@ -210,7 +210,7 @@ impl Server {
 }
 
 /// Lets the kernel kill what `command` starts when the thread that starts it is gone.
-pub(crate) fn end_with_parent(command: &mut Command) -> &mut Command {
+fn end_with_parent(command: &mut Command) -> &mut Command {
     // SAFETY: the closure makes one system call and touches no memory of the parent's.
     unsafe { command.pre_exec(|| set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)) }
 }
@@ -301,17 +301,6 @@ fn owner(name: &str) -> Option<u32> {
     let mut parts = name.strip_prefix(FOLDER)?.rsplit('-');
     let (_nanos, number): (u128, _) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     parts.next().map(|_| number)
-}
-
-/// A folder in memory, for a region that several processes map.
-pub fn region_folder() -> io::Result<Folder> {
-    let memory = Path::new("/dev/shm");
-    let parent = if memory.is_dir() {
-        memory.to_path_buf()
-    } else {
-        std::env::temp_dir()
-    };
-    Folder::new(&parent, "region")
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn cell(workload: &str, door: &str, connections: u32, rates: &[f64], latency_us:
         let latencies: Vec<Value> = percents.iter().map(latency).collect();
         let way = match (door, at) {
             ("library", 0) => "in process",
-            ("library" | "processes", _) => "over a Unix socket",
+            ("library", _) => "over a Unix socket",
             _ => "over TCP",
         };
         json!({ "name": name, "way": way, "bytes_per_item": 200.0, "items_held": 900, "runs": vec![run(0.9), run(1.0), run(1.15)],
@@ -146,7 +146,7 @@ fn everything() -> Vec<Cell> {
         cells.push(limited.counted(0, "misses", misses).counted(1, "misses", misses * 2));
     }
     cells.push(cell("128b-95", "library", 1, &[4e6, 1e5], 0.08));
-    cells.push(cell("etc", "processes", 2, &[2e6, 1e5], 0.3));
+    cells.push(cell("etc", "library", 2, &[2e6, 1e5], 0.3));
     cells.push(cell(HOSTILE, "library", 1, &[4e6], 0.15));
     cells
 }

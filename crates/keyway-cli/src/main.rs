@@ -159,9 +159,6 @@ enum Command {
     },
     /// Measure Keyway's doors, and memcached or another server for comparison
     Bench(Box<bench::Bench>),
-    /// Works for a parent that measures
-    #[command(name = keyway_bench::processes::COMMAND, hide = true)]
-    BenchWorker,
     /// Attach the kernel door's program to interfaces and pin it, separately from the server
     #[cfg(feature = "kernel")]
     Kernel {
@@ -345,7 +342,6 @@ fn run() -> Result<(), Failure> {
                 Command::Regions(how) => regions::run(&how),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
                 Command::Bench(bench) => bench.run(),
-                Command::BenchWorker => bench::work(),
                 Command::Manual { folder } => manual::write(Cli::command(), &folder),
                 #[cfg(feature = "kernel")]
                 Command::Kernel { command } => kernel::run(command),

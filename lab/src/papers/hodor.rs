@@ -23,7 +23,7 @@ pub(crate) const FIG5: Preset = Preset {
 
 pub(crate) const FIG6_9: Preset = Preset {
     name: "hodor-fig6-9",
-    about: "the same, Figures 6 to 9: throughput of 1 to 8 threads and processes, 128 B and 5 KB, 95 % and 50 % read",
+    about: "the same, Figures 6 to 9: throughput of 1 to 8 threads, 128 B and 5 KB, 95 % and 50 % read",
     run: fig6_9,
 };
 
@@ -168,7 +168,7 @@ const THROUGHPUTS: [Throughput; 4] = [
     ("5k-50", "5 KB, 50 % read", 20_000, FULL_LARGE),
 ];
 
-/// Threads, or processes; the paper goes on to 40, two for each of its hyperthreads.
+/// Threads; the paper goes on to 40, two for each of its hyperthreads.
 const CALLERS: [usize; 4] = [1, 2, 4, 8];
 /// Section 4.1: at its peak the library has three times the throughput of memcached, with more threads than cores twice.
 const RATIO_AT_PEAK: f64 = 3.0;
@@ -176,9 +176,8 @@ const RATIO_BEYOND: f64 = 2.0;
 /// Read off its figures.
 const PEAK_K_PER_S: f64 = 1500.0;
 
-/// What so many callers did through a door, and as many connections to memcached.
+/// What so many callers did, and as many connections to memcached.
 struct Point {
-    door: Door,
     callers: usize,
     keyway: Vec<f64>,
     peer: Vec<f64>,
@@ -189,11 +188,9 @@ fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     for (name, title, small, full) in THROUGHPUTS {
         let workload = workloads::find(name).map_err(io::Error::other)?;
         let items = reproduction.items(small, full);
-        let callers = [Door::Library, Door::Processes].map(|door| CALLERS.map(|callers| (door, callers)));
-        let cells = callers.into_iter().flatten();
-        let cells = cells
-            .map(|(door, callers)| Cell::new(workload.clone(), items, door, callers))
-            .collect();
+        let cells = CALLERS
+            .map(|callers| Cell::new(workload.clone(), items, Door::Library, callers))
+            .into();
         let mut plan = reproduction.plan(cells, Duration::from_millis(300), 3);
         // As many clients as can run at the same time: each of the paper's is a thread.
         plan.client_threads = machine::cpus().min(CALLERS[3]);
@@ -201,7 +198,6 @@ fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
             .measure(&plan)?
             .iter()
             .map(|ran| Point {
-                door: ran.cell.door,
                 callers: ran.cell.connections,
                 keyway: side(Some(ran), 0, "throughput"),
                 peer: side(Some(ran), 1, "throughput"),
@@ -213,35 +209,24 @@ fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
 }
 
 fn fig6_9_table(points: &[Point], title: &str, items: u64, full: u64, gate: bool) -> PaperTable {
-    let mut rows = Vec::new();
-    for (door, by) in [(Door::Library, "threads"), (Door::Processes, "processes")] {
-        let of_door = || points.iter().filter(|point| point.door == door);
-        let row = |name: String| PaperRow::new(name, "k/s", 0, Better::Higher);
-        let peer_by = "memcached, Unix socket";
-        for point in of_door() {
-            let named = row(format!("{by}: {}", point.callers)).measured(by, &point.keyway, peer_by, &point.peer);
-            // The paper says no more of single points than that it stays so beyond the last hyperthread.
-            let beyond = door == Door::Library && point.callers > machine::cpus();
-            rows.push(if beyond {
-                named.paper_ratio(RATIO_BEYOND, RATIO_BEYOND)
-            } else {
-                named
-            });
+    let peer_by = "memcached, Unix socket";
+    let row = |name: String, own: &[f64], peer: &[f64]| {
+        PaperRow::new(format!("threads: {name}"), "k/s", 0, Better::Higher).measured("threads", own, peer_by, peer)
+    };
+    let point = |point: &Point| {
+        let named = row(point.callers.to_string(), &point.keyway, &point.peer);
+        // The paper says no more of single points than that it stays so beyond the last hyperthread.
+        if point.callers > machine::cpus() {
+            named.paper_ratio(RATIO_BEYOND, RATIO_BEYOND)
+        } else {
+            named
         }
-        let best = |of: fn(&Point) -> &Vec<f64>| {
-            let highest = of_door().max_by(|a, b| median(of(a)).total_cmp(&median(of(b))));
-            highest.map_or_else(Vec::new, |point| of(point).clone())
-        };
-        if of_door().next().is_some() {
-            let named =
-                row(format!("{by}: best")).measured(by, &best(|point| &point.keyway), peer_by, &best(|point| &point.peer));
-            let paper = door == Door::Library;
-            rows.push(if paper {
-                named.paper_system(PEAK_K_PER_S).paper_ratio(RATIO_AT_PEAK, RATIO_AT_PEAK)
-            } else {
-                named
-            });
-        }
+    };
+    let mut rows: Vec<_> = points.iter().map(point).collect();
+    let best = |of: fn(&Point) -> &Vec<f64>| points.iter().map(of).max_by(|a, b| median(a).total_cmp(&median(b)));
+    if let (Some(own), Some(peer)) = (best(|point| &point.keyway), best(|point| &point.peer)) {
+        let named = row("best".to_owned(), own, peer);
+        rows.push(named.paper_system(PEAK_K_PER_S).paper_ratio(RATIO_AT_PEAK, RATIO_AT_PEAK));
     }
     let mut differs = vec![
         machines(MACHINE),

@@ -3,13 +3,13 @@
 //! The paper's machine: an emulator of persistent memory with two sockets of 8 cores and 512 GB, loads of 300 ns and persist barriers of
 //! 100 ns; YCSB on one socket, the store on the other one.
 
+use super::restart::region_folder;
 use crate::presets::{Preset, Reproduction, machines, side};
 use crate::table::{PaperRow, PaperTable};
 use keyway_bench::caches::Side;
 use keyway_bench::machine;
 use keyway_bench::plan::{Cell, Door};
 use keyway_bench::report::Better;
-use keyway_bench::servers::region_folder;
 use keyway_bench::workloads;
 use keyway_cache::{Cache, Options, Place};
 use std::io;

@@ -10,7 +10,7 @@ use keyway_bench::items::Items;
 use keyway_bench::mix::Workload;
 use keyway_bench::plan::{Against, Cell, Door};
 use keyway_bench::report::Better;
-use keyway_bench::servers::{Folder, Server, Settings, memcached_path, memcached_version, region_folder};
+use keyway_bench::servers::{Folder, Server, Settings, memcached_path, memcached_version};
 use keyway_bench::wire::Admin;
 use keyway_bench::workload::{Rng, Zipf, mix};
 use keyway_bench::workloads;
@@ -100,6 +100,17 @@ fn table(rows: Vec<PaperRow>) -> PaperTable {
         rows,
         differs: Vec::new(),
     }
+}
+
+/// A folder in memory, for a region that several processes map.
+pub(super) fn region_folder() -> io::Result<Folder> {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() {
+        memory.to_path_buf()
+    } else {
+        std::env::temp_dir()
+    };
+    Folder::new(&parent, "region")
 }
 
 /// What all servers are given.

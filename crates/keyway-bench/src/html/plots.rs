@@ -10,7 +10,7 @@ use crate::report::{CellReport, Report, SideReport};
 /// What cells of one plot may differ in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Varied {
-    /// connections, threads or processes
+    /// connections or threads
     Connections,
     /// requests in flight on each connection
     Pipeline,
@@ -65,7 +65,7 @@ impl Varied {
 /// A cell in words, without what varies.
 pub fn label(cell: &CellReport, varied: Option<Varied>) -> String {
     let way = match Door::parse(&cell.door) {
-        Ok(Door::Library | Door::Processes) => "in process",
+        Ok(Door::Library) => "in process",
         Ok(Door::Unix) => "Unix socket",
         Ok(Door::Tcp) => "TCP",
         Ok(Door::Udp) => "UDP",
@@ -89,8 +89,7 @@ pub fn row_label(cell: &CellReport) -> String {
 
 /// Where Keyway is called and its peer is not.
 fn beside_socket(cell: &CellReport) -> Option<String> {
-    let is_called = matches!(cell.door.as_str(), "library" | "processes");
-    let peer = cell.sides.get(1).filter(|_| is_called)?;
+    let peer = cell.sides.get(1).filter(|_| cell.door == Door::Library.name())?;
     let way = if peer.way.is_empty() { "over a socket" } else { &peer.way };
     Some(format!("a call; {} {way}", peer.name))
 }

@@ -29,7 +29,6 @@ impl Client {
             Kind::Set | Kind::Insert => self.store(number, pending(Step::Set)),
             Kind::Add => self.store(number, pending(Step::Add)),
             Kind::Delete => self.store(number, pending(Step::SetThenDelete)),
-            Kind::Remove => self.delete(number, pending(Step::Remove)),
             Kind::Incr => {
                 let items = &self.load.items;
                 let key = |out: &mut Vec<u8>| items.push_key(item, out);
@@ -168,7 +167,6 @@ impl Client {
             }
             (Step::Fill, Answer::Stored) => self.pop(number),
             (Step::Add, Answer::Stored | Answer::NotStored)
-            | (Step::Remove, Answer::Deleted | Answer::NotFound)
             | (Step::Set, Answer::Stored)
             | (Step::Delete, Answer::Deleted)
             | (Step::Incr, Answer::Number(_)) => {
@@ -270,7 +268,6 @@ enum Step {
     Add,
     SetThenDelete,
     Delete,
-    Remove,
     Incr,
     /// a set of what a get missed, which is no operation of its own
     Fill,

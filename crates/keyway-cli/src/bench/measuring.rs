@@ -26,10 +26,10 @@ pub(super) struct Measuring {
     /// Workloads, separated by commas; --list has them
     #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
-    /// Doors to Keyway: library (threads of one process), processes (that share a region), unix, tcp, udp, udp-tcp (gets over UDP, the rest over TCP)
+    /// Doors to Keyway: library, unix, tcp, udp, udp-tcp (gets over UDP, the rest over TCP)
     #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
     door: Vec<Door>,
-    /// Connections; of the library threads, or processes
+    /// Connections; of the library threads
     #[arg(long, short = 'c', value_name = "N,...", value_delimiter = ',', value_parser = parse_count, default_value = "1,16")]
     connections: Vec<usize>,
     /// Requests in flight on each connection; not over UDP
@@ -218,7 +218,6 @@ impl Measuring {
         if cpus > 1 {
             cells.push(cell(Door::Library, cpus));
         }
-        cells.push(cell(Door::Processes, cpus.max(2)));
         cells.extend([
             cell(Door::Unix, 16),
             cell(Door::Tcp, 1),

@@ -9,7 +9,7 @@ mod screen;
 
 use clap::Args;
 use keyway_bench::report::Report;
-use keyway_bench::{machine, processes, run, workloads};
+use keyway_bench::{machine, run, workloads};
 
 use self::measuring::Measuring;
 use self::outputs::Outputs;
@@ -102,11 +102,6 @@ impl Bench {
         }
         Ok(report)
     }
-}
-
-/// The part of the door `processes` that runs in child processes; the command is hidden.
-pub(crate) fn work() -> Result<(), Failure> {
-    processes::work(std::io::stdin().lock(), std::io::stdout().lock()).map_err(|error| Failure::new(exit::SYSTEM, error))
 }
 
 fn workloads() -> String {
