@@ -49,7 +49,7 @@ pub const ALL: &[Promise] = &[
         name: "vm",
         shows: "properties that need another kernel, processor or memory, in guests under emulation",
         region: Region::Plain,
-        alone: true,
+        alone: false,
     },
     Promise {
         name: "weak-memory",
