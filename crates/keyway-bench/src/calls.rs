@@ -149,13 +149,18 @@ impl Caller {
                 self.store(false);
                 self.took(begun, due, false);
             }
-            Kind::Delete => {
-                self.make_value(item);
-                self.store(false);
+            Kind::Delete | Kind::Remove => {
+                if kind == Kind::Delete {
+                    self.make_value(item);
+                    self.store(false);
+                }
                 let begun = clock.start();
                 let deleted = self.cache.delete(&self.key, &Delete::default());
                 self.took(begun, due, false);
-                self.found(deleted.map(|deleted| deleted == Deleted::Deleted), counted);
+                self.found(
+                    deleted.map(|deleted| deleted == Deleted::Deleted),
+                    counted && kind == Kind::Delete,
+                );
             }
             Kind::Incr => {
                 let begun = clock.start();

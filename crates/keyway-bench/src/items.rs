@@ -41,10 +41,11 @@ impl Items {
         };
         let table = match sizes {
             Sizes::Fixed(_) | Sizes::Both(..) => None,
-            Sizes::Etc => Some((0..count.min(TABLE_LEN_MAX)).map(drawn).collect()),
+            Sizes::Pool(_) | Sizes::Etc => Some((0..count.min(TABLE_LEN_MAX)).map(drawn).collect()),
         };
         let longest = match sizes {
             Sizes::Fixed(value) | Sizes::Both(_, value) => value,
+            Sizes::Pool(_) => 1 << 10,
             Sizes::Etc => ETC_VALUE_LEN_MAX,
         };
         Self {
@@ -146,6 +147,7 @@ fn short_value(index: u64) -> [u8; HEAD_LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Pool;
 
     fn value(items: &Items, index: u64, write: u64) -> Vec<u8> {
         let mut value = Vec::new();
@@ -188,13 +190,14 @@ mod tests {
 
     #[test]
     fn drawn_sizes_are_those_of_the_workload() {
-        let sizes = Sizes::Etc;
-        let items = Items::new(sizes, 100, false);
-        for index in [0, 1, 99, 100, 5000] {
-            let mut key = Vec::new();
-            items.push_key(index, &mut key);
-            assert_eq!((key.len(), value(&items, index, 1).len()), sizes.of(index));
-            assert_eq!(items.lengths(index), sizes.of(index));
+        for sizes in [Sizes::Etc, Sizes::Pool(Pool::App), Sizes::Pool(Pool::Usr)] {
+            let items = Items::new(sizes, 100, false);
+            for index in [0, 1, 99, 100, 5000] {
+                let mut key = Vec::new();
+                items.push_key(index, &mut key);
+                assert_eq!((key.len(), value(&items, index, 1).len()), sizes.of(index));
+                assert_eq!(items.lengths(index), sizes.of(index));
+            }
         }
     }
 

@@ -22,11 +22,13 @@ pub enum Kind {
     ReadModifyWrite,
     /// delete an item; it is stored before, off the clock
     Delete,
+    /// delete an item, if it is there
+    Remove,
     /// count a number up by one
     Incr,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::Get,
     Kind::GetNew,
     Kind::Set,
@@ -34,6 +36,7 @@ const KINDS: [Kind; 8] = [
     Kind::Add,
     Kind::ReadModifyWrite,
     Kind::Delete,
+    Kind::Remove,
     Kind::Incr,
 ];
 
@@ -133,7 +136,7 @@ impl Workload {
 
     /// Whether it stores anything.
     pub fn stores(&self) -> bool {
-        let reads = |kind: Kind| matches!(kind, Kind::Get | Kind::GetNew | Kind::Incr);
+        let reads = |kind: Kind| matches!(kind, Kind::Get | Kind::GetNew | Kind::Remove | Kind::Incr);
         self.mix.iter().any(|(kind, _)| !reads(*kind))
     }
 

@@ -435,7 +435,7 @@ fn operation(workload: &Workload) -> String {
     match workload.mix.as_slice() {
         _ if workload.has(Kind::Get) => format!("a get{size}"),
         [(Kind::Set | Kind::Insert | Kind::Add, _)] => format!("a set{size}"),
-        [(Kind::Delete, _)] => "a delete".to_owned(),
+        [(Kind::Delete | Kind::Remove, _)] => "a delete".to_owned(),
         [(Kind::Incr, _)] => "an increment".to_owned(),
         _ => "an operation".to_owned(),
     }

@@ -137,6 +137,40 @@ impl Ranks {
     }
 }
 
+/// One of Facebook's pools whose sizes are known by their bounds (Hippos, section 2.1): lengths are drawn evenly up to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// keys of 16 or 21 bytes, values of 2
+    Usr,
+    /// keys to 45, values to 450, of which 30 % have 270
+    App,
+    /// keys of 31 (90 %) or less, values to 200
+    Var,
+    /// keys to 45, values to 640
+    Sys,
+}
+
+impl Pool {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Usr => "16 or 21 B keys, 2 B values",
+            Self::App => "keys to 45 B, values to 450 B",
+            Self::Var => "keys to 31 B, values to 200 B",
+            Self::Sys => "keys to 45 B, values to 640 B",
+        }
+    }
+
+    fn of(self, rng: &mut Rng) -> (u64, u64) {
+        let mut between = |low: u64, high: u64| low + rng.below(high - low + 1);
+        match self {
+            Self::Usr => (if between(0, 1) == 0 { 16 } else { 21 }, 2),
+            Self::App => (between(16, 45), if between(1, 100) <= 30 { 270 } else { between(1, 450) }),
+            Self::Var => (if between(1, 100) <= 90 { 31 } else { between(16, 30) }, between(1, 200)),
+            Self::Sys => (between(16, 45), between(1, 640)),
+        }
+    }
+}
+
 /// Key and value sizes of one item, from its index alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
@@ -144,6 +178,8 @@ pub enum Sizes {
     Fixed(usize),
     /// every key and every value this many bytes; keys have at least 16
     Both(usize, usize),
+    /// one of Facebook's pools that are known by their bounds
+    Pool(Pool),
     /// Facebook's ETC pool as fitted by Atikoglu et al. (SIGMETRICS 2012)
     Etc,
 }
@@ -164,6 +200,7 @@ impl Sizes {
         match self {
             Self::Fixed(value) => format!("16 B keys, {value} B values"),
             Self::Both(key, value) => format!("{key} B keys, {value} B values"),
+            Self::Pool(pool) => pool.name().to_owned(),
             Self::Etc => "ETC's sizes".to_owned(),
         }
     }
@@ -178,6 +215,10 @@ impl Sizes {
         match self {
             Self::Fixed(value_len) => (KEY_LEN, value_len),
             Self::Both(key_len, value_len) => (key_len.max(KEY_LEN), value_len),
+            Self::Pool(pool) => {
+                let (key_len, value_len) = pool.of(&mut Rng::new(mix(index ^ 0x9001)));
+                (key_len as usize, value_len as usize)
+            }
             Self::Etc => {
                 let mut rng = Rng::new(mix(index ^ 0xe7c));
                 // Keys hold 16 digits, so that they differ; 1 in 200 of ETC's is shorter.

@@ -1,7 +1,7 @@
 //! The workloads that have names.
 
 use crate::mix::{Access, Kind, Workload};
-use crate::workload::Sizes;
+use crate::workload::{Pool, Sizes};
 
 /// A workload as the table below has it: name, what tables and plots call it, mix, sizes, access.
 type Line = (&'static str, &'static str, &'static [(Kind, u32)], Sizes, Access);
@@ -37,6 +37,11 @@ const TABLE: &[Line] = &[
     ("delete", "deletes, each of an item stored just before", &[(Kind::Delete, 1)], Sizes::Fixed(128), Access::Uniform),
     ("incr", "increments of numbers of ten digits", &[(Kind::Incr, 1)], Sizes::Fixed(10), ZIPF),
     ("etc", "Facebook's ETC (Atikoglu et al. 2012), 30 gets to 1 set", &[(Kind::Get, 30), SET], Sizes::Etc, ZIPF),
+    ("fb-usr", "Facebook's USR: 99.7 % gets, 0.2 % sets, 0.1 % deletes", &[(Kind::Get, 997), (Kind::Set, 2), (Kind::Remove, 1)], Sizes::Pool(Pool::Usr), ZIPF),
+    ("fb-etc", "Facebook's ETC: 73.4 % gets, 2.3 % sets, 24 % deletes", &[(Kind::Get, 734), (Kind::Set, 23), (Kind::Remove, 240)], Sizes::Etc, ZIPF),
+    ("fb-app", "Facebook's APP: 83.4 % gets, 5.2 % sets, 11.4 % deletes", &[(Kind::Get, 834), (Kind::Set, 52), (Kind::Remove, 114)], Sizes::Pool(Pool::App), ZIPF),
+    ("fb-var", "Facebook's VAR: 18 % gets, 82 % sets", &[(Kind::Get, 18), (Kind::Set, 82)], Sizes::Pool(Pool::Var), ZIPF),
+    ("fb-sys", "Facebook's SYS: 67.5 % gets, 32.5 % sets", &[(Kind::Get, 675), (Kind::Set, 325)], Sizes::Pool(Pool::Sys), ZIPF),
 ];
 
 /// Every workload that has a name.
@@ -47,7 +52,8 @@ pub fn all() -> Vec<Workload> {
         mix: mix.to_vec(),
         sizes,
         access,
-        fill: false,
+        // What was deleted is stored again when it is missed; otherwise nothing would be left after a while.
+        fill: mix.iter().any(|(kind, _)| *kind == Kind::Remove),
     };
     TABLE.iter().map(line).collect()
 }

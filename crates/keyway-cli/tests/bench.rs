@@ -380,7 +380,7 @@ fn every_workload_runs_through_every_door_that_has_it() {
         .unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let names: Vec<&str> = list.lines().map(|line| line.split_once(' ').unwrap().0).collect();
-    assert!(names.len() > 15, "{list}");
+    assert!(names.len() > 20, "{list}");
     for door in ["library", "tcp", "udp"] {
         let names: Vec<&str> = names
             .iter()

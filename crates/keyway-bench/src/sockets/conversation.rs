@@ -29,6 +29,7 @@ impl Client {
             Kind::Set | Kind::Insert => self.store(number, pending(Step::Set)),
             Kind::Add => self.store(number, pending(Step::Add)),
             Kind::Delete => self.store(number, pending(Step::SetThenDelete)),
+            Kind::Remove => self.delete(number, pending(Step::Remove)),
             Kind::Incr => {
                 let items = &self.load.items;
                 let key = |out: &mut Vec<u8>| items.push_key(item, out);
@@ -167,6 +168,7 @@ impl Client {
             }
             (Step::Fill, Answer::Stored) => self.pop(number),
             (Step::Add, Answer::Stored | Answer::NotStored)
+            | (Step::Remove, Answer::Deleted | Answer::NotFound)
             | (Step::Set, Answer::Stored)
             | (Step::Delete, Answer::Deleted)
             | (Step::Incr, Answer::Number(_)) => {
@@ -268,6 +270,7 @@ enum Step {
     Add,
     SetThenDelete,
     Delete,
+    Remove,
     Incr,
     /// a set of what a get missed, which is no operation of its own
     Fill,

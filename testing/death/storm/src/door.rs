@@ -95,10 +95,13 @@ impl Library {
 
 impl Door for Library {
     fn call(&mut self, call: &Call) -> Option<Answer> {
-        Some(self.answer(call).unwrap_or_else(|e| match e {
-            WriteError::OutOfMemory | WriteError::TooLarge { .. } => Answer::Refused,
-            _ => torn(call, e.to_string().as_bytes()),
-        }))
+        match self.answer(call) {
+            Ok(answer) => Some(answer),
+            Err(WriteError::OutOfMemory | WriteError::TooLarge { .. }) => Some(Answer::Refused),
+            // The server that writes for this process may have done it before it was stopped or killed.
+            Err(WriteError::Unserved) => None,
+            Err(error) => Some(torn(call, error.to_string().as_bytes())),
+        }
     }
 }
 
