@@ -127,6 +127,9 @@ impl Cache {
 }
 
 impl KernelDoor {
+    /// How long the program answers without a renewal.
+    pub const LEASE: Duration = Duration::from_secs(1);
+
     /// Whether every session now counts its changes. This is a system call that takes milliseconds.
     pub fn is_acknowledged(&self) -> bool {
         self.inner.sessions.inside(|region| {
@@ -226,8 +229,14 @@ fn retire_at(region: &Region, now: Duration) -> Retired {
     if region.is_door_owned() {
         return Retired::Owned;
     }
-    let end = Duration::from_nanos(region.door_lease_ns()) + MARGIN;
-    let left = end.saturating_sub(now);
+    let mut end = Duration::from_nanos(region.door_lease_ns());
+    let latest = now + KernelDoor::LEASE;
+    if end > latest {
+        // No server writes that. The program may answer for one lease from now at most, so that is what is waited for.
+        end = latest;
+        region.renew_door_lease(u64::try_from(latest.as_nanos()).unwrap_or(u64::MAX));
+    }
+    let left = (end + MARGIN).saturating_sub(now);
     if !left.is_zero() {
         return Retired::StillAnswering(left);
     }
@@ -262,8 +271,8 @@ pub(crate) fn follow_door(sessions: &Sessions) {
         // A server delays its writes ([`crate::Session::is_held_up`]). A write that it has not delayed fails.
         (Retired::StillAnswering(_), _) if sessions.is_server => {}
         (Retired::StillAnswering(left), _) => {
-            // This wait is shorter than a lease, and happens once after the death of a server.
-            std::thread::sleep(left.min(Duration::from_secs(1)));
+            // About a lease at most, once after the death of a server.
+            std::thread::sleep(left);
             retire(sessions);
         }
         (Retired::Owned, Place::Socket(path)) => {

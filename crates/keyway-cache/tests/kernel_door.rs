@@ -274,3 +274,18 @@ fn a_door_whose_owner_died_is_turned_off_when_the_lease_is_over() {
     drop(server);
     session.set(b"key", b"2", 0).unwrap();
 }
+
+#[test]
+fn a_lease_that_no_server_can_have_written_holds_writes_up_for_one_lease() {
+    let folder = Scratch::new();
+    let place = Place::Path(folder.join("region"));
+    let server = Cache::open(&place, &options()).unwrap();
+    let client = Cache::open(&place, &options()).unwrap();
+    let mut session = client.session().unwrap();
+    let (door, _array) = turned_on(&server);
+    // As a stray write leaves it: three hundred years.
+    door.renew(u64::MAX / 2);
+    door.abandon();
+    drop(server);
+    session.set(b"key", b"2", 0).unwrap();
+}

@@ -14,7 +14,7 @@ use keyway_server::{Config, Server};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// How long the program of the dead owner may answer, and what is added for answers under way (`keyway-cache/src/kernel.rs`).
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = KernelDoor::LEASE;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What no other connection may wait longer for.
 const STATED: Duration = Duration::from_millis(10);

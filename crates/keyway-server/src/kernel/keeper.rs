@@ -37,8 +37,6 @@ const LOOK_PAUSE: Duration = Duration::from_micros(200);
 const LOOK_REST: u32 = 8;
 /// Copies that one check handles; the next check does the rest. Workers may wait for the CPU meanwhile.
 const LOOKED_AT: usize = 64;
-/// How long the program answers without a renewal.
-const LEASE: Duration = Duration::from_secs(1);
 
 /// The keeper's own state.
 pub(crate) struct Keeper {
@@ -153,7 +151,7 @@ impl Keeper {
         }
         self.next_renewal = now + TICK;
         let now_ns = nanoseconds(self.cache.monotonic());
-        let lease_ns = now_ns + nanoseconds(LEASE);
+        let lease_ns = now_ns + nanoseconds(KernelDoor::LEASE);
         // Read after `now_ns`, so the program's clock is not earlier than the region's.
         let clock_ns = nanoseconds(self.session.clock());
         door.renew(lease_ns);
