@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use keyway_cache::{Cache, KernelDoor, Options, Place};
+use keyway_cache::server::KernelDoor;
+use keyway_cache::{Cache, Options, Place};
 use keyway_server::{Config, Server};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
