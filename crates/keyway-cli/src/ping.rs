@@ -149,8 +149,8 @@ enum Said {
     NotFound,
     End,
     Value(Vec<u8>),
+    /// an error, or another answer
     Error(String),
-    Other(String),
 }
 
 /// Sends a request, and returns the next answer. `arrived` holds what has come and is not consumed.
@@ -167,7 +167,7 @@ fn ask(wire: &mut dyn Wire, request: &[u8], arrived: &mut Vec<u8>) -> Result<Sai
                         Answer::End => Said::End,
                         Answer::Value { value, .. } => Said::Value(value.to_vec()),
                         Answer::Error(line) => Said::Error(line.escape_ascii().to_string()),
-                        other => Said::Other(format!("{other:?}")),
+                        other => Said::Error(format!("{other:?}")),
                     };
                     arrived.drain(..consumed);
                     return Ok(said);
