@@ -26,6 +26,8 @@ MANUAL = $(abspath $(TARGET_DIR))/manual
 MAINTAINER ?= Keyway's builders <packages@keyway.invalid>
 # The name of the container image, and the tool that makes it: podman, docker or buildah.
 IMAGE ?= keyway:$(VERSION)
+# The image that it is built in: one with Rust, of the release of Debian that the packages are tested on.
+BUILDER ?= rust:$(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)-bookworm
 CONTAINERS ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .PHONY: help run test program build install loader wheel packaged deb rpm image clean
@@ -114,7 +116,7 @@ rpm: packaged
 
 image:
 	@test -n '$(CONTAINERS)' || { echo 'make image needs podman, docker or buildah' >&2; exit 1; }
-	$(CONTAINERS) build $(if $(filter docker,$(CONTAINERS)),,--format docker) --tag $(IMAGE) --file packaging/image/Containerfile .
+	$(CONTAINERS) build $(if $(filter docker,$(CONTAINERS)),,--format docker) --build-arg BUILDER=$(BUILDER) --tag $(IMAGE) --file packaging/image/Containerfile .
 
 clean:
 	cargo clean

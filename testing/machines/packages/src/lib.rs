@@ -32,10 +32,14 @@ pub fn missing() -> Option<&'static str> {
         ("dpkg-deb", "there is no dpkg-deb"),
     ];
     let tool = tools.into_iter().find(|(tool, _)| program_on_path(tool).is_none());
-    // Users and groups of the system are files of several owners.
-    let is_root = || fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     tool.map(|(_, why)| why)
+        // Users and groups of the system are files of several owners.
         .or((!is_root()).then_some("only root can make a system with users of its own"))
+}
+
+/// Whether this process is root's.
+pub fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
 /// The workspace's root.
@@ -65,27 +69,57 @@ fn built() -> (PathBuf, PathBuf) {
     (folder, target)
 }
 
-/// Makes the packages for Debian with this revision, in `folder`; the same build with a higher revision is an upgrade.
+/// The packages for Debian.
+pub const ALL: [&str; 5] = [
+    "keyway",
+    "libkeyway0",
+    "libkeyway-dev",
+    "keyway-libmemcached",
+    "python3-keyway-cache",
+];
+
+/// Programs and libraries that packages are made of.
+pub struct Built {
+    /// as Debian names it
+    pub architecture: &'static str,
+    /// where they are
+    pub folder: PathBuf,
+}
+
+impl Built {
+    /// Makes the packages for Debian with this revision, in `to`; the same build with a higher revision is an upgrade.
+    ///
+    /// # Panics
+    ///
+    /// When the script fails.
+    pub fn pack(&self, to: &Path, revision: u32) {
+        let manual = to.join("manual");
+        make_manual(&manual);
+        run(Command::new(root().join("packaging/deb/build.sh"))
+            .arg(to)
+            .env("BUILT", &self.folder)
+            .env("MANUAL", manual)
+            .env("ARCH", self.architecture)
+            .env("VERSION", env!("CARGO_PKG_VERSION"))
+            .env("REVISION", revision.to_string())
+            .env("MAINTAINER", "A packager <packager@keyway.invalid>")
+            // Packed and unpacked once; users' packages are compressed.
+            .env("COMPRESSION", "none")
+            .env("SOURCE_DATE_EPOCH", "1700000000"));
+    }
+}
+
+/// Makes those of the workspace's programs, for this machine.
 ///
 /// # Panics
 ///
-/// When the script fails.
+/// As [`Built::pack`].
 pub fn build(folder: &Path, revision: u32) {
-    let manual = folder.join("manual");
-    make_manual(&manual);
-    let (built, _) = built();
-    let script = root().join("packaging/deb/build.sh");
-    run(Command::new(script)
-        .arg(folder)
-        .env("BUILT", built)
-        .env("MANUAL", manual)
-        .env("ARCH", "amd64")
-        .env("VERSION", env!("CARGO_PKG_VERSION"))
-        .env("REVISION", revision.to_string())
-        .env("MAINTAINER", "A packager <packager@keyway.invalid>")
-        // Packed and unpacked once; users' packages are compressed.
-        .env("COMPRESSION", "none")
-        .env("SOURCE_DATE_EPOCH", "1700000000"));
+    let built = Built {
+        architecture: "amd64",
+        folder: built().0,
+    };
+    built.pack(folder, revision);
 }
 
 /// Writes the manual pages, completions, configuration and licences of packages into this folder.

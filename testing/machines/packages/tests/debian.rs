@@ -2,20 +2,12 @@
 //! upgraded, or leaves something behind.
 
 use harness::{Scratch, Wire, free_port, program_on_path, skip};
-use packages::{System, build, file_name, missing, run};
+use packages::{ALL, System, build, file_name, missing, run};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command};
-
-const ALL: [&str; 5] = [
-    "keyway",
-    "libkeyway0",
-    "libkeyway-dev",
-    "keyway-libmemcached",
-    "python3-keyway-cache",
-];
 
 /// A server in a system, started as user `keyway`, without systemd.
 struct Serving(Child);
