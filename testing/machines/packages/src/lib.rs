@@ -69,6 +69,11 @@ fn built() -> (PathBuf, PathBuf) {
     (folder, target)
 }
 
+/// Cargo's target directory, where what was fetched once stays.
+pub fn target() -> PathBuf {
+    built().1
+}
+
 /// The packages for Debian.
 pub const ALL: [&str; 5] = [
     "keyway",
