@@ -85,7 +85,10 @@ fn packages(context: &Context<'_>) -> Outcome {
         .args(PACKAGED.iter().flat_map(|name| ["--package", *name]))
         .env("PYO3_CROSS", "1")
         .env("LIBBPF_SYS_LIBRARY_PATH_aarch64_unknown_linux_gnu", libraries.join("lib"))
-        .env("LIBBPF_SYS_EXTRA_CFLAGS", format!("-I{}", libraries.join("include").display()));
+        .env(
+            "LIBBPF_SYS_EXTRA_CFLAGS",
+            format!("-I{}", libraries.join("include").display()),
+        );
     // As the stage `build` has built it: for one package, its dependencies would have other features.
     let words = ["test", "--locked", "--workspace", "--test", "arm64", "--", "--ignored"];
     let mut test = context.command("cargo", &words);

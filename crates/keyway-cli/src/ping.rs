@@ -38,7 +38,12 @@ pub(crate) fn run(place: Option<&str>) -> Result<(), Failure> {
     };
     let why = |why: String| Failure::usage(format_args!("{place}: {why}"));
     let mut wire: Box<dyn Wire> = if text.contains('/') {
-        connected(place, UnixStream::connect(text), UnixStream::set_read_timeout, UnixStream::set_write_timeout)?
+        connected(
+            place,
+            UnixStream::connect(text),
+            UnixStream::set_read_timeout,
+            UnixStream::set_write_timeout,
+        )?
     } else {
         let addresses = match is_http {
             true => match listen::parse_http(text).map_err(why)? {
@@ -47,7 +52,12 @@ pub(crate) fn run(place: Option<&str>) -> Result<(), Failure> {
             },
             false => listen::parse(text, place::DEFAULT_PORT).map_err(why)?,
         };
-        connected(place, connect(&addresses), TcpStream::set_read_timeout, TcpStream::set_write_timeout)?
+        connected(
+            place,
+            connect(&addresses),
+            TcpStream::set_read_timeout,
+            TcpStream::set_write_timeout,
+        )?
     };
     let said = if is_http { ready(&mut *wire) } else { set_and_get(&mut *wire) };
     match said {
@@ -128,9 +138,14 @@ fn set_and_get(wire: &mut dyn Wire) -> Result<&'static str, String> {
         client::delete(&mut request, &key[..], false);
         let deleted = ask(wire, &request, &mut arrived)?;
         match (found, deleted) {
-            (Said::Value(value), Said::Deleted | Said::NotFound) if value == key => return Ok("an item was stored, read and deleted"),
+            (Said::Value(value), Said::Deleted | Said::NotFound) if value == key => {
+                return Ok("an item was stored, read and deleted");
+            }
             (Said::Value(value), Said::Deleted | Said::NotFound) => {
-                return Err(format!("an item has another value than the one stored: {}", value.escape_ascii()));
+                return Err(format!(
+                    "an item has another value than the one stored: {}",
+                    value.escape_ascii()
+                ));
             }
             (Said::End, _) => {}
             (found, deleted) => return Err(format!("it answers a get with {found:?}, and a delete with {deleted:?}")),
@@ -172,7 +187,11 @@ fn ask(wire: &mut dyn Wire, request: &[u8], arrived: &mut Vec<u8>) -> Result<Sai
                     arrived.drain(..consumed);
                     return Ok(said);
                 }
-                Heard::Broken(why) => return Err(format!("it does not speak memcached's protocol ({why}); an address with TLS is asked by http:// and the HTTP port's address")),
+                Heard::Broken(why) => {
+                    return Err(format!(
+                        "it does not speak memcached's protocol ({why}); an address with TLS is asked by http:// and the HTTP port's address"
+                    ));
+                }
                 Heard::Incomplete { .. } => {}
             }
         }
@@ -202,7 +221,8 @@ fn failed(error: io::Error) -> String {
 
 /// Asks the HTTP port whether the store can be written and read.
 fn ready(wire: &mut dyn Wire) -> Result<&'static str, String> {
-    wire.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").map_err(failed)?;
+    wire.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .map_err(failed)?;
     let mut answer = Vec::new();
     wire.take(ANSWER_MAX as u64).read_to_end(&mut answer).map_err(failed)?;
     let answer = String::from_utf8_lossy(&answer);

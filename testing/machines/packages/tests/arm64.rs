@@ -18,7 +18,9 @@ impl Drop for Serving {
 
 /// What the stage says: the folder with the programs for arm64, and the one with libraries that they are linked to.
 fn given(name: &str) -> PathBuf {
-    std::env::var_os(name).unwrap_or_else(|| panic!("cargo xtask ci arm sets {name}")).into()
+    std::env::var_os(name)
+        .unwrap_or_else(|| panic!("cargo xtask ci arm sets {name}"))
+        .into()
 }
 
 #[test]
@@ -53,7 +55,10 @@ fn the_packages_are_for_arm64_and_the_program_in_them_serves() {
             machines += 1;
         }
     }
-    assert!(machines > ALL.len(), "{machines} objects: one in each package, and many in the archive");
+    assert!(
+        machines > ALL.len(),
+        "{machines} objects: one in each package, and many in the archive"
+    );
     for file in [
         "usr/lib/aarch64-linux-gnu/libkeyway.so.0",
         "usr/lib/aarch64-linux-gnu/keyway/libmemcached.so.11",
@@ -67,7 +72,10 @@ fn the_packages_are_for_arm64_and_the_program_in_them_serves() {
         let mut command = Command::new("qemu-aarch64-static");
         command.args(["-L", "/usr/aarch64-linux-gnu", "-E"]);
         command.arg(format!("LD_LIBRARY_PATH={}", given("KEYWAY_ARM64_LIBRARIES").display()));
-        command.arg(unpacked.join("usr/bin/keyway")).args(arguments).stdin(Stdio::null());
+        command
+            .arg(unpacked.join("usr/bin/keyway"))
+            .args(arguments)
+            .stdin(Stdio::null());
         command
     };
     let (port, region) = (free_port(), scratch.join("region"));
@@ -76,7 +84,9 @@ fn the_packages_are_for_arm64_and_the_program_in_them_serves() {
     let mut serving = Serving(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let mut wire = wait_until("a server for arm64", DEADLINE, || {
         assert!(serving.0.try_wait().unwrap().is_none(), "it ended");
-        TcpStream::connect(&address).ok().and_then(|stream| Wire::from_tcp(stream).ok())
+        TcpStream::connect(&address)
+            .ok()
+            .and_then(|stream| Wire::from_tcp(stream).ok())
     });
     assert_eq!(wire.ask("set key 0 0 5\r\nvalue").unwrap(), "STORED");
     assert!(run(&mut keyway(&["ping", &address])).contains("stored, read and deleted"));

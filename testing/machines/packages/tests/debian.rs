@@ -142,7 +142,10 @@ fn where_systemd_runs_the_service_starts_restarts_and_stops() {
     let second = asked();
     for unit in ["keyway.service", "keyway@one.service"] {
         let place = |words: &str| second.iter().position(|line| *line == format!("{words} {unit}"));
-        assert!(place("reload").is_some() && place("reload") < place("try-restart"), "{second:?}");
+        assert!(
+            place("reload").is_some() && place("reload") < place("try-restart"),
+            "{second:?}"
+        );
     }
     assert!(
         !has(&second, "stop") && !has(&second, " start "),

@@ -60,7 +60,11 @@ impl Image {
             .env("MANUAL", scratch.join("manual")));
         let buildah = |arguments: &[&str]| {
             let mut command = Command::new("buildah");
-            command.arg("--root").arg(scratch.join("store")).arg("--runroot").arg(scratch.join("run"));
+            command
+                .arg("--root")
+                .arg(scratch.join("store"))
+                .arg("--runroot")
+                .arg(scratch.join("run"));
             command.args(["--storage-driver", "vfs"]).args(arguments);
             run(&mut command)
         };
@@ -99,13 +103,20 @@ impl Image {
     fn run(&self, words: &[&str]) -> Container<'_> {
         let entry = Self::words(&self.config["Entrypoint"]);
         let own = Self::words(&self.config["Cmd"]);
-        let words = if words.is_empty() { own } else { words.iter().map(|&word| word.to_owned()).collect() };
+        let words = if words.is_empty() {
+            own
+        } else {
+            words.iter().map(|&word| word.to_owned()).collect()
+        };
         let log = self.scratch.join("log");
         let file = File::create(&log).unwrap();
         let mut command = Command::new("unshare");
         command.args(["--mount", "--net", "sh", "-ec", ENTER, "sh"]).arg(&self.root);
         command.arg(self.config["User"].as_str().unwrap()).args(entry).args(words);
-        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::null());
         let child = command.stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
         Container { child, image: self, log }
     }
@@ -179,11 +190,23 @@ fn the_image_serves_a_user_of_memcacheds_image() {
     let socket = image.scratch.join("run-keyway/socket");
     let wire = || {
         wait_until("a socket", DEADLINE, || {
-            UnixStream::connect(&socket).ok().and_then(|stream| Wire::from_unix(stream).ok())
+            UnixStream::connect(&socket)
+                .ok()
+                .and_then(|stream| Wire::from_unix(stream).ok())
         })
     };
     let limit = |memory: &str| {
-        let mut container = image.run(&["memcached", "-s", "/run/keyway/socket", "-a", "777", "-p", "11211", "-m", memory]);
+        let mut container = image.run(&[
+            "memcached",
+            "-s",
+            "/run/keyway/socket",
+            "-a",
+            "777",
+            "-p",
+            "11211",
+            "-m",
+            memory,
+        ]);
         container.wait_healthy();
         let mut wire = wire();
         let mut line = wire.ask("stats").unwrap();
@@ -196,10 +219,16 @@ fn the_image_serves_a_user_of_memcacheds_image() {
         (line.trim_end().rsplit(' ').next().unwrap().parse::<u64>().unwrap() >> 20, log)
     };
     let (mebibytes, log) = limit("64");
-    assert!((62..=64).contains(&mebibytes) && log.contains("region /dev/shm/keyway-11211-11211"), "{mebibytes}: {log}");
+    assert!(
+        (62..=64).contains(&mebibytes) && log.contains("region /dev/shm/keyway-11211-11211"),
+        "{mebibytes}: {log}"
+    );
     // More is without a file, and the log says how it gets one.
     let (mebibytes, log) = limit("1024");
-    assert!((1000..=1024).contains(&mebibytes) && log.contains("region memfd"), "{mebibytes}: {log}");
+    assert!(
+        (1000..=1024).contains(&mebibytes) && log.contains("region memfd"),
+        "{mebibytes}: {log}"
+    );
     assert!(log.contains("memory without a file") && log.contains("--shm-size"), "{log}");
 
     // A region that shall outlive the server is in a file, or refused with the remedies.
@@ -219,7 +248,12 @@ fn the_image_serves_a_user_of_memcacheds_image() {
 fn the_image_is_built_with_the_compiler_that_the_workspace_names() {
     let text = |path: &str| fs::read_to_string(Path::new(&root()).join(path)).unwrap();
     let manifest = text("Cargo.toml");
-    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
+    let version = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
     let builder = format!("ARG BUILDER=rust:{}-bookworm", version.unwrap());
-    assert!(text("packaging/image/Containerfile").lines().any(|line| line == builder), "{builder}");
+    assert!(
+        text("packaging/image/Containerfile").lines().any(|line| line == builder),
+        "{builder}"
+    );
 }

@@ -47,7 +47,10 @@ fn try_out(container: &Value, volumes: &[Value]) {
     let port = free_port();
     let mounts = list(&container["volumeMounts"]);
     for mount in mounts {
-        assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}: there is no such volume");
+        assert!(
+            volumes.iter().any(|volume| volume["name"] == mount["name"]),
+            "{mount}: there is no such volume"
+        );
         fs::create_dir_all(scratch.join(text(&mount["name"]))).unwrap();
     }
     let here = |word: &Value| {
@@ -71,7 +74,8 @@ fn try_out(container: &Value, volumes: &[Value]) {
             assert!(serving.0.try_wait().unwrap().is_none(), "keyway {words:?} ended");
             let succeeds = if probe["httpGet"].is_object() {
                 assert_eq!(&probe["httpGet"]["port"], port_name);
-                http_get(([127, 0, 0, 1], port).into(), text(&probe["httpGet"]["path"]), "*/*").is_ok_and(|answer| answer.status == 200)
+                http_get(([127, 0, 0, 1], port).into(), text(&probe["httpGet"]["path"]), "*/*")
+                    .is_ok_and(|answer| answer.status == 200)
             } else {
                 let check: Vec<String> = list(&probe["exec"]["command"]).iter().map(here).collect();
                 assert_eq!(check[0], "/usr/bin/keyway", "{probe}");

@@ -25,7 +25,11 @@ fn the_packages_have_what_they_promise_and_no_more() {
         .env("MAINTAINER", "A packager <packager@keyway.invalid>")
         .env("COMPRESSION", "w0.ufdio")
         .env("SOURCE_DATE_EPOCH", "1700000000"));
-    let path = |package: &str| scratch.join("rpm").join(format!("{package}-{}-1.x86_64.rpm", env!("CARGO_PKG_VERSION")));
+    let path = |package: &str| {
+        scratch
+            .join("rpm")
+            .join(format!("{package}-{}-1.x86_64.rpm", env!("CARGO_PKG_VERSION")))
+    };
     let ask = |package: &str, arguments: &[&str]| run(Command::new("rpm").arg("-qp").args(arguments).arg(path(package)));
     assert_eq!(std::fs::read_dir(scratch.join("rpm")).unwrap().count(), ALL.len());
 
@@ -51,18 +55,33 @@ fn the_packages_have_what_they_promise_and_no_more() {
                 "/usr/share/licenses/keyway/licences.gz",
             ][..],
         ),
-        (1, &["/usr/lib64/libkeyway.so.0", &format!("/usr/lib64/libkeyway.so.{version}")]),
+        (
+            1,
+            &["/usr/lib64/libkeyway.so.0", &format!("/usr/lib64/libkeyway.so.{version}")],
+        ),
         (
             2,
-            &["/usr/include/keyway.h", "/usr/lib64/libkeyway.so", "/usr/lib64/pkgconfig/keyway.pc"],
+            &[
+                "/usr/include/keyway.h",
+                "/usr/lib64/libkeyway.so",
+                "/usr/lib64/pkgconfig/keyway.pc",
+            ],
         ),
         (
             3,
-            &["/usr/lib64/keyway/libmemcached.so.11", "/usr/lib64/keyway/libmemcachedutil.so.2"],
+            &[
+                "/usr/lib64/keyway/libmemcached.so.11",
+                "/usr/lib64/keyway/libmemcachedutil.so.2",
+            ],
         ),
     ] {
         for file in files {
-            assert!(lists[package].lines().any(|line| line == *file), "{file} is not in {}:\n{}", ALL[package], lists[package]);
+            assert!(
+                lists[package].lines().any(|line| line == *file),
+                "{file} is not in {}:\n{}",
+                ALL[package],
+                lists[package]
+            );
         }
     }
     let mut files: Vec<&str> = lists.iter().flat_map(|list| list.lines()).collect();
@@ -73,12 +92,18 @@ fn the_packages_have_what_they_promise_and_no_more() {
     // The drop-in neither provides libmemcached nor asks for it.
     for what in ["--requires", "--provides"] {
         let list = ask("keyway-libmemcached", &[what]);
-        assert!(!list.contains("libmemcached.so") && !list.contains("libmemcachedutil.so"), "{what}: {list}");
+        assert!(
+            !list.contains("libmemcached.so") && !list.contains("libmemcachedutil.so"),
+            "{what}: {list}"
+        );
     }
     assert!(ask("keyway-libs", &["--provides"]).contains("libkeyway.so.0()(64bit)"));
     assert!(ask("keyway-devel", &["--requires"]).contains(&format!("keyway-libs = {version}-1")));
     assert_eq!(ask("keyway", &["--configfiles"]).trim(), "/etc/keyway/keyway.toml");
-    assert_eq!(ask("keyway", &["--queryformat", "%{PACKAGER}"]), "A packager <packager@keyway.invalid>");
+    assert_eq!(
+        ask("keyway", &["--queryformat", "%{PACKAGER}"]),
+        "A packager <packager@keyway.invalid>"
+    );
 
     // An upgrade has the new program take over, and restarts only what could not; the shell can read every script.
     let scripts = ask("keyway", &["--scripts"]);

@@ -100,7 +100,9 @@ impl<'a> Manager<'a> {
         wait_until(line, DEADLINE, || {
             self.listen();
             let mut heard = self.heard.lock().unwrap();
-            let place = heard.iter().position(|known| known == line || line.ends_with('=') && known.starts_with(line))?;
+            let place = heard
+                .iter()
+                .position(|known| known == line || line.ends_with('=') && known.starts_with(line))?;
             heard.drain(..=place);
             Some(())
         });
@@ -206,13 +208,19 @@ fn an_upgrade_of_the_package_fails_no_request() {
             assert_ne!(manager.main(), before);
             under_load();
             let asked = manager.file("asked");
-            assert!(asked.contains("reload keyway.service") && !asked.contains("restart"), "{asked}");
+            assert!(
+                asked.contains("reload keyway.service") && !asked.contains("restart"),
+                "{asked}"
+            );
             assert!(
                 manager.run("test /proc/$(cat /run/manager/main)/exe -ef /usr/bin/keyway"),
                 "the installed program serves: {}",
                 manager.file("log")
             );
-            assert!(!manager.run(&format!("test -e /proc/{before}/exe")), "the old server is still there");
+            assert!(
+                !manager.run(&format!("test -e /proc/{before}/exe")),
+                "the old server is still there"
+            );
             // The new main process knows that it is watched.
             manager.wait_for("WATCHDOG=1");
         }
@@ -227,7 +235,10 @@ fn an_upgrade_of_the_package_fails_no_request() {
         // What the new program cannot do leaves the old one serving, and the package asks for a restart.
         for (more, why) in [
             ("threads = 0\n", "threads"),
-            ("region = \"/dev/shm/another\"\n", "is no process, and not the service's main process"),
+            (
+                "region = \"/dev/shm/another\"\n",
+                "is no process, and not the service's main process",
+            ),
         ] {
             fs::write(&file, settings(more)).unwrap();
             manager.forget();
