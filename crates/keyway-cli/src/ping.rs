@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use keyway_proto::client::{self, Answer, Heard};
+use keyway_proto::reply::UNAUTHENTICATED;
 use keyway_proto::{Store, StoreVerb};
 use keyway_server::HttpAddress;
 
@@ -102,9 +103,19 @@ fn connected<S: Wire + 'static>(
 /// Stores an item, reads it and deletes it. Its key is a new one each time.
 fn set_and_get(wire: &mut dyn Wire) -> Result<&'static str, String> {
     let mut arrived = Vec::new();
-    for attempt in 0..TRIES {
-        let key = format!("keyway-ping-{:016x}", RandomState::new().hash_one(attempt)).into_bytes();
-        let mut request = Vec::new();
+    // A set would be a login that fails where one is needed.
+    let mut request = Vec::new();
+    client::get(&mut request, false, [&new_key()[..]]);
+    match ask(wire, &request, &mut arrived)? {
+        Said::End => {}
+        Said::Error(line) if UNAUTHENTICATED.strip_suffix(b"\r\n") == Some(line.as_bytes()) => {
+            return Ok("the server answers, and wants a login; http:// and the HTTP port's address try its store, too");
+        }
+        other => return Err(format!("it answers a get with {other:?}")),
+    }
+    for _ in 0..TRIES {
+        let key = new_key();
+        request.clear();
         client::store(
             &mut request,
             &Store {
@@ -119,10 +130,6 @@ fn set_and_get(wire: &mut dyn Wire) -> Result<&'static str, String> {
         );
         match ask(wire, &request, &mut arrived)? {
             Said::Stored => {}
-            // Its store cannot be tried without a password, but the server works.
-            Said::Error(line) if line.contains("unauthenticated") => {
-                return Ok("the server answers, and wants a login; http:// and the HTTP port's address try its store, too");
-            }
             other => return Err(format!("it does not store an item: {other:?}")),
         }
         request.clear();
@@ -154,6 +161,11 @@ fn set_and_get(wire: &mut dyn Wire) -> Result<&'static str, String> {
     Err(format!(
         "an item that was stored a moment ago is gone, {TRIES} times in a row: the cache is flushed all the time, or has too little memory"
     ))
+}
+
+/// A key that no client has.
+fn new_key() -> Vec<u8> {
+    format!("keyway-ping-{:016x}", RandomState::new().hash_one(0)).into_bytes()
 }
 
 /// An answer.

@@ -105,14 +105,15 @@ fn pretends(answers: &'static [&'static str]) -> String {
 fn what_is_no_working_cache_fails_with_the_reason() {
     for (answers, why) in [
         (
-            &["STORED\r\n", "VALUE other 0 5\r\nwrong\r\nEND\r\n", "DELETED\r\n"][..],
+            &["END\r\n", "STORED\r\n", "VALUE other 0 5\r\nwrong\r\nEND\r\n", "DELETED\r\n"][..],
             "another value",
         ),
-        (&["SERVER_ERROR out of memory storing object\r\n"], "out of memory"),
-        (&["SSH-2.0-OpenSSH_9.2\r\n"], "does not store an item"),
-        (&["STORED\r\n"], "closes the connection"),
+        (&["END\r\n", "SERVER_ERROR out of memory storing object\r\n"], "out of memory"),
+        (&["SSH-2.0-OpenSSH_9.2\r\n"], "answers a get with"),
+        (&["END\r\n", "STORED\r\n"], "closes the connection"),
         (
             &[
+                "END\r\n",
                 "STORED\r\n",
                 "END\r\n",
                 "NOT_FOUND\r\n",
