@@ -4,13 +4,13 @@
 //! It cannot see what systemd itself makes of the messages.
 
 use harness::{DEADLINE, Scratch, free_port, skip, wait_until};
-use packages::{System, build, file_name, missing};
+use packages::{System, build, file_name, missing, root};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -252,4 +252,23 @@ fn an_upgrade_of_the_package_fails_no_request() {
     });
     let done = requests.load(SeqCst);
     harness::say(&format!("{done} requests during two upgrades of the package, none failed"));
+}
+
+#[test]
+fn sockets_of_the_service_manager_are_not_lost_by_a_reload() {
+    // In the place of a server that systemd has given a socket.
+    let mut running = Command::new("sleep").arg("600").env("LISTEN_FDS", "1").spawn().unwrap();
+    let output = Command::new(root().join("packaging/systemd/reload"))
+        .args([&running.id().to_string(), "serve"])
+        .output()
+        .unwrap();
+    let still_runs = running.try_wait().unwrap().is_none();
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && said.contains("restart the service"),
+        "{output:?}"
+    );
+    assert!(still_runs);
 }
