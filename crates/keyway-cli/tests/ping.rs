@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
-use harness::{Authority, DEADLINE, Scratch, Validity, Wire, free_port, wait_until};
+use harness::{Authority, DEADLINE, Scratch, Validity, Wire, free_port, run_to_end, wait_until};
 
 struct Serving(Child);
 
@@ -164,17 +164,12 @@ fn a_reload_takes_over_the_services_server_or_none() {
             region,
         ]);
         command.arg("--socket").arg(scratch.join("socket"));
-        command
-            .env("MAINPID", main.to_string())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+        run_to_end(command.env("MAINPID", main.to_string()), DEADLINE)
     };
     // Another process's, and a region without a server.
     for (main, place) in [(1, &*region), (serving.0.id(), &*path(scratch.join("other")))] {
-        let output = reload(main, place);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && said.contains("(MAINPID)"), "{output:?}");
+        let (status, said) = reload(main, place);
+        assert!(status.code() == Some(1) && said.contains("(MAINPID)"), "{status}: {said}");
     }
     assert!(serving.0.try_wait().unwrap().is_none());
     assert_eq!(ping(&address).0, Some(0));
