@@ -9,16 +9,28 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 # How to build, as cargo names it: release, or dev to have it sooner.
 PROFILE ?= release
-BUILT = $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+# What packages are for, as Debian names it: amd64 or arm64, and the tools of the other one.
+ARCH ?= $(if $(filter aarch64,$(shell uname -m)),arm64,amd64)
+CROSS = $(if $(filter arm64/x86_64,$(ARCH)/$(shell uname -m)),aarch64-unknown-linux-gnu)
+CARGO_DIR = $(abspath $(TARGET_DIR))$(if $(CROSS),/arm)
+CARGO_BUILD = --profile $(PROFILE) --locked --target-dir $(CARGO_DIR) $(if $(CROSS),--target $(CROSS))
+BUILT = $(CARGO_DIR)/$(if $(CROSS),$(CROSS)/)$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The part of the library's version that programs are linked to; crates/keyway-capi/build.rs has it too.
 SONAME = libkeyway.so.0
 TO = $(DESTDIR)$(PREFIX)
 
-# The manual pages, completions and configuration of packages.
-MANUAL = $(TARGET_DIR)/manual
+# The manual pages, completions and configuration of packages, and the licences of what they contain.
+MANUAL = $(abspath $(TARGET_DIR))/manual
+# Who answers for a package: set it to yourself if you give packages to others. This address reaches no one (RFC 2606).
+MAINTAINER ?= Keyway's builders <packages@keyway.invalid>
+# The name of the container image, and the tool that makes it: podman, docker or buildah.
+IMAGE ?= keyway:$(VERSION)
+# The image that it is built in: one with Rust, of the release of Debian that the packages are tested on.
+BUILDER ?= rust:$(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)-bookworm
+CONTAINERS ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
-.PHONY: help run test program build install loader wheel deb manual clean
+.PHONY: help run test program build install loader wheel packaged deb rpm image clean
 
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
@@ -26,7 +38,9 @@ help:
 	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(BUILT)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
 	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin and zig)'
-	@echo 'make deb      build the packages for Debian in $(TARGET_DIR)/deb'
+	@echo 'make deb      build the packages for Debian in $(TARGET_DIR)/deb (ARCH=arm64: for that processor)'
+	@echo 'make rpm      build the packages for Fedora and its relatives in $(TARGET_DIR)/rpm (ARCH=arm64, too)'
+	@echo 'make image    build the container image $(IMAGE) with $(or $(CONTAINERS),podman, docker or buildah)'
 	@echo 'make clean    remove what the build made'
 
 run: program
@@ -37,14 +51,22 @@ test:
 	cargo xtask ci
 
 program:
-	xtask/prerequisites.sh run
-	cargo build --profile $(PROFILE) --locked --package keyway-cli
+	xtask/prerequisites.sh $(if $(CROSS),arm64,run)
+	$(CROSS_LIBRARIES)
+	$(CROSS_ENV) cargo build $(CARGO_BUILD) --package keyway-cli
+
+# What programs for arm64 are linked to, besides the C library: fetched once, and not installed.
+CROSS_FOLDER = $(CARGO_DIR)/libraries
+CROSS_LIBRARIES = $(if $(CROSS),packaging/arm64/libraries.sh $(CROSS_FOLDER))
+CROSS_ENV = $(if $(CROSS),CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+  CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc PYO3_CROSS=1 \
+  LIBBPF_SYS_LIBRARY_PATH_aarch64_unknown_linux_gnu=$(CROSS_FOLDER)/lib LIBBPF_SYS_EXTRA_CFLAGS=-I$(CROSS_FOLDER)/include)
 
 # The library without its form for Rust programs, which are tests: with it, nothing is optimized across crates.
 build: program
-	cargo rustc --profile $(PROFILE) --locked --package keyway-capi --lib --crate-type cdylib,staticlib
-	cargo build --profile $(PROFILE) --locked --package keyway-libmemcached
-	cargo rustc --profile $(PROFILE) --locked --package keyway-libmemcachedutil --lib --crate-type cdylib
+	$(CROSS_ENV) cargo rustc $(CARGO_BUILD) --package keyway-capi --lib --crate-type cdylib,staticlib
+	$(CROSS_ENV) cargo build $(CARGO_BUILD) --package keyway-libmemcached
+	$(CROSS_ENV) cargo rustc $(CARGO_BUILD) --package keyway-libmemcachedutil --lib --crate-type cdylib
 
 # Builds only if something is not there, so that `make build && sudo make install` does not build as root.
 install:
@@ -76,14 +98,25 @@ wheel:
 	cd bindings/python && PATH=$(WHEEL_TOOLS)/bin:$$PATH CARGO_TARGET_DIR=$(abspath $(TARGET_DIR))/wheel-build maturin build \
 	  --profile $(PROFILE) --locked --zig --compatibility $(MANYLINUX) --auditwheel check --out $(abspath $(TARGET_DIR))/wheels
 
-manual:
-	cargo run --quiet --profile $(PROFILE) --locked --package keyway-cli -- manual $(MANUAL)
+# Everything that packages contain. The manual is written by a program for this machine: KEYWAY, or one that is built for it.
+packaged: build
+	$(CROSS_ENV) cargo build $(CARGO_BUILD) --package keyway-python
+	$(if $(KEYWAY),$(KEYWAY),cargo run --quiet --profile $(PROFILE) --locked --package keyway-cli --) manual $(MANUAL)
+	packaging/licences.py $(CROSS) >$(MANUAL)/licences
 
 # Files have the time of the last commit, so that the same sources give the same packages.
-deb: build manual
-	cargo build --profile $(PROFILE) --locked --package keyway-python
-	BUILT=$(BUILT) MANUAL=$(MANUAL) ARCH=$$(dpkg --print-architecture) VERSION=$(VERSION) \
-	  SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} packaging/deb/build.sh $(TARGET_DIR)/deb
+PACKAGE_ENV = BUILT=$(BUILT) MANUAL=$(MANUAL) ARCH=$(ARCH) VERSION=$(VERSION) MAINTAINER="$(MAINTAINER)" \
+  SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}
+
+deb: packaged
+	$(PACKAGE_ENV) packaging/deb/build.sh $(TARGET_DIR)/deb
+
+rpm: packaged
+	$(PACKAGE_ENV) packaging/rpm/build.sh $(TARGET_DIR)/rpm
+
+image:
+	@test -n '$(CONTAINERS)' || { echo 'make image needs podman, docker or buildah' >&2; exit 1; }
+	$(CONTAINERS) build $(if $(filter docker,$(CONTAINERS)),,--format docker) --build-arg BUILDER=$(BUILDER) --tag $(IMAGE) --file packaging/image/Containerfile .
 
 clean:
 	cargo clean

@@ -4,7 +4,7 @@
 #     packaging/stage.sh FOLDER LIBDIR PYTHONDIR
 # LIBDIR and PYTHONDIR are absolute paths on the machine that installs the package, such as /usr/lib/x86_64-linux-gnu. From the environment:
 #     BUILT    the programs and libraries that cargo has built
-#     MANUAL   what `keyway manual` wrote: pages, completions, configuration
+#     MANUAL   what `keyway manual` wrote (pages, completions, configuration), and `licences`, what licences.py wrote
 #     VERSION  the version in keyway.pc and of the library's file
 #     STRIP    the program that removes debug information
 set -eu
@@ -31,6 +31,7 @@ data "$MANUAL/completions/_keyway" "$to/usr/share/zsh/vendor-completions/_keyway
 data "$MANUAL/completions/keyway.fish" "$to/usr/share/fish/vendor_completions.d/keyway.fish"
 data packaging/sysusers.conf "$to/usr/lib/sysusers.d/keyway.conf"
 data packaging/tmpfiles.conf "$to/usr/lib/tmpfiles.d/keyway.conf"
+install -D -m 755 packaging/systemd/reload "$to/usr/lib/keyway/reload"
 for unit in packaging/systemd/*.service packaging/systemd/*.socket; do
     data "$unit" "$to/usr/lib/systemd/system/${unit##*/}"
 done

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs what is missing to build Keyway (`run`) or to run its whole gate (`test`): with apt on Debian and Ubuntu; elsewhere it
-# lists what to install and exits 1. What is there already is left alone, so a second run does nothing and needs no network.
+# Installs what is missing to build Keyway (`run`), to build it for arm64 on another machine (`arm64`), or to run its whole gate
+# (`test`): with apt on Debian and Ubuntu; elsewhere it lists what to install and exits 1. What is there already is left alone, so a second
+# run does nothing and needs no network.
 set -euo pipefail
 
-usage="usage: $0 run|test"
+usage="usage: $0 run|arm64|test"
 purpose=${1:?$usage}
-case $purpose in run | test) ;; *) echo "$usage" >&2; exit 2 ;; esac
+case $purpose in run | arm64 | test) ;; *) echo "$usage" >&2; exit 2 ;; esac
 
 cd "$(dirname "$0")/.."
 export PATH="$HOME/.cargo/bin:$PATH"
@@ -37,6 +38,11 @@ have make || want "builds libbpf, which loads it" make
 have pkg-config || want "finds what libbpf needs" pkg-config
 [ -e /usr/include/libelf.h ] || want "libbpf reads the program with it" libelf-dev
 [ -e /usr/include/zlib.h ] || want "libbpf's other library" zlib1g-dev
+if [ "$purpose" != run ]; then
+    have aarch64-linux-gnu-gcc || want "links programs for arm64" gcc-aarch64-linux-gnu
+    [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || want "the C library for arm64" libc6-dev-arm64-cross
+    [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || ! have apt-get || want "signs packages of Debian" debian-archive-keyring
+fi
 if [ "$purpose" = test ]; then
     have ip || want "makes the kernel door's network namespaces" iproute2
     have qemu-system-x86_64 || want "the guests of cargo xtask vm" qemu-system-x86
@@ -44,7 +50,6 @@ if [ "$purpose" = test ]; then
     have mkfs.ext4 || [ -e /usr/sbin/mkfs.ext4 ] || want "makes file systems, for guests and for regions on a disk" e2fsprogs
     have fuse-overlayfs || want "a FUSE file system that regions are tried on" fuse-overlayfs
     have mount || want "mounts file systems for tests" mount
-    [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || ! have apt-get || want "signs the guests' kernels" debian-archive-keyring
     have git || want "the source checks read the list of files" git
     have g++ || want "builds libFuzzer, and reads keyway.h as C++" g++
     have memcached || want "the peer that conformance and benchmarks compare with" memcached
@@ -73,11 +78,11 @@ if [ "$purpose" = test ]; then
     have go || want "builds the Go client" golang-go
     have node || want "runs the Node client" nodejs
     have qemu-aarch64-static || want "runs tests for arm64" qemu-user-static
-    have aarch64-linux-gnu-gcc || want "links programs for arm64" gcc-aarch64-linux-gnu
-    [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || want "the C library for arm64" libc6-dev-arm64-cross
     have mmdebstrap || ! have apt-get || want "a clean system that packages are installed in" mmdebstrap
     have arch-test || ! have apt-get || want "what mmdebstrap asks about the machine" arch-test
     have dpkg-deb || want "makes packages for Debian" dpkg
+    have rpmbuild || want "makes packages for Fedora" rpm
+    have buildah || want "builds the container image" buildah
     have lintian || ! have apt-get || want "checks packages for Debian" lintian
     have man || want "shows the manual pages" man-db
     have zsh || want "reads the completions for zsh" zsh
@@ -139,14 +144,14 @@ if ! at_least "$rust_version" "$found"; then
     at_least "$rust_version" "$found" || { say "cargo is still $found: another toolchain overrides stable (rustup show)"; exit 1; }
 fi
 
+if [ "$purpose" != run ] && have rustup && [ "$(uname -m)" = x86_64 ] &&
+    ! rustup target list --installed | grep -qx aarch64-unknown-linux-gnu; then
+    rustup target add aarch64-unknown-linux-gnu || say "no Rust for arm64: the stage arm will be skipped"
+fi
 if [ "$purpose" = test ]; then
     if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
         have rustup || { say "please install rustfmt and clippy for cargo $found, then start again"; exit 1; }
         rustup component add rustfmt clippy
-    fi
-    # The stage `arm` builds for it.
-    if have rustup && [ "$(uname -m)" = x86_64 ] && ! rustup target list --installed | grep -qx aarch64-unknown-linux-gnu; then
-        rustup target add aarch64-unknown-linux-gnu || say "no Rust for arm64: the stage arm will be skipped"
     fi
     # The stage `msrv` builds with the oldest supported compiler.
     if ! rustc --version | grep -q "^rustc $rust_version[. ]" && have rustup && ! cargo "+$rust_version" --version >/dev/null 2>&1; then

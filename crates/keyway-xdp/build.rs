@@ -27,6 +27,8 @@ fn compile_for_bpf(clang: &str, object: &Path) {
         .args(["-target", "bpf", "-mcpu=v3", "-g", "-O2", "-Wall", "-Werror"])
         .arg(format!("-I{libbpf}"))
         .arg(format!("-I/usr/include/{machine}-linux-gnu"))
+        // Where Debian's compilers for another processor have them.
+        .arg(format!("-idirafter/usr/{machine}-linux-gnu/include"))
         .args(["-c", PROGRAM, "-o"])
         .arg(object)
         .status();

@@ -4,12 +4,13 @@
 #     ARCH               amd64 or arm64
 #     VERSION            Keyway's version
 #     REVISION           the package's, after a hyphen in its version [default: 1]
+#     MAINTAINER         who answers for the packages: NAME <ADDRESS>
 #     COMPRESSION        as dpkg-deb's -Z has it: xz, gzip, none [default: xz]
 #     SOURCE_DATE_EPOCH  the time of every file, seconds since 1970
 set -eu
 
 out=${1:?}
-: "${ARCH:?}" "${VERSION:?}" "${BUILT:?}" "${MANUAL:?}" "${SOURCE_DATE_EPOCH:?}" "${REVISION:=1}" "${COMPRESSION:=xz}"
+: "${ARCH:?}" "${VERSION:?}" "${BUILT:?}" "${MANUAL:?}" "${SOURCE_DATE_EPOCH:?}" "${MAINTAINER:?}" "${REVISION:=1}" "${COMPRESSION:=xz}"
 export BUILT MANUAL VERSION SOURCE_DATE_EPOCH
 mkdir -p "$out"
 out=$(cd "$out" && pwd) here=$(cd "$(dirname "$0")" && pwd)
@@ -58,9 +59,10 @@ documents() {
         echo
         echo "  * CHANGELOG.md of the sources says what is new."
         echo
-        echo " -- Keyway's developers <packages@keyway.invalid>  $(date --utc --date="@$SOURCE_DATE_EPOCH" '+%a, %d %b %Y %H:%M:%S +0000')"
+        echo " -- $MAINTAINER  $(date --utc --date="@$SOURCE_DATE_EPOCH" '+%a, %d %b %Y %H:%M:%S +0000')"
     } | gzip -9n >"$doc/changelog.Debian.gz"
     install -m 644 "$here/copyright" "$doc/copyright"
+    gzip -9n <"$MANUAL/licences" >"$doc/licences.gz"
 }
 
 # Packages are paragraphs of the file `control`.
@@ -75,7 +77,7 @@ build() {
     libraries=$(libraries "$root")
     {
         sed -n "/^Package: $package\$/,/^\$/p" "$here/control" | sed "s|@LIBRARIES@|$libraries|; s|@VERSION@|$full|" |
-            sed "/^Package:/a Version: $full\nArchitecture: $ARCH\nMaintainer: Keyway's developers <packages@keyway.invalid>\nPriority: optional\nSource: keyway\nInstalled-Size: $(du -sk --apparent-size "$root" | cut -f1)" |
+            sed "/^Package:/a Version: $full\nArchitecture: $ARCH\nMaintainer: $MAINTAINER\nPriority: optional\nSource: keyway\nInstalled-Size: $(du -sk --apparent-size "$root" | cut -f1)" |
             sed '/^$/d'
     } >"$root/DEBIAN/control"
     if [ "$package" = keyway ]; then

@@ -1,5 +1,5 @@
 //! The stage `arm`: tests of the region, the library, the protocols and the server, built for arm64 and run under user-mode emulation
-//! (qemu-user), with pages of 4, 16 and 64 KiB.
+//! (qemu-user), with pages of 4, 16 and 64 KiB; then the packages for arm64, and the program in them.
 //!
 //! Emulation passes system calls on to this machine's kernel. So what it cannot do is left out, each with its reason in [`LEFT_OUT`]; tests
 //! that start themselves as another process are not among [`TESTS`], because the kernel would have to know how to start a program for arm64.
@@ -59,7 +59,60 @@ pub fn run(context: &Context<'_>) -> Outcome {
             outcome = context.expect(tests(context, page, &[&["--lib", "--"], &UNITS_OF_PAGES[..]].concat()));
         }
     }
+    if outcome == Outcome::Passed {
+        outcome = packages(context);
+    }
     outcome
+}
+
+/// What packages contain. With the kernel door, as users get them.
+const PACKAGED: [&str; 5] = [
+    "keyway-cli",
+    "keyway-capi",
+    "keyway-libmemcached",
+    "keyway-libmemcachedutil",
+    "keyway-python",
+];
+
+/// Builds what packages contain, as `make deb ARCH=arm64` does, and runs the test that packs it.
+fn packages(context: &Context<'_>) -> Outcome {
+    let target = context.target.join("arm");
+    let libraries = target.join("libraries");
+    let mut fetch = context.command("packaging/arm64/libraries.sh", &[]);
+    fetch.arg(&libraries);
+    let mut build = cross(context, &["build", "--locked", "--target", TARGET]);
+    build
+        .args(PACKAGED.iter().flat_map(|name| ["--package", *name]))
+        .env("PYO3_CROSS", "1")
+        .env("LIBBPF_SYS_LIBRARY_PATH_aarch64_unknown_linux_gnu", libraries.join("lib"))
+        .env(
+            "LIBBPF_SYS_EXTRA_CFLAGS",
+            format!("-I{}", libraries.join("include").display()),
+        );
+    // As the stage `build` has built it: for one package, its dependencies would have other features.
+    let words = ["test", "--locked", "--workspace", "--test", "arm64", "--", "--ignored"];
+    let mut test = context.command("cargo", &words);
+    context.name_programs(&mut test);
+    test.env("KEYWAY_ARM64_BUILT", target.join(TARGET).join("debug"))
+        .env("KEYWAY_ARM64_LIBRARIES", libraries.join("lib"));
+    // The program for this machine writes the manual.
+    let mut outcome = context.build_all();
+    for command in [fetch, build, test] {
+        if outcome == Outcome::Passed {
+            outcome = context.expect(command);
+        }
+    }
+    outcome
+}
+
+/// cargo, for arm64, with a target directory of its own.
+fn cross(context: &Context<'_>, arguments: &[&str]) -> Command {
+    let mut command = context.command("cargo", arguments);
+    command
+        .env("CARGO_TARGET_DIR", context.target.join("arm"))
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER)
+        .env("CC_aarch64_unknown_linux_gnu", COMPILER);
+    command
 }
 
 /// What is not installed.
@@ -86,13 +139,9 @@ fn missing(context: &Context<'_>) -> Option<String> {
 
 /// `cargo test` of the crates for arm64. Other features would be resolved for fewer crates, so all are always named.
 fn tests(context: &Context<'_>, page: u32, which: &[&str]) -> Command {
-    let mut command = context.command("cargo", &["test", "--locked", "--no-default-features", "--target", TARGET]);
+    let mut command = cross(context, &["test", "--locked", "--no-default-features", "--target", TARGET]);
     command.args(CRATES.iter().flat_map(|name| ["--package", *name])).args(which);
     let runner = format!("{EMULATOR} -L {LIBRARIES} -p {page}");
-    command
-        .env("CARGO_TARGET_DIR", context.target.join("arm"))
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner)
-        .env("CC_aarch64_unknown_linux_gnu", COMPILER);
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner);
     command
 }

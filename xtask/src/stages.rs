@@ -79,7 +79,7 @@ pub const ALL: &[Stage] = &[
     },
     Stage {
         name: "arm",
-        catches: "code that is wrong on arm64, or with pages of 16 or 64 KiB (under user-mode emulation)",
+        catches: "code that is wrong on arm64, or with pages of 16 or 64 KiB (under user-mode emulation); packages that do not work there",
         beside: false,
         run: arm::run,
     },

@@ -8,7 +8,9 @@ use std::process::Command;
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo says where"));
     let empty = out.join("libmemcached.so");
-    let mut gcc = Command::new("cc");
+    // Of the processor that is built for.
+    let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let mut gcc = Command::new(linker);
     gcc.args(["-shared", "-x", "c", "/dev/null", "-Wl,-soname,libmemcached.so.11", "-o"])
         .arg(&empty);
     assert!(gcc.status().is_ok_and(|status| status.success()), "{gcc:?} failed");

@@ -25,6 +25,7 @@ mod manual;
 mod memcached;
 mod notify;
 mod password;
+mod ping;
 mod place;
 mod plan;
 mod regions;
@@ -54,10 +55,11 @@ Examples:
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
   keyway regions                                  list the regions of this machine
+  keyway ping 127.0.0.1:11211                     ask a running server whether it works
   keyway bench --quick                            measure it, and memcached if that is installed
   keyway copy /dev/shm/keyway-0-11211 /mnt/warm   copy a region while it is in use
 
-Exit codes: 0 done; 1 negative result (key absent, region damaged) or the server ended badly; 2 the region cannot be opened;
+Exit codes: 0 done; 1 negative result (key absent, region damaged, no answer to a ping) or the server ended badly; 2 the region cannot be opened;
 3 `check` of a region in use: no problem found, but not everything can be verified; 64 wrong command line; 67 no such user;
 71 the system refused something.";
 
@@ -156,6 +158,13 @@ enum Command {
         /// The user may use only keys that begin with this
         #[arg(long, value_name = "PREFIX")]
         prefix: Option<String>,
+    },
+    /// Ask a running server whether it works: store, read and delete an item as any client does; if that fails, exit with 1. For health
+    /// checks
+    Ping {
+        /// The server: ADDR[:PORT], the path of a Unix socket, or http://ADDR[:PORT] for the HTTP port's /readyz, which also knows a server
+        /// with logins or TLS [default: 127.0.0.1:11211]
+        place: Option<String>,
     },
     /// Measure Keyway's doors, and memcached or another server for comparison
     Bench(Box<bench::Bench>),
@@ -340,6 +349,7 @@ fn run() -> Result<(), Failure> {
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
                 Command::Regions(how) => regions::run(&how),
+                Command::Ping { place } => ping::run(place.as_deref()),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
                 Command::Bench(bench) => bench.run(),
                 Command::Manual { folder } => manual::write(Cli::command(), &folder),

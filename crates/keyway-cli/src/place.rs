@@ -44,7 +44,12 @@ pub(crate) fn parse(text: &str) -> Result<Place, String> {
 /// Opens a region whose largest item may be as large as half of it. A region consists of whole segments, so half of it may be a
 /// little less than half of the requested size. An item size up to `slack` bytes smaller than requested is then accepted.
 pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cache, Failure> {
-    let cache = with_slack(|options| Cache::open(place, options), options, slack).map_err(failure)?;
+    try_open(place, options, slack).map_err(failure)
+}
+
+/// The same, with the reason of a failure.
+pub(crate) fn try_open(place: &Place, options: &Options, slack: usize) -> Result<Cache, OpenError> {
+    let cache = with_slack(|options| Cache::open(place, options), options, slack)?;
     if cache.info().discarded {
         log::warn!(
             "region {place}: the old region was discarded, because the machine stopped while it was in use and parts of it may not have \
@@ -90,7 +95,13 @@ pub(crate) fn failure(error: OpenError) -> Failure {
         }
         _ => exit::NO_REGION,
     };
-    Failure::new(code, error)
+    match error {
+        OpenError::NoSpace { ref path, .. } if path.starts_with(SHARED_MEMORY) => Failure::new(
+            code,
+            format_args!("{error} (in a container: --shm-size), or take memory without a file (memfd)"),
+        ),
+        error => Failure::new(code, error),
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use keyway_cache::server::record::{self, Address, Record};
 use keyway_cache::server::remove_unused;
-use keyway_cache::{Cache, Gate, Options, Place};
+use keyway_cache::{Cache, Gate, OpenError, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
 use nix::sched::sched_setaffinity;
@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) sandbox: bool,
     /// a service manager keeps the memory of a region without a file for the next start
     pub(crate) keeps_memory: bool,
+    /// if the file system of the default place has no room for the region, it is in memory without a file
+    pub(crate) without_file: bool,
     /// the region is removed at a clean end, unless another process uses it
     pub(crate) remove_region: bool,
     /// the region's running server, if there is one, gives its sockets and clients to this one
@@ -190,6 +192,18 @@ impl Plan {
             }
         };
         let running = TakeOver::begin(path).map_err(|error| Failure::new(exit::NO, error))?;
+        let process = running.as_ref().map(|running| running.process().to_string());
+        // A service manager that reloads names the server that it means; a server beside that one would be unknown to it.
+        if let Some(main) = std::env::var("MAINPID").ok().filter(|main| process.as_ref() != Some(main)) {
+            let (region, found) = (path.display(), process.unwrap_or_else(|| "no process".to_owned()));
+            return Err(Failure::new(
+                exit::NO,
+                format_args!(
+                    "--take-over: the server of region {region} is {found}, and not the service's main process {main} (MAINPID): the region or \
+                     the port has changed; restart the service"
+                ),
+            ));
+        }
         if running.is_none() {
             log::info!("--take-over: no server of {} runs; starting as usual", path.display());
         }
@@ -342,11 +356,11 @@ impl Plan {
 
     /// Opens the region: the memory that was kept for it, or what is at its place.
     fn open_region(&mut self, kept: Option<File>, notifier: Option<&Notifier>) -> Result<Cache, Failure> {
-        let place = match self.place.take() {
+        let without_file = self.without_file && self.place.is_none();
+        let mut place = match self.place.take() {
             Some(place) => place,
             None => Place::Path(self.default_path()),
         };
-        self.config.region = place.to_string();
         // The server's own code makes no stray pointers (it has no `unsafe`), so the gate would only cost time at each request.
         let options = self.options.clone().gate(Gate::Off).server(true);
         let slack = self.options.item_size_max / ITEM_SIZE_SLACK;
@@ -358,8 +372,18 @@ impl Plan {
         let is_kept = kept.is_some();
         let cache = match kept {
             Some(cache) => cache,
-            None => place::open(&place, &options, slack)?,
+            None => match place::try_open(&place, &options, slack) {
+                Err(error @ OpenError::NoSpace { .. }) if without_file => {
+                    log::warn!(
+                        "the region is in memory without a file, and ends with this server: {error} (in a container: --shm-size)"
+                    );
+                    place = Place::Memfd;
+                    place::open(&place, &options, slack)?
+                }
+                opened => opened.map_err(place::failure)?,
+            },
         };
+        self.config.region = place.to_string();
         if let Some(notifier) = notifier.filter(|_| !is_kept && self.keeps_memory) {
             keep(notifier, had_kept, &place, &cache);
         }

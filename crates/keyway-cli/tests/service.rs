@@ -428,6 +428,7 @@ fn analyze(test: &str, arguments: &[&str], examine: impl Fn(&str, bool)) {
     ] {
         let text = std::fs::read_to_string(units().join(name)).unwrap();
         let path = scratch.join(Path::new(name).file_name().unwrap().to_str().unwrap());
+        let text = text.replace("/usr/lib/keyway/reload", units().join("reload").to_str().unwrap());
         std::fs::write(&path, text.replace("/usr/bin/keyway", env!("CARGO_BIN_EXE_keyway"))).unwrap();
         paths.push(path);
     }

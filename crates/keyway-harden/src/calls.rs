@@ -34,14 +34,17 @@ const REFUSED: &[i64] = &[
 
 /// Once its mode, its owner or its access control list (an extended attribute) says so, another user can read the
 /// region's file. No path is needed for such a change, so Landlock does not see it. The calls without a name here are new
-/// in Linux 6.6 and later.
+/// in Linux 6.6 and later; newer processors have no calls that newer calls replace.
 const REFUSED_RIGHTS: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     SYS_FCHMODAT2,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_chown,
     libc::SYS_fchown,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_lchown,
     libc::SYS_fchownat,
     libc::SYS_setxattr,

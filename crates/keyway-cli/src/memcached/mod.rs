@@ -328,6 +328,7 @@ impl Reading {
         // memcached's memory ends with it. Only the server on memcached's port keeps a region that was not named: others, started by a test or for a
         // socket, would leave memory behind for ever.
         self.plan.remove_region = self.plan.place.is_none() && (tcp_is_off || self.port != i32::from(place::DEFAULT_PORT));
+        self.plan.without_file = true;
         self.plan.config.may_listen_nowhere = true;
         if self.plan.config.tcp_and_tls().next().is_none() && self.plan.config.udp.is_empty() && self.socket.is_none() {
             self.plan

@@ -3,7 +3,7 @@
 //! [`System`] is a minimal installation by mmdebstrap; commands run in it as in a container, without systemd. [`build`] makes packages of
 //! the programs that are built already, so nothing is compiled here.
 
-use harness::{Scratch, keyway_binary, run_to_end};
+use harness::{Scratch, keyway_binary, program_on_path, run_to_end};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,24 @@ exec chroot "$@"
 
 /// What the packages for Debian depend on, besides the C library.
 const DEPENDENCIES: &str = "adduser,libelf1,zlib1g,python3";
+
+/// What is missing to make a clean system, if something is.
+pub fn missing() -> Option<&'static str> {
+    let tools = [
+        ("mmdebstrap", "there is no mmdebstrap"),
+        ("unshare", "there is no unshare"),
+        ("dpkg-deb", "there is no dpkg-deb"),
+    ];
+    let tool = tools.into_iter().find(|(tool, _)| program_on_path(tool).is_none());
+    tool.map(|(_, why)| why)
+        // Users and groups of the system are files of several owners.
+        .or((!is_root()).then_some("only root can make a system with users of its own"))
+}
+
+/// Whether this process is root's.
+pub fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
@@ -51,26 +69,75 @@ fn built() -> (PathBuf, PathBuf) {
     (folder, target)
 }
 
-/// Makes the packages for Debian with this revision, in `folder`; the same build with a higher revision is an upgrade.
+/// Cargo's target directory, where what was fetched once stays.
+pub fn target() -> PathBuf {
+    built().1
+}
+
+/// The packages for Debian.
+pub const ALL: [&str; 5] = [
+    "keyway",
+    "libkeyway0",
+    "libkeyway-dev",
+    "keyway-libmemcached",
+    "python3-keyway-cache",
+];
+
+/// Programs and libraries that packages are made of.
+pub struct Built {
+    /// as Debian names it
+    pub architecture: &'static str,
+    /// where they are
+    pub folder: PathBuf,
+}
+
+impl Built {
+    /// Makes the packages for Debian with this revision, in `to`; the same build with a higher revision is an upgrade.
+    ///
+    /// # Panics
+    ///
+    /// When the script fails.
+    pub fn pack(&self, to: &Path, revision: u32) {
+        let manual = to.join("manual");
+        make_manual(&manual);
+        run(Command::new(root().join("packaging/deb/build.sh"))
+            .arg(to)
+            .env("BUILT", &self.folder)
+            .env("MANUAL", manual)
+            .env("ARCH", self.architecture)
+            .env("VERSION", env!("CARGO_PKG_VERSION"))
+            .env("REVISION", revision.to_string())
+            .env("MAINTAINER", "A packager <packager@keyway.invalid>")
+            // Packed and unpacked once; users' packages are compressed.
+            .env("COMPRESSION", "none")
+            .env("SOURCE_DATE_EPOCH", "1700000000"));
+    }
+}
+
+/// Makes those of the workspace's programs, for this machine.
 ///
 /// # Panics
 ///
-/// When the script fails.
+/// As [`Built::pack`].
 pub fn build(folder: &Path, revision: u32) {
-    let manual = folder.join("manual");
-    run(Command::new(keyway_binary()).arg("manual").arg(&manual));
-    let (built, _) = built();
-    let script = root().join("packaging/deb/build.sh");
-    run(Command::new(script)
-        .arg(folder)
-        .env("BUILT", built)
-        .env("MANUAL", manual)
-        .env("ARCH", "amd64")
-        .env("VERSION", env!("CARGO_PKG_VERSION"))
-        .env("REVISION", revision.to_string())
-        // Packed and unpacked once; users' packages are compressed.
-        .env("COMPRESSION", "none")
-        .env("SOURCE_DATE_EPOCH", "1700000000"));
+    let built = Built {
+        architecture: "amd64",
+        folder: built().0,
+    };
+    built.pack(folder, revision);
+}
+
+/// Writes the manual pages, completions, configuration and licences of packages into this folder.
+///
+/// # Panics
+///
+/// When that fails.
+pub fn make_manual(folder: &Path) {
+    run(Command::new(keyway_binary()).arg("manual").arg(folder));
+    let mut command = Command::new(root().join("packaging/licences.py"));
+    let output = command.stderr(Stdio::inherit()).output().expect("python3 starts");
+    assert!(output.status.success(), "{command:?}: {}", output.status);
+    fs::write(folder.join("licences"), output.stdout).expect("a file");
 }
 
 /// A package's file name.

@@ -2,34 +2,12 @@
 //! upgraded, or leaves something behind.
 
 use harness::{Scratch, Wire, free_port, program_on_path, skip};
-use packages::{System, build, file_name, run};
+use packages::{ALL, System, build, file_name, missing, run};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command};
-
-const ALL: [&str; 5] = [
-    "keyway",
-    "libkeyway0",
-    "libkeyway-dev",
-    "keyway-libmemcached",
-    "python3-keyway-cache",
-];
-
-/// What is missing to make a clean system, if something is.
-fn missing() -> Option<&'static str> {
-    let tools = [
-        ("mmdebstrap", "there is no mmdebstrap"),
-        ("unshare", "there is no unshare"),
-        ("dpkg-deb", "there is no dpkg-deb"),
-    ];
-    let tool = tools.into_iter().find(|(tool, _)| program_on_path(tool).is_none());
-    // Users and groups of the system are files of several owners.
-    let is_root = || fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    tool.map(|(_, why)| why)
-        .or((!is_root()).then_some("only root can make a system with users of its own"))
-}
 
 /// A server in a system, started as user `keyway`, without systemd.
 struct Serving(Child);
@@ -143,7 +121,9 @@ fn where_systemd_runs_the_service_starts_restarts_and_stops() {
     let system = System::new();
     // Its manager is a program that writes down what it is asked for.
     fs::create_dir_all(system.root().join("run/systemd/system")).unwrap();
-    let systemctl = "#!/bin/sh\necho \"$@\" >>/asked\ncase \"$*\" in *is-enabled*) echo enabled ;; *is-active*) exit 3 ;; esac\n";
+    let systemctl = "#!/bin/sh\necho \"$@\" >>/asked\ncase \"$*\" in *is-enabled*) echo enabled ;; *is-active*) exit 3 ;; \
+                     *list-units*) echo 'keyway.service loaded active running'; echo 'keyway@one.service loaded active running' ;; \
+                     reload*) exit 1 ;; esac\n";
     fs::write(system.root().join("usr/bin/systemctl"), systemctl).unwrap();
     run(Command::new("chmod").arg("755").arg(system.root().join("usr/bin/systemctl")));
     let asked = || {
@@ -160,7 +140,13 @@ fn where_systemd_runs_the_service_starts_restarts_and_stops() {
     );
     system.install(folder.path(), &["keyway"], 1);
     let second = asked();
-    assert!(has(&second, "try-restart keyway.service keyway@*.service"), "{second:?}");
+    for unit in ["keyway.service", "keyway@one.service"] {
+        let place = |words: &str| second.iter().position(|line| *line == format!("{words} {unit}"));
+        assert!(
+            place("reload").is_some() && place("reload") < place("try-restart"),
+            "{second:?}"
+        );
+    }
     assert!(
         !has(&second, "stop") && !has(&second, " start "),
         "an upgrade neither stops the service first nor starts a stopped one: {second:?}"
