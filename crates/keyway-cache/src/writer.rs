@@ -175,23 +175,22 @@ impl Writer {
         let coarse_ns = self.member.watch.coarse_ns_ahead();
         let now = Watched::behind_gate(&mut self.member, coarse_ns);
         let (key, value) = self.copies.to_read(key);
+        // The item goes directly to its place: what is returned through several functions is moved in each.
+        let mut got = None;
+        let take = |item| got = Some(item);
         if let Some(out) = sink.vector() {
             let _inside = self.latch.open_gate();
-            return Ok(self.inner.get_at_once(key, how, now, out, hit));
+            let is_known = self.inner.get_at_once(key, how, now, out, take).is_some();
+            return Ok(is_known.then(|| got.map(hit)));
         }
         let inside = self.latch.open_gate();
-        let found = self.inner.get_at_once(key, how, now, value, |item| item);
+        let is_known = self.inner.get_at_once(key, how, now, value, take).is_some();
         drop(inside);
-        let found = match found {
-            Some(Some(item)) => {
-                copies::pass(sink, &item, value)?;
-                Some(Some(hit(item)))
-            }
-            Some(None) => Some(None),
-            None => None,
-        };
+        if let Some(item) = &got {
+            copies::pass(sink, item, value)?;
+        }
         self.copies.clear(self.latch);
-        Ok(found)
+        Ok(is_known.then(|| got.map(hit)))
     }
 
     /// [`Self::get`] without a quick attempt.
