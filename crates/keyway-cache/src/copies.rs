@@ -98,6 +98,20 @@ impl Copies {
         self.value = Vec::new();
     }
 
+    /// Takes out the buffer, empty, for a value that is read.
+    pub fn lend(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.value);
+        buffer.clear();
+        buffer
+    }
+
+    /// Puts the buffer back.
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() <= KEPT_MAX {
+            self.value = buffer;
+        }
+    }
+
     /// Behind a gate: the key's copy, and the buffer, empty, for a value that is read.
     #[inline(always)]
     pub fn to_read<'c>(&'c mut self, key: &'c [u8]) -> (&'c [u8], &'c mut Vec<u8>) {

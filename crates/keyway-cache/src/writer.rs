@@ -213,12 +213,13 @@ impl Writer {
             return self.get_inside(key, how, out);
         }
         // With a gate, and while an item changes, the caller's memory is not accessed.
-        let mut value = Vec::new();
+        let mut value = self.copies.lend();
         let found = self.get_inside(key, how, &mut value);
         let passed = match &found {
             Ok(Some(item)) => copies::pass(sink, item, &value),
             _ => Ok(()),
         };
+        self.copies.give_back(value);
         passed.and(found)
     }
 

@@ -63,8 +63,9 @@ impl Region {
         }
     }
 
-    /// Forgets all of it: the directories were repaired.
-    pub(crate) fn forget_segments(&self) {
+    /// Forgets all of it: the directories were repaired, or a test wants them to be read again.
+    #[doc(hidden)]
+    pub fn forget_segments(&self) {
         for known in self.known_buckets.0.iter().chain(&self.known_hints.0) {
             known.store(0, Relaxed);
         }
