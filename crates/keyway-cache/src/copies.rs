@@ -114,7 +114,7 @@ impl Copies {
 
     /// Behind a gate: the key's copy, and the buffer, empty, for a value that is read.
     #[inline(always)]
-    pub fn to_read<'c>(&'c mut self, key: &'c [u8]) -> (&'c [u8], &'c mut Vec<u8>) {
+    pub fn for_read<'c>(&'c mut self, key: &'c [u8]) -> (&'c [u8], &'c mut Vec<u8>) {
         self.value.clear();
         (copied(&mut self.key, key), &mut self.value)
     }

@@ -174,7 +174,7 @@ impl Writer {
     ) -> Result<Option<Option<R>>, WriteError> {
         let coarse_ns = self.member.watch.coarse_ns_ahead();
         let now = Watched::behind_gate(&mut self.member, coarse_ns);
-        let (key, value) = self.copies.to_read(key);
+        let (key, value) = self.copies.for_read(key);
         // The item goes directly to its place: what is returned through several functions is moved in each.
         let mut got = None;
         let take = |item| got = Some(item);
@@ -200,14 +200,14 @@ impl Writer {
         if how.may_change() {
             self.translate_exptimes(how);
         }
-        if !self.latch.is_on() && !(how.may_change() && S::IS_FOREIGN) {
-            if how.may_change() {
-                return change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-                    inner.get_by_all_rules(key, how, now.tick(), sink)
-                });
-            }
+        if !self.latch.is_on() && !how.may_change() {
             let now = self.now();
             return self.inner.get_by_all_rules(key, how, now, sink);
+        }
+        if !self.latch.is_on() && !S::IS_FOREIGN {
+            return change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
+                inner.get_by_all_rules(key, how, now.tick(), sink)
+            });
         }
         if let Some(out) = sink.vector() {
             return self.get_inside(key, how, out);
