@@ -1,12 +1,12 @@
 //! Instructions that an operation takes, counted by callgrind: the one figure that a busy machine does not move.
 //!
 //! Each operation is run twice in a process of its own, with few and with many repetitions; the difference, divided, is free of
-//! what starting costs. With `--features bare` sessions leave out what they record for the case of their death (intents, and
+//! what starting costs. What the loop takes without an operation is subtracted. With `--features bare` sessions leave out what they record for the case of their death (intents, and
 //! the tentative word that an insert is at), so that two runs tell what that costs.
 
 use benches::report::{Args, head, row, say};
 use benches::workload::{Key, key};
-use keyway_cache::{Arithmetic, Cache, Delete, Gate, Get, Item, Options, Place, Session, Target};
+use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Gate, Get, Item, Options, Place, Session, Target};
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -49,12 +49,13 @@ static REGION: keyway_region::Hasher = keyway_region::Hasher::new(7);
 const KEY_LENS: [usize; 4] = [8, 16, 40, 250];
 
 /// What is counted, and how it is called on the command line.
-const OPERATIONS: [(&str, &str); 7] = [
+const OPERATIONS: [(&str, &str); 8] = [
     ("get", "get of 128 B"),
     ("get_into", "the same into a caller's buffer"),
     ("miss", "get of an absent key"),
     ("set", "set over an item"),
     ("add", "set of a new key, and delete"),
+    ("remove", "delete"),
     ("delete", "delete of an absent key"),
     ("incr", "incr"),
 ];
@@ -90,10 +91,14 @@ fn main() {
         }
         return;
     }
+    let each = |operation: &str| {
+        let [few, many] = [FEW, MANY].map(|count| counted(operation, count, how));
+        (many - few) / (MANY - FEW)
+    };
+    let loop_alone = each("nothing");
     say(head(&["operation", "instructions"]));
     for (operation, name) in OPERATIONS {
-        let [few, many] = [FEW, MANY].map(|count| counted(operation, count, how));
-        say(row(&[name.to_owned(), ((many - few) / (MANY - FEW)).to_string()]));
+        say(row(&[name.to_owned(), (each(operation) - loop_alone).to_string()]));
     }
 }
 
@@ -127,9 +132,9 @@ fn run(operation: &str, count: u64, how: &str) {
         }
     }
     let gate = if how == "gate" { Gate::Rehearsed } else { Gate::Off };
-    let options = Options::new().memory(64 << 20).checksums(how == "checksums").gate(gate);
+    let options = Options::new().memory(128 << 20).checksums(how == "checksums").gate(gate);
     let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
-    let mut session = cache.session().expect("the first session");
+    let session = &mut cache.session().expect("the first session");
     let keys: Vec<Key> = (0..ITEMS).map(key).collect();
     let value: &[u8] = if operation == "incr" { b"1000000" } else { &[b'v'; VALUE_LEN] };
     if matches!(operation, "get" | "get_into" | "set" | "incr") {
@@ -139,9 +144,56 @@ fn run(operation: &str, count: u64, how: &str) {
     }
     let mut out = Vec::with_capacity(2 * VALUE_LEN);
     let mut buffer = Buffer([MaybeUninit::uninit(); VALUE_LEN]);
-    for key in keys.iter().cycle().take(usize::try_from(count).expect("a count fits")) {
-        out.clear();
-        once(&mut session, operation, key, value, &mut out, &mut buffer);
+    let (how, count) = (Delete::default(), usize::try_from(count).expect("a count fits"));
+    // A loop for each operation: the choice between them is not counted.
+    match operation {
+        "nothing" => each(session, &keys, count, |_, key| drop(black_box(key))),
+        "get" => each(session, &keys, count, |session, key| {
+            out.clear();
+            assert!(session.get_append(key, &mut out).unwrap().is_some());
+        }),
+        "get_into" => each(session, &keys, count, |session, key| {
+            assert!(session.get_into(key, Get::VALUE, &mut buffer).expect("a key of 16 B"));
+        }),
+        "miss" => each(session, &keys, count, |session, key| {
+            assert!(session.get_append(key, &mut out).unwrap().is_none());
+        }),
+        "set" => each(session, &keys, count, |session, key| {
+            session.set(key, value, 0).expect("a set is not refused");
+        }),
+        "incr" => {
+            let by_one = Arithmetic {
+                delta: 1,
+                ..Arithmetic::default()
+            };
+            each(session, &keys, count, |session, key| {
+                session.arithmetic(key, &by_one).expect("there is room");
+            });
+        }
+        "add" => each(session, &keys, count, |session, key| {
+            session.set(key, value, 0).expect("a set is not refused");
+            session.delete(key, &how).expect("a delete needs no room");
+        }),
+        "remove" => {
+            let keys: Vec<Key> = (0..MANY).map(key).collect();
+            for key in &keys {
+                session.set(key, &[b'v'; VALUE_LEN], 0).expect("a set is not refused");
+            }
+            each(session, &keys, count, |session, key| {
+                assert_eq!(session.delete(key, &how), Ok(Deleted::Deleted));
+            });
+        }
+        _ => each(session, &keys, count, |session, key| {
+            assert_eq!(session.delete(key, &how), Ok(Deleted::NotFound));
+        }),
+    }
+}
+
+/// Works with so many keys, whose length is not known when this is compiled.
+#[inline(never)]
+fn each(session: &mut Session, keys: &[Key], count: usize, mut work: impl FnMut(&mut Session, &[u8])) {
+    for key in keys.iter().cycle().take(count) {
+        work(session, black_box(key.as_slice()));
     }
 }
 
@@ -155,29 +207,5 @@ impl Target for Buffer {
 
     fn room(&mut self) -> &mut [MaybeUninit<u8>] {
         &mut self.0
-    }
-}
-
-fn once(session: &mut Session, operation: &str, key: &Key, value: &[u8], out: &mut Vec<u8>, buffer: &mut Buffer) {
-    let how = Delete::default();
-    match operation {
-        "get" => assert!(session.get_append(key, out).unwrap().is_some()),
-        "get_into" => {
-            assert!(session.get_into(key, Get::VALUE, buffer).expect("a key of 16 B"));
-        }
-        "miss" => assert!(session.get_append(key, out).unwrap().is_none()),
-        "set" => drop(session.set(key, value, 0).expect("a set is not refused")),
-        "incr" => {
-            let by_one = Arithmetic {
-                delta: 1,
-                ..Arithmetic::default()
-            };
-            session.arithmetic(key, &by_one).expect("there is room");
-        }
-        "add" => {
-            session.set(key, value, 0).expect("a set is not refused");
-            session.delete(key, &how).expect("a delete needs no room");
-        }
-        _ => drop(session.delete(key, &how).expect("a delete needs no room")),
     }
 }

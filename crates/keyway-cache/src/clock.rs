@@ -123,6 +123,8 @@ pub(crate) struct Watch {
     left: u32,
     /// the region's note of its last use, as it was then
     seen: u64,
+    /// for how many calls yet behind a gate the clock is asked before the gate opens
+    asked_ahead: u32,
 }
 
 /// A reading of the region's clock.
@@ -158,6 +160,23 @@ impl Watch {
     /// From now on [`Self::recent`] answers with the last tick.
     pub(crate) fn has_asked(&mut self, seen: u64) {
         (self.left, self.seen) = (RECENT_MAX, seen);
+    }
+
+    /// Behind a gate: the coarse clock, if the next call probably needs it. The call is about to begin, outside the gate; a clock that
+    /// it needs and has not got costs two writes of the register more.
+    #[inline(always)]
+    pub(crate) fn coarse_ns_ahead(&mut self) -> Option<i64> {
+        if self.left > 0 && self.asked_ahead == 0 {
+            return None;
+        }
+        self.asked_ahead = self.asked_ahead.saturating_sub(1);
+        Some(coarse_ns())
+    }
+
+    /// A call has needed the time: so will others soon.
+    #[inline(always)]
+    pub(crate) fn expect_calls(&mut self) {
+        self.asked_ahead = RECENT_MAX;
     }
 
     #[cold]

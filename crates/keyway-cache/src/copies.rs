@@ -6,8 +6,8 @@
 //! ([`keyway_region::Target`]) after the gate has closed. Without a gate nothing is copied: values go directly to the caller's memory.
 
 use crate::gate::Latch;
-use keyway_region::Sink;
 use keyway_region::verbs::{Item, KEY_LEN_MAX, WriteError};
+use keyway_region::{Sink, append_bytes, copy_bytes};
 
 /// Key and value as they are passed to the region.
 type Given<'c> = (&'c [u8], &'c [u8]);
@@ -47,7 +47,11 @@ impl Copies {
     /// length is not copied: it is refused because of its length, and not read.
     #[inline(always)]
     pub fn of<'c>(&'c mut self, latch: Latch, key: &'c [u8]) -> &'c [u8] {
-        if latch.is_on() { copied(&mut self.key, key) } else { key }
+        if latch.is_on() {
+            copied_aside(&mut self.key, key)
+        } else {
+            key
+        }
     }
 
     /// The same for a key and a value. A value longer than `limit` is not copied. The error: there is no memory for a
@@ -84,8 +88,14 @@ impl Copies {
     #[inline(always)]
     pub fn clear(&mut self, latch: Latch) {
         if latch.is_on() && self.value.capacity() > KEPT_MAX {
-            self.value = Vec::new();
+            self.free();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free(&mut self) {
+        self.value = Vec::new();
     }
 
     /// Takes out the buffer, empty, for a value that is read.
@@ -101,15 +111,27 @@ impl Copies {
             self.value = buffer;
         }
     }
+
+    /// Behind a gate: the key's copy, and the buffer, empty, for a value that is read.
+    #[inline(always)]
+    pub fn for_read<'c>(&'c mut self, key: &'c [u8]) -> (&'c [u8], &'c mut Vec<u8>) {
+        self.value.clear();
+        (copied(&mut self.key, key), &mut self.value)
+    }
 }
 
 /// Cold, for the reason given at `Latch::enter`.
 #[cold]
 #[inline(never)]
+fn copied_aside<'c>(copy: &'c mut [u8; KEY_LEN_MAX], key: &'c [u8]) -> &'c [u8] {
+    copied(copy, key)
+}
+
+#[inline(always)]
 fn copied<'c>(copy: &'c mut [u8; KEY_LEN_MAX], key: &'c [u8]) -> &'c [u8] {
     match copy.get_mut(..key.len()) {
         Some(copy) => {
-            copy.copy_from_slice(key);
+            copy_bytes(key, copy);
             copy
         }
         None => key,
@@ -120,6 +142,6 @@ fn copied<'c>(copy: &'c mut [u8; KEY_LEN_MAX], key: &'c [u8]) -> &'c [u8] {
 pub(crate) fn append(out: &mut Vec<u8>, value: &[u8]) -> Result<(), WriteError> {
     let no_memory = |_| WriteError::NoMemory { len: value.len() };
     out.try_reserve(value.len()).map_err(no_memory)?;
-    out.extend_from_slice(value);
+    append_bytes(value, out);
     Ok(())
 }

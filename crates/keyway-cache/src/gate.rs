@@ -124,6 +124,34 @@ impl Latch {
         if self.is_on() { self.enter() } else { Inside(Self::NONE) }
     }
 
+    /// The same for code that is only used with a gate.
+    #[inline(always)]
+    pub(crate) fn open_gate(self) -> InsideGate {
+        if is_open_for(self.0) {
+            return InsideGate(Self::NONE);
+        }
+        self.open_register();
+        InsideGate(self)
+    }
+
+    #[inline(always)]
+    fn open_register(self) {
+        if self.0 == REHEARSED {
+            INSIDE.set(true);
+        } else {
+            machine::open(self.0);
+        }
+    }
+
+    #[inline(always)]
+    fn close_register(self) {
+        if self.0 == REHEARSED {
+            INSIDE.set(false);
+        } else {
+            machine::close(self.0);
+        }
+    }
+
     /// Marked cold, so that calls without a gate are compiled as if there were none.
     #[cold]
     #[inline(never)]
@@ -131,22 +159,14 @@ impl Latch {
         if is_open_for(self.0) {
             return Inside(Self::NONE);
         }
-        if self.0 == REHEARSED {
-            INSIDE.set(true);
-        } else {
-            machine::open(self.0);
-        }
+        self.open_register();
         Inside(self)
     }
 
     #[cold]
     #[inline(never)]
     fn leave(self) {
-        if self.0 == REHEARSED {
-            INSIDE.set(false);
-        } else {
-            machine::close(self.0);
-        }
+        self.close_register();
     }
 }
 
@@ -159,6 +179,19 @@ impl Drop for Inside {
     fn drop(&mut self) {
         if self.0.is_on() {
             self.0.leave();
+        }
+    }
+}
+
+/// The same, made by [`Latch::open_gate`].
+#[must_use]
+pub(crate) struct InsideGate(Latch);
+
+impl Drop for InsideGate {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.0.is_on() {
+            self.0.close_register();
         }
     }
 }

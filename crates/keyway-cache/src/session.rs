@@ -8,7 +8,7 @@ use crate::reader::Reader;
 use crate::sessions::{Role, Sessions};
 use crate::writer::Writer;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Placed, Seat, Shrinking, Target};
+use keyway_region::{Headed, Placed, Seat, Shrinking, Sink, Target};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,11 +75,13 @@ impl Session {
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
         let mut value = Vec::new();
-        let found = match &mut self.0 {
-            Way::Writer(writer) => writer.get_and(key, Get::VALUE, &mut value, |_| ()),
-            Way::Reader(reader) => reader.get(key, Get::VALUE, &mut value).map(|item| item.map(|_| ())),
-        };
-        Ok(found.map_err(ReadError::of)?.map(|()| value))
+        if let Way::Writer(writer) = &mut self.0
+            && let Some(found) = writer.get_at_once(key, Get::VALUE, &mut value, |_| ())
+        {
+            return Ok(found.map(|()| value));
+        }
+        let found = self.get_any_way(key, Get::VALUE, &mut value, |_| ()).map_err(ReadError::of)?;
+        Ok(found.map(|()| value))
     }
 
     /// Copies the value of `key` to the end of `out`, and returns the item's properties; `None`: there is no such item. A miss
@@ -103,7 +105,12 @@ impl Session {
     /// As [`Session::get`].
     #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
-        either!(self, way => way.get(key, Get::VALUE, out)).map_err(ReadError::of)
+        if let Way::Writer(writer) = &mut self.0
+            && let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item)
+        {
+            return Ok(found);
+        }
+        self.get_any_way(key, Get::VALUE, out, |item| item).map_err(ReadError::of)
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
@@ -170,30 +177,29 @@ impl Session {
     /// As [`Session::get_with`].
     #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
-        // Most callers know when they are compiled which of the two it is.
-        if how == Get::VALUE {
-            self.value_into(key, target)
-        } else {
-            self.get_into_by_rules(key, how, target)
+        if let Way::Writer(writer) = &mut self.0
+            && let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ())
+        {
+            return Ok(found.is_some());
         }
+        let found = self.get_any_way(key, how, &mut Placed::new(target), |_| ())?;
+        Ok(found.is_some())
     }
 
-    /// [`Self::get_into`] by [`Get::VALUE`].
-    #[inline]
-    fn value_into(&mut self, key: &[u8], target: &mut impl Target) -> Result<bool, WriteError> {
-        match &mut self.0 {
-            Way::Writer(writer) => writer
-                .get_and(key, Get::VALUE, &mut Placed::new(target), |_| ())
-                .map(|found| found.is_some()),
-            Way::Reader(_) => self.get_into_by_rules(key, Get::VALUE, target),
-        }
-    }
-
-    /// [`Self::get_into`] by any rules.
+    /// A get that [`Writer::get_at_once`] has not answered.
+    #[cold]
     #[inline(never)]
-    fn get_into_by_rules(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
-        let found = either!(self, way => way.get(key, how, &mut Placed::new(target)));
-        found.map(|item| item.is_some())
+    fn get_any_way<R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        sink: &mut impl Sink,
+        hit: impl Fn(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
+        match &mut self.0 {
+            Way::Writer(writer) => writer.get_any_way(key, how, sink, hit),
+            Way::Reader(reader) => Ok(reader.get(key, how, sink)?.map(hit)),
+        }
     }
 
     /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its

@@ -52,11 +52,12 @@ impl Writer {
     /// known.
     #[inline]
     fn ready(&mut self) -> Result<(), WriteError> {
-        if self.thread == presence::thread_number_if_known() && self.member.is_here() {
-            Ok(())
-        } else {
-            self.arrive()
-        }
+        if self.is_ready() { Ok(()) } else { self.arrive() }
+    }
+
+    #[inline(always)]
+    fn is_ready(&self) -> bool {
+        self.thread == presence::thread_number_if_known() && self.member.is_here()
     }
 
     #[cold]
@@ -121,47 +122,97 @@ impl Writer {
     /// Gets to the sink.
     #[inline(always)]
     pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        self.get_and(key, how, sink, |item| item)
+        match self.get_at_once(key, how, sink, |item| item) {
+            Some(found) => Ok(found),
+            None => self.get_any_way(key, how, sink, |item| item),
+        }
     }
 
-    /// [`Self::get`] for a caller that needs only what `hit` returns.
+    /// [`Self::get`] of the common case, for a caller that needs only what `hit` returns. `None`: [`Self::get_any_way`] knows more.
     #[inline(always)]
-    pub(crate) fn get_and<S: Sink, R>(
+    pub(crate) fn get_at_once<S: Sink, R>(
         &mut self,
         key: &[u8],
         how: &Get,
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
-    ) -> Result<Option<R>, WriteError> {
-        self.ready()?;
-        if self.latch.is_on() || how.may_change() {
-            return self.get_with_care(key, how, sink).map(|item| item.map(hit));
+    ) -> Option<Option<R>> {
+        if self.latch.is_on() || !self.is_ready() {
+            return None;
         }
-        let now = Watched {
-            watch: &mut self.member.watch,
-            sessions: &self.member.sessions,
-            known: None,
-        };
-        self.inner.get_and(key, how, now, sink, hit)
+        let now = Watched::without_gate(&mut self.member);
+        self.inner.get_at_once(key, how, now, sink, hit)
     }
 
-    /// [`Self::get`] with a gate, or of what a get may change. While the gate is open, and while an item changes, no code and no
-    /// memory of a caller in another language is accessed: the value goes to the session's own buffer, and from there to the
-    /// sink.
+    /// [`Self::get`] of anything, without a quick attempt if there is no gate.
+    #[inline(always)]
+    pub(crate) fn get_any_way<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        sink: &mut S,
+        hit: impl Fn(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
+        self.ready()?;
+        if self.latch.is_on()
+            && let Some(found) = self.get_behind_gate(key, how, sink, &hit)?
+        {
+            return Ok(found);
+        }
+        Ok(self.get_by_all_rules(key, how, sink)?.map(hit))
+    }
+
+    /// [`Self::get_at_once`] behind a gate. While the gate is open, no code and no memory of a caller in another language is accessed:
+    /// the value goes to the session's own buffer, and from there to the sink.
+    #[inline(always)]
+    fn get_behind_gate<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        sink: &mut S,
+        hit: impl FnOnce(Item) -> R,
+    ) -> Result<Option<Option<R>>, WriteError> {
+        let coarse_ns = self.member.watch.coarse_ns_ahead();
+        let now = Watched::behind_gate(&mut self.member, coarse_ns);
+        let (key, value) = self.copies.for_read(key);
+        // The item goes directly to its place: what is returned through several functions is moved in each.
+        let mut got = None;
+        let take = |item| got = Some(item);
+        if let Some(out) = sink.vector() {
+            let _inside = self.latch.open_gate();
+            let is_known = self.inner.get_at_once(key, how, now, out, take).is_some();
+            return Ok(is_known.then(|| got.map(hit)));
+        }
+        let inside = self.latch.open_gate();
+        let is_known = self.inner.get_at_once(key, how, now, value, take).is_some();
+        drop(inside);
+        if let Some(item) = &got {
+            copies::pass(sink, item, value)?;
+        }
+        self.copies.clear(self.latch);
+        Ok(is_known.then(|| got.map(hit)))
+    }
+
+    /// [`Self::get`] without a quick attempt.
     #[cold]
     #[inline(never)]
-    fn get_with_care<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    fn get_by_all_rules<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if how.may_change() {
             self.translate_exptimes(how);
-            if !self.latch.is_on() && !S::IS_FOREIGN {
-                return change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-                    inner.get(key, how, now, sink)
-                });
-            }
+        }
+        if !self.latch.is_on() && !how.may_change() {
+            let now = self.now();
+            return self.inner.get_by_all_rules(key, how, now, sink);
+        }
+        if !self.latch.is_on() && !S::IS_FOREIGN {
+            return change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
+                inner.get_by_all_rules(key, how, now.tick(), sink)
+            });
         }
         if let Some(out) = sink.vector() {
             return self.get_inside(key, how, out);
         }
+        // With a gate, and while an item changes, the caller's memory is not accessed.
         let mut value = self.copies.lend();
         let found = self.get_inside(key, how, &mut value);
         let passed = match &found {
@@ -176,15 +227,15 @@ impl Writer {
     fn get_inside(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let key = self.copies.of(self.latch, key);
         if how.may_change() {
-            return change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-                inner.get(key, how, now, out)
+            return change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
+                inner.get_by_all_rules(key, how, now.tick(), out)
             });
         }
         verb(
             &mut self.inner,
             &mut self.member.watch,
             &self.member.sessions,
-            |inner, now| inner.get(key, how, now, out),
+            |inner, now| inner.get_by_all_rules(key, how, now, out),
         )
     }
 
@@ -461,39 +512,71 @@ fn tick(watch: &mut Watch, coarse_ns: i64, region: &Region, sessions: &Sessions)
     watch.tick(coarse_ns, || clock::read_and_note(region, sessions.clock.now()))
 }
 
-/// The region's time: in a mapping without a gate the clock is asked only if an item has an expiry, and otherwise every so many
-/// calls.
+/// The region's time: the clock is asked only if an item has an expiry, and otherwise every so many calls.
 struct Watched<'w> {
     watch: &'w mut Watch,
     sessions: &'w Sessions,
-    /// the tick, if the clock was asked already
-    known: Option<u32>,
+    has_gate: bool,
+    /// behind a gate: the coarse clock, if it was asked before the gate was opened
+    coarse_ns: Option<i64>,
+}
+
+impl<'w> Watched<'w> {
+    #[inline(always)]
+    fn without_gate(member: &'w mut Membership) -> Self {
+        Self {
+            watch: &mut member.watch,
+            sessions: &member.sessions,
+            has_gate: false,
+            coarse_ns: None,
+        }
+    }
+
+    #[inline(always)]
+    fn behind_gate(member: &'w mut Membership, coarse_ns: Option<i64>) -> Self {
+        Self {
+            watch: &mut member.watch,
+            sessions: &member.sessions,
+            has_gate: true,
+            coarse_ns,
+        }
+    }
 }
 
 impl Now for Watched<'_> {
     #[inline(always)]
     fn tick(&mut self) -> u32 {
-        match self.known {
-            Some(tick) => tick,
-            None => tick(self.watch, clock::coarse_ns(), &self.sessions.region, self.sessions),
+        if self.has_gate {
+            tick_behind_gate(self.watch, self.sessions, self.coarse_ns)
+        } else {
+            tick(self.watch, clock::coarse_ns(), &self.sessions.region, self.sessions)
         }
     }
 
     #[inline(always)]
     fn recent(&mut self, noted: u64) -> u32 {
-        match self.known.or_else(|| self.watch.recent(noted)) {
+        match self.watch.recent(noted) {
             Some(tick) => tick,
-            None => ask_clock(self.watch, self.sessions),
+            None if self.has_gate => ask_clock(self.watch, self.sessions, self.coarse_ns),
+            None => ask_clock(self.watch, self.sessions, Some(clock::coarse_ns())),
         }
     }
 }
 
-/// The region's tick. It is recent for the next calls.
+/// The region's tick, for a call behind a gate that needs it.
 #[inline(never)]
-fn ask_clock(watch: &mut Watch, sessions: &Sessions) -> u32 {
-    let tick = watch.tick(clock::coarse_ns(), || {
-        clock::read_and_note(&sessions.region, sessions.clock.now())
-    });
+fn tick_behind_gate(watch: &mut Watch, sessions: &Sessions, coarse_ns: Option<i64>) -> u32 {
+    watch.expect_calls();
+    // The clock is not asked inside the gate.
+    let coarse_ns = coarse_ns.unwrap_or_else(|| aside(clock::coarse_ns));
+    tick(watch, coarse_ns, &sessions.region, sessions)
+}
+
+/// The region's tick, which is recent for the next calls.
+#[inline(never)]
+fn ask_clock(watch: &mut Watch, sessions: &Sessions, coarse_ns: Option<i64>) -> u32 {
+    let coarse_ns = coarse_ns.unwrap_or_else(|| aside(clock::coarse_ns));
+    let tick = tick(watch, coarse_ns, &sessions.region, sessions);
     watch.has_asked(sessions.region.seen().0);
     tick
 }
@@ -520,17 +603,14 @@ fn change<R>(
     member: &mut Membership,
     work: impl FnOnce(&mut keyway_region::Session, Watched<'_>) -> Result<R, WriteError>,
 ) -> Result<R, WriteError> {
-    // Behind a gate the clock is asked before it is opened, and not within.
-    let coarse_ns = if latch.is_on() { clock::coarse_ns() } else { 0 };
+    let coarse_ns = if latch.is_on() { member.watch.coarse_ns_ahead() } else { None };
     let _inside = latch.open();
-    let known = latch
-        .is_on()
-        .then(|| tick(&mut member.watch, coarse_ns, inner.region(), &member.sessions));
     prepare(inner, member)?;
     let now = Watched {
         watch: &mut member.watch,
         sessions: &member.sessions,
-        known,
+        has_gate: latch.is_on(),
+        coarse_ns,
     };
     work(inner, now)
 }

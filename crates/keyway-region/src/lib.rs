@@ -43,6 +43,7 @@ pub mod verbs;
 pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
 pub use hash::{Hasher, all_choices, hash};
 pub use index::{AHEAD_MAX, Ahead};
+pub use memory::{append_bytes, copy_bytes};
 pub use reclaim::Ages;
 pub use reclaim::Shrinking;
 pub use region::{Creation, Host, Life, Region, Unusable};

@@ -284,6 +284,38 @@ impl<'m> Window<'m> {
     }
 }
 
+/// Copies bytes of this process over `to`, which has as many, as the region's are copied: in blocks, without a call of the C library
+/// for a few.
+#[inline(always)]
+pub(crate) fn fill_bytes(from: &[u8], to: &mut [MaybeUninit<u8>]) {
+    assert!(from.len() == to.len());
+    #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
+    // SAFETY: both sides have this many bytes.
+    unsafe {
+        copy::out_of(from.as_ptr(), to.as_mut_ptr().cast(), from.len());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
+    to.write_copy_of_slice(from);
+}
+
+/// The same over initialised bytes.
+#[inline(always)]
+pub fn copy_bytes(from: &[u8], to: &mut [u8]) {
+    // SAFETY: only bytes are written, and they are as good as those before.
+    fill_bytes(from, unsafe { &mut *(core::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) });
+}
+
+/// The same to the end of a vector.
+#[inline(always)]
+pub fn append_bytes(from: &[u8], to: &mut Vec<u8>) {
+    to.reserve(from.len());
+    if let Some(room) = to.spare_capacity_mut().get_mut(..from.len()) {
+        fill_bytes(from, room);
+        // SAFETY: initialised by the line above.
+        unsafe { to.set_len(to.len() + from.len()) }
+    }
+}
+
 /// A bucket's words.
 #[inline(always)]
 fn load(line: &Lined) -> Line {

@@ -7,6 +7,7 @@ use crate::atomics::{Acquire, Relaxed, Release, add_single_writer};
 use crate::changes::Stripes;
 use crate::hash::Key;
 use crate::index::Evicted;
+use crate::layout::bucket::Table;
 use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
 use crate::layout::slot::Slot;
@@ -63,6 +64,8 @@ pub struct Session {
     /// a buffer for values that an operation builds
     pub(crate) built: RefCell<Vec<u8>>,
     is_abandoned: bool,
+    /// the table as its word was last
+    pub(crate) table: Cell<Table>,
     /// the word of the present operation's item, as long as its intent stands
     pub(crate) held: Cell<Slot>,
     /// bytes of dead items that are not yet added to a segment's count
@@ -130,6 +133,7 @@ impl Region {
                 verified: Verified::default(),
                 built: RefCell::default(),
                 is_abandoned: false,
+                table: Cell::new(self.table()),
                 held: Cell::new(Slot::EMPTY),
                 dead: Cell::new(0),
                 evicted: RefCell::default(),

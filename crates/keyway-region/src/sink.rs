@@ -3,7 +3,7 @@
 //! takes the value in its place ([`Lending`]).
 
 use crate::heap;
-use crate::memory::{Memory, Window};
+use crate::memory::{Memory, Window, fill_bytes};
 use crate::verbs::Item;
 use std::mem::MaybeUninit;
 
@@ -85,6 +85,16 @@ pub trait Sink {
     ///
     /// There is no space for them, because they are more than announced, or no memory.
     fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread>;
+
+    /// The same with the whole value, to a sink that was just told of its item. A caller's memory counts as empty after it, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::append_region`].
+    #[inline(always)]
+    fn put_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
+        self.append_region(bytes).map(|_| ())
+    }
 
     /// The same with bytes of this process.
     ///
@@ -279,8 +289,15 @@ impl<T: Target> Sink for Placed<'_, T> {
     }
 
     #[inline(always)]
+    fn put_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
+        let room = self.target.room().get_mut(..bytes.len()).ok_or(Unread::Changed)?;
+        bytes.fill(room);
+        Ok(())
+    }
+
+    #[inline(always)]
     fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread> {
-        self.room(bytes.len())?.write_copy_of_slice(bytes);
+        fill_bytes(bytes, self.room(bytes.len())?);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@
 //! rely on nothing that was read, so no rule of the protocol is needed, and a key that moves or changes meanwhile costs only time.
 //!
 //! What is read may be stale or scribbled. The words that are loaded are in places that a get loads too, by the same checks: buckets
-//! that the directory names (`buckets_in`), the words of a segment that there is, and a header in a segment of the slot's generation
+//! that the directory names (`Region::buckets_at`), the words of a segment that there is, and a header in a segment of the slot's generation
 //! (`follow`). So no page is touched that a get would not touch, and none that was given back to the system; a segment that went out of
 //! use just now keeps its pages for seconds. The other addresses are only prefetched, which never faults, whatever the address.
 //!
@@ -62,13 +62,12 @@ impl Region {
         let table = self.table();
         let mut buckets = [[0; 2]; AHEAD_MAX];
         for (hash, buckets) in hashes.iter().zip(&mut buckets) {
-            let numbers = choices(*hash).map(|choice| table.bucket(choice));
-            let Some(at) = self.buckets_in(self.memory.view(), numbers) else {
+            let Some(at) = self.buckets_at(choices(*hash).map(|choice| table.bucket(choice))) else {
                 // A damaged directory: the verbs find it too.
                 return;
             };
-            at.iter().for_each(|at| self.memory.prefetch::<1>(*at));
             *buckets = at;
+            buckets.iter().for_each(|at| self.memory.prefetch::<1>(*at));
         }
         let mut items = [None; AHEAD_MAX];
         for ((hash, buckets), item) in hashes.iter().zip(buckets).zip(&mut items) {

@@ -70,10 +70,10 @@ impl Session {
     pub(super) fn glance(&self, key: &Key<'_>) -> Option<Glance<'_>> {
         let region = &*self.region;
         let view = region.memory.view();
-        let table = region.table();
+        let table = region.table_kept(&self.table);
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let [first, second] = region.buckets_in(view, [a, b])?;
+        let [first, second] = region.buckets_at([a, b])?;
         // SAFETY: buckets are 64 bytes that are mapped, at multiples of 64.
         let lines = unsafe { [view.line(first), view.line(second)] };
         let wanted = tag(key.hash);
@@ -95,7 +95,7 @@ impl Session {
         if !word.is_confirmed_with(wanted) {
             return None;
         }
-        let led = region.follow(word)?;
+        let led = region.follow_known(word)?;
         Some(Glance::Tagged(Tagged { place, slot, word, led }))
     }
 

@@ -235,13 +235,18 @@ impl Region {
 
     /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
-    #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
     pub(super) fn follow(&self, word: Slot) -> Option<ItemAt> {
-        let segment = word.segment();
-        if !self.has(segment) {
+        self.has(word.segment()).then(|| self.follow_known(word)).flatten()
+    }
+
+    /// The same for a caller that does not ask whether the region has grown.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
+    pub(super) fn follow_known(&self, word: Slot) -> Option<ItemAt> {
+        let (segment, offset) = (word.segment(), word.offset());
+        if segment >= self.segments() {
             return None;
         }
-        let offset = word.offset();
         let at = self.segment(segment) + offset;
         // Header, key and the beginning of the value arrive together, while the words are being compared: three lines.
         let view = self.memory.view();
@@ -418,7 +423,7 @@ impl Region {
     #[inline(always)]
     fn facts_before(&self, seen: &Seen, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
         let value_len = self.value_len(seen, checksum_size);
-        let mut item = self.plain_facts(seen, value_len, ttl(seen.header.expiry(), now));
+        let mut item = self.plain_facts(seen, value_len, self.size(seen), ttl(seen.header.expiry(), now));
         if details {
             item.cas = self.cas_unique(seen);
             (item.fetched, item.idle_s) = self.hint_facts(seen, place, now);
@@ -426,15 +431,15 @@ impl Region {
         item
     }
 
-    /// The facts that need no other cache line, of an item with this length and time left.
+    /// The facts that need no other cache line, of an item with this length, size and time left.
     #[inline(always)]
-    pub(super) fn plain_facts(&self, seen: &Seen, value_len: usize, ttl_s: Option<u32>) -> Item {
+    pub(super) fn plain_facts(&self, seen: &Seen, value_len: usize, size: usize, ttl_s: Option<u32>) -> Item {
         let (marks, flags) = self.marks_and_flags(seen);
         Item {
             value_len,
             flags,
             ttl_s,
-            size: self.size(seen),
+            size,
             ..Item::marked(marks)
         }
     }

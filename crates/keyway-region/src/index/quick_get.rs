@@ -11,35 +11,49 @@ use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
 use crate::index::lookup::Place;
 use crate::layout::bucket::SLOTS;
+use crate::layout::item::{LARGE, padded};
+use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::log::Seen;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
+use crate::session::Session;
 use crate::sink::Sink;
 use crate::verbs::{Get, Item, Now};
 
 /// What a quick get found.
-pub(crate) enum Quick {
+pub(crate) enum Quick<R> {
     /// the item, which the sink has
-    Hit(Item),
+    Hit(R),
     Miss,
     /// not known: the sink is as long as before
     Unusual,
 }
 
-impl Region {
+/// An item of the key that was asked for, and the word that led there.
+type Got = (Place, Slot, Seen);
+
+impl Session {
     /// A get that [`Get::is_plain`], in a region with neither durable mode nor checksums.
     #[inline(always)]
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
-    pub(crate) fn get_quickly<S: Sink>(&self, key: &Key<'_>, how: &Get, now: &mut impl Now, sink: &mut S) -> Quick {
-        let Some(epoch) = self.epoch_at_any_time().filter(|_| self.is_plain()) else {
+    pub(crate) fn get_quickly<S: Sink, R>(
+        &self,
+        key: &Key<'_>,
+        how: &Get,
+        mut now: impl Now,
+        sink: &mut S,
+        hit: impl FnOnce(Item) -> R,
+    ) -> Quick<R> {
+        let region = &*self.region;
+        let Some(epoch) = region.epoch_at_any_time().filter(|_| region.is_plain()) else {
             return Quick::Unusual;
         };
-        let view = self.memory.view();
-        let table = self.table();
+        let view = region.memory.view();
+        let table = region.table_kept(&self.table);
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let Some([first, second]) = self.buckets_in(view, [a, b]) else {
+        let Some([first, second]) = region.buckets_at([a, b]) else {
             return Quick::Unusual;
         };
         // Both, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
@@ -49,7 +63,7 @@ impl Region {
         let same = Slot::with_tag_in_pair(&lines, wanted);
         if same == 0 {
             // A split may have moved the key between the two loads of the table word.
-            return if !self.has_thirds() && self.table() == table {
+            return if !region.has_thirds() && region.table() == table {
                 Quick::Miss
             } else {
                 Quick::Unusual
@@ -68,7 +82,7 @@ impl Region {
         if !word.is_confirmed_with(wanted) {
             return Quick::Unusual;
         }
-        let Some(led) = self.follow(word).filter(|led| led.life.is_since(epoch)) else {
+        let Some(led) = region.follow_known(word).filter(|led| led.life.is_since(epoch)) else {
             return Quick::Unusual;
         };
         // The ten bits of generation in a slot wrap: it must still name the segment.
@@ -76,15 +90,16 @@ impl Region {
         if Slot(slot.load(Acquire)) != word {
             return Quick::Unusual;
         }
-        let header = self.header_of(&led);
-        let room = self.layout.shape.segment_size - led.offset;
-        if header.is_large() || header.key_len() != key.bytes.len() || header.size() > room {
+        let header = region.header_of(&led);
+        let room = region.layout.shape.segment_size - led.offset;
+        // No segment has room for the length that a value with segments of its own has in its header.
+        const _: () = assert!(SIZE_MAX < LARGE);
+        if header.key_len() != key.bytes.len() || header.end() > room {
             return Quick::Unusual;
         }
-        let len = header.value_len();
         // SAFETY: the whole item is in its segment, which there is.
-        let bytes = |offset, len| unsafe { view.window(led.at + offset, len) };
-        if how.at_most.is_some_and(|most| len > most) || !bytes(header.key_offset(), key.bytes.len()).equals(key.bytes) {
+        let bytes = unsafe { view.window(led.at + header.key_offset(), key.bytes.len()) };
+        if how.at_most.is_some_and(|most| header.value_len() > most) || !bytes.equals(key.bytes) {
             return Quick::Unusual;
         }
         let seen = Seen {
@@ -94,30 +109,74 @@ impl Region {
             offset: led.offset,
             header,
         };
-        // Only an expiry is compared with the time.
-        let mut ttl_s = None;
-        if header.expiry() != 0 {
-            let at = now.tick();
-            if header.is_expired(at) {
-                return Quick::Unusual;
-            }
-            ttl_s = ttl(header.expiry(), at);
+        if header.expiry() == 0 {
+            // SAFETY: the whole item is in its segment, which there is; its value has no segments of its own.
+            return unsafe { self.take_quickly((place, word, seen), how, None, now, sink, hit) };
         }
+        // Only an expiry is compared with the time.
+        let at = now.tick();
+        // SAFETY: as above.
+        unsafe { self.take_unless_expired(&(place, word, seen), how, at, sink, hit) }
+    }
+
+    /// [`Self::take_quickly`] of an item with an expiry. A function of its own, so that items without one pay nothing for it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take_quickly`].
+    #[inline(never)]
+    #[allow(unsafe_code, reason = "contract above")]
+    unsafe fn take_unless_expired<S: Sink, R>(
+        &self,
+        got: &Got,
+        how: &Get,
+        now: u32,
+        sink: &mut S,
+        hit: impl FnOnce(Item) -> R,
+    ) -> Quick<R> {
+        let header = got.2.header;
+        if header.is_expired(now) {
+            return Quick::Unusual;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.take_quickly(*got, how, ttl(header.expiry(), now), now, sink, hit) }
+    }
+
+    /// Gives the item to the sink, and marks the hit.
+    ///
+    /// # Safety
+    ///
+    /// There is the item's segment; its header says that the item ends in it, and that its value does.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "contract above")]
+    unsafe fn take_quickly<S: Sink, R>(
+        &self,
+        (place, word, seen): Got,
+        how: &Get,
+        ttl_s: Option<u32>,
+        mut now: impl Now,
+        sink: &mut S,
+        hit: impl FnOnce(Item) -> R,
+    ) -> Quick<R> {
+        let region = &*self.region;
+        let view = region.memory.view();
+        let (len, value_at) = (seen.header.inline_len(), seen.at + seen.header.value_offset());
         let start = sink.len();
-        let item = self.plain_facts(&seen, len, ttl_s);
+        let item = region.plain_facts(&seen, len, padded(seen.header.end()), ttl_s);
         let is_copied = !(sink.begin(&item) && how.value) || {
-            self.memory.prefetch_to_copy(seen.at + header.value_offset(), len);
-            sink.append_region(bytes(header.value_offset(), len)).is_ok()
+            region.memory.prefetch_to_copy(value_at, len);
+            // SAFETY: the value is in the item.
+            sink.put_region(unsafe { view.window(value_at, len) }).is_ok()
         };
         // SAFETY: there is the segment.
-        let words = unsafe { self.words_in(view, led.segment) };
-        if !is_copied || !Self::is_still(words, led.life) && !mutants::is(Mutant::GetWithoutSecondLook) {
+        let words = unsafe { region.words_in(view, seen.segment) };
+        if !is_copied || !Region::is_still(words, seen.life) && !mutants::is(Mutant::GetWithoutSecondLook) {
             sink.truncate(start);
             return Quick::Unusual;
         }
         if !how.no_bump {
-            self.bump(place, word, now.recent(self.seen().0));
+            region.bump(place, word, now.recent(region.seen().0));
         }
-        Quick::Hit(item)
+        Quick::Hit(hit(item))
     }
 }

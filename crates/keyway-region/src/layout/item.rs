@@ -110,6 +110,18 @@ impl Header {
         }
     }
 
+    /// The length of the value that follows the key, or more than any segment has if the value has segments of its own.
+    #[inline(always)]
+    pub(crate) const fn inline_len(self) -> usize {
+        super::index(self.0) & LARGE
+    }
+
+    /// From the item's start to the end of a value that follows the key.
+    #[inline(always)]
+    pub(crate) fn end(self) -> usize {
+        self.value_offset() + self.inline_len()
+    }
+
     /// Whether the value has segments of its own.
     #[inline(always)]
     pub const fn is_large(self) -> bool {
@@ -236,8 +248,9 @@ fn low(header: u64) -> u32 {
     (header & 0xFFFF_FFFF) as u32
 }
 
-#[inline]
-fn padded(len: usize) -> usize {
+/// Bytes of an item that ends after so many, padding included.
+#[inline(always)]
+pub(crate) fn padded(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT)
 }
 

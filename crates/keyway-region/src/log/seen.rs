@@ -94,8 +94,7 @@ impl Region {
     pub(crate) fn marks_and_flags(&self, seen: &Seen) -> (u64, u32) {
         let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let flags = if seen.header.has(flag::CLIENT_FLAGS) {
-            // Of a copy: only where there are flags is the item's description needed in memory.
-            self.client_flags(&{ *seen })
+            self.client_flags(seen)
         } else {
             0
         };
@@ -139,6 +138,7 @@ impl Region {
         seen.header.size().saturating_add(self.value_len(seen, self.checksum_size))
     }
 
+    #[inline(always)]
     fn client_flags(&self, seen: &Seen) -> u32 {
         self.memory
             .get::<AtomicU32>(seen.at + seen.header.client_flags_offset())

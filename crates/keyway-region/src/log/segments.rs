@@ -255,7 +255,7 @@ impl Session {
         header.state.store(owned.0, Release);
         let directory = region.directory_entry(kind, entry);
         let name = u32::try_from(segment + 1).unwrap_or(0);
-        // PAIRS: directory: the load in `Region::directory`.
+        // PAIRS: directory: the load in `Region::segment_named`.
         if directory.compare_exchange(0, name, Release, Relaxed).is_ok() {
             let _ = header
                 .state

@@ -234,9 +234,12 @@ unsafe fn middle_out_of(src: *const u8, dst: *mut u8, len: usize) {
             return;
         }
         let (mut from, mut to, last) = (src, dst, src.add(len - 64));
-        while from < last {
-            block(from, to);
-            (from, to) = (from.add(64), to.add(64));
+        block(from, to);
+        if len > 128 {
+            while from.add(64) < last {
+                (from, to) = (from.add(64), to.add(64));
+                block(from, to);
+            }
         }
         block(last, dst.add(len - 64));
     }
@@ -331,9 +334,12 @@ unsafe fn middle_into(src: *const u8, dst: *mut u8, len: usize) {
             return;
         }
         let (mut from, mut to, last) = (src, dst, src.add(len - 64));
-        while from < last {
-            block_into(from, to);
-            (from, to) = (from.add(64), to.add(64));
+        block_into(from, to);
+        if len > 128 {
+            while from.add(64) < last {
+                (from, to) = (from.add(64), to.add(64));
+                block_into(from, to);
+            }
         }
         block_into(last, dst.add(len - 64));
     }

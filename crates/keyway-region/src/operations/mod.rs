@@ -132,52 +132,70 @@ impl Session {
     /// # Errors
     ///
     /// A bad key; no memory in this process for a copy of the value; and, if `how` requests a change, those of a write.
-    #[inline(always)]
-    pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, now: impl Now, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        self.get_and(key, how, now, sink, |item| item)
+    #[inline]
+    pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, mut now: impl Now, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        match self.get_at_once(key, how, &mut now, sink, |item| item) {
+            Some(found) => Ok(found),
+            None => self.get_by_all_rules(key, how, now.tick(), sink),
+        }
     }
 
-    /// [`Self::get`] for a caller that needs only some of the item's properties, those that `hit` returns.
+    /// [`Self::get`] of the common case, compiled into the caller, for one that needs only those of the item's properties that `hit`
+    /// returns. `None`: nothing is known, nothing was counted, and the sink is as long as before; [`Self::get_by_all_rules`]
+    /// knows more.
+    #[inline(always)]
+    pub fn get_at_once<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        now: impl Now,
+        sink: &mut S,
+        hit: impl FnOnce(Item) -> R,
+    ) -> Option<Option<R>> {
+        if !how.is_plain() {
+            return None;
+        }
+        let key = self.key(key).ok()?;
+        let found = match self.get_quickly(&key, how, now, sink, hit) {
+            Quick::Hit(found) => Some(found),
+            Quick::Miss => None,
+            Quick::Unusual => return None,
+        };
+        self.count(Counter::cmd_get, 1);
+        let counter = if found.is_some() {
+            Counter::get_hits
+        } else {
+            Counter::get_misses
+        };
+        self.count(counter, 1);
+        Some(found)
+    }
+
+    /// [`Self::get`] of anything, without a quick attempt.
     ///
     /// # Errors
     ///
     /// As [`Self::get`].
-    #[inline(always)]
-    pub fn get_and<S: Sink, R>(
+    #[inline(never)]
+    pub fn get_by_all_rules<S: Sink>(
         &mut self,
         key: &[u8],
         how: &Get,
-        mut now: impl Now,
+        now: u32,
         sink: &mut S,
-        hit: impl FnOnce(Item) -> R,
-    ) -> Result<Option<R>, WriteError> {
+    ) -> Result<Option<Item>, WriteError> {
         let key = self.key(key)?;
         self.count(Counter::cmd_get, 1);
-        if how.is_plain() {
-            match self.region.get_quickly(&key, how, &mut now, sink) {
-                Quick::Hit(item) => {
-                    self.count(Counter::get_hits, 1);
-                    return Ok(Some(hit(item)));
-                }
-                Quick::Miss => {
-                    self.count(Counter::get_misses, 1);
-                    return Ok(None);
-                }
-                Quick::Unusual => {}
-            }
-        }
-        let now = now.tick();
-        let found = if self.region.has_checksums() {
-            self.get_by_all_rules::<true, _>((key.bytes, key.hash), how, now, sink)
+        if self.region.has_checksums() {
+            self.get_verified::<true, _>((key.bytes, key.hash), how, now, sink)
         } else {
-            self.get_by_all_rules::<false, _>((key.bytes, key.hash), how, now, sink)
-        };
-        found.map(|item| item.map(hit))
+            self.get_verified::<false, _>((key.bytes, key.hash), how, now, sink)
+        }
     }
 
-    /// [`Self::get`] of anything, in a region with (`VERIFIED`) or without checksums.
+    /// The same in a region with (`VERIFIED`) or without checksums.
     #[inline(never)]
-    fn get_by_all_rules<const VERIFIED: bool, S: Sink>(
+    fn get_verified<const VERIFIED: bool, S: Sink>(
         &self,
         (bytes, hash): (&[u8], u64),
         how: &Get,

@@ -144,6 +144,7 @@ impl Region {
         for i in 0..self.directory_len(Kind::Ghosts) {
             self.directory_entry(Kind::Ghosts, i).store(0, Relaxed);
         }
+        self.forget_segments();
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use crate::layout::superblock::{self, Maker, Superblock};
 use crate::memory::Memory;
 use crate::region::clock::Moment;
 use crate::region::faulted::Faulted;
+use crate::region::known::Known;
 use crate::region::{Host, Region};
 
 /// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
@@ -302,6 +303,8 @@ impl Region {
             free_is_doubtful: OwnFlag::new(false),
             offered: Offered::default(),
             faulted,
+            known_buckets: Known::new(buckets_max >> bucket_shift),
+            known_hints: Known::new(buckets_max >> hint_shift),
         };
         region.allowed.store(region.allowed_now(), Relaxed);
         Ok(region)

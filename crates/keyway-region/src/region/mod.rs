@@ -2,8 +2,8 @@
 //!
 //! Holds the accessors of its words (this file), create and open (`create`), what it needs from the code that maps it (`host`), the table
 //! word and the directories (`table`), the flush word (`flush`), the clock (`clock`), more memory for a region in use (`resize`), the memory
-//! limit's words (`limit`), clean and unclean ends (`restart`), what a change has to heed (`rules`), and which pages this process has touched (`faulted`). Nothing here maps
-//! anything: [`Region::create`] and [`Region::open`] get bytes.
+//! limit's words (`limit`), clean and unclean ends (`restart`), what a change has to heed (`rules`), which pages this process has touched (`faulted`), and where it has found
+//! the index (`known`). Nothing here maps anything: [`Region::create`] and [`Region::open`] get bytes.
 //!
 //! - What this room returns can be used as an offset: segment numbers, directory entries and the table word are checked here, once.
 //! - The number of segments is published after all that it makes reachable.
@@ -15,6 +15,7 @@ mod create;
 mod faulted;
 mod flush;
 mod host;
+mod known;
 #[cfg(all(test, feature = "observe"))]
 mod late;
 mod limit;
@@ -43,6 +44,7 @@ use crate::layout::stats::{Counter, Counters};
 use crate::layout::superblock::{Maker, Superblock};
 use crate::memory::{Memory, View};
 use crate::region::faulted::Faulted;
+use crate::region::known::Known;
 
 /// A region.
 pub struct Region {
@@ -78,6 +80,8 @@ pub struct Region {
     /// the words in which this process counts its changes, if it has them
     pub(crate) offered: Offered,
     faulted: Faulted,
+    known_buckets: Known,
+    known_hints: Known,
 }
 
 impl Region {

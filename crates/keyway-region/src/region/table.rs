@@ -5,12 +5,12 @@
 use crate::atomics::{Acquire, AtomicU8, AtomicU32, Relaxed, Release};
 use crate::durable::line;
 use crate::layout::bucket::{self, Table};
+use crate::layout::index;
 use crate::layout::plan::Shape;
 use crate::layout::segment::{Kind, State};
 use crate::layout::superblock::DIRTY;
-use crate::layout::{self, index};
-use crate::memory::View;
 use crate::region::Region;
+use std::cell::Cell;
 
 impl Region {
     /// Entry of the bucket directory.
@@ -60,7 +60,7 @@ impl Region {
 
     /// A segment of the ghost table. Its kind is checked here, because ghosts are stored without a further check.
     pub(crate) fn ghost_segment(&self, entry: usize) -> Option<usize> {
-        let [segment] = self.directory(self.memory.view(), self.layout.ghost_directory, [entry as u64])?;
+        let segment = self.segment_named(self.directory_entry_at(Kind::Ghosts, entry))?;
         (State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Ghosts)).then_some(segment)
     }
 
@@ -71,6 +71,22 @@ impl Region {
         let word = self.superblock().table.load(Acquire);
         let sane = (self.buckets_initial..=self.buckets_max).contains(&word);
         Table::new(if sane { word } else { self.odd_table(word) })
+    }
+
+    /// The same, for a caller that keeps it from one operation to the next.
+    #[inline(always)]
+    pub(crate) fn table_kept(&self, kept: &Cell<Table>) -> Table {
+        // PAIRS: table: as in `table`: the word is the same, and so is all that follows from it.
+        if self.superblock().table.load(Acquire) != kept.get().count {
+            self.keep_table(kept);
+        }
+        kept.get()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_table(&self, kept: &Cell<Table>) {
+        kept.set(self.table());
     }
 
     /// Advances the table word by one. `false`: it was not `from`.
@@ -107,51 +123,54 @@ impl Region {
         self.buckets_max
     }
 
-    /// Offset of a bucket, if the directory has its segment.
-    #[inline]
+    /// Offset of a bucket, if the directory has its segment. 64 bytes are mapped there.
+    #[inline(always)]
     pub(crate) fn bucket(&self, number: u64) -> Option<usize> {
-        self.buckets_in(self.memory.view(), [number]).map(|[at]| at)
+        self.buckets_at([number]).map(|[at]| at)
     }
 
-    /// The same of several buckets, for a caller that has the memory's view. 64 bytes are mapped at each offset.
+    /// The same of several buckets.
     #[inline(always)]
-    pub(crate) fn buckets_in<const N: usize>(&self, view: View<'_>, numbers: [u64; N]) -> Option<[usize; N]> {
-        let entries = numbers.map(|number| number >> self.bucket_shift);
-        let within = numbers.map(|number| index(number & self.bucket_mask) * bucket::SIZE);
-        let segments = self.directory(view, self.layout.bucket_directory, entries)?;
-        let mut at = within;
-        for (at, segment) in at.iter_mut().zip(segments) {
-            *at += self.segment(segment);
+    pub(crate) fn buckets_at<const N: usize>(&self, numbers: [u64; N]) -> Option<[usize; N]> {
+        let (shift, mask) = (self.bucket_shift, self.bucket_mask);
+        let mut at = numbers.map(|number| index(number & mask) * bucket::SIZE);
+        for (at, number) in at.iter_mut().zip(numbers) {
+            let entry = index(number >> shift);
+            *at += match self.known_buckets.get(entry) {
+                Some(segment_at) => segment_at,
+                None => self.find_segment(Kind::Index, entry)?,
+            };
         }
         Some(at)
     }
 
     /// The hint of a slot, if the directory has its segment.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "a byte of a segment that there is")]
     pub(crate) fn hint(&self, bucket: u64, index: usize) -> Option<&AtomicU8> {
-        Some(self.memory.view().get(self.hint_at(bucket)? + index))
+        debug_assert!(index < bucket::SLOTS);
+        let at = self.hint_at(bucket)? + index;
+        // SAFETY: a bucket has a hint for each slot, and its hints are in the segment.
+        Some(unsafe { self.memory.view().at(at) })
     }
 
     /// Offset of the hints of a bucket, if the directory has their segment.
     #[inline(always)]
     pub(crate) fn hint_at(&self, bucket: u64) -> Option<usize> {
-        let [segment] = self.directory(self.memory.view(), self.layout.hint_directory, [bucket >> self.hint_shift])?;
-        Some(self.segment(segment) + layout::index(bucket & self.hint_mask) * bucket::SLOTS)
+        let entry = index(bucket >> self.hint_shift);
+        let segment_at = match self.known_hints.get(entry) {
+            Some(at) => at,
+            None => self.find_segment(Kind::Hints, entry)?,
+        };
+        Some(segment_at + index(bucket & self.hint_mask) * bucket::SLOTS)
     }
 
-    /// The segments that a directory names. Table words are bounded, so the entry is in the directory's array.
-    #[inline(always)]
-    fn directory<const N: usize>(&self, view: View<'_>, directory: usize, entries: [u64; N]) -> Option<[usize; N]> {
-        let words = entries.map(|entry| view.get::<AtomicU32>(directory + index(entry) * 4));
+    /// The segment that an entry of a directory names, by the entry's offset.
+    pub(super) fn segment_named(&self, entry_at: usize) -> Option<usize> {
         // An empty entry becomes the highest number, which no segment has.
         // PAIRS: directory: the exchange in `Session::prepare_segment`: a thread that reaches the segment sees its zeros.
-        let segments = words.map(|word| (word.load(Acquire) as usize).wrapping_sub(1));
-        for segment in segments {
-            if !self.has(segment) {
-                return None;
-            }
-        }
-        Some(segments)
+        let segment = (self.memory.get::<AtomicU32>(entry_at).load(Acquire) as usize).wrapping_sub(1);
+        self.has(segment).then_some(segment)
     }
 
     /// Buckets of the index.

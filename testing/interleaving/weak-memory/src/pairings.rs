@@ -605,8 +605,13 @@ pub const ALL: &[Pairing] = &[
     },
     Pairing {
         name: "directory",
-        says: "a thread that reaches a segment of the index sees its zeros",
-        operations: &[of("entry", Shape::Exchange(Release)), of("entries", Shape::Load(Acquire))],
+        says: "a thread that reaches a segment of the index sees its zeros, and so do the threads of its process that it tells",
+        operations: &[
+            of("entry", Shape::Exchange(Release)),
+            of("entries", Shape::Load(Acquire)),
+            of("note", Shape::Store(Release)),
+            of("notes", Shape::Load(Acquire)),
+        ],
         initial: &[(BYTES, 9)],
         threads: &[
             |w| {
@@ -615,6 +620,12 @@ pub const ALL: &[Pairing] = &[
             },
             |w| {
                 if w.load(OTHER, "entries") == 1 {
+                    w.violated(w.look(BYTES) != 0);
+                    w.store(THREADS, 1, "note");
+                }
+            },
+            |w| {
+                if w.load(THREADS, "notes") == 1 {
                     w.reached();
                     w.violated(w.look(BYTES) != 0);
                 }
