@@ -182,6 +182,40 @@ fn a_program_that_starts_before_the_server_gets_an_error_and_later_the_region() 
     assert_eq!(talk.ask("get by"), "child");
 }
 
+/// A program that works all the time, and one that starts in the middle of it, notice no take-over.
+#[test]
+fn programs_at_work_notice_no_take_over() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a take-over", "talk.c") else {
+        return;
+    };
+    let (region, address) = (dropin.scratch.join("region"), free_address());
+    let servers = address.to_string();
+    let mut server = Keyway::start(address, &region, &[]);
+    let mut old = Talk::start(&dropin, &program, &servers, &[ALONE]);
+    let mut round = 0;
+    for _ in 0..if harness::full_run() { 50 } else { 5 } {
+        let mut command = Command::new(harness::keyway_binary());
+        command.args(["serve", "--memory", "16m", "--take-over", "--listen", &servers, "--region"]);
+        command.arg(&region).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("a server");
+        let mut fresh = Talk::start(&dropin, &program, &servers, &[ALONE]);
+        let ended = wait_until("the old server ends", DEADLINE, || {
+            round += 1;
+            for (talk, name) in [(&mut old, "old"), (&mut fresh, "fresh")] {
+                assert_eq!(talk.ask(&format!("set {name} {round}")), "SUCCESS", "{}", talk.said());
+            }
+            assert_eq!(fresh.ask("get old"), round.to_string(), "{}", fresh.said());
+            assert_eq!(old.ask("get fresh"), round.to_string(), "{}", old.said());
+            server.child.try_wait().expect("a child")
+        });
+        assert!(ended.success(), "{ended}");
+        server = Keyway { child, address };
+        let wire = server.connect().get(false, &["old"]).expect("an answer");
+        assert_eq!(wire[0].value, round.to_string().into_bytes());
+    }
+}
+
 /// Workers are recycled while their server is away: the new ones must find the region that the old ones use.
 #[test]
 fn a_program_that_starts_while_its_server_is_away_finds_the_region() {
