@@ -139,6 +139,14 @@ impl Process {
         let _ = self.child.wait();
     }
 
+    /// Whether a thread of it is about to give its role away.
+    fn is_giving(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let name = |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.ok()?.path().join("comm")).ok();
+        // The kernel keeps 15 bytes of a name.
+        tasks.filter_map(name).any(|name| name.trim_end() == "keyway-take-ove")
+    }
+
     /// SIGTERM; its exit status.
     fn end(&mut self) -> ExitStatus {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
@@ -824,6 +832,16 @@ fn the_service_manager_hears_of_the_new_main_process() {
 
 #[test]
 fn the_kernel_door_is_exchanged_and_never_stale() {
+    exchange_kernel_door("the_kernel_door_is_exchanged_and_never_stale", false);
+}
+
+/// The program that `keyway kernel attach` has pinned stays, and another server feeds it.
+#[test]
+fn a_pinned_kernel_door_is_handed_over_and_never_stale() {
+    exchange_kernel_door("a_pinned_kernel_door_is_handed_over_and_never_stale", true);
+}
+
+fn exchange_kernel_door(test: &str, is_pinned: bool) {
     const INSIDE: &str = "KEYWAY_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_none() {
         if !nix::unistd::geteuid().is_root() {
@@ -834,8 +852,8 @@ fn the_kernel_door_is_exchanged_and_never_stale() {
         }
         // In a network namespace of its own, on its loopback interface.
         let mut again = Command::new("unshare");
-        again.arg("--net").arg(std::env::current_exe().unwrap()).env(INSIDE, "1");
-        again.args(["--exact", "the_kernel_door_is_exchanged_and_never_stale", "--nocapture"]);
+        again.args(["--net", "--mount"]).arg(std::env::current_exe().unwrap());
+        again.env(INSIDE, "1").args(["--exact", test, "--nocapture"]);
         let output = again.output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
@@ -850,7 +868,19 @@ fn the_kernel_door_is_exchanged_and_never_stale() {
     );
     let world = World::new(&[]);
     let udp = world.address.to_string();
-    let options = ["--udp", &udp, "--kernel", "lo"];
+    let pin = world.scratch.join("bpf");
+    let mut options = vec!["--udp", &udp, "--kernel", "lo"];
+    let pinned = pin.join("keyway").display().to_string();
+    if is_pinned {
+        std::fs::create_dir(&pin).unwrap();
+        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&pin).status();
+        assert!(mounted.unwrap().success());
+        let mut attach = Command::new(keyway_binary());
+        attach.args(["kernel", "attach", "lo", "--pin", &pinned, "--udp", &udp]);
+        let (status, said) = harness::run_to_end(&mut attach, DEADLINE);
+        assert!(status.success(), "{said}");
+        options = vec!["--udp", &udp, "--kernel-pinned", &pinned];
+    }
     let mut server = world.start(&options);
     let (mut tcp, mut datagrams) = (world.tcp(), Wire::to_udp(world.address).unwrap());
     let (stop, version) = (AtomicBool::new(false), AtomicU64::new(1));
@@ -884,13 +914,15 @@ fn the_kernel_door_is_exchanged_and_never_stale() {
             }
         });
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut hits = move || {
+                let stats = tcp.stats("").unwrap();
+                let hits = stats.iter().find(|(name, _)| name == "keyway_kernel_hits").unwrap();
+                hits.1.parse::<u64>().unwrap()
+            };
             for _ in 0..3 {
-                // Each server's own program answers: its counters begin at 0.
-                wait_until("the kernel door answers", DEADLINE, || {
-                    let stats = tcp.stats("").unwrap();
-                    let hits = stats.iter().find(|(name, _)| name == "keyway_kernel_hits").unwrap();
-                    (hits.1.parse::<u64>().unwrap() > 100).then_some(())
-                });
+                // A server's own program begins to count at 0.
+                let before = hits();
+                wait_until("the kernel door answers", DEADLINE, || (hits() > before + 100).then_some(()));
                 server = world.take_over(&mut server, &options);
             }
         }));
@@ -898,6 +930,10 @@ fn the_kernel_door_is_exchanged_and_never_stale() {
         worked.unwrap();
     });
     assert!(server.end().success());
+    if is_pinned {
+        let unmounted = Command::new("umount").arg(&pin).status();
+        assert!(unmounted.unwrap().success());
+    }
 }
 
 #[test]
@@ -1120,6 +1156,7 @@ fn either_server_may_be_killed_at_each_message() {
                 if kills_new && !has_taken {
                     assert_eq!(answer.unwrap(), expected, "{what}: the old one goes on with its clients");
                     assert_eq!(server.ended(), None, "{what}: {}", server.text());
+                    wait_until("the attempt is over", DEADLINE, || (!server.is_giving()).then_some(()));
                     went_on[0] += 1;
                 } else if kills_new {
                     assert!(server.wait().success(), "{what}: {}", server.text());
