@@ -9,7 +9,7 @@
 use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
 
-use rustls::{HandshakeKind, ProtocolVersion, ServerConfig, ServerConnection};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
 use crate::buffer::Buffer;
 use crate::tls;
@@ -101,7 +101,6 @@ impl Secure {
             filled: count == offered,
             at_end: count == 0,
         };
-        let is_established = !self.tls.is_handshaking();
         let mut rest = &room[..count];
         while !rest.is_empty() && !arrived.at_end {
             self.tls.read_tls(&mut rest)?;
@@ -126,14 +125,6 @@ impl Secure {
                 left -= len;
             }
             arrived.at_end = state.peer_has_closed();
-        }
-        if is_established && self.tls.wants_write() && self.tls.protocol_version() == Some(ProtocolVersion::TLSv1_2) {
-            // rustls has refused to agree on keys anew, with a warning: nothing else makes it speak here.
-            output.truncate(self.sealed);
-            self.take_records(output);
-            self.is_broken = true;
-            let error = rustls::Error::General("the client wants to renegotiate".to_owned());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
         if self.tls.wants_write() {
             // Before the plain bytes, which are not encrypted yet.
