@@ -592,7 +592,7 @@ fn memcacheds_options_say_which_clients_are_served() {
         if !options.is_empty() {
             continue;
         }
-        // The age of the certificate begins anew, however long the server takes.
+        // The age of the certificate begins again, however long the server takes.
         wait_until("the certificate is some seconds old", DEADLINE, || {
             (stat(&mut admin, "time_since_server_cert_refresh") >= 2).then_some(())
         });
