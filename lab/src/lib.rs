@@ -3,7 +3,7 @@
 //! Built on `keyway-bench`: it has the clients, the servers and the reports. [`presets`] runs a paper's experiment, and [`papers`] has one file for each
 //! paper; a [`table::PaperTable`] puts the paper's numbers beside those measured here, and [`page`] draws it. [`kernel`] measures the kernel door between
 //! network [`namespaces`] of its own; [`flood`], [`pipelined_udp`] and [`peak`] are generators and searches for it; [`idle`] weighs idle connections.
-//! [`applications`] measures web applications.
+//! [`applications`] measures web applications, [`tls`] TLS beside memcached's.
 //! Nothing of this is in the installed program.
 
 pub mod applications;
@@ -18,3 +18,4 @@ pub mod pipelined_udp;
 pub mod presets;
 pub mod report;
 pub mod table;
+pub mod tls;

@@ -23,6 +23,7 @@ use lab::namespaces::Clients;
 use lab::papers::kernel_door;
 use lab::presets::{self, Event, Preset, Reproduced, Scale, Setup};
 use lab::report::LabReport;
+use lab::tls;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ Examples:
                                   memory of the server for each idle connection
   target/release/lab applications
                                   pages a second of web applications with memcached and with Keyway
+  KEYWAY_MEMCACHED=... target/release/lab tls
+                                  TLS beside a memcached that was built with --enable-tls
   target/release/lab show fig5.json --compare old.json
                                   a stored report: its tables, page, or what changed
 
@@ -72,6 +75,8 @@ enum Command {
     Idle(Box<Idle>),
     /// Pages a second of a PHP page and a Django page, with memcached and with Keyway
     Applications(Applications),
+    /// TLS beside that of a memcached which was built with it: gets, and handshakes
+    Tls(Tls),
     /// Tables of a report that --json wrote, its page, or what changed since another
     Show(Show),
 }
@@ -136,6 +141,31 @@ struct Applications {
     /// Measurements of each application with each cache
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "5")]
     repeat: usize,
+}
+
+#[derive(Args)]
+struct Tls {
+    /// Connections with one get in flight
+    #[arg(long, short = 'c', value_name = "N,...", value_delimiter = ',', default_value = "1,16,64", value_parser = parse_count)]
+    connections: Vec<usize>,
+    /// Size of a value
+    #[arg(long, value_name = "BYTES", default_value = "128", value_parser = parse_count)]
+    value_size: usize,
+    /// Length of one measurement
+    #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "0.5")]
+    seconds: Duration,
+    /// Measurements of each kind of each server
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "7")]
+    repeat: usize,
+    /// CPUs on which servers run
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    server_cpus: Vec<usize>,
+    /// CPUs on which the client runs
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    client_cpus: Vec<usize>,
+    /// More options for the Keyway that is started, as `keyway serve` takes them
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    server_options: String,
 }
 
 #[derive(Args)]
@@ -249,6 +279,20 @@ impl Command {
                 let rows = applications::measure(folder, how.connections, how.seconds, how.repeat);
                 let rows = rows.map_err(|why| Failure(SYSTEM, why))?;
                 print!("{}", applications::table(&rows));
+                Ok(())
+            }
+            Self::Tls(asked) => {
+                let rows = tls::measure(&tls::How {
+                    program: program()?,
+                    connections: asked.connections,
+                    value_size: asked.value_size,
+                    seconds: asked.seconds,
+                    repeat: asked.repeat,
+                    server_cpus: asked.server_cpus,
+                    client_cpus: asked.client_cpus,
+                    server_options: asked.server_options.split_whitespace().map(str::to_owned).collect(),
+                })?;
+                print!("{}", tls::table(&rows));
                 Ok(())
             }
             Self::Show(show) => {

@@ -27,6 +27,7 @@ const TABLES: &[(&str, &str)] = &[
         "cargo bench --locked --package benches --bench library",
     ),
     ("Web applications", "{release}/lab applications"),
+    ("TLS", "{release}/lab tls --server-cpus 0 --client-cpus 1"),
     (
         "Two threads against one",
         "cargo bench --locked --package benches --bench scaling",

@@ -8,7 +8,8 @@
 //! handles of the process share what was found.
 //!
 //! If no server is there, the record that it has left says where its region is ([`record`]), and the same holds for what is
-//! opened there.
+//! opened there. A server that dies or starts may also cut its connections off, or leave them unanswered: that counts as no
+//! server if a record says that a Keyway was there.
 //!
 //! The handles that use a region check it once a second: if its file or socket has been replaced, the server is asked
 //! again. A server whose region was found by a record is asked as soon as it answers.
@@ -86,6 +87,7 @@ impl Target {
                 let mut last = std::io::Error::from(ErrorKind::ConnectionRefused);
                 for address in addresses {
                     match TcpStream::connect_timeout(address, PATIENCE) {
+                        Ok(stream) if is_connected_to_itself(&stream) => {}
                         Ok(stream) => {
                             let set = stream
                                 .set_read_timeout(Some(PATIENCE))
@@ -122,6 +124,14 @@ impl Target {
             Err(ErrorKind::UnexpectedEof.into())
         }))
     }
+}
+
+/// Whether both ends of a connection are the same socket. The kernel may choose the very port that is asked for as the port to
+/// ask from, if no server listens on it; then the connection succeeds.
+fn is_connected_to_itself(stream: &TcpStream) -> bool {
+    stream
+        .local_addr()
+        .is_ok_and(|here| stream.peer_addr().is_ok_and(|there| here == there))
 }
 
 trait Talk: Read + Write {}
@@ -341,6 +351,14 @@ impl Entry {
                 *state = State::Found(recorded(&self.target, error).ok_or(NoServer(error))?);
                 return Ok(true);
             }
+            // Not every server can answer the question: proxies hang up on commands that they do not know.
+            Probe::NoAnswer(error) => match recorded(&self.target, error) {
+                Some(known) => {
+                    *state = State::Found(known);
+                    return Ok(true);
+                }
+                None => None,
+            },
         };
         self.stranger(state, why);
         Ok(false)
@@ -432,6 +450,8 @@ enum Probe {
     /// a Keyway that does not share its region
     Keyway,
     Stranger,
+    /// it does not answer: a server that dies or starts, or a stranger
+    NoAnswer(i32),
     NoServer(i32),
 }
 
@@ -455,7 +475,7 @@ fn recorded(target: &Target, error: i32) -> Option<Known> {
     })
 }
 
-/// Asks a server. One that ended in the middle of its answer is asked once more: then it is away, or another one is there.
+/// Asks a server. One that ended in the middle of its answer is asked once more: then it is mostly away, or another one is there.
 fn probe(target: &Target) -> Probe {
     if let Target::Place(path) = target {
         return Probe::Region(Known {
@@ -481,6 +501,13 @@ fn probe(target: &Target) -> Probe {
         Some(Ok(lines)) => lines,
         Some(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
             return Probe::NoServer(error.raw_os_error().unwrap_or(libc::ECONNREFUSED));
+        }
+        // A server that dies closes its listening sockets one after another, so a second one may be cut off too.
+        Some(Err(error)) if is_cut_off(&error) => {
+            return Probe::NoAnswer(error.raw_os_error().unwrap_or(libc::ECONNRESET));
+        }
+        Some(Err(error)) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            return Probe::NoAnswer(libc::ETIMEDOUT);
         }
         _ => return Probe::Stranger,
     };

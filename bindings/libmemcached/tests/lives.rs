@@ -5,12 +5,16 @@ mod common;
 
 use common::{Dropin, Library, NOWHERE};
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, memcached_binary, skip, wait_until};
+use keyway_cache::server::record;
 use keyway_cache::{Cache, Options, Place};
-use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 
 /// A program with one handle that follows orders.
 struct Talk {
@@ -87,14 +91,14 @@ impl Keyway {
             .args(arguments);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a server");
         wait_until("a server that answers", DEADLINE, || {
-            let mut wire = harness::Wire::from_tcp(std::net::TcpStream::connect(address).ok()?).ok()?;
+            let mut wire = harness::Wire::from_tcp(TcpStream::connect(address).ok()?).ok()?;
             wire.ask("version").ok()
         });
         Self { child, address }
     }
 
     fn connect(&self) -> harness::Wire {
-        let stream = std::net::TcpStream::connect(self.address).expect("a server");
+        let stream = TcpStream::connect(self.address).expect("a server");
         harness::Wire::from_tcp(stream).expect("a socket")
     }
 
@@ -112,7 +116,7 @@ impl Drop for Keyway {
 }
 
 fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address")
 }
 
@@ -178,6 +182,40 @@ fn a_program_that_starts_before_the_server_gets_an_error_and_later_the_region() 
     assert_eq!(talk.ask("get by"), "child");
 }
 
+/// A program that works all the time, and one that starts in the middle of it, notice no take-over.
+#[test]
+fn programs_at_work_notice_no_take_over() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a take-over", "talk.c") else {
+        return;
+    };
+    let (region, address) = (dropin.scratch.join("region"), free_address());
+    let servers = address.to_string();
+    let mut server = Keyway::start(address, &region, &[]);
+    let mut old = Talk::start(&dropin, &program, &servers, &[ALONE]);
+    let mut round = 0;
+    for _ in 0..if harness::full_run() { 50 } else { 5 } {
+        let mut command = Command::new(harness::keyway_binary());
+        command.args(["serve", "--memory", "16m", "--take-over", "--listen", &servers, "--region"]);
+        command.arg(&region).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("a server");
+        let mut fresh = Talk::start(&dropin, &program, &servers, &[ALONE]);
+        let ended = wait_until("the old server ends", DEADLINE, || {
+            round += 1;
+            for (talk, name) in [(&mut old, "old"), (&mut fresh, "fresh")] {
+                assert_eq!(talk.ask(&format!("set {name} {round}")), "SUCCESS", "{}", talk.said());
+            }
+            assert_eq!(fresh.ask("get old"), round.to_string(), "{}", fresh.said());
+            assert_eq!(old.ask("get fresh"), round.to_string(), "{}", old.said());
+            server.child.try_wait().expect("a child")
+        });
+        assert!(ended.success(), "{ended}");
+        server = Keyway { child, address };
+        let wire = server.connect().get(false, &["old"]).expect("an answer");
+        assert_eq!(wire[0].value, round.to_string().into_bytes());
+    }
+}
+
 /// Workers are recycled while their server is away: the new ones must find the region that the old ones use.
 #[test]
 fn a_program_that_starts_while_its_server_is_away_finds_the_region() {
@@ -212,6 +250,135 @@ fn a_program_that_starts_while_its_server_is_away_finds_the_region() {
         }
         drop(server);
     }
+}
+
+/// A server that takes connections and does not answer what the drop-in asks, as one that dies, or starts, or is no cache.
+struct Mute {
+    address: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl Mute {
+    /// `treats` gets each connection, and may keep it.
+    fn start(address: SocketAddr, treats: fn(TcpStream) -> Option<TcpStream>) -> Self {
+        let listener = TcpListener::bind(address).expect("the port is free");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            let mut count = 0;
+            for stream in listener.incoming() {
+                if ends.load(Relaxed) {
+                    break;
+                }
+                kept.extend(treats(stream.expect("a connection")));
+                count += 1;
+            }
+            count
+        });
+        Self {
+            address,
+            is_over,
+            thread: Some(thread),
+        }
+    }
+
+    /// How many connections there were.
+    fn end(mut self) -> u64 {
+        self.is_over.store(true, Relaxed);
+        drop(TcpStream::connect(self.address).expect("it listens"));
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("no failure")
+    }
+}
+
+/// A new worker may reach its server while that dies: what takes its connections then hangs up, and the worker is to find the region.
+#[test]
+fn a_program_whose_server_takes_connections_and_hangs_up_finds_the_region() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a server that hangs up", "talk.c") else {
+        return;
+    };
+    let region = dropin.scratch.join("region");
+    let address = free_address();
+    let servers = address.to_string();
+    let hangs_up = |_: TcpStream| None;
+    let reads_first = |mut stream: TcpStream| {
+        let _ = stream.read(&mut [0; 256]);
+        None
+    };
+    let ends_early = |mut stream: TcpStream| {
+        let _ = stream.read(&mut [0; 256]);
+        let _ = stream.write_all(b"VERSION 1.6.45\r\nSTAT keyway_reg");
+        None
+    };
+    let ways: [fn(TcpStream) -> Option<TcpStream>; 4] = [hangs_up, reads_first, ends_early, Some];
+    for (number, way) in ways.into_iter().enumerate() {
+        // Where no Keyway was, it is any other server.
+        let mute = Mute::start(address, way);
+        let mut talk = Talk::start(&dropin, &program, &servers, &[ALONE]);
+        assert_eq!(talk.ask("get k"), "CONNECTION FAILURE", "way {number}");
+        let why = talk.ask("message");
+        assert!(why.contains("are not all this host's Keyway"), "way {number}: {why}");
+        assert!(mute.end() > 0);
+
+        let mut server = Keyway::start(address, &region, &[]);
+        assert_eq!(server.connect().ask("ms k 3\r\none").expect("an answer"), "HD");
+        server.kill();
+        let mute = Mute::start(address, way);
+        let mut talk = Talk::start(&dropin, &program, &servers, &[ALONE]);
+        assert_eq!(talk.ask("get k"), "one", "way {number}: {}", talk.said());
+        assert!(talk.has_mapped(&region), "way {number}");
+        assert!(mute.end() > 0);
+        std::fs::remove_file(&region).expect("a region");
+    }
+}
+
+/// Where the port that is asked for is the only one to ask from, each connection to it is one to itself while no server listens.
+#[test]
+fn a_program_that_would_talk_to_itself_finds_the_region() {
+    let test = "a port that is asked from itself";
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile(test, "talk.c") else {
+        return;
+    };
+    let (region, log) = (dropin.scratch.join("region"), dropin.scratch.join("log"));
+    let address = free_address();
+    let record = record::file_of(&record::Address::Tcp(address));
+    let script = "ip link set lo up && echo $PORT $PORT > /proc/sys/net/ipv4/ip_local_port_range || exit 3
+        $KEYWAY serve --memory 16m --listen $ADDRESS --region $REGION >$LOG 2>&1 & server=$!
+        until [ -f $RECORD ]; do kill -0 $server || exit 4; sleep 0.05; done
+        kill -KILL $server; wait $server
+        exec env LD_PRELOAD=$DROPIN KEYWAY_LIBMEMCACHED_REAL=/nowhere $PROGRAM $ADDRESS";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", script]);
+    command
+        .env("PORT", address.port().to_string())
+        .env("ADDRESS", address.to_string());
+    command.env("KEYWAY", harness::keyway_binary()).env("RECORD", &record);
+    command.env("REGION", &region).env("LOG", &log);
+    command.env("DROPIN", dropin.file()).env("PROGRAM", program);
+    let mut attempt = Command::new("unshare");
+    attempt.args([
+        "--net",
+        "sh",
+        "-c",
+        "ip link set lo up && test -w /proc/sys/net/ipv4/ip_local_port_range",
+    ]);
+    if !attempt.output().is_ok_and(|output| output.status.success()) {
+        return skip(test, "a network namespace needs root");
+    }
+    let mut talk = Talk::by(&dropin, command, "itself");
+    assert_eq!(
+        talk.ask("set k one"),
+        "SUCCESS",
+        "{}\n{}",
+        talk.said(),
+        std::fs::read_to_string(&log).unwrap_or_default()
+    );
+    assert_eq!(talk.ask("get k"), "one");
+    assert!(talk.has_mapped(&region));
 }
 
 /// What a record says is compared with what is there, and the server is asked as soon as it answers.
@@ -682,7 +849,7 @@ fn a_program_without_memory_for_a_copy_gets_an_error() {
 
 /// Another user's program that listens on a port and says that it is a Keyway with a certain region.
 fn impostor(rows: String) -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {

@@ -2,19 +2,21 @@
 //! connection that is closed, and a moment in which no server serves, or two do.
 //!
 //! It cannot see a machine that stops, and no death between two given instructions: SIGKILL comes at times spread over the whole take-over,
-//! and at each message of it that a test sends itself.
+//! before and after each message between two servers, and at each message that a test sends itself.
 
 #![allow(clippy::print_stderr, reason = "figures for the person who runs the tests")]
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
@@ -22,7 +24,9 @@ use harness::{
     Authority, DEADLINE, Random, Scratch, TlsClient, Validity, Wire, free_port, full_run, keyway_binary, keyway_check, say,
     wait_until,
 };
+use keyway_cache::server::handout;
 use keyway_cache::{Cache, Options, Place};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::{Value, json};
 
 /// The version of the messages that these tests speak.
@@ -133,6 +137,14 @@ impl Process {
     fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Whether a thread of it is about to give its role away.
+    fn is_giving(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let name = |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.ok()?.path().join("comm")).ok();
+        // The kernel keeps 15 bytes of a name.
+        tasks.filter_map(name).any(|name| name.trim_end() == "keyway-take-ove")
     }
 
     /// SIGTERM; its exit status.
@@ -820,6 +832,16 @@ fn the_service_manager_hears_of_the_new_main_process() {
 
 #[test]
 fn the_kernel_door_is_exchanged_and_never_stale() {
+    exchange_kernel_door("the_kernel_door_is_exchanged_and_never_stale", false);
+}
+
+/// The program that `keyway kernel attach` has pinned stays, and another server feeds it.
+#[test]
+fn a_pinned_kernel_door_is_handed_over_and_never_stale() {
+    exchange_kernel_door("a_pinned_kernel_door_is_handed_over_and_never_stale", true);
+}
+
+fn exchange_kernel_door(test: &str, is_pinned: bool) {
     const INSIDE: &str = "KEYWAY_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_none() {
         if !nix::unistd::geteuid().is_root() {
@@ -830,8 +852,8 @@ fn the_kernel_door_is_exchanged_and_never_stale() {
         }
         // In a network namespace of its own, on its loopback interface.
         let mut again = Command::new("unshare");
-        again.arg("--net").arg(std::env::current_exe().unwrap()).env(INSIDE, "1");
-        again.args(["--exact", "the_kernel_door_is_exchanged_and_never_stale", "--nocapture"]);
+        again.args(["--net", "--mount"]).arg(std::env::current_exe().unwrap());
+        again.env(INSIDE, "1").args(["--exact", test, "--nocapture"]);
         let output = again.output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
@@ -846,7 +868,19 @@ fn the_kernel_door_is_exchanged_and_never_stale() {
     );
     let world = World::new(&[]);
     let udp = world.address.to_string();
-    let options = ["--udp", &udp, "--kernel", "lo"];
+    let pin = world.scratch.join("bpf");
+    let mut options = vec!["--udp", &udp, "--kernel", "lo"];
+    let pinned = pin.join("keyway").display().to_string();
+    if is_pinned {
+        std::fs::create_dir(&pin).unwrap();
+        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&pin).status();
+        assert!(mounted.unwrap().success());
+        let mut attach = Command::new(keyway_binary());
+        attach.args(["kernel", "attach", "lo", "--pin", &pinned, "--udp", &udp]);
+        let (status, said) = harness::run_to_end(&mut attach, DEADLINE);
+        assert!(status.success(), "{said}");
+        options = vec!["--udp", &udp, "--kernel-pinned", &pinned];
+    }
     let mut server = world.start(&options);
     let (mut tcp, mut datagrams) = (world.tcp(), Wire::to_udp(world.address).unwrap());
     let (stop, version) = (AtomicBool::new(false), AtomicU64::new(1));
@@ -880,13 +914,15 @@ fn the_kernel_door_is_exchanged_and_never_stale() {
             }
         });
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut hits = move || {
+                let stats = tcp.stats("").unwrap();
+                let hits = stats.iter().find(|(name, _)| name == "keyway_kernel_hits").unwrap();
+                hits.1.parse::<u64>().unwrap()
+            };
             for _ in 0..3 {
-                // Each server's own program answers: its counters begin at 0.
-                wait_until("the kernel door answers", DEADLINE, || {
-                    let stats = tcp.stats("").unwrap();
-                    let hits = stats.iter().find(|(name, _)| name == "keyway_kernel_hits").unwrap();
-                    (hits.1.parse::<u64>().unwrap() > 100).then_some(())
-                });
+                // A server's own program begins to count at 0.
+                let before = hits();
+                wait_until("the kernel door answers", DEADLINE, || (hits() > before + 100).then_some(()));
                 server = world.take_over(&mut server, &options);
             }
         }));
@@ -894,6 +930,10 @@ fn the_kernel_door_is_exchanged_and_never_stale() {
         worked.unwrap();
     });
     assert!(server.end().success());
+    if is_pinned {
+        let unmounted = Command::new("umount").arg(&pin).status();
+        assert!(unmounted.unwrap().success());
+    }
 }
 
 #[test]
@@ -968,5 +1008,194 @@ fn either_server_may_be_killed_at_any_time() {
         "new server killed: {} times the old one went on, {} times the new one had the role; old server killed: {} times the new one had its \
          client, {} times only its region",
         counts[0], counts[1], counts[2], counts[3]
+    ));
+}
+
+/// Passes on what two servers say to each other, each message with its bytes and its descriptor, until one of them closes its connection.
+/// `at` is asked before and after the first message of each name; when it says so, both connections are closed.
+fn relay(from: &UnixStream, to: &UnixStream, at: &(dyn Fn(&str, Moment) -> bool + Sync)) {
+    let mut seen: Vec<String> = Vec::new();
+    'messages: loop {
+        let (mut head, mut got, mut files) = ([0; 8], 0, Vec::new());
+        while got < head.len() {
+            match handout::receive(from, &mut head[got..]) {
+                Ok((0, _)) | Err(_) => break 'messages,
+                Ok((count, came)) => {
+                    got += count;
+                    files.extend(came);
+                }
+            }
+        }
+        let length = |bytes: &[u8]| usize::try_from(u32::from_le_bytes(bytes.try_into().unwrap())).unwrap();
+        let (text_len, len) = (length(&head[..4]), length(&head[4..]));
+        let mut whole = head.to_vec();
+        whole.resize(head.len() + text_len + len, 0);
+        if (&*from).read_exact(&mut whole[head.len()..]).is_err() {
+            break;
+        }
+        let name = match serde_json::from_slice(&whole[head.len()..head.len() + text_len]).unwrap() {
+            Value::String(name) => name,
+            other => other.as_object().unwrap().keys().next().unwrap().clone(),
+        };
+        let is_first = !seen.contains(&name);
+        if is_first && at(&name, Moment::Before) {
+            break;
+        }
+        let rights: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        let control = [ControlMessage::ScmRights(&rights)];
+        let control = if rights.is_empty() { &[][..] } else { &control };
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        let sent = sendmsg::<()>(to.as_raw_fd(), &[IoSlice::new(&whole)], control, flags, None);
+        if !sent.is_ok_and(|sent| (&*to).write_all(&whole[sent..]).is_ok()) {
+            break;
+        }
+        drop(files);
+        if is_first && at(&name, Moment::After) {
+            break;
+        }
+        seen.push(name);
+    }
+    for stream in [from, to] {
+        // It may be closed already.
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// Of a message that is passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Moment {
+    Before,
+    After,
+}
+
+/// A new server whose messages, and those to it, pass through this process, which kills one of the two servers at one of them. It believes
+/// to speak to the other server: it is in a network namespace of its own, where this process has the name.
+///
+/// `ours` is a connection to the old server.
+fn take_over_that_is_cut_off(
+    world: &World,
+    server: &mut Process,
+    ours: &UnixStream,
+    kills_new: bool,
+    at: (&str, Moment),
+) -> Process {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this is root");
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    assert!(up.unwrap().success());
+    let file = std::fs::metadata(world.region()).unwrap();
+    let name = format!("keyway-take-over {}:{}", file.dev(), file.ino());
+    let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind_addr(&name).unwrap();
+    let new = Mutex::new(world.spawn(&["--take-over"]));
+    let theirs = listener.accept().unwrap().0;
+    drop(listener);
+    let server = Mutex::new(server);
+    let has_killed = AtomicBool::new(false);
+    let kill = |name: &str, moment: Moment| {
+        let is_now = (name, moment) == at && !has_killed.swap(true, SeqCst);
+        if is_now && kills_new {
+            new.lock().unwrap().kill();
+        } else if is_now {
+            server.lock().unwrap().kill();
+        }
+        is_now
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| relay(ours, &theirs, &kill));
+        relay(&theirs, ours, &kill);
+    });
+    assert!(has_killed.into_inner(), "the servers have not said {at:?}");
+    new.into_inner().unwrap()
+}
+
+#[test]
+fn either_server_may_be_killed_at_each_message() {
+    if !nix::unistd::geteuid().is_root() {
+        return harness::skip(
+            "deaths at each message",
+            "this is not root, which may have a network of its own",
+        );
+    }
+    let world = World::new(&["--memory", "16m"]);
+    let mut server = world.start(&[]);
+    talk(&mut world.unix(), b"set kept 0 0 1\r\nv\r\n", b"STORED\r\n");
+    let names = [
+        "hello",
+        "welcome",
+        "socket",
+        "all_sockets",
+        "prepared",
+        "connection",
+        "all_connections",
+        "ready",
+        "commit",
+        "taken",
+    ];
+    let mut went_on = [0; 2];
+    for (number, name) in names.into_iter().enumerate() {
+        for moment in [Moment::Before, Moment::After] {
+            for kills_new in [false, true] {
+                let what = format!(
+                    "{name}, {moment:?}, the {} server dies",
+                    if kills_new { "new" } else { "old" }
+                );
+                let mut client = world.unix();
+                talk(&mut client, format!("set a{number} 0 0 1\r\nv\r\n").as_bytes(), b"STORED\r\n");
+                let role = world.role();
+                role.set_read_timeout(None).unwrap();
+                let mut new = std::thread::scope(|scope| {
+                    let (world, server) = (&world, &mut server);
+                    let at = (name, moment);
+                    let relayed = scope.spawn(move || take_over_that_is_cut_off(world, server, &role, kills_new, at));
+                    relayed.join().unwrap_or_else(|_| panic!("{what}"))
+                });
+                let has_taken = (name, moment) == ("taken", Moment::After);
+                let expected = b"VALUE kept 0 1\r\nv\r\nEND\r\n";
+                // An error means that its server has died with it.
+                let answer = client.send(b"get kept\r\n").and_then(|()| client.exactly(expected.len()));
+                if kills_new && !has_taken {
+                    assert_eq!(answer.unwrap(), expected, "{what}: the old one goes on with its clients");
+                    assert_eq!(server.ended(), None, "{what}: {}", server.text());
+                    wait_until("the attempt is over", DEADLINE, || (!server.is_giving()).then_some(()));
+                    went_on[0] += 1;
+                } else if kills_new {
+                    assert!(server.wait().success(), "{what}: {}", server.text());
+                } else {
+                    new.wait_ready();
+                    let has_clients = answer.is_ok_and(|answer| answer == expected);
+                    let has_all = names.iter().position(|&known| known == "all_connections").unwrap();
+                    assert!(
+                        has_clients || (number, moment) < (has_all, Moment::After),
+                        "{what}: {}",
+                        new.text()
+                    );
+                    went_on[1] += usize::from(has_clients);
+                }
+                let is_served = !kills_new || !has_taken;
+                if is_served {
+                    let mut fresh = world.unix();
+                    for key in (0..=number).map(|n| format!("a{n}")) {
+                        talk(
+                            &mut fresh,
+                            format!("get {key}\r\n").as_bytes(),
+                            format!("VALUE {key} 0 1\r\nv\r\nEND\r\n").as_bytes(),
+                        );
+                    }
+                }
+                // The next one is of this network again.
+                if !(kills_new && is_served) {
+                    new.kill();
+                    drop(server);
+                    server = world.start(&[]);
+                }
+            }
+        }
+    }
+    assert!(server.end().success());
+    let (status, text) = keyway_check(&world.region());
+    assert!(status.success(), "{text}");
+    say(&format!(
+        "{} times the old server went on, {} times the new one had the old one's client",
+        went_on[0], went_on[1]
     ));
 }

@@ -353,6 +353,7 @@ impl Server {
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),
             users: users.map(RwLock::new),
+            login_failures: auth::failures(),
             hasher: Hasher::default(),
             certificates,
             verbosity: AtomicU8::new(config.verbosity),

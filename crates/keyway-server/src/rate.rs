@@ -1,4 +1,5 @@
-//! How many requests each source may make (`--max-request-rate`): a rate and a burst for each address, or user of this machine.
+//! How many requests each source may make (`--max-request-rate`), and how many of its logins may fail: a rate and a burst for each address,
+//! or user of this machine.
 //!
 //! A source has one word (GCRA): the time at which all requests so far would be over if they came at exactly the rate. A request is allowed
 //! while that time is less than a burst ahead. The table is bounded: a new source that finds its part of the table full takes the place of
@@ -88,6 +89,14 @@ impl Rates {
         })
     }
 
+    /// Whether this source may make a request now. None counts as made.
+    pub(crate) fn has_room(&self, source: Source, now: Instant) -> bool {
+        let now_ns = self.since_start_ns(now);
+        let part = lock(self.part(source));
+        let found = part.iter().find(|entry| entry.source == source);
+        found.is_none_or(|entry| entry.over_ns.max(now_ns) + self.each_ns <= now_ns + self.burst_ns)
+    }
+
     /// Requests that were taken, and not made after all.
     pub(crate) fn give_back(&self, source: Source, count: usize, now: Instant) {
         if count > 0 {
@@ -115,9 +124,14 @@ impl Rates {
         u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX / 2)
     }
 
-    fn with<R>(&self, source: Source, now_ns: u64, act: impl FnOnce(&mut u64) -> R) -> R {
+    /// The part of the table for this source.
+    fn part(&self, source: Source) -> &Mutex<Vec<Entry>> {
         let part = usize::try_from(self.hasher.hash_one(source) % PARTS as u64).unwrap_or(0);
-        let mut part = lock(&self.parts[part]);
+        &self.parts[part]
+    }
+
+    fn with<R>(&self, source: Source, now_ns: u64, act: impl FnOnce(&mut u64) -> R) -> R {
+        let mut part = lock(self.part(source));
         let found = part.iter().position(|entry| entry.source == source);
         let index = found.unwrap_or_else(|| {
             let new = Entry { source, over_ns: now_ns };
@@ -139,6 +153,19 @@ mod tests {
 
     fn v4(text: &str) -> Source {
         Source::at(text.parse().unwrap())
+    }
+
+    #[test]
+    fn asking_for_room_takes_none() {
+        let rates = Rates::new(10, 2);
+        let (start, one) = (Instant::now(), v4("10.0.0.1"));
+        for charged in 0..2 {
+            assert!((0..9).all(|_| rates.has_room(one, start)), "after {charged}");
+            rates.charge(one, 1, start);
+        }
+        assert!(!rates.has_room(one, start) && rates.has_room(v4("10.0.0.2"), start));
+        assert!(!rates.has_room(one, start + Duration::from_millis(99)));
+        assert!(rates.has_room(one, start + Duration::from_millis(100)));
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) auth_errors: Counter,
     /// connections that did not log in in time
     pub(crate) auth_timeouts: Counter,
+    /// logins that waited because too many of their source had failed
+    pub(crate) auth_delays: Counter,
     pub(crate) idle_kicks: Counter,
     /// times that a connection waited because its source was above its rate, and datagrams dropped for that
     pub(crate) rate_pauses: Counter,
@@ -178,6 +180,7 @@ pub(crate) struct Traffic {
     pub(crate) auth_cmds: u64,
     pub(crate) auth_errors: u64,
     pub(crate) auth_timeouts: u64,
+    pub(crate) auth_delays: u64,
     pub(crate) idle_kicks: u64,
     pub(crate) rate_pauses: u64,
     pub(crate) udp_over_rate: u64,
@@ -264,6 +267,8 @@ pub(crate) struct Shared {
     /// how many requests each source may make
     pub(crate) rates: Option<Rates>,
     pub(crate) users: Option<RwLock<Users>>,
+    /// how many logins of each source have failed
+    pub(crate) login_failures: Rates,
     /// verifies hashed passwords
     pub(crate) hasher: Hasher,
     /// for connections with TLS
@@ -479,6 +484,7 @@ impl Shared {
                 auth_cmds: sum.auth_cmds + c.auth_cmds.get(),
                 auth_errors: sum.auth_errors + c.auth_errors.get(),
                 auth_timeouts: sum.auth_timeouts + c.auth_timeouts.get(),
+                auth_delays: sum.auth_delays + c.auth_delays.get(),
                 idle_kicks: sum.idle_kicks + c.idle_kicks.get(),
                 rate_pauses: sum.rate_pauses + c.rate_pauses.get(),
                 udp_over_rate: sum.udp_over_rate + c.udp_over_rate.get(),

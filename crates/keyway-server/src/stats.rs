@@ -138,6 +138,7 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
         ("auth_cmds", traffic.auth_cmds),
         ("auth_errors", traffic.auth_errors),
         ("keyway_auth_timeouts", traffic.auth_timeouts),
+        ("keyway_auth_delays", traffic.auth_delays),
     ] {
         stat(out, name, count);
     }
@@ -496,6 +497,7 @@ pub(crate) fn traffic_since(base: &Traffic, now: &Traffic) -> Traffic {
         auth_cmds: now.auth_cmds - base.auth_cmds,
         auth_errors: now.auth_errors - base.auth_errors,
         auth_timeouts: now.auth_timeouts - base.auth_timeouts,
+        auth_delays: now.auth_delays - base.auth_delays,
         idle_kicks: now.idle_kicks - base.idle_kicks,
         rate_pauses: now.rate_pauses - base.rate_pauses,
         udp_over_rate: now.udp_over_rate - base.udp_over_rate,

@@ -268,6 +268,36 @@ fn wrong_passwords_are_slow_counted_and_end_the_connection() {
 }
 
 #[test]
+fn a_source_whose_logins_fail_all_the_time_has_to_wait_and_another_has_not() {
+    let server = Running::start("ann:secret\n", |_| ());
+    let mut other = Client(BufReader::new(UnixStream::connect(&server.socket).unwrap()));
+    assert_eq!(other.log_in("ann", "secret"), "STORED");
+    assert_eq!(other.stat("keyway_auth_delays"), "0");
+    // Connections that do not wait for their answers.
+    let begun = Instant::now();
+    let mut guessers = Vec::new();
+    while other.stat("keyway_auth_delays") == "0" {
+        assert!(
+            guessers.len() < 600,
+            "{} guesses in {:?}, and none waits",
+            guessers.len(),
+            begun.elapsed()
+        );
+        for _ in 0..20 {
+            let mut guesser = server.connect();
+            guesser.send(b"set x 0 0 9\r\nann wrong\r\n");
+            guessers.push(guesser);
+        }
+    }
+    assert!(guessers.len() > 100, "as many as may fail at once: {}", guessers.len());
+    let mut another = Client(BufReader::new(UnixStream::connect(&server.socket).unwrap()));
+    assert_eq!(another.log_in("ann", "secret"), "STORED");
+    // The source's own right login waits for its turn.
+    drop(guessers);
+    server.log_in("ann", "secret");
+}
+
+#[test]
 fn hashed_passwords_work_in_both_protocols() {
     let lines = [
         auth_line("ann", b"a:b c", false, None).unwrap(),

@@ -504,7 +504,7 @@ fn openssl_speaks_resumes_and_may_not_renegotiate() {
         "sleep 0.2; printf 'R\\n'; sleep 0.5; printf 'version\\r\\n'; sleep 0.3",
     );
     assert!(!refused.contains("VERSION "), "{refused}");
-    assert!(server.stat("ssl_proto_errors") >= before);
+    assert_eq!(server.stat("ssl_proto_errors"), before + 1, "{refused}");
 }
 
 #[test]
@@ -528,6 +528,91 @@ fn memcacheds_command_line_has_tls_and_addresses_without_it() {
     assert!(line.starts_with("VERSION "), "{line}");
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+/// Which clients are served: with a certificate of the authority, an expired one, one of another authority, none, and with TLS 1.2.
+#[test]
+fn memcacheds_options_say_which_clients_are_served() {
+    let (authority, stranger, folder) = (Authority::new(), Authority::new(), Scratch::new());
+    let (certificate, key) = authority.signs("server", Validity::Valid).write_to(folder.path(), "server");
+    std::fs::write(folder.join("ca.pem"), authority.certificate()).unwrap();
+    let has = |identity: &Identity| TlsClient::with_identity(&authority, identity);
+    let clients = [
+        has(&authority.signs("a client", Validity::Valid)),
+        has(&authority.signs("a client", Validity::Expired)),
+        has(&stranger.signs("a client", Validity::Valid)),
+        TlsClient::trusting(&authority),
+        TlsClient::speaking(&authority, &rustls::version::TLS12),
+    ];
+    let files = format!(
+        "ssl_chain_cert={},ssl_key={},ssl_ca_cert={}",
+        certificate.display(),
+        key.display(),
+        folder.join("ca.pem").display()
+    );
+    for (options, serves) in [
+        ("", [true, true, true, true, true]),
+        (",ssl_verify_mode=0", [true, true, true, true, true]),
+        (",ssl_verify_mode=1", [true, false, false, true, true]),
+        (",ssl_verify_mode=2", [true, false, false, false, false]),
+        (",ssl_verify_mode=3", [true, false, false, false, false]),
+        (",ssl_min_version=2", [true, true, true, true, true]),
+        (",ssl_min_version=3", [true, true, true, true, false]),
+    ] {
+        let [secure, plain] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let child = Command::new(harness::keyway_binary())
+            .args([
+                "memcached",
+                "-Z",
+                "-o",
+                &format!("{files}{options}"),
+                "-e",
+                "memfd",
+                "-u",
+                "root",
+            ])
+            .args(["-t", "1", "-l", &format!("{secure},notls:{plain}")])
+            .spawn()
+            .unwrap();
+        let mut child = Ends(child);
+        let connect = || harness::Wire::from_tcp(TcpStream::connect(plain).ok()?).ok();
+        let mut admin = wait_until("the server is up", DEADLINE, connect);
+        let stat = |admin: &mut harness::Wire, name: &str| {
+            let stats = admin.stats("").unwrap();
+            let found = stats.iter().find(|(known, _)| known == name).unwrap();
+            found.1.parse::<u64>().unwrap()
+        };
+        let served = clients.each_ref().map(|client| {
+            Client::new(client, secure)
+                .is_ok_and(|mut client| client.ask("version").is_ok_and(|line| line.starts_with("VERSION")))
+        });
+        assert_eq!(served, serves, "{options}");
+        let refused = serves.iter().filter(|&&serves| !serves).count();
+        assert_eq!(stat(&mut admin, "ssl_handshake_errors"), refused as u64, "{options}");
+        if !options.is_empty() {
+            continue;
+        }
+        // The age of the certificate begins again, however long the server takes.
+        wait_until("the certificate is some seconds old", DEADLINE, || {
+            (stat(&mut admin, "time_since_server_cert_refresh") >= 2).then_some(())
+        });
+        wait_until("a new certificate", DEADLINE, || {
+            assert_eq!(admin.ask("refresh_certs").unwrap(), "OK");
+            (stat(&mut admin, "time_since_server_cert_refresh") < 2).then_some(())
+        });
+        assert!(child.0.try_wait().unwrap().is_none());
+    }
+}
+
+/// Killed at its end.
+struct Ends(std::process::Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]

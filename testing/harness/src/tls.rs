@@ -143,6 +143,14 @@ impl TlsClient {
         Self(Arc::new(config))
     }
 
+    /// The same client, which resumes no session.
+    #[must_use]
+    pub fn without_sessions(&self) -> Self {
+        let mut config = ClientConfig::clone(&self.0);
+        config.resumption = Resumption::disabled();
+        Self(Arc::new(config))
+    }
+
     /// A session, before its handshake.
     ///
     /// # Panics

@@ -29,10 +29,22 @@ pub(crate) use role::Role;
 use keyway_proto::binary::{self, Head};
 use keyway_proto::reply;
 
+use crate::rate::Rates;
+
 /// Longest first line, bytes (as memcached).
 pub(crate) const LINE_MAX: usize = 2048;
 /// Longest `user password`, bytes. memcached allows 16 KiB, for every client that has not logged in.
 pub(crate) const TOKEN_MAX: usize = 2048;
+
+/// Logins of one source that may fail in a second, and at once after a pause. Above that, its next logins wait, right ones too: nothing else
+/// slows a client that does not wait for its answers.
+const FAILURES_RATE: u32 = 10;
+const FAILURES_BURST: u32 = 100;
+
+/// How many logins of each source have failed: none so far.
+pub(crate) fn failures() -> Rates {
+    Rates::new(FAILURES_RATE, FAILURES_BURST)
+}
 
 /// The form in which a client asked to log in, which is that of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

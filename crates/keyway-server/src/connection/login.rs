@@ -1,5 +1,6 @@
 //! The phases of a connection before it is served: it has a limited time for its TLS handshake, and a limited time and number of attempts
-//! to log in. A client that its certificate or its user on this machine identifies need not log in.
+//! to log in. A client that its certificate or its user on this machine identifies need not log in. While too many logins of a source have
+//! failed, its next ones wait.
 //!
 //! What its role does not allow is refused here too.
 
@@ -32,6 +33,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 const LOGINS_MAX: u8 = 3;
 
 static LOGIN_FAILED: Quiet = Quiet::new();
+static LOGIN_DELAYED: Quiet = Quiet::new();
 
 impl Connection {
     /// The end of its time for the TLS handshake and to log in, if it has not done both.
@@ -83,6 +85,9 @@ impl Connection {
             }
         }
         desk.executor.effort.spend(REQUEST);
+        if !self.input.is_empty() && !shared.login_failures.has_room(self.source(), desk.now) {
+            return self.delay(desk);
+        }
         let is_packet = self.input.data().first() == Some(&binary::REQUEST);
         if is_packet && shared.has_sasl() && shared.config.protocol != Protocol::Text {
             self.log_in_by_packet(desk, &users)
@@ -91,6 +96,23 @@ impl Connection {
         } else {
             self.log_in_by_text(desk, &users)
         }
+    }
+
+    /// Leaves what has arrived for later.
+    fn delay(&mut self, desk: &Desk) -> Stop {
+        if !std::mem::replace(&mut self.is_delayed, true) {
+            desk.executor.counters().auth_delays.add(1);
+            if let Some(left_out) = LOGIN_DELAYED.may_speak() {
+                log::warn!(
+                    "{}: too many logins from there have failed, and the next ones wait{left_out}",
+                    self.peer.address
+                );
+            }
+        }
+        self.phase = Phase::Refused {
+            until: desk.executor.shared.login_failures.again_at(desk.now),
+        };
+        Stop::Phase
     }
 
     /// The role of a client that need not log in.
@@ -240,6 +262,8 @@ impl Connection {
         let counters = desk.executor.counters();
         counters.auth_cmds.add(1);
         counters.auth_errors.add(1);
+        desk.executor.shared.login_failures.charge(self.source(), 1, desk.now);
+        self.is_delayed = false;
         if let Some(left_out) = LOGIN_FAILED.may_speak() {
             log::warn!("{}: a login failed{left_out}", self.peer.address);
         }

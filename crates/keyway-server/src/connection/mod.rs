@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | `Login` | a login, a few KiB at most | one answer | `Serving` if it is right, `Refused` if not; closed after `LOGIN_TIME` |
 //! | `Verifying` | left in the socket | what is there | `Serving` or `Refused`, when the hashed password is verified |
-//! | `Refused` | left in the socket | delayed by `REFUSED_FOR` | `Login`, or `Closing` after the last attempt |
+//! | `Refused` | left in the socket | delayed by `REFUSED_FOR`, or a login that waits | `Login`, or `Closing` after the last attempt |
 //! | `Serving` | requests | replies | `Dumping`, `Watching`, `Login` by command; `Closing` at the end of input or by command |
 //! | `Dumping` | left in the socket | items, as the client takes them | `Serving` |
 //! | `Waiting` | left in the socket | what is there | `Serving` when another thread has finished its task |
@@ -143,6 +143,8 @@ pub(crate) struct Connection {
     role: Option<Arc<Role>>,
     /// it has been asked who it is by other means than a password: its certificate, or its user on this machine
     is_identified: bool,
+    /// its login waits, or has waited, because too many of its source have failed
+    is_delayed: bool,
     /// it has named the mechanism of SASL, without user and password
     has_begun_sasl: bool,
     /// failed logins
@@ -241,6 +243,7 @@ impl Connection {
             paused_since: None,
             role: None,
             is_identified: false,
+            is_delayed: false,
             has_begun_sasl: false,
             failures: 0,
             source: None,

@@ -147,6 +147,12 @@ fn connections(s: &Snapshot, page: &mut Exposition) {
     )
     .sample(&[], s.traffic.auth_timeouts)
     .family(
+        "keyway_auth_delays_total",
+        Counter,
+        "Logins that waited because too many logins of their source had failed",
+    )
+    .sample(&[], s.traffic.auth_delays)
+    .family(
         "keyway_idle_kicks_total",
         Counter,
         "Connections closed because they were idle for too long (--idle-timeout)",

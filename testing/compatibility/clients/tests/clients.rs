@@ -17,7 +17,7 @@ fn target() -> &'static Path {
 /// Runs a client program against each server, and expects that it ends well and says `OK`.
 fn run_client(name: &str, transport: Transport, command: impl Fn(&Server) -> Command) {
     for kind in Kind::to_test(name) {
-        // Debian's memcached is built without TLS.
+        // The harness starts memcached without TLS.
         if transport == Transport::Tls && kind == Kind::Memcached {
             continue;
         }

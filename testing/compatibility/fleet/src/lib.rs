@@ -41,6 +41,36 @@ impl Shards {
     ///
     /// When it does not start.
     pub fn start(&mut self, shard: usize) {
+        let mut child = self.spawn(shard, &[]);
+        wait_until("a shard that answers", DEADLINE, || {
+            let ended = child.try_wait().expect("a child");
+            assert!(ended.is_none(), "shard {shard} ended: {ended:?}");
+            self.try_connect(shard)?.ask("version").ok()
+        });
+        self.running[shard] = Some(child);
+    }
+
+    /// Another server takes over from the one of this shard. Calls `meanwhile` again and again until that one has ended.
+    ///
+    /// # Panics
+    ///
+    /// When the take-over fails.
+    pub fn take_over(&mut self, shard: usize, mut meanwhile: impl FnMut()) {
+        let mut old = self.running[shard].take().expect("a shard that runs");
+        let mut new = self.spawn(shard, &["--take-over"]);
+        let status = wait_until("the old server ends", DEADLINE, || {
+            meanwhile();
+            assert!(
+                new.try_wait().expect("a child").is_none(),
+                "the new server of shard {shard} ended"
+            );
+            old.try_wait().expect("a child")
+        });
+        assert!(status.success(), "the old server: {status}");
+        self.running[shard] = Some(new);
+    }
+
+    fn spawn(&self, shard: usize, more: &[&str]) -> Child {
         let mut command = Command::new(harness::keyway_binary());
         command.args([
             "serve",
@@ -50,14 +80,8 @@ impl Shards {
             &self.addresses[shard].to_string(),
             "--region",
         ]);
-        command.arg(self.scratch.join(&format!("shard-{shard}")));
-        let mut child = command.stdout(Stdio::null()).spawn().expect("a server");
-        wait_until("a shard that answers", DEADLINE, || {
-            let ended = child.try_wait().expect("a child");
-            assert!(ended.is_none(), "shard {shard} ended: {ended:?}");
-            self.try_connect(shard)?.ask("version").ok()
-        });
-        self.running[shard] = Some(child);
+        command.arg(self.scratch.join(&format!("shard-{shard}"))).args(more);
+        command.stdout(Stdio::null()).spawn().expect("a server")
     }
 
     /// SIGKILL.

@@ -1,5 +1,5 @@
-//! Three shards behind each client and proxy of docs/fleet.md. Enemy: an item that is not there after its shard was killed, a key that
-//! goes to another shard meanwhile, a shard whose absence the others' keys notice, a configuration in the document that does not work.
+//! Three shards behind each client and proxy of docs/fleet.md. Enemy: an item that is not there after its shard was killed, a call that
+//! fails because another server takes over a shard, a key that goes to another shard meanwhile, a shard whose absence the others' keys notice, a configuration in the document that does not work.
 
 use clients::prepare;
 use fleet::{Answer, Fleet, Program, Proxy, Shards, configuration};
@@ -60,6 +60,24 @@ fn keeps_its_promises<F: Fleet>(shards: &mut Shards, connect: impl Fn(&Shards, u
         parts.iter().all(|part| part.len() > keys().len() / 20),
         "each shard has its part"
     );
+
+    // The client's connections stay: no call fails, not even once.
+    let mut all = keys().into_iter().cycle();
+    shards.take_over(0, || {
+        let key = all.next().expect("there are keys");
+        assert_eq!(
+            fleet.get(&key),
+            Answer::Value(value(&key)),
+            "{key}, while another server takes over"
+        );
+    });
+    for key in &keys() {
+        assert_eq!(
+            fleet.get(key),
+            Answer::Value(value(key)),
+            "{key}, after another server has taken over"
+        );
+    }
 
     shards.kill(1);
     for key in parts[0].iter().chain(&parts[2]).take(40) {
