@@ -147,7 +147,9 @@ fn run(operation: &str, count: u64, how: &str) {
     let (how, count) = (Delete::default(), usize::try_from(count).expect("a count fits"));
     // A loop for each operation: the choice between them is not counted.
     match operation {
-        "nothing" => each(session, &keys, count, |_, key| drop(black_box(key))),
+        "nothing" => each(session, &keys, count, |_, key| {
+            black_box(key);
+        }),
         "get" => each(session, &keys, count, |session, key| {
             out.clear();
             assert!(session.get_append(key, &mut out).unwrap().is_some());

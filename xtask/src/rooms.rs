@@ -156,9 +156,9 @@ mod tests {
         assert_eq!(problems(&[("log/a.rs", "use crate::region::{Region, number};\n")]), 0);
         assert_eq!(problems(&[("layout/a.rs", "use crate::region::{Region, number};\n")]), 1);
         assert_eq!(problems(&[("layout/a.rs", "use crate::region::Region;\n")]), 0);
-        assert_eq!(problems(&[("index/a.rs", "use crate::log::Seen;\n")]), 0);
-        assert_eq!(problems(&[("heap.rs", "use crate::log::Seen;\n")]), 1);
-        assert_eq!(problems(&[("check.rs", "use crate::log::Seen;\n")]), 0);
+        assert_eq!(problems(&[("index/a.rs", "use crate::log::ItemView;\n")]), 0);
+        assert_eq!(problems(&[("heap.rs", "use crate::log::ItemView;\n")]), 1);
+        assert_eq!(problems(&[("check.rs", "use crate::log::ItemView;\n")]), 0);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
-use crate::log::Seen;
+use crate::log::ItemView;
 use crate::region::Region;
 use crate::sink::Unread;
 use std::collections::{HashMap, HashSet};
@@ -113,7 +113,7 @@ struct Census {
     large: HashMap<usize, bool>,
     starts: HashMap<usize, HashSet<usize>>,
     chained: HashMap<usize, String>,
-    chains: Vec<(Seen, String, u64)>,
+    chains: Vec<(ItemView, String, u64)>,
     bytes: usize,
     /// the present value
     value: Vec<u8>,

@@ -11,7 +11,7 @@ use crate::layout::plan::{Layout, Shape};
 use crate::layout::segment::{Kind, Link, Spare, State};
 use crate::layout::session::Tenant;
 use crate::layout::slot::Slot;
-use crate::log::Seen;
+use crate::log::ItemView;
 use crate::memory::tests::{again, private};
 use crate::observe::{Event, install};
 use crate::reclaim::{Step, Victim};
@@ -242,7 +242,7 @@ impl Ground {
     }
 
     /// The item of a key: the place of its word, the word, and what it leads to.
-    pub fn item(&self, key: &str) -> Option<(Place, Slot, Seen)> {
+    pub fn item(&self, key: &str) -> Option<(Place, Slot, ItemView)> {
         let region = &self.region;
         self.words().find_map(|(place, word)| match region.look_in(place, word) {
             Followed::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),

@@ -208,10 +208,10 @@ impl Acceptor {
         let stream = std::os::unix::net::UnixStream::from(OwnedFd::from(stream));
         let process = match takeover::admit(&stream) {
             Ok(process) => process,
-            Err(why) => return takeover::refuse(stream, &why),
+            Err(why) => return takeover::send_refusal(stream, &why),
         };
         if self.giving.as_ref().is_some_and(|giving| !giving.is_finished()) {
-            return takeover::refuse(
+            return takeover::send_refusal(
                 stream,
                 "another server is taking over at this moment; try again when it has done so, or has failed",
             );

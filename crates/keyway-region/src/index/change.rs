@@ -19,7 +19,7 @@ use crate::layout::item::flag;
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::log::{ATTEMPTS_MAX, Chain, Draft, Outcome, Purpose, Replaced, Seen, Value, Written};
+use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
 use crate::mutants::{self, Mutant};
 use crate::region::Rules;
 use crate::session::Session;
@@ -322,7 +322,7 @@ impl Session {
 
     /// Counts that an item with this value has replaced another one.
     #[inline(always)]
-    pub(super) fn count_replaced(&self, place: Place, seen: &Seen, value: Value<'_>, written: &Written, now: u32) {
+    pub(super) fn count_replaced(&self, place: Place, seen: &ItemView, value: Value<'_>, written: &Written, now: u32) {
         match value {
             // memcached overwrites a number with one of the same length, so the item stays as fetched as it was.
             Value::Number(..) | Value::Text(..)
@@ -496,14 +496,14 @@ impl Session {
     /// Whether the item that was written by [`Self::prepare_over`] has a greater CAS unique than the one that it replaces. Its
     /// place gives it one above what the other's place gives, but the other item may carry a greater one.
     #[inline(always)]
-    fn exceeds(&self, written: &Written, draft: &Draft<'_>, seen: &Seen) -> bool {
+    fn exceeds(&self, written: &Written, draft: &Draft<'_>, seen: &ItemView) -> bool {
         !seen.header.has(flag::CAS) || draft.cas.is_some() || self.exceeds_carried(written.cas, *seen)
     }
 
     /// By value: a caller that does not get here keeps the item in registers.
     #[cold]
     #[inline(never)]
-    fn exceeds_carried(&self, cas: u64, seen: Seen) -> bool {
+    fn exceeds_carried(&self, cas: u64, seen: ItemView) -> bool {
         cas > self.region.unique_to_exceed(&seen)
     }
 

@@ -3,7 +3,7 @@
 
 use crate::index::lookup::Place;
 use crate::layout::stats::Counter;
-use crate::log::Seen;
+use crate::log::ItemView;
 use crate::session::Session;
 use crate::verbs::Item;
 
@@ -33,7 +33,7 @@ impl Session {
     }
 
     /// An item is being evicted before its time is over.
-    fn note_evicted(&self, seen: &Seen, place: Place, now: u32) {
+    fn note_evicted(&self, seen: &ItemView, place: Place, now: u32) {
         let Ok(mut evicted) = self.evicted.try_borrow_mut() else {
             return;
         };
@@ -52,7 +52,7 @@ impl Session {
     }
 
     /// Counts an item that was evicted, or that was expired or flushed when its place was reclaimed.
-    pub(crate) fn count_gone(&self, seen: &Seen, place: Place, present: bool, now: u32) {
+    pub(crate) fn count_gone(&self, seen: &ItemView, place: Place, present: bool, now: u32) {
         let (fetched, _) = self.region.hint_facts(seen, place, now);
         if present {
             self.note_evicted(seen, place, now);

@@ -9,7 +9,7 @@ use crate::hash::{Key, choices, tag};
 use crate::index::lookup::{Followed, ItemAt, Place};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
-use crate::log::Seen;
+use crate::log::ItemView;
 use crate::memory::Line;
 use crate::session::Session;
 
@@ -46,7 +46,7 @@ pub(super) struct Here<'r> {
     pub place: Place,
     pub slot: &'r AtomicU64,
     pub word: Slot,
-    pub seen: Seen,
+    pub seen: ItemView,
 }
 
 /// The key has no confirmed word: where to put one, and which word must go first.
@@ -117,7 +117,7 @@ impl Session {
         }
         // SAFETY: the whole item is in its segment, which there is.
         let bytes = unsafe { region.memory.view().window(led.at + header.key_offset(), key.bytes.len()) };
-        let seen = Seen {
+        let seen = ItemView {
             segment: led.segment,
             life: led.life,
             at: led.at,

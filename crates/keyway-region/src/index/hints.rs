@@ -6,7 +6,7 @@ use crate::atomics::Relaxed;
 use crate::index::lookup::Place;
 use crate::layout::bucket::SLOTS;
 use crate::layout::slot::Slot;
-use crate::log::Seen;
+use crate::log::ItemView;
 use crate::region::Region;
 
 /// Hints below this value tell the second of the last access, modulo this value. They are made coarse before that wraps.
@@ -60,7 +60,7 @@ impl Region {
     /// opened in the present period was written in this period, and its writer has set the hint; or it was copied, then the hint
     /// is set in the next period.
     #[inline(always)]
-    pub(super) fn refresh_hint(&self, place: Place, seen: &Seen, now: u32) {
+    pub(super) fn refresh_hint(&self, place: Place, seen: &ItemView, now: u32) {
         const PERIOD_S: u32 = 64;
         if now ^ self.header(seen.segment).opened.load(Relaxed) >= PERIOD_S {
             self.set_hint_as_fetched(place, now);
@@ -80,7 +80,7 @@ impl Region {
     }
 
     /// Whether the item was fetched since it was written, and the least number of seconds since its last access.
-    pub(super) fn hint_facts(&self, seen: &Seen, place: Place, now: u32) -> (bool, u32) {
+    pub(super) fn hint_facts(&self, seen: &ItemView, place: Place, now: u32) -> (bool, u32) {
         let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
         let fetched = hint & HINT_FETCHED != 0;
         let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));

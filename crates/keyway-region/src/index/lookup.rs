@@ -10,7 +10,7 @@ use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::{Header, LIFETIME_OFFSET, SIZE_MIN};
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
-use crate::log::{ATTEMPTS_MAX, Seen};
+use crate::log::{ATTEMPTS_MAX, ItemView};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
@@ -103,7 +103,7 @@ pub(crate) enum Followed<T> {
 
 /// An item that a get found, and the word that led there.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hit {
+pub(crate) struct FoundItem {
     pub item: Item,
     pub place: Place,
     pub word: Slot,
@@ -111,7 +111,7 @@ pub(crate) struct Hit {
 
 /// What a lookup found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// reported separately: see [`Region::get`]
     Hit,
     Miss,
@@ -184,7 +184,7 @@ impl Region {
 
     /// As [`Self::look`], in the slot itself.
     #[inline]
-    pub(crate) fn look_in(&self, place: Place, word: Slot) -> Followed<Seen> {
+    pub(crate) fn look_in(&self, place: Place, word: Slot) -> Followed<ItemView> {
         self.look(self.slot(place.at), word)
     }
 
@@ -226,7 +226,7 @@ impl Region {
 
     /// Follows a word from its slot to the item's header.
     #[inline(always)]
-    pub(super) fn look(&self, slot: &AtomicU64, word: Slot) -> Followed<Seen> {
+    pub(super) fn look(&self, slot: &AtomicU64, word: Slot) -> Followed<ItemView> {
         match self.follow(word) {
             Some(led) => self.look_at(led, slot, word),
             None => unlooked(slot, word),
@@ -264,14 +264,14 @@ impl Region {
 
     /// Second half of [`Self::look`]: reads the slot again, then the header.
     #[inline(always)]
-    pub(super) fn look_at(&self, led: ItemAt, slot: &AtomicU64, word: Slot) -> Followed<Seen> {
+    pub(super) fn look_at(&self, led: ItemAt, slot: &AtomicU64, word: Slot) -> Followed<ItemView> {
         // The ten bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Followed::Moved;
         }
         match self.header_of(&led).validate(self.layout.shape.segment_size - led.offset) {
-            Some(header) => Followed::Got(Seen {
+            Some(header) => Followed::Got(ItemView {
                 segment: led.segment,
                 life: led.life,
                 at: led.at,
@@ -312,15 +312,15 @@ impl Region {
         how: &Get,
         now: u32,
         sink: &mut S,
-        hit: &mut Hit,
-    ) -> Found {
+        hit: &mut FoundItem,
+    ) -> Lookup {
         let start = sink.len();
         let wanted = tag(key.hash);
         'again: for _ in 0..ATTEMPTS_MAX {
             let epoch = self.epoch(now);
             let table = self.table();
             let Some(buckets) = self.buckets(key.hash, table) else {
-                return Found::Corrupt;
+                return Lookup::Corrupt;
             };
             self.memory.prefetch::<1>(buckets.pair()[0].1);
             self.memory.prefetch::<1>(buckets.pair()[1].1);
@@ -359,9 +359,9 @@ impl Region {
                             continue 'again;
                         }
                         return if seen.life.epoch < epoch {
-                            Found::Flushed
+                            Lookup::Flushed
                         } else {
-                            Found::Expired
+                            Lookup::Expired
                         };
                     }
                     let checksum_size = if VERIFIED { self.checksum_size } else { 0 };
@@ -394,34 +394,34 @@ impl Region {
                             && unchanged()
                         {
                             return match unread {
-                                Unread::NoMemory => Found::NoMemory { len: item.value_len },
-                                Unread::Changed if VERIFIED => Found::Damaged { place, word },
-                                Unread::Changed => Found::Corrupt,
+                                Unread::NoMemory => Lookup::NoMemory { len: item.value_len },
+                                Unread::Changed if VERIFIED => Lookup::Damaged { place, word },
+                                Unread::Changed => Lookup::Corrupt,
                             };
                         }
                         continue 'again;
                     }
                     (hit.item, hit.place, hit.word) = (item, place, word);
-                    return Found::Hit;
+                    return Lookup::Hit;
                 }
             }
             // A split may have moved the key between the two loads of the table word.
             if self.table() == table {
-                return Found::Miss;
+                return Lookup::Miss;
             }
         }
-        Found::Corrupt
+        Lookup::Corrupt
     }
 
     /// What is known of an item besides its key and value. With `details`, also what needs other cache lines.
     #[inline]
-    pub(crate) fn facts(&self, seen: &Seen, place: Place, details: bool, now: u32) -> Item {
+    pub(crate) fn facts(&self, seen: &ItemView, place: Place, details: bool, now: u32) -> Item {
         self.facts_before(seen, place, details, now, self.checksum_size)
     }
 
     /// As [`Self::facts`], for an item whose body ends before this many bytes of checksum.
     #[inline(always)]
-    fn facts_before(&self, seen: &Seen, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
+    fn facts_before(&self, seen: &ItemView, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
         let value_len = self.value_len(seen, checksum_size);
         let mut item = self.plain_facts(seen, value_len, self.size(seen), ttl(seen.header.expiry(), now));
         if details {
@@ -433,7 +433,7 @@ impl Region {
 
     /// The facts that need no other cache line, of an item with this length, size and time left.
     #[inline(always)]
-    pub(super) fn plain_facts(&self, seen: &Seen, value_len: usize, size: usize, ttl_s: Option<u32>) -> Item {
+    pub(super) fn plain_facts(&self, seen: &ItemView, value_len: usize, size: usize, ttl_s: Option<u32>) -> Item {
         let (marks, flags) = self.marks_and_flags(seen);
         Item {
             value_len,
@@ -507,7 +507,7 @@ impl Region {
 
 /// A word is purged before its segment's generation moves on. So after a mismatch the word is gone by now, or it is corrupted.
 #[inline(always)]
-fn unlooked(slot: &AtomicU64, word: Slot) -> Followed<Seen> {
+fn unlooked(slot: &AtomicU64, word: Slot) -> Followed<ItemView> {
     if is_same(slot, word) {
         Followed::Corrupt
     } else {

@@ -4,7 +4,7 @@
 use crate::decimal::{self, Digits};
 use crate::index::find::Here;
 use crate::index::lookup::Place;
-use crate::log::{Chain, Outcome, Seen, Verified, chain_of};
+use crate::log::{Chain, ItemView, Outcome, Verified, chain_of};
 use crate::region::Region;
 use crate::session::Session;
 use crate::sink::{Sink, Unread};
@@ -15,7 +15,7 @@ pub(crate) struct Old<'r> {
     session: &'r Session,
     region: &'r Region,
     key: &'r [u8],
-    seen: Seen,
+    seen: ItemView,
     place: Place,
     /// a fast path does not ask for it
     now: Option<u32>,

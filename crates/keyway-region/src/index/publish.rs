@@ -9,7 +9,7 @@ use crate::index::lookup::{Followed, Place};
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::log::{Chain, Seen, Value};
+use crate::log::{Chain, ItemView, Value};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
 use crate::session::Session;
@@ -70,7 +70,7 @@ impl Session {
     }
 
     /// As [`Self::hold`]; returns the item to which the word leads.
-    pub(crate) fn hold_item(&self, place: Place, word: Slot) -> Option<Seen> {
+    pub(crate) fn hold_item(&self, place: Place, word: Slot) -> Option<ItemView> {
         let slot = self.region.slot(place.at);
         match self.region.look(slot, self.hold(slot, word)?) {
             Followed::Got(seen) => Some(seen),
@@ -194,7 +194,7 @@ impl Session {
     }
 
     /// Frees the segments of an item that was just replaced, unless the new item has taken them over.
-    pub(super) fn free_replaced(&self, seen: &Seen, new: Option<&Value<'_>>) {
+    pub(super) fn free_replaced(&self, seen: &ItemView, new: Option<&Value<'_>>) {
         if seen.header.is_large() {
             let kept = match new {
                 Some(Value::Chain(chain)) => Some(*chain),
@@ -206,7 +206,7 @@ impl Session {
 
     #[cold]
     #[inline(never)]
-    fn free_replaced_chain(&self, seen: Seen, kept: Option<Chain>) {
+    fn free_replaced_chain(&self, seen: ItemView, kept: Option<Chain>) {
         if let Some(chain) = self.region.chain(&seen)
             && kept != Some(chain)
         {

@@ -14,7 +14,7 @@ use crate::layout::bucket::SLOTS;
 use crate::layout::item::{LARGE, padded};
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
-use crate::log::Seen;
+use crate::log::ItemView;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
 use crate::session::Session;
@@ -31,7 +31,7 @@ pub(crate) enum Quick<R> {
 }
 
 /// An item of the key that was asked for, and the word that led there.
-type Got = (Place, Slot, Seen);
+type Got = (Place, Slot, ItemView);
 
 impl Session {
     /// A get that [`Get::is_plain`], in a region with neither durable mode nor checksums.
@@ -102,7 +102,7 @@ impl Session {
         if how.at_most.is_some_and(|most| header.value_len() > most) || !bytes.equals(key.bytes) {
             return Quick::Unusual;
         }
-        let seen = Seen {
+        let seen = ItemView {
             segment: led.segment,
             life: led.life,
             at: led.at,

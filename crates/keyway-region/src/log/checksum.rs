@@ -10,7 +10,7 @@ use crate::atomics::Relaxed;
 use crate::heap::List;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentLife};
-use crate::log::seen::{Chain, Seen};
+use crate::log::item_view::{Chain, ItemView};
 use crate::region::Region;
 use crate::sink::{Sink, Unread};
 use crate::verbs::{Item, KEY_LEN_MAX};
@@ -163,7 +163,7 @@ impl Region {
     /// Whether a copy of an item is what was written. `copied` is the header in the copy, `seen` has the header as it was in the region.
     #[cold]
     #[inline(never)]
-    pub(super) fn is_copy_intact(&self, seen: &Seen, copied: Header, bytes: &[u8]) -> bool {
+    pub(super) fn is_copy_intact(&self, seen: &ItemView, copied: Header, bytes: &[u8]) -> bool {
         let Some((key, body, sum)) = split(bytes, copied) else {
             return false;
         };
@@ -181,7 +181,7 @@ impl Region {
     #[inline(never)]
     pub(crate) fn append_verified(
         &self,
-        seen: &Seen,
+        seen: &ItemView,
         key: &[u8],
         item: &Item,
         wants_value: bool,
@@ -218,7 +218,7 @@ impl Region {
     /// with what `item` says.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read_verified(&self, seen: &Seen, key: &[u8], item: &Item, body: &mut Vec<u8>) -> Result<(), Unread> {
+    pub(crate) fn read_verified(&self, seen: &ItemView, key: &[u8], item: &Item, body: &mut Vec<u8>) -> Result<(), Unread> {
         let (cover, body_len) = self.cover(seen, item).ok_or(Unread::Changed)?;
         let at = seen.at + seen.header.value_offset();
         body.clear();
@@ -234,7 +234,7 @@ impl Region {
     }
 
     /// What the item's checksum covers, and the length of its body. `None`: no live item has such a header.
-    fn cover(&self, seen: &Seen, item: &Item) -> Option<(Cover, usize)> {
+    fn cover(&self, seen: &ItemView, item: &Item) -> Option<(Cover, usize)> {
         let header = seen.header;
         let body_len = body_len(header)?;
         if header.has(flag::DEAD) {

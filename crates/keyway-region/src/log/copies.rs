@@ -7,7 +7,7 @@ use crate::layout::session::UPKEEP;
 use crate::layout::stats::Counter;
 use crate::log::checksum::Cover;
 use crate::log::extents::Extent;
-use crate::log::seen::Seen;
+use crate::log::item_view::ItemView;
 use crate::region::Rules;
 use crate::session::Session;
 
@@ -25,7 +25,7 @@ pub(crate) enum Relocated {
 
 /// An item that is copied to the log's head.
 pub(crate) struct CopyOf<'s> {
-    pub seen: &'s Seen,
+    pub seen: &'s ItemView,
     /// of the copy, which has a CAS unique of its own
     pub header: Header,
 }

@@ -10,7 +10,7 @@ use crate::atomics::{Acquire, Relaxed, Release};
 use crate::layout::index;
 use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentLife, Standing, State, Stream, TailWord};
 use crate::layout::session::LEASING;
-use crate::log::seen::ATTEMPTS_MAX;
+use crate::log::item_view::ATTEMPTS_MAX;
 use crate::mutants::{self, Mutant};
 use crate::region::Rules;
 use crate::session::Session;

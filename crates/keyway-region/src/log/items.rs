@@ -9,7 +9,7 @@ use crate::layout::session::WRITTEN;
 use crate::layout::slot::{OFFSET_BITS, Slot};
 use crate::log::checksum::Cover;
 use crate::log::extents::Room;
-use crate::log::seen::{Chain, Seen, cas_of};
+use crate::log::item_view::{Chain, ItemView, cas_of};
 use crate::region::{Region, Rules};
 use crate::session::Session;
 use crate::verbs::{Item, Now, WriteError};
@@ -160,7 +160,7 @@ impl Region {
     /// The value that the CAS unique of an item's successor must exceed. 0 if a client chose the item's unique, and so high that
     /// no place can have given it: such a unique is not exceeded.
     #[inline(never)]
-    pub(crate) fn unique_to_exceed(&self, seen: &Seen) -> u64 {
+    pub(crate) fn unique_to_exceed(&self, seen: &ItemView) -> u64 {
         let unique = self.cas_unique(seen);
         if unique < cas_of(self.superblock().sequence.load(Relaxed), 0) {
             unique

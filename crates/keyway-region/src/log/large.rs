@@ -9,7 +9,7 @@ use crate::heap::List;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, Kind, Link, State, Stream};
 use crate::layout::session::FREEING;
 use crate::log::checksum::part_checksum;
-use crate::log::seen::Chain;
+use crate::log::item_view::Chain;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;

@@ -8,7 +8,7 @@
 use crate::atomics::{AtomicU32, Relaxed, Release};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_FROM, SPARSE_LEVELS, SPARSE_WAYS};
-use crate::log::seen::Seen;
+use crate::log::item_view::ItemView;
 use crate::region::Region;
 use crate::session::Session;
 
@@ -115,7 +115,7 @@ impl Session {
     /// wants. So small items are counted together, for the segment of the item that completes a portion; of random segments each
     /// gets its share. `size`: what its header says ([`crate::layout::item::Header::size`]).
     #[inline(always)]
-    pub(crate) fn bury(&self, seen: &Seen, size: usize) {
+    pub(crate) fn bury(&self, seen: &ItemView, size: usize) {
         // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
         self.region
             .memory
@@ -132,7 +132,7 @@ impl Session {
 
     /// An item left the index.
     #[inline(always)]
-    pub(crate) fn count_removed(&self, seen: &Seen) {
+    pub(crate) fn count_removed(&self, seen: &ItemView) {
         let size = seen.header.size();
         self.count(Counter::curr_items, 1u64.wrapping_neg());
         self.count(Counter::bytes, (self.region.size_in_all(seen, size) as u64).wrapping_neg());

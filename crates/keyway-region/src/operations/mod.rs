@@ -6,7 +6,7 @@ pub(crate) mod arithmetic;
 
 use crate::hash::Key;
 use crate::heap;
-use crate::index::{Changed, Decide, Decision, Found, Hit, Old, Place, Quick};
+use crate::index::{Changed, Decide, Decision, FoundItem, Lookup, Old, Place, Quick};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -101,7 +101,7 @@ impl Region {
             hash: self.hasher.hash(key),
         };
         let start = sink.len();
-        let mut hit = Hit::default();
+        let mut hit = FoundItem::default();
         let found = if self.has_checksums() {
             self.get::<true, _>(&key, how, now, sink, &mut hit)
         } else {
@@ -109,16 +109,16 @@ impl Region {
         };
         let item = hit.item;
         Ok(match found {
-            Found::Hit if wins(&item, item.ttl_s, how) => {
+            Lookup::Hit if wins(&item, item.ttl_s, how) => {
                 sink.truncate(start);
                 Read::Change
             }
-            Found::Hit => Read::Hit(item),
-            Found::Corrupt | Found::Damaged { .. } => Read::Miss,
-            Found::NoMemory { len } => return Err(WriteError::NoMemory { len }),
-            Found::Miss | Found::Expired | Found::Flushed if how.vivify.is_some() => Read::Change,
-            Found::Expired => Read::Expired,
-            Found::Miss | Found::Flushed => Read::Miss,
+            Lookup::Hit => Read::Hit(item),
+            Lookup::Corrupt | Lookup::Damaged { .. } => Read::Miss,
+            Lookup::NoMemory { len } => return Err(WriteError::NoMemory { len }),
+            Lookup::Miss | Lookup::Expired | Lookup::Flushed if how.vivify.is_some() => Read::Change,
+            Lookup::Expired => Read::Expired,
+            Lookup::Miss | Lookup::Flushed => Read::Miss,
         })
     }
 }
@@ -211,11 +211,11 @@ impl Session {
         if how.exptime.is_some() {
             self.count(Counter::cmd_touch, 1);
         } else {
-            let mut hit = Hit::default();
+            let mut hit = FoundItem::default();
             let found = self.region.get::<VERIFIED, _>(key, how, now, sink, &mut hit);
             match found {
-                Found::Hit => {
-                    let Hit { item, place, word } = hit;
+                Lookup::Hit => {
+                    let FoundItem { item, place, word } = hit;
                     if !wins(&item, item.ttl_s, how) {
                         self.count(Counter::get_hits, 1);
                         if !how.no_bump {
@@ -234,7 +234,7 @@ impl Session {
                 }
                 _ => {
                     self.count_missed(found)?;
-                    let is_absent = matches!(found, Found::Miss | Found::Expired | Found::Flushed);
+                    let is_absent = matches!(found, Lookup::Miss | Lookup::Expired | Lookup::Flushed);
                     if how.vivify.is_none() || !is_absent {
                         return Ok(None);
                     }
@@ -253,15 +253,15 @@ impl Session {
 
     /// Counts a get that found nothing, or nothing that it could copy, with the reason.
     #[inline(never)]
-    fn count_missed(&self, found: Found) -> Result<(), WriteError> {
+    fn count_missed(&self, found: Lookup) -> Result<(), WriteError> {
         self.count(Counter::get_misses, 1);
         match found {
-            Found::Damaged { place, word } => self.remove_damaged(place, word),
-            Found::Corrupt => self.count(Counter::corrupt, 1),
-            Found::Expired => self.count(Counter::get_expired, 1),
-            Found::Flushed => self.count(Counter::get_flushed, 1),
-            Found::NoMemory { len } => return Err(WriteError::NoMemory { len }),
-            Found::Miss | Found::Hit => {}
+            Lookup::Damaged { place, word } => self.remove_damaged(place, word),
+            Lookup::Corrupt => self.count(Counter::corrupt, 1),
+            Lookup::Expired => self.count(Counter::get_expired, 1),
+            Lookup::Flushed => self.count(Counter::get_flushed, 1),
+            Lookup::NoMemory { len } => return Err(WriteError::NoMemory { len }),
+            Lookup::Miss | Lookup::Hit => {}
         }
         Ok(())
     }
@@ -292,10 +292,10 @@ impl Session {
     /// Copies the value of a hit that could not be given in place.
     #[cold]
     fn copy_after_all(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
-        let mut hit = Hit::default();
+        let mut hit = FoundItem::default();
         match self.region.get::<false, _>(key, how, now, sink, &mut hit) {
-            Found::Hit => Ok(Some(hit.item)),
-            Found::NoMemory { len } => Err(WriteError::NoMemory { len }),
+            Lookup::Hit => Ok(Some(hit.item)),
+            Lookup::NoMemory { len } => Err(WriteError::NoMemory { len }),
             // The item was removed between the two looks.
             _ => Ok(None),
         }
@@ -377,9 +377,9 @@ impl Session {
     /// A touch is an access: the new word starts as fetched.
     fn mark_fetched(&self, key: &Key<'_>, now: u32) {
         let how = Get::default();
-        let mut hit = Hit::default();
+        let mut hit = FoundItem::default();
         let found = self.region.get::<false, _>(key, &how, now, &mut Vec::new(), &mut hit);
-        if matches!(found, Found::Hit) {
+        if matches!(found, Lookup::Hit) {
             self.region.bump(hit.place, hit.word, now);
         }
     }

@@ -17,7 +17,7 @@ use crate::layout::segment::{
 use crate::layout::session::{FREEING, UPKEEP};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::log::{ATTEMPTS_MAX, CopyOf, Relocated, Seen};
+use crate::log::{ATTEMPTS_MAX, CopyOf, ItemView, Relocated};
 use crate::memory::Line;
 use crate::mutants::{self, Mutant};
 use crate::reclaim::evict::Victim;
@@ -335,7 +335,7 @@ impl Session {
                     continue;
                 }
             };
-            let seen = Seen {
+            let seen = ItemView {
                 segment: purge.segment,
                 life: purge.life,
                 at,
@@ -389,7 +389,7 @@ impl Session {
 
     /// Copies an item to the log's head and swaps its slot to the copy, which begins with the frequency of `like`. This thread
     /// has claimed the segment, so no other thread recycles it meanwhile.
-    fn relocate(&self, purge: &mut Purge, place: Place, like: Slot, word: Slot, seen: &Seen, now: u32) -> Relocated {
+    fn relocate(&self, purge: &mut Purge, place: Place, like: Slot, word: Slot, seen: &ItemView, now: u32) -> Relocated {
         let region = &*self.region;
         let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let header = seen.header.with(flag::CAS | stale);

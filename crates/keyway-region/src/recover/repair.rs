@@ -17,7 +17,7 @@ use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, 
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::log::Seen;
+use crate::log::ItemView;
 use crate::region::{Region, Unusable, first_sequence};
 use crate::verbs::KEY_LEN_MAX;
 
@@ -205,7 +205,7 @@ impl Region {
     }
 
     /// Notes what an item needs. `false`: the item is not complete.
-    fn note(&self, seen: &Seen, key_hash: u64, needs: &mut Needs) -> bool {
+    fn note(&self, seen: &ItemView, key_hash: u64, needs: &mut Needs) -> bool {
         let shape = self.layout.shape;
         let cell = seen.offset / shape.cell_size();
         let lease = LeaseWord(self.header(seen.segment).lease.load(Relaxed));
@@ -229,7 +229,7 @@ impl Region {
     }
 
     /// Notes the segments of a large value; any other item has none.
-    fn note_parts(&self, seen: &Seen, key_hash: u64, needs: &mut Needs) -> bool {
+    fn note_parts(&self, seen: &ItemView, key_hash: u64, needs: &mut Needs) -> bool {
         let Some(chain) = self.chain(seen) else {
             return !seen.header.is_large();
         };

@@ -63,7 +63,7 @@ impl Form {
     }
 
     /// User or password are wrong.
-    pub(crate) fn refuse(self, out: &mut Vec<u8>) {
+    pub(crate) fn answer_failure(self, out: &mut Vec<u8>) {
         match self {
             Self::Text => out.extend_from_slice(reply::AUTHENTICATION_FAILURE),
             Self::Packet(head) => binary::error(out, head, binary::Status::AuthenticationError),

@@ -267,7 +267,7 @@ impl Connection {
         if let Some(left_out) = LOGIN_FAILED.may_speak() {
             log::warn!("{}: a login failed{left_out}", self.peer.address);
         }
-        form.refuse(&mut self.output);
+        form.answer_failure(&mut self.output);
         self.failures = self.failures.saturating_add(1);
         self.phase = Phase::Refused {
             until: arrived + REFUSED_FOR,
@@ -288,13 +288,13 @@ impl Connection {
 
     /// Whether its role does not allow this request.
     #[inline]
-    pub(super) fn refuses(&self, request: &Request<'_>) -> bool {
+    pub(super) fn is_denied(&self, request: &Request<'_>) -> bool {
         self.role.as_ref().is_some_and(|role| role.denies(request).is_some())
     }
 
     /// Answers a request that its role does not allow.
     #[cold]
-    pub(super) fn refuse(&mut self, request: &Request<'_>) -> Outcome {
+    pub(super) fn answer_denied(&mut self, request: &Request<'_>) -> Outcome {
         if let Some(denied) = self.role.as_ref().and_then(|role| role.denies(request)) {
             denied.answer(request, &mut self.output);
         }

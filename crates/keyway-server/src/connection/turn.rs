@@ -390,7 +390,7 @@ impl Connection {
         let unsent = self.output.len();
         let (consumed, outcome) = match self.decoder.decode(input) {
             Decoded::Incomplete { need } => return Served::Needs(need),
-            Decoded::Request { consumed, request } if self.refuses(&request) => (consumed, self.refuse(&request)),
+            Decoded::Request { consumed, request } if self.is_denied(&request) => (consumed, self.answer_denied(&request)),
             // The connection is queued again, and the request is decoded again.
             Decoded::Request { request, .. } if executor.holds_up(&request) => return Served::Stop(0, Stop::HeldUp),
             Decoded::Request { consumed, request } => {

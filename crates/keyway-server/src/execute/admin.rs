@@ -26,7 +26,7 @@ impl Executor {
     /// Requests about the server rather than about items.
     #[cold]
     pub(super) fn administer(&mut self, request: &Admin<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
-        if let Some(refusal) = self.refuses(request, origin.peer) {
+        if let Some(refusal) = self.denial(request, origin.peer) {
             out.extend_from_slice(refusal);
             return Outcome::Done;
         }
@@ -75,7 +75,7 @@ impl Executor {
 
     /// The error for a request that this server's configuration, or the client's address, does not allow; empty if the client asked for no
     /// reply.
-    fn refuses(&self, request: &Admin<'_>, peer: &Peer) -> Option<&'static [u8]> {
+    fn denial(&self, request: &Admin<'_>, peer: &Peer) -> Option<&'static [u8]> {
         let config = &self.shared.config;
         let (allowed, refusal) = match request.command().facts().needs {
             Needs::Nothing => return None,

@@ -93,7 +93,7 @@ fn complain(why: &str) {
 }
 
 /// Tells a server that wants to take over why it cannot.
-pub(crate) fn refuse(stream: UnixStream, why: &str) {
+pub(crate) fn send_refusal(stream: UnixStream, why: &str) {
     complain(why);
     let why = why.to_owned();
     // The peer may be gone; then it needs no answer.

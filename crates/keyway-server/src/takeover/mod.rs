@@ -43,7 +43,7 @@ mod message;
 mod take;
 
 pub(crate) use carried::{Carried, CarriedPhase, Handed, Inherited, Origin};
-pub(crate) use give::{Offered, admit, give, refuse};
+pub(crate) use give::{Offered, admit, give, send_refusal};
 pub(crate) use halt::{Halt, Stage, Verdict};
 pub(crate) use message::{Purpose, Socket};
 pub(crate) use take::Predecessor;

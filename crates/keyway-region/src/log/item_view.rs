@@ -20,7 +20,7 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 
 /// An item that a reader has found: valid as long as [`Region::still`] says so.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ItemView {
     pub segment: usize,
     pub life: SegmentLife,
     /// offset in the region
@@ -30,7 +30,7 @@ pub(crate) struct Seen {
     pub header: Header,
 }
 
-impl Seen {
+impl ItemView {
     /// Whether the item is present: neither flushed before this epoch, nor expired. The time is asked only of an item with an expiry.
     #[inline(always)]
     pub fn is_present(&self, epoch: u64, mut now: impl Now) -> bool {
@@ -71,7 +71,7 @@ impl Region {
 
     /// Whether everything read so far at this item's place was the item.
     #[inline(always)]
-    pub(crate) fn still(&self, seen: &Seen) -> bool {
+    pub(crate) fn still(&self, seen: &ItemView) -> bool {
         Self::is_still(self.words(seen.segment), seen.life)
     }
 
@@ -85,13 +85,13 @@ impl Region {
 
     /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
-    pub(crate) fn has_key(&self, seen: &Seen, key: &[u8]) -> bool {
+    pub(crate) fn has_key(&self, seen: &ItemView, key: &[u8]) -> bool {
         seen.header.key_len() == key.len() && self.memory.equals(seen.at + seen.header.key_offset(), key)
     }
 
     /// The item's marks ([`flag::MARKS`]) and the client's flags. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
-    pub(crate) fn marks_and_flags(&self, seen: &Seen) -> (u64, u32) {
+    pub(crate) fn marks_and_flags(&self, seen: &ItemView) -> (u64, u32) {
         let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let flags = if seen.header.has(flag::CLIENT_FLAGS) {
             self.client_flags(seen)
@@ -103,13 +103,13 @@ impl Region {
 
     /// Whether the item was written before a gap after which all older items are stale.
     #[inline(always)]
-    pub(crate) fn is_of_before_gap(&self, seen: &Seen) -> bool {
+    pub(crate) fn is_of_before_gap(&self, seen: &ItemView) -> bool {
         let before = self.superblock().stale_before.load(Relaxed);
         before != 0 && self.header(seen.segment).sequence.load(Relaxed) < before
     }
 
     #[inline]
-    pub(crate) fn value_len(&self, seen: &Seen, checksum_size: usize) -> usize {
+    pub(crate) fn value_len(&self, seen: &ItemView, checksum_size: usize) -> usize {
         match seen.header.is_large() {
             false => seen.header.value_len().saturating_sub(checksum_size),
             true => self.chain(seen).map_or(0, |chain| chain.value_len),
@@ -118,13 +118,13 @@ impl Region {
 
     /// Bytes that the item takes in the region, a large value's included.
     #[inline(always)]
-    pub(crate) fn size(&self, seen: &Seen) -> usize {
+    pub(crate) fn size(&self, seen: &ItemView) -> usize {
         self.size_in_all(seen, seen.header.size())
     }
 
     /// The same of an item whose header gives it this size.
     #[inline(always)]
-    pub(crate) fn size_in_all(&self, seen: &Seen, size: usize) -> usize {
+    pub(crate) fn size_in_all(&self, seen: &ItemView, size: usize) -> usize {
         if seen.header.is_large() {
             self.size_with_chain(seen)
         } else {
@@ -134,19 +134,19 @@ impl Region {
 
     #[cold]
     #[inline(never)]
-    fn size_with_chain(&self, seen: &Seen) -> usize {
+    fn size_with_chain(&self, seen: &ItemView) -> usize {
         seen.header.size().saturating_add(self.value_len(seen, self.checksum_size))
     }
 
     #[inline(always)]
-    fn client_flags(&self, seen: &Seen) -> u32 {
+    fn client_flags(&self, seen: &ItemView) -> u32 {
         self.memory
             .get::<AtomicU32>(seen.at + seen.header.client_flags_offset())
             .load(Relaxed)
     }
 
     /// The item's CAS unique: the one that it carries, or else the one that its place gives it.
-    pub(crate) fn cas_unique(&self, seen: &Seen) -> u64 {
+    pub(crate) fn cas_unique(&self, seen: &ItemView) -> u64 {
         if seen.header.has(flag::CAS) {
             self.memory.u64_unaligned(seen.at + seen.header.cas_offset())
         } else {
@@ -155,7 +155,7 @@ impl Region {
     }
 
     /// A large item's body.
-    pub(crate) fn chain(&self, seen: &Seen) -> Option<Chain> {
+    pub(crate) fn chain(&self, seen: &ItemView) -> Option<Chain> {
         if !seen.header.is_large() {
             return None;
         }
@@ -164,7 +164,7 @@ impl Region {
     }
 
     /// Copies the item's value to the end of `out`.
-    pub(crate) fn append_value(&self, seen: &Seen, out: &mut impl Sink) -> Result<(), Unread> {
+    pub(crate) fn append_value(&self, seen: &ItemView, out: &mut impl Sink) -> Result<(), Unread> {
         if seen.header.is_large() {
             return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
         }
@@ -174,7 +174,7 @@ impl Region {
 
     /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
     #[inline]
-    pub(crate) fn short_value<'o>(&self, seen: &Seen, out: &'o mut [u8]) -> Option<&'o [u8]> {
+    pub(crate) fn short_value<'o>(&self, seen: &ItemView, out: &'o mut [u8]) -> Option<&'o [u8]> {
         let out = out.get_mut(..seen.header.value_len()).filter(|_| !seen.header.is_large())?;
         self.memory.read(seen.at + seen.header.value_offset(), out);
         Some(out)
