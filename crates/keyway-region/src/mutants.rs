@@ -41,16 +41,10 @@ pub enum Mutant {
     ThirdUnannounced,
     /// a split forgets the items in the last slots of its bucket
     SplitLosesASlot,
-    /// a thread that does not find a key does not notice that items were shifted
-    ShiftsUnnoticed,
     /// a shift is not counted
     ShiftUncounted,
     /// a shift is undone although its item may still arrive
     ShiftUndoneBlindly,
-    /// a shift does not notice that the table has grown
-    ShiftBlindly,
-    /// a split takes the words of a shift for those of another split
-    SplitOverShift,
     /// the number of segments is raised before memory backs them
     RaisedBeforeBacked,
     /// items that were hit are evicted like any other

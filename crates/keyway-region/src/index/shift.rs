@@ -7,7 +7,6 @@
 //! The region counts shifts in the word of third buckets. A thread that does not find a key compares the count with what it was
 //! before it looked ([`Region::is_quiet`]).
 
-
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
@@ -31,7 +30,7 @@ impl Region {
     /// Whether no item was shifted since these buckets were looked up. If one was, it may have been missed in both of its buckets.
     #[inline(always)]
     pub(super) fn is_quiet(&self, buckets: &Buckets) -> bool {
-        self.thirds() == buckets.thirds || mutants::is(Mutant::ShiftsUnnoticed)
+        self.thirds() == buckets.thirds
     }
 
     /// An empty slot in another of the buckets of a key with this hash.
@@ -129,7 +128,8 @@ impl Session {
         let stale = if region.is_of_before_gap(&seen) { flag::STALE } else { 0 };
         let header = seen.header.with(flag::CAS | stale);
         let pool = State(region.header(seen.segment).state.load(Relaxed)).pool();
-        let (segment, life, offset) = match self.write_copy(&CopyOf { seen: &seen, header }, (pool, false), seen.life.epoch, now) {
+        let (segment, life, offset) = match self.write_copy(&CopyOf { seen: &seen, header }, (pool, false), seen.life.epoch, now)
+        {
             Ok(place) => place,
             Err(Relocated::Changed) => return true,
             Err(_) => return false,
@@ -164,7 +164,7 @@ impl Session {
         // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
         let leaves = slot.compare_exchange(word.0, copy.leaving().0, Release, Relaxed).is_ok();
         let arrives = leaves
-            && (region.table() == table || mutants::is(Mutant::ShiftBlindly))
+            && region.table() == table
             // PAIRS: item: as above.
             && other.compare_exchange(tentative.0, copy.arriving().0, Release, Relaxed).is_ok();
         if !arrives {

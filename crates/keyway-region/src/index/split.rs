@@ -225,7 +225,7 @@ impl Session {
         for _ in 0..ATTEMPTS_MAX {
             // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is at least that of its split.
             let word = Slot(region.slot(place.at).load(Acquire));
-            if word.is_shifting() && !mutants::is(Mutant::SplitOverShift) {
+            if word.is_shifting() {
                 self.land(place, word);
                 continue;
             }

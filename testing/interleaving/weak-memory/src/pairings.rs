@@ -706,10 +706,7 @@ pub const ALL: &[Pairing] = &[
     Pairing {
         name: "shift",
         says: "a thread that finds the slot emptied that an item has left sees the count of shifts, and looks again",
-        operations: &[
-            of("leave", Shape::Exchange(Release)),
-            elsewhere("slot", Shape::Load(Acquire)),
-        ],
+        operations: &[of("leave", Shape::Exchange(Release)), elsewhere("slot", Shape::Load(Acquire))],
         initial: &[(SLOT, 1)],
         threads: &[
             |w| {

@@ -29,7 +29,10 @@ fn filled(shifts: usize) -> (Ground, Thread) {
 fn shift(thread: &Thread, ground: &Ground) {
     let (place, word, _) = ground.item(KEY).expect("an item of the key");
     let table = ground.region.table();
-    assert!(thread.session().shift(place, word, table, ground.now()), "no space for a copy");
+    assert!(
+        thread.session().shift(place, word, table, ground.now()),
+        "no space for a copy"
+    );
     thread.session().end_operation();
 }
 
@@ -118,9 +121,17 @@ fn an_item_that_is_shifted_is_there_all_the_time() {
                 let (ground, writer) = filled(before);
                 let reader = ground.thread(1);
                 let (found, happened) = overtaken(access, shifts(&writer, &ground), || {
-                    if plain { reader.plain_get(KEY) } else { reader.get(KEY).map(|(_, found)| found) }
+                    if plain {
+                        reader.plain_get(KEY)
+                    } else {
+                        reader.get(KEY).map(|(_, found)| found)
+                    }
                 });
-                assert_eq!(found, Some(value(KEY, 1, LEN)), "overtaken at access {access}, {before} shifts before");
+                assert_eq!(
+                    found,
+                    Some(value(KEY, 1, LEN)),
+                    "overtaken at access {access}, {before} shifts before"
+                );
                 ground.is_sound();
                 if !happened {
                     break;
@@ -253,7 +264,10 @@ fn a_split_divides_the_bucket_of_a_shift() {
                 let hash = ground.hash(KEY);
                 let table = ground.region.table();
                 let (place, ..) = ground.item(KEY).expect("an item of the key");
-                let arrives = ground.region.empty_elsewhere(hash, table, place.bucket).expect("an empty slot");
+                let arrives = ground
+                    .region
+                    .empty_elsewhere(hash, table, place.bucket)
+                    .expect("an empty slot");
                 split_until(&writer, &ground, [place.bucket, arrives.bucket][which]);
                 let (region, now, too) = (ground.region.clone(), ground.now(), other.clone());
                 let happened = if late_splits {
