@@ -33,26 +33,25 @@ impl Region {
         self.thirds() == buckets.thirds
     }
 
+    /// The slots of the other buckets of a key with this hash.
+    fn places_elsewhere(&self, hash: u64, table: Table, bucket: u64) -> impl Iterator<Item = Place> {
+        all_choices(hash)
+            .into_iter()
+            .map(move |choice| table.bucket(choice))
+            .filter(move |other| *other != bucket)
+            .filter_map(|other| self.places(other))
+            .flatten()
+    }
+
     /// An empty slot in another of the buckets of a key with this hash.
     fn empty_elsewhere(&self, hash: u64, table: Table, bucket: u64) -> Option<Place> {
-        let others = all_choices(hash).map(|choice| table.bucket(choice));
-        let mut places = others
-            .into_iter()
-            .filter(|other| *other != bucket)
-            .filter_map(|other| self.places(other))
-            .flatten();
+        let mut places = self.places_elsewhere(hash, table, bucket);
         places.find(|place| self.word_in(*place).is_empty())
     }
 
     /// The slot in another bucket of a key with this hash in which exactly this word is.
     pub(crate) fn place_of(&self, hash: u64, word: Slot, bucket: u64) -> Option<Place> {
-        let table = self.table();
-        let others = all_choices(hash).map(|choice| table.bucket(choice));
-        let mut places = others
-            .into_iter()
-            .filter(|other| *other != bucket)
-            .filter_map(|other| self.places(other))
-            .flatten();
+        let mut places = self.places_elsewhere(hash, self.table(), bucket);
         places.find(|place| self.word_in(*place) == word)
     }
 }
@@ -137,17 +136,22 @@ impl Session {
         let copy = Slot::confirmed(word.tag(), life.generation, segment, offset).with_frequency_of(word);
         // The copy must be persistent before any word leads there.
         region.barrier();
-        if self.shift_to(from, word, to, copy, table) {
+        let (leaves, arrives) = self.shift_to(from, word, to, copy, table);
+        if leaves {
             self.count(Counter::relocations, 1);
             self.count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
+        }
+        if arrives {
+            // The word of a shift that is undone may not be persistent: its old item is left to the purge.
             self.bury(&seen, seen.header.size());
         }
         self.relent(UPKEEP);
         true
     }
 
-    /// The words of a shift, when its copy is written. `true`: the item's word leads to the copy now, wherever it is.
-    fn shift_to(&self, from: Place, word: Slot, to: Place, copy: Slot, table: Table) -> bool {
+    /// The words of a shift, when its copy is written. Returns whether the item's word leads to the copy now, and whether the item
+    /// has arrived.
+    fn shift_to(&self, from: Place, word: Slot, to: Place, copy: Slot, table: Table) -> (bool, bool) {
         let region = &*self.region;
         let (slot, other) = (region.slot(from.at), region.slot(to.at));
         // Put on record before the word is in the slot: recovery aborts it if this thread dies here.
@@ -155,7 +159,7 @@ impl Session {
         self.pend(to.at, tentative);
         if other.compare_exchange(Slot::EMPTY.0, tentative.0, SeqCst, Relaxed).is_err() {
             self.settle();
-            return false;
+            return (false, false);
         }
         if let (Some(old), Some(new)) = (region.hint(from.bucket, from.index), region.hint(to.bucket, to.index)) {
             new.store(old.load(Relaxed), Relaxed);
@@ -176,10 +180,8 @@ impl Session {
         } else if leaves {
             // PAIRS: item: as above.
             let _ = slot.compare_exchange(copy.leaving().0, copy.0, Release, Relaxed);
-            region.write_back(from.at, 8);
-            region.barrier();
         }
-        leaves
+        (leaves, arrives)
     }
 
     /// The item has arrived: its old slot becomes empty, then the new one is like any other. Any thread may do it, however late.
@@ -231,7 +233,9 @@ impl Session {
             if let Some(to) = region.place_of(hash, copy.tentative(), place.bucket)
                 && !mutants::is(Mutant::ShiftUndoneBlindly)
             {
-                region.abort(to, copy.tentative());
+                let _ = region
+                    .slot(to.at)
+                    .compare_exchange(copy.tentative().0, Slot::EMPTY.0, Relaxed, Relaxed);
             }
             if let Some(to) = region.place_of(hash, copy.arriving(), place.bucket) {
                 return self.end_shift(place, to, copy);
