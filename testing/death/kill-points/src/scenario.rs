@@ -469,7 +469,7 @@ const PAIR: [u64; 2] = [10, 21];
 fn buckets(key: &[u8]) -> [u64; 3] {
     const SEED: u64 = 3;
     const BUCKETS: u64 = 256;
-    all_choices(keyway_region::hash(SEED, key)).map(|choice| choice % BUCKETS)
+    keyway_region::all_choices(keyway_region::hash(SEED, key)).map(|choice| choice % BUCKETS)
 }
 
 /// The key of this number of those whose first two buckets are these.
