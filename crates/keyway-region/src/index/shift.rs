@@ -10,7 +10,7 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
-use crate::atomics::{Acquire, Relaxed, Release, SeqCst};
+use crate::atomics::{Acquire, Relaxed, Release};
 use crate::hash::{Key, all_choices};
 use crate::index::change::Prepared;
 use crate::index::lookup::{Buckets, Followed, Place};
@@ -157,7 +157,8 @@ impl Session {
         // Put on record before the word is in the slot: recovery aborts it if this thread dies here.
         let tentative = copy.tentative();
         self.pend(to.at, tentative);
-        if other.compare_exchange(Slot::EMPTY.0, tentative.0, SeqCst, Relaxed).is_err() {
+        // PAIRS: item: the loads of slots: an inserter that sees the word reads the copy's key.
+        if other.compare_exchange(Slot::EMPTY.0, tentative.0, Release, Relaxed).is_err() {
             self.settle();
             return (false, false);
         }
