@@ -340,28 +340,24 @@ impl Entry {
     }
 
     fn find(&self, state: &mut State) -> Result<bool, NoServer> {
-        let why = match probe(&self.target) {
-            Probe::Region(known) => {
-                *state = State::Found(known);
-                return Ok(true);
+        let mut why = None;
+        let known = match probe(&self.target) {
+            Probe::Region(known) => Some(known),
+            Probe::Keyway => {
+                why = Some("it does not hand out its region; start it with --region-socket to use the region directly");
+                None
             }
-            Probe::Keyway => Some("it does not hand out its region; start it with --region-socket to use the region directly"),
             Probe::Stranger => None,
-            Probe::NoServer(error) => {
-                *state = State::Found(recorded(&self.target, error).ok_or(NoServer(error))?);
-                return Ok(true);
-            }
+            Probe::NoServer(error) => Some(recorded(&self.target, error).ok_or(NoServer(error))?),
             // Not every server can answer the question: proxies hang up on commands that they do not know.
-            Probe::NoAnswer(error) => match recorded(&self.target, error) {
-                Some(known) => {
-                    *state = State::Found(known);
-                    return Ok(true);
-                }
-                None => None,
-            },
+            Probe::NoAnswer(error) => recorded(&self.target, error),
         };
-        self.stranger(state, why);
-        Ok(false)
+        let is_known = known.is_some();
+        match known {
+            Some(known) => *state = State::Found(known),
+            None => self.stranger(state, why),
+        }
+        Ok(is_known)
     }
 
     fn find_and_open(&self, state: &mut State) -> Discovery {

@@ -3,7 +3,7 @@
 //! | clock | used for | can be set by |
 //! |---|---|---|
 //! | CLOCK_BOOTTIME | the region's clock ([`keyway_region::Moment`]) | no process |
-//! | CLOCK_MONOTONIC_COARSE | how long a session may use its last reading: until the next second begins | no process |
+//! | CLOCK_MONOTONIC_COARSE | how long a session may use its last reading: until shortly before the next second | no process |
 //! | the kernel's CLOCK_REALTIME | how much time passed between two boots | processes that may set the machine's time |
 //! | the process's own wall clock, by the C library | exptimes that are Unix times, at the call | preloaded libraries of the process, too |
 //!

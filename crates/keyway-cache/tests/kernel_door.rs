@@ -259,8 +259,8 @@ fn a_stripe_of_a_dead_process_is_moved_on_and_never_back() {
     assert_eq!(door.mend(), 0);
 }
 
-#[test]
-fn a_door_whose_owner_died_is_turned_off_when_the_lease_is_over() {
+/// Another process writes after the death of a server whose lease runs until then.
+fn write_after_an_owner_with_this_lease(until_ns: u64) {
     let folder = Scratch::new();
     let place = Place::Path(folder.join("region"));
     let server = Cache::open(&place, &options()).unwrap();
@@ -268,7 +268,7 @@ fn a_door_whose_owner_died_is_turned_off_when_the_lease_is_over() {
     let mut session = client.session().unwrap();
     let (door, _array) = turned_on(&server);
     assert_eq!(session.set(b"key", b"1", 0), Err(WriteError::KernelDoor));
-    door.renew(1);
+    door.renew(until_ns);
     // The end of a process, as far as the region can tell: its mapping is gone, and nothing is tidied up.
     door.abandon();
     drop(server);
@@ -276,16 +276,12 @@ fn a_door_whose_owner_died_is_turned_off_when_the_lease_is_over() {
 }
 
 #[test]
+fn a_door_whose_owner_died_is_turned_off_when_the_lease_is_over() {
+    write_after_an_owner_with_this_lease(1);
+}
+
+/// As a stray write leaves it: three hundred years.
+#[test]
 fn a_lease_that_no_server_can_have_written_holds_writes_up_for_one_lease() {
-    let folder = Scratch::new();
-    let place = Place::Path(folder.join("region"));
-    let server = Cache::open(&place, &options()).unwrap();
-    let client = Cache::open(&place, &options()).unwrap();
-    let mut session = client.session().unwrap();
-    let (door, _array) = turned_on(&server);
-    // As a stray write leaves it: three hundred years.
-    door.renew(u64::MAX / 2);
-    door.abandon();
-    drop(server);
-    session.set(b"key", b"2", 0).unwrap();
+    write_after_an_owner_with_this_lease(u64::MAX / 2);
 }
