@@ -457,3 +457,28 @@ fn idle_sessions_keep_little() {
     assert_eq!((0..3_000).filter(|key| room.has(*key, now)).count(), 0);
     room.assert_sound();
 }
+
+#[test]
+fn no_item_is_evicted_while_a_segment_is_free() {
+    // Small items fill the index further than large ones: where a round of its growth is half done, full buckets are common.
+    let mut room = Room::new(24 << 20, 1, true);
+    let now = room.now(1);
+    let mut keys = 0;
+    while room.region.counters().purged == 0 {
+        room.set(keys, 2, 0, now).expect("there is room");
+        keys += 1;
+        let counters = room.region.counters();
+        assert!(
+            counters.evictions == 0 || counters.purged > 0,
+            "{} evictions at item {keys}, and no segment was reclaimed yet",
+            counters.evictions
+        );
+    }
+    let counters = room.region.counters();
+    println!(
+        "{keys} items until the first segment was reclaimed, {} copied",
+        counters.relocations
+    );
+    assert!(counters.relocations > 0, "no item was shifted: the test shows nothing");
+    room.assert_sound();
+}
