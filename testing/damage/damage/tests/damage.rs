@@ -127,7 +127,7 @@ fn truncated_or_of_another_kind() {
     let say = |bytes: &mut Image| bytes.open().err().unwrap().to_string();
     for (word, value, wanted) in [
         (0, 0, "no Keyway region"),
-        (1, 3, "made by Keyway 0.2.0 (format 3, layout "),
+        (1, 4, "made by Keyway 0.2.0 (format 4, layout "),
         (
             1,
             1,
