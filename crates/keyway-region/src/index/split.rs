@@ -26,9 +26,9 @@ use crate::verbs::KEY_LEN_MAX;
 /// 0.75; a split halves a bucket at random, so the loads are less even than in a table that never grew).
 const GROW_AT_PERCENT: u64 = 65;
 /// The index grows until the items that fit into full memory would load it by this many percent, and no further. A lower value
-/// wastes bytes on empty slots for which there are no items; a higher one evicts from full buckets items for which memory has
-/// room. Simulated in steady state, at any point of a round, with a third bucket for keys whose two are full: 0.1 to 0.3 % of
-/// the items are missing at 75, 1 % at 80, 2 % at 85.
+/// wastes bytes on empty slots for which there are no items; a higher one shifts items of full buckets, and their old places in
+/// the log are dead. Simulated in steady state, at any point of a round, with a third bucket for keys whose two are full: all
+/// three are full for 0.1 to 0.3 % of the items at 75, 1 % at 80, 2 % at 85.
 const FULL_PERCENT: u64 = 75;
 /// While items are evicted to make space, the index grows only above this, because their number goes up and down a little.
 const GROW_AT_PERCENT_WHEN_FULL: u64 = 80;
