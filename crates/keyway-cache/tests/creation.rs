@@ -377,13 +377,17 @@ fn regions_of_older_formats_and_layouts_are_refused_with_both_versions() {
             include_str!("images/format-2-short-lived.txt"),
             "made by Keyway 0.2.0 (format 2, layout e8eef821fc51c9f6)",
         ),
+        (
+            include_str!("images/format-2-plain.txt"),
+            "made by Keyway 0.2.0 (format 2, layout ed96d1ffa0dd447f)",
+        ),
     ] {
         let path = older(&folder, image);
         let before = std::fs::read(&path).unwrap();
         for options in [options(2), existing(2)] {
             let why = refused(&path, &options);
             assert!(why.contains(made_by), "{why}");
-            assert!(why.contains(&format!("this is Keyway {version} (format 2, layout ")), "{why}");
+            assert!(why.contains(&format!("this is Keyway {version} (format 3, layout ")), "{why}");
             assert!(why.contains("keyway dump") && why.contains("another path"), "{why}");
         }
         assert_eq!(std::fs::read(&path).unwrap(), before);
@@ -407,10 +411,10 @@ fn a_region_of_another_layout_is_refused_with_both_versions() {
     file.write_all_at(b"9.8.7\0", PROGRAM).unwrap();
     let why = refused(&path, &options(2));
     assert!(
-        why.contains("made by Keyway 9.8.7 (format 2, layout 0000000000001234)"),
+        why.contains("made by Keyway 9.8.7 (format 3, layout 0000000000001234)"),
         "{why}"
     );
-    assert!(why.contains(&format!("this is Keyway {version} (format 2, layout ")), "{why}");
+    assert!(why.contains(&format!("this is Keyway {version} (format 3, layout ")), "{why}");
 }
 
 #[test]

@@ -457,3 +457,32 @@ fn idle_sessions_keep_little() {
     assert_eq!((0..3_000).filter(|key| room.has(*key, now)).count(), 0);
     room.assert_sound();
 }
+
+#[test]
+fn no_item_is_evicted_while_a_segment_is_free() {
+    // Small items fill the index further than large ones: where a round of its growth is half done, full buckets are common. The
+    // second region is a sixteenth of one of 256 MiB, and gets more than a sixteenth of 2.5 million items.
+    for (memory, value_len, least) in [(24 << 20, 2, 600_000), (16 << 20, 64, 160_000)] {
+        let mut room = Room::new(memory, 1, true);
+        let now = room.now(1);
+        let mut keys = 0;
+        while room.region.counters().purged == 0 {
+            room.set(keys, value_len, 0, now).expect("there is room");
+            keys += 1;
+            let counters = room.region.counters();
+            assert!(
+                counters.evictions == 0 || counters.purged > 0,
+                "{} evictions at item {keys}, and no segment was reclaimed yet",
+                counters.evictions
+            );
+        }
+        let counters = room.region.counters();
+        println!(
+            "{keys} items until the first segment was reclaimed, {} copied",
+            counters.relocations
+        );
+        assert!(keys > least, "{keys} items filled it");
+        assert!(counters.relocations > 0, "no item was shifted: the test shows nothing");
+        room.assert_sound();
+    }
+}

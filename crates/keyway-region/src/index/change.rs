@@ -406,12 +406,13 @@ impl Session {
         }
         let (place, over) = match (absent.empty, absent.victim) {
             (Some(place), _) => (place, Slot::EMPTY),
-            // All buckets of the key are full: grow if the index should grow; otherwise evict.
+            // All buckets of the key are full: grow if the index should grow; otherwise shift an item; otherwise evict.
             _ if self.grow_for_room(attempt.prepared, now) => return AGAIN,
             (None, Some((place, word))) if word.is_tentative() => {
                 region.abort(place, word);
                 return AGAIN;
             }
+            (None, Some(_)) if self.shift_one(key, absent.table, attempt.prepared, epoch, now) => return AGAIN,
             (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
             // A tentative word over a victim could bring it back to life: so the victim is removed first, persistently.
             (None, Some((place, word))) if attempt.rules.is_strict() => {

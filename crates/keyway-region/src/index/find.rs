@@ -154,7 +154,7 @@ impl Session {
         }
         let lines = [a, b];
         let empty = Place::emptiest([first, second], &lines);
-        if region.table() != table {
+        if region.table() != table || !region.is_quiet(&buckets) {
             return Scan::Again;
         }
         if empty.is_none() {

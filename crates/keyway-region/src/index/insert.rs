@@ -104,8 +104,8 @@ impl Session {
         let region = &self.region;
         let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
         if !region.has_thirds() && is_third() && !mutants::is(Mutant::ThirdUnannounced) {
-            // PAIRS: third: the load in `Region::has_thirds`. Not written back in durable mode: the repair after a power failure sets it.
-            region.superblock().thirds.store(1, SeqCst);
+            // PAIRS: third: the load in `Region::thirds`. Not written back in durable mode: the repair after a power failure sets it.
+            region.superblock().thirds.fetch_add(1, SeqCst);
         }
     }
 
@@ -156,7 +156,7 @@ impl Session {
                     continue 'again;
                 }
             }
-            return true;
+            return region.is_quiet(&buckets);
         }
         false
     }

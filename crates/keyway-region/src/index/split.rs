@@ -26,9 +26,9 @@ use crate::verbs::KEY_LEN_MAX;
 /// 0.75; a split halves a bucket at random, so the loads are less even than in a table that never grew).
 const GROW_AT_PERCENT: u64 = 65;
 /// The index grows until the items that fit into full memory would load it by this many percent, and no further. A lower value
-/// wastes bytes on empty slots for which there are no items; a higher one evicts from full buckets items for which memory has
-/// room. Simulated in steady state, at any point of a round, with a third bucket for keys whose two are full: 0.1 to 0.3 % of
-/// the items are missing at 75, 1 % at 80, 2 % at 85.
+/// wastes bytes on empty slots for which there are no items; a higher one shifts items of full buckets, and their old places in
+/// the log are dead. Simulated in steady state, at any point of a round, with a third bucket for keys whose two are full: all
+/// three are full for 0.1 to 0.3 % of the items at 75, 1 % at 80, 2 % at 85.
 const FULL_PERCENT: u64 = 75;
 /// While items are evicted to make space, the index grows only above this, because their number goes up and down a little.
 const GROW_AT_PERCENT_WHEN_FULL: u64 = 80;
@@ -43,14 +43,14 @@ const SPLITS_FOR_ROOM: usize = 256;
 const INDEX_SHARE_MAX: usize = 2;
 
 /// The hash of the key of the item that a slot names.
-enum KeyHash {
+pub(super) enum KeyHash {
     Of(u64),
     Moved,
     Corrupt,
 }
 
 impl Region {
-    fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
+    pub(super) fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
         let seen = match self.look(self.slot(place_at), word) {
             Followed::Got(seen) => seen,
             Followed::Moved => return KeyHash::Moved,
@@ -73,7 +73,7 @@ impl Region {
         word.thaw().with_frequency(u64::from(self.is_fetched(place)))
     }
 
-    fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
+    pub(super) fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
         let at = self.bucket(bucket)?;
         Some(core::array::from_fn(|index| Place {
             at: at + index * 8,
@@ -188,7 +188,7 @@ impl Session {
         for (from, to) in source.into_iter().zip(target) {
             // PAIRS: item: the publish in `Session::swap_same` and in `insert`: the copy that follows hands the item on.
             let word = Slot(region.slot(from.at).load(Acquire));
-            if !word.is_frozen() || word.mark() != split.round {
+            if !word.is_frozen_by(split.round) {
                 return false;
             }
             let mut copy = Slot::EMPTY;
@@ -225,8 +225,12 @@ impl Session {
         for _ in 0..ATTEMPTS_MAX {
             // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is at least that of its split.
             let word = Slot(region.slot(place.at).load(Acquire));
+            if word.is_shifting() {
+                self.land(place, word);
+                continue;
+            }
             if word.is_frozen() {
-                if word.mark() == split.round {
+                if word.is_frozen_by(split.round) {
                     return true;
                 }
                 if region.table().count != split.target {
@@ -270,7 +274,7 @@ impl Session {
         };
         for place in places {
             let word = Slot(self.region.slot(place.at).load(Relaxed));
-            if word.is_frozen() && word.mark() == split.round {
+            if word.is_frozen_by(split.round) {
                 self.repair(place, word, split);
             }
         }
@@ -308,11 +312,14 @@ impl Session {
     }
 
     /// For a writer that met a frozen slot: finishes the split if it is under way, or this slot if the split is done. The table
-    /// word is read after the slot.
+    /// word is read after the slot. A shift is ended.
     pub(crate) fn unfreeze(&self, place: Place, word: Slot) {
         let region = &self.region;
         if mutants::is(Mutant::WaitOnFrozen) {
             return;
+        }
+        if word.is_shifting() {
+            return self.land(place, word);
         }
         let count = region.table().count;
         match Split::of(place.bucket, word.mark(), region.buckets_initial()) {

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! In a frozen word T and the two frequency bits hold the mark of the split's round. T with D, not frozen, means that the item
-//! named was removed; the slot becomes empty once that is persistent. Frozen words have no D. This file knows bits only.
+//! named was removed; the slot becomes empty once that is persistent. D of a frozen word says that a shift has frozen it: without T
+//! its item is leaving the slot, with T it is arriving; then the frequency is as in other words. This file knows bits only.
 
 use super::item::ALIGNMENT;
 use super::segment::SIZE_MAX;
@@ -62,7 +63,11 @@ impl core::fmt::Debug for Slot {
             s if s.is_frozen() && s.payload_is_empty() => write!(f, "frozen({}) empty", s.mark()),
             s if s.payload_is_empty() => f.write_str("empty"),
             s => {
-                let kind = if s.is_frozen() {
+                let kind = if s.is_arriving() {
+                    "arriving"
+                } else if s.is_shifting() {
+                    "leaving"
+                } else if s.is_frozen() {
                     "frozen"
                 } else if s.is_tentative() && s.is_dirty() {
                     "removed"
@@ -113,7 +118,7 @@ impl Slot {
     /// A word that may not be persistent yet (durable mode): a thread makes it persistent before it acts on it.
     #[inline]
     pub fn is_dirty(self) -> bool {
-        self.0 & DIRTY != 0
+        self.0 & (DIRTY | FROZEN) == DIRTY
     }
 
     /// The same word, dirty if another one is.
@@ -139,10 +144,46 @@ impl Slot {
         }
     }
 
-    /// A frozen word.
+    /// A frozen word: of a split or of a shift.
     #[inline]
     pub fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
+    }
+
+    /// Frozen by the split of this round.
+    #[inline]
+    pub fn is_frozen_by(self, round: u32) -> bool {
+        self.is_frozen() && !self.is_shifting() && self.mark() == round
+    }
+
+    /// Frozen by a shift.
+    #[inline]
+    pub fn is_shifting(self) -> bool {
+        self.0 & (FROZEN | DIRTY) == FROZEN | DIRTY
+    }
+
+    /// The word of the slot that an item is leaving, for the confirmed word of its copy.
+    #[inline]
+    pub fn leaving(self) -> Self {
+        Self(self.0 | FROZEN | DIRTY)
+    }
+
+    /// The word of the slot in which an item is arriving, for the confirmed word of its copy.
+    #[inline]
+    pub fn arriving(self) -> Self {
+        Self(self.0 | FROZEN | DIRTY | TENTATIVE)
+    }
+
+    /// Whether the item is arriving in the slot.
+    #[inline]
+    pub fn is_arriving(self) -> bool {
+        self.is_shifting() && self.0 & TENTATIVE != 0
+    }
+
+    /// The confirmed word of the copy that a shift's word names.
+    #[inline]
+    pub fn landed(self) -> Self {
+        Self(self.0 & !(FROZEN | DIRTY | TENTATIVE))
     }
 
     /// An insert that is not confirmed yet, or, when dirty, a removal.
@@ -218,7 +259,7 @@ impl Slot {
         line.0.get(index).map_or(Self::EMPTY, |word| Self(*word))
     }
 
-    /// The round whose split froze this word.
+    /// The round whose split froze this word, if none of a shift.
     #[inline]
     pub fn mark(self) -> u32 {
         u32::from(self.0 & TENTATIVE != 0) << 2
@@ -347,6 +388,17 @@ mod tests {
         let r = w.removed();
         assert!(r.is_dirty() && !r.is_item() && !r.is_empty() && r.settled() == Slot::EMPTY && r.tag() == w.tag());
         assert!(!w.is_dirty() && !w.tentative().is_dirty() && w.freeze(5).settled() == w.freeze(5));
+    }
+
+    #[test]
+    fn a_word_of_a_shift_is_an_item_and_neither_dirty_nor_of_a_split() {
+        let w = Slot::confirmed(0x123, 9, 77, 4096).with_frequency(3);
+        for s in [w.leaving(), w.arriving()] {
+            assert!(s.is_item() && s.is_frozen() && s.is_shifting() && !s.is_tentative() && !s.is_dirty() && !s.can_rise());
+            assert!(s.landed() == w && s.tag() == w.tag() && (0..ROUNDS_MAX).all(|round| !s.is_frozen_by(round)));
+        }
+        assert!(w.arriving().is_arriving() && !w.leaving().is_arriving());
+        assert!((0..ROUNDS_MAX).all(|round| w.freeze(round).is_frozen_by(round) && !w.freeze(round).is_shifting()));
     }
 
     #[test]

@@ -278,6 +278,10 @@ pub fn all() -> Vec<Scenario> {
             )
         },
         Scenario {
+            setup: full_three,
+            ..simple("set, absent, all buckets full", Op::set(&pair_key(16), b"one more"), true)
+        },
+        Scenario {
             setup: full_of_large,
             ..simple("set, large, evicting", Op::set(b"new", &large(6, 3 * PART)), true)
         },
@@ -458,24 +462,39 @@ fn doubling_and_crowded(player: &mut Player) {
     crowded(player);
 }
 
-/// Keys of one pair of buckets.
-fn pair_key(n: usize) -> Vec<u8> {
+/// The pair of buckets that is filled.
+const PAIR: [u64; 2] = [10, 21];
+
+/// A key's buckets.
+fn buckets(key: &[u8]) -> [u64; 3] {
     const SEED: u64 = 3;
     const BUCKETS: u64 = 256;
-    // The two choices of a hash, as docs/region.md defines them ("Hash").
-    let pair = |key: &[u8]| {
-        let hash = keyway_region::hash(SEED, key);
-        let first = hash & 0xFFFF_FFFF;
-        let second = (hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) & !1 | (!first & 1);
-        let mut pair = [first % BUCKETS, second % BUCKETS];
-        pair.sort_unstable();
-        pair
-    };
+    keyway_region::all_choices(keyway_region::hash(SEED, key)).map(|choice| choice % BUCKETS)
+}
+
+/// The key of this number of those whose first two buckets are these.
+fn key_of(pair: [u64; 2], n: usize) -> Vec<u8> {
     (0u32..)
         .map(|i| format!("p{i}").into_bytes())
-        .filter(|key| pair(key) == [10, 21])
+        .filter(|key| buckets(key)[..2].iter().all(|bucket| pair.contains(bucket)))
         .nth(n)
         .unwrap_or_default()
+}
+
+/// Keys of one pair of buckets.
+fn pair_key(n: usize) -> Vec<u8> {
+    key_of(PAIR, n)
+}
+
+/// All three buckets of a key are full; the items in them have other buckets, too.
+fn full_three(player: &mut Player) {
+    full_pair_with_room(player);
+    let [.., third] = buckets(&pair_key(16));
+    // A pair differs in the lowest bit.
+    let other = PAIR.into_iter().find(|bucket| (bucket ^ third) & 1 == 1).unwrap_or_default();
+    for n in 0..8 {
+        put(player, &key_of([other, third], n), b"one of many");
+    }
 }
 
 /// Both buckets of a pair are full, and so is memory: the index does not grow now.

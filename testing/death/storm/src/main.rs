@@ -141,7 +141,7 @@ fn judge_the_judge(plan: &Plan) -> (u64, u64) {
             flush: 200,
             len_max: 300,
             expiring: false,
-            ..kind.mix()
+            ..kind.mix(0)
         };
         let faults = Fault::ALL
             .into_iter()

@@ -41,6 +41,12 @@ pub enum Kind {
     Evicting,
 }
 
+/// Writers of a round that fill an evicting region's index. A round has three times as many, or more.
+const INDEX_FILLERS: u32 = 30;
+/// [`Mix::fill_len`] of writers that fill the index, and of those that fill an evicting region's memory.
+const FILL_LEN: usize = 60;
+const FILL_LEN_MEMORY: usize = 3_000;
+
 impl Kind {
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -50,14 +56,16 @@ impl Kind {
         }
     }
 
-    /// The calls that are made.
-    pub fn mix(self) -> Mix {
+    /// The calls of the writer with this number. The first writers of an evicting region fill the index, the others the memory:
+    /// flushes leave too little time for the former to fill it.
+    pub fn mix(self, writer: u32) -> Mix {
         match self {
             Self::Lasting => Mix {
                 texts: 10,
                 numbers: 4,
                 fill: 150,
                 fill_max: 300,
+                fill_len: FILL_LEN,
                 flush: 0,
                 len_max: 70_000,
                 expiring: false,
@@ -67,6 +75,7 @@ impl Kind {
                 numbers: 4,
                 fill: 300,
                 fill_max: 60_000,
+                fill_len: if writer <= INDEX_FILLERS { FILL_LEN } else { FILL_LEN_MEMORY },
                 flush: 3,
                 len_max: 40_000,
                 expiring: true,
@@ -177,7 +186,7 @@ impl<'j> Thread<'j> {
             job,
             control,
             journal: Journal::create(&job.folder, writer, job.capacity),
-            chooser: Chooser::new(random, job.kind.mix(), writer),
+            chooser: Chooser::new(random, job.kind.mix(writer), writer),
         }
     }
 

@@ -15,6 +15,8 @@ pub struct Mix {
     pub fill: u64,
     /// such keys that a writer stores at most
     pub fill_max: u32,
+    /// by how many bytes at most the pieces of such keys are longer than the shortest
+    pub fill_len: usize,
     /// of 100,000 calls, how many flush
     pub flush: u64,
     /// longest piece that is stored now and then
@@ -104,7 +106,7 @@ impl Chooser {
         if self.filled < self.mix.fill_max && (self.filled == 0 || self.random.below(3) > 0) {
             let key = Key::filler(self.writer, self.filled);
             self.filled += 1;
-            let len = PIECE_LEN_MIN + self.random.index(60);
+            let len = PIECE_LEN_MIN + self.random.index(self.mix.fill_len);
             return self.piece(Verb::Set, key, len);
         }
         let back = u32::try_from(self.random.below(u64::from(self.filled.max(1)))).unwrap_or(0);
@@ -209,6 +211,7 @@ mod tests {
             numbers: 4,
             fill: 10,
             fill_max: 100,
+            fill_len: 60,
             flush: 100,
             len_max: 1000,
             expiring: true,

@@ -276,6 +276,7 @@ mod tests {
         numbers: 3,
         fill: 50,
         fill_max: 100,
+        fill_len: 60,
         flush: 200,
         len_max: 300,
         expiring: false,

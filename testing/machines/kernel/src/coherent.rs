@@ -62,6 +62,7 @@ impl Round {
             numbers: 2,
             fill: if self.evicting { 800 } else { 100 },
             fill_max: if self.evicting { 60_000 } else { 200 },
+            fill_len: if self.evicting { 6_000 } else { 60 },
             flush: 100,
             len_max: 900,
             expiring: false,
