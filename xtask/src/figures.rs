@@ -26,6 +26,14 @@ const TABLES: &[(&str, &str)] = &[
         "Calls beside DashMap",
         "cargo bench --locked --package benches --bench library",
     ),
+    (
+        "Gets and sets beside DashMap, papaya and LMDB",
+        "cargo bench --locked --package benches --bench maps",
+    ),
+    (
+        "Large values beside plain copies",
+        "cargo bench --locked --package benches --bench copies",
+    ),
     ("Web applications", "{release}/lab applications"),
     ("TLS", "{release}/lab tls --server-cpus 0 --client-cpus 1"),
     (
