@@ -1,4 +1,4 @@
-//! Two threads on two cores against one: `get`, and 95 % `get` with 5 % `set`.
+//! Two threads on two cores against one: `get`, 95 % `get` with 5 % `set`, and half of each.
 //!
 //! One round of a workload runs one thread on CPU 0, one on CPU 1, and both at once; rounds of all subjects interleave. The factor is
 //! both together over the mean of the two alone. Controls say what the machine itself gives: `arithmetic` shares nothing at
@@ -56,7 +56,7 @@ fn main() {
         "both, M/s",
         "factor",
     ]));
-    for (mix, set_percent) in [("get", 0), ("95/5", 5)] {
+    for (mix, set_percent) in [("get", 0), ("95/5", 5), ("50/50", 50)] {
         for popularity in Popularity::ALL {
             // With 10^4 items the order itself should fit the second-level cache: 2^15 keys are 512 KiB.
             let orders = CPUS.map(|cpu| {
