@@ -410,7 +410,7 @@ fn check_slot(
             format!("bucket {bucket}, slot {index}: key '{shown}' names an item that is marked dead"),
         );
     }
-    let item = region.facts(&seen, place, true, 0);
+    let item = region.facts(&seen, (place, word), true, 0);
     if region.has_checksums()
         && let Err(unread) = region.append_verified(&seen, &key, &item, true, &mut census.value)
     {

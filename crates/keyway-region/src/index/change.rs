@@ -308,11 +308,13 @@ impl Session {
             return AGAIN;
         }
         let written = attempt.prepared.written;
+        let stays_fetched = self.stays_fetched(&seen, draft.value, &written);
+        let word = if stays_fetched { written.word.fetched() } else { written.word };
         // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
-        if !self.put_over(&here, written.word, rules) {
+        if !self.put_over(&here, word, rules) {
             return AGAIN;
         }
-        self.count_replaced(place, &seen, draft.value, &written, attempt.now.recent(region.seen().0));
+        self.count_replaced(place, &seen, stays_fetched, &written, attempt.now.recent(region.seen().0));
         if !PLAIN {
             self.free_replaced(&seen, Some(&draft.value));
             self.published(attempt.prepared);
@@ -320,17 +322,20 @@ impl Session {
         Ok(Some((Changed::Put, written)))
     }
 
-    /// Counts that an item with this value has replaced another one.
+    /// Whether an item with this value is as fetched as the one that it replaces: memcached overwrites a number with one of the same length.
     #[inline(always)]
-    pub(super) fn count_replaced(&self, place: Place, seen: &ItemView, value: Value<'_>, written: &Written, now: u32) {
-        match value {
-            // memcached overwrites a number with one of the same length, so the item stays as fetched as it was.
-            Value::Number(..) | Value::Text(..)
-                if written.value_len == self.region.value_len(seen, self.region.checksum_size) =>
-            {
-                self.region.refresh_hint(place, seen, now)
-            }
-            _ => self.region.set_hint(place, now, false),
+    fn stays_fetched(&self, seen: &ItemView, value: Value<'_>, written: &Written) -> bool {
+        matches!(value, Value::Number(..) | Value::Text(..))
+            && written.value_len == self.region.value_len(seen, self.region.checksum_size)
+    }
+
+    /// Counts that an item has replaced another one.
+    #[inline(always)]
+    pub(super) fn count_replaced(&self, place: Place, seen: &ItemView, stays_fetched: bool, written: &Written, now: u32) {
+        if stays_fetched {
+            self.region.refresh_hint(place, seen, now);
+        } else {
+            self.region.set_hint(place, now);
         }
         let size = seen.header.size();
         self.count(
@@ -346,7 +351,7 @@ impl Session {
     fn meet_unreadable(&self, unread: Unread, here: &Here<'_>, now: u32) -> Attempted {
         match unread {
             Unread::NoMemory => Err(WriteError::NoMemory {
-                len: self.region.facts(&here.seen, here.place, false, now).value_len,
+                len: self.region.facts(&here.seen, (here.place, here.word), false, now).value_len,
             }),
             Unread::Changed if here.word.same_but_frequency(Slot(here.slot.load(Relaxed))) => {
                 self.remove_damaged(here.place, here.word);

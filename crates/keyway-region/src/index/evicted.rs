@@ -2,6 +2,7 @@
 //! its caller.
 
 use crate::index::lookup::Place;
+use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ItemView;
 use crate::session::Session;
@@ -33,7 +34,7 @@ impl Session {
     }
 
     /// An item is being evicted before its time is over.
-    fn note_evicted(&self, seen: &ItemView, place: Place, now: u32) {
+    fn note_evicted(&self, seen: &ItemView, slot: (Place, Slot), now: u32) {
         let Ok(mut evicted) = self.evicted.try_borrow_mut() else {
             return;
         };
@@ -46,16 +47,16 @@ impl Session {
             .memory
             .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
         if has_key {
-            let item = self.region.facts(seen, place, true, now);
+            let item = self.region.facts(seen, slot, true, now);
             evicted.items.push((key, item));
         }
     }
 
     /// Counts an item that was evicted, or that was expired or flushed when its place was reclaimed.
-    pub(crate) fn count_gone(&self, seen: &ItemView, place: Place, present: bool, now: u32) {
-        let (fetched, _) = self.region.hint_facts(seen, place, now);
+    pub(crate) fn count_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
+        let fetched = slot.1.is_fetched();
         if present {
-            self.note_evicted(seen, place, now);
+            self.note_evicted(seen, slot, now);
             self.count(Counter::evictions, 1);
             self.count(Counter::evicted_unfetched, u64::from(!fetched));
         } else {

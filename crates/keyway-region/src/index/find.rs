@@ -105,7 +105,7 @@ impl Session {
     pub(super) fn item_of<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
         let Tagged { place, slot, word, led } = tagged;
         let region = &*self.region;
-        // The ten bits of generation in a slot wrap: it must still name the segment.
+        // The nine bits of generation in a slot wrap: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if Slot(slot.load(Acquire)) != word {
             return None;

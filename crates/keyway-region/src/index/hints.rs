@@ -1,4 +1,4 @@
-//! Hints: a byte for each slot that says when its item was last accessed, and whether it was fetched since it was written.
+//! Hints: a byte for each slot that says when its item was last accessed.
 //!
 //! Any value in a hint is harmless. Hints decide what is evicted first and what statistics say, never what is returned.
 
@@ -15,9 +15,7 @@ pub(crate) const HINT_SECONDS: u32 = 64;
 pub(crate) const HINT_UNIT_S: u32 = 16;
 /// Units before a coarse hint wraps.
 pub(crate) const HINT_UNITS: u32 = 63;
-/// Hint: the item was fetched since it was written.
-pub(crate) const HINT_FETCHED: u8 = 0x80;
-/// Hint, lower bits: too long ago to be represented.
+/// Hint: too long ago to be represented.
 pub(crate) const HINT_OLD: u8 = 0x7F;
 /// A hint of seconds that is this old becomes one of units.
 const HINT_FINE_S: u32 = 16;
@@ -32,30 +30,30 @@ const _: () = assert!(HINT_FINE_S as u64 + SWEEP_FINE_S < HINT_SECONDS as u64);
 const _: () = assert!((HINT_AGED * HINT_UNIT_S) as u64 + 2 * SWEEP_S <= (HINT_UNITS * HINT_UNIT_S) as u64);
 
 impl Region {
-    /// Marks a hit: frequency in the slot (until it is at its maximum), time and "fetched" in the hint. These are hints: a lost
-    /// one does no harm.
+    /// Marks a hit: in the slot, until its item is fetched and its frequency at the maximum, and the time in the hint. A mark that is lost
+    /// does no harm. "Fetched" is in the slot because a set changes it, as it changes the slot: bits that many slots share a cache
+    /// line for would move to the other CPU with each set and with the next get.
     #[inline(always)]
     pub(crate) fn bump(&self, place: Place, word: Slot, now: u32) {
         if word.can_rise() {
-            let more = word.with_frequency(word.frequency() + 1);
             // Relaxed: a read-modify-write continues the release sequence of the publish.
-            let _ = self.slot(place.at).compare_exchange(word.0, more.0, Relaxed, Relaxed);
+            let _ = self.slot(place.at).compare_exchange(word.0, word.risen().0, Relaxed, Relaxed);
         }
-        self.set_hint(place, now, true);
+        self.set_hint(place, now);
     }
 
     /// Writes a slot's hint, if it differs.
     #[inline(always)]
-    pub(super) fn set_hint(&self, place: Place, now: u32, fetched: bool) {
+    pub(super) fn set_hint(&self, place: Place, now: u32) {
         if let Some(hint) = self.hint(place.bucket, place.index) {
-            let new = self.hint_code(now) | if fetched { HINT_FETCHED } else { 0 };
+            let new = self.hint_code(now);
             if hint.load(Relaxed) != new {
                 hint.store(new, Relaxed);
             }
         }
     }
 
-    /// The item of a slot that has just replaced `seen` is in use; it counts as fetched if `seen` did. This is written once in
+    /// The item of a slot that has just replaced `seen` is in use. This is written once in
     /// each period of so many seconds, as memcached does once a minute (ITEM_UPDATE_INTERVAL). An item of a segment that was
     /// opened in the present period was written in this period, and its writer has set the hint; or it was copied, then the hint
     /// is set in the next period.
@@ -63,33 +61,19 @@ impl Region {
     pub(super) fn refresh_hint(&self, place: Place, seen: &ItemView, now: u32) {
         const PERIOD_S: u32 = 64;
         if now ^ self.header(seen.segment).opened.load(Relaxed) >= PERIOD_S {
-            self.set_hint_as_fetched(place, now);
+            self.set_hint(place, now);
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn set_hint_as_fetched(&self, place: Place, now: u32) {
-        self.set_hint(place, now, self.is_fetched(place));
-    }
-
-    /// Whether the slot's hint says that its item was fetched since it was written.
-    pub(super) fn is_fetched(&self, place: Place) -> bool {
-        self.hint(place.bucket, place.index)
-            .is_some_and(|hint| hint.load(Relaxed) & HINT_FETCHED != 0)
-    }
-
-    /// Whether the item was fetched since it was written, and the least number of seconds since its last access.
-    pub(super) fn hint_facts(&self, seen: &ItemView, place: Place, now: u32) -> (bool, u32) {
+    /// The least number of seconds since the item's last access.
+    pub(super) fn idle_s(&self, seen: &ItemView, place: Place, now: u32) -> u32 {
         let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
-        let fetched = hint & HINT_FETCHED != 0;
         let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));
-        let idle = match SinceAccess::by(hint, now) {
+        match SinceAccess::by(hint, now) {
             SinceAccess::Seconds(seconds) => seconds,
             SinceAccess::Units(units) => (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1),
             SinceAccess::Old => since_opened.max(HINT_AGED * HINT_UNIT_S),
-        };
-        (fetched, idle)
+        }
     }
 
     #[inline(always)]
@@ -116,7 +100,7 @@ impl Region {
                     SinceAccess::Units(units) if units > HINT_AGED => HINT_OLD,
                     _ => continue,
                 };
-                let _ = hint.compare_exchange(old, old & HINT_FETCHED | aged, Relaxed, Relaxed);
+                let _ = hint.compare_exchange(old, aged, Relaxed, Relaxed);
             }
         }
     }
@@ -132,7 +116,7 @@ enum SinceAccess {
 
 impl SinceAccess {
     fn by(hint: u8, now: u32) -> Self {
-        match u32::from(hint & !HINT_FETCHED) {
+        match u32::from(hint) {
             second @ ..HINT_SECONDS => Self::Seconds(now.wrapping_sub(second) % HINT_SECONDS),
             code if code < HINT_SECONDS + HINT_UNITS => {
                 Self::Units((now / HINT_UNIT_S % HINT_UNITS + HINT_UNITS + HINT_SECONDS - code) % HINT_UNITS)

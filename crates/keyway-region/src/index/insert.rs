@@ -70,7 +70,7 @@ impl Session {
         }
         if let Some(seen) = evicted {
             let present = seen.is_present(epoch, now);
-            self.count_gone(&seen, place, present, now);
+            self.count_gone(&seen, (place, over), present, now);
             self.free_replaced(&seen, None);
         }
         // First twins (tentative words of the same key), then the table word, then the epoch: the model's order.
@@ -90,7 +90,7 @@ impl Session {
             if rules.is_strict() {
                 region.persist_word(place.at, rules.dirty(written.word));
             }
-            region.set_hint(place, now, false);
+            region.set_hint(place, now);
             self.count(Counter::curr_items, 1);
             self.count(Counter::bytes, written.size as u64);
             self.count_items(1);

@@ -276,7 +276,7 @@ impl Region {
     /// Second half of [`Self::look`]: reads the slot again, then the header.
     #[inline(always)]
     pub(super) fn look_at(&self, led: ItemAt, slot: &AtomicU64, word: Slot) -> Followed<ItemView> {
-        // The ten bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
+        // The nine bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Followed::Moved;
@@ -376,7 +376,7 @@ impl Region {
                         };
                     }
                     let checksum_size = if VERIFIED { self.checksum_size } else { 0 };
-                    let item = self.facts_before(&seen, place, how.details, now, checksum_size);
+                    let item = self.facts_before(&seen, (place, word), how.details, now, checksum_size);
                     let wants_value = sink.begin(&item)
                         && how.value
                         && how.unless_cas.is_none_or(|cas| cas != item.cas)
@@ -426,18 +426,18 @@ impl Region {
 
     /// What is known of an item besides its key and value. With `details`, also what needs other cache lines.
     #[inline]
-    pub(crate) fn facts(&self, seen: &ItemView, place: Place, details: bool, now: u32) -> Item {
-        self.facts_before(seen, place, details, now, self.checksum_size)
+    pub(crate) fn facts(&self, seen: &ItemView, slot: (Place, Slot), details: bool, now: u32) -> Item {
+        self.facts_before(seen, slot, details, now, self.checksum_size)
     }
 
     /// As [`Self::facts`], for an item whose body ends before this many bytes of checksum.
     #[inline(always)]
-    fn facts_before(&self, seen: &ItemView, place: Place, details: bool, now: u32, checksum_size: usize) -> Item {
+    fn facts_before(&self, seen: &ItemView, (place, word): (Place, Slot), details: bool, now: u32, checksum_size: usize) -> Item {
         let value_len = self.value_len(seen, checksum_size);
         let mut item = self.plain_facts(seen, value_len, self.size(seen), ttl(seen.header.expiry(), now));
         if details {
             item.cas = self.cas_unique(seen);
-            (item.fetched, item.idle_s) = self.hint_facts(seen, place, now);
+            (item.fetched, item.idle_s) = (word.is_fetched(), self.idle_s(seen, place, now));
         }
         item
     }
@@ -493,7 +493,7 @@ impl Region {
                     let _ = self
                         .memory
                         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
-                    let item = self.facts(&seen, place, true, now);
+                    let item = self.facts(&seen, (place, word), true, now);
                     if !self.still(&seen) {
                         continue;
                     }

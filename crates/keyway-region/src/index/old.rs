@@ -4,6 +4,7 @@
 use crate::decimal::{self, Digits};
 use crate::index::find::Here;
 use crate::index::lookup::Place;
+use crate::layout::slot::Slot;
 use crate::log::{Chain, ItemView, Outcome, Verified, chain_of};
 use crate::region::Region;
 use crate::session::Session;
@@ -16,7 +17,7 @@ pub(crate) struct Old<'r> {
     region: &'r Region,
     key: &'r [u8],
     seen: ItemView,
-    place: Place,
+    slot: (Place, Slot),
     /// a fast path does not ask for it
     now: Option<u32>,
     has_checksums: bool,
@@ -31,7 +32,7 @@ impl<'r> Old<'r> {
             region: &session.region,
             key,
             seen: here.seen,
-            place: here.place,
+            slot: (here.place, here.word),
             now,
             has_checksums,
         }
@@ -42,7 +43,7 @@ impl<'r> Old<'r> {
         if self.has_checksums {
             return self.copy().item.get();
         }
-        self.region.facts(&self.seen, self.place, true, self.now())
+        self.region.facts(&self.seen, self.slot, true, self.now())
     }
 
     fn now(&self) -> u32 {
@@ -121,7 +122,7 @@ impl<'r> Old<'r> {
     fn copy(&self) -> &'r Verified {
         let copy = &self.session.verified;
         if copy.outcome.get() == Outcome::Unasked {
-            let mut item = self.region.facts(&self.seen, self.place, true, self.now());
+            let mut item = self.region.facts(&self.seen, self.slot, true, self.now());
             let body = &mut copy.body.borrow_mut();
             let mut outcome = match self.region.read_verified(&self.seen, self.key, &item, body) {
                 Ok(()) => Outcome::Intact,

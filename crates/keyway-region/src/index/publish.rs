@@ -94,7 +94,7 @@ impl Session {
     #[inline(always)]
     fn swap_same(&self, slot: &AtomicU64, from: Slot, to: Next) -> Result<(), Slot> {
         let to = match to {
-            Next::Item(word) => word.with_frequency_of(from),
+            Next::Item(word) => word.instead_of(from),
             Next::Gone(word) => word,
         };
         // PAIRS: item: the loads of slots: a reader that sees the word sees the item.
@@ -172,7 +172,7 @@ impl Session {
             && let Some(seen) = seen
         {
             let present = seen.is_present(epoch, now);
-            self.count_gone(&seen, place, present, now);
+            self.count_gone(&seen, (place, word), present, now);
             self.free_replaced(&seen, None);
         }
     }

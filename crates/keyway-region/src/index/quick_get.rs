@@ -85,7 +85,7 @@ impl Session {
         let Some(led) = region.follow_known(word).filter(|led| led.life.is_since(epoch)) else {
             return Quick::Unusual;
         };
-        // The ten bits of generation in a slot wrap: it must still name the segment.
+        // The nine bits of generation in a slot wrap: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if Slot(slot.load(Acquire)) != word {
             return Quick::Unusual;

@@ -133,7 +133,7 @@ impl Session {
             Err(Relocated::Changed) => return true,
             Err(_) => return false,
         };
-        let copy = Slot::confirmed(word.tag(), life.generation, segment, offset).with_frequency_of(word);
+        let copy = Slot::confirmed(word.tag(), life.generation, segment, offset).copy_of(word);
         // The copy must be persistent before any word leads there.
         region.barrier();
         let (leaves, arrives) = self.shift_to(from, word, to, copy, table);

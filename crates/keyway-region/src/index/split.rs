@@ -49,6 +49,11 @@ pub(super) enum KeyHash {
     Corrupt,
 }
 
+/// The confirmed word inside a frozen one. The mark has overwritten its frequency; whether it was fetched says if it had any.
+fn thawed(word: Slot) -> Slot {
+    word.thaw().with_frequency(u64::from(word.is_fetched()))
+}
+
 impl Region {
     pub(super) fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
         let seen = match self.look(self.slot(place_at), word) {
@@ -66,11 +71,6 @@ impl Region {
         } else {
             KeyHash::Moved
         }
-    }
-
-    /// The confirmed word inside a frozen one. The mark has overwritten its frequency; the hint says whether it had any.
-    fn thawed(&self, place: Place, word: Slot) -> Slot {
-        word.thaw().with_frequency(u64::from(self.is_fetched(place)))
     }
 
     pub(super) fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
@@ -194,7 +194,7 @@ impl Session {
             let mut copy = Slot::EMPTY;
             if word.is_item() && !(mutants::is(Mutant::SplitLosesASlot) && from.index + 1 == SLOTS) {
                 match region.key_hash(from.at, word) {
-                    KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = region.thawed(from, word),
+                    KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = thawed(word),
                     KeyHash::Of(_) => {}
                     KeyHash::Moved => return false,
                     KeyHash::Corrupt => self.count(Counter::corrupt, 1),
@@ -297,7 +297,7 @@ impl Session {
                     let new = if split.moves(all_choices(hash)) {
                         Slot::EMPTY
                     } else {
-                        region.thawed(place, word)
+                        thawed(word)
                     };
                     // PAIRS: split: the loads of slots, as above.
                     let _ = slot.compare_exchange(word.0, new.0, Release, Relaxed);

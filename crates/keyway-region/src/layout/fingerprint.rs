@@ -179,6 +179,7 @@ const INDEX: &[Input] = &[
     ("slot: tentative", Slot::UNSET.tentative().0),
     ("slot: dirty", slot::DIRTY_BIT),
     ("slot: frequency", Slot::UNSET.with_frequency(slot::FREQUENCY_MAX).0),
+    ("slot: fetched", Slot::UNSET.fetched().0),
     ("slot: frozen, first round", Slot::UNSET.freeze(0).0),
     ("slot: frozen, last round", Slot::UNSET.freeze(slot::ROUNDS_MAX - 1).0),
     ("slot: rounds", slot::ROUNDS_MAX as u64),
@@ -193,7 +194,6 @@ const INDEX: &[Input] = &[
     ("hint: seconds", index::HINT_SECONDS as u64),
     ("hint: unit, seconds", index::HINT_UNIT_S as u64),
     ("hint: units", index::HINT_UNITS as u64),
-    ("hint: fetched", index::HINT_FETCHED as u64),
     ("hint: longer ago", index::HINT_OLD as u64),
     ("ghost: bits", log::GHOST_BITS as u64),
     ("ghost: bytes of a line", log::GHOST_LINE_SIZE as u64),
@@ -336,7 +336,7 @@ mod tests {
     /// No two fields of a word share a bit, and the fields of a slot and of an item's header use all bits.
     #[test]
     fn the_samples_show_the_fields() {
-        let slot: Vec<u64> = INDEX[..4].iter().chain(&INDEX[6..9]).map(|input| input.1).collect();
+        let slot: Vec<u64> = INDEX[..4].iter().chain(&INDEX[6..10]).map(|input| input.1).collect();
         let frozen = Slot::UNSET.freeze(0).0 & !Slot::EMPTY.0;
         assert_eq!(
             slot.iter().fold(frozen, |all, field| all | field) & !Slot::EMPTY.0,

@@ -1,7 +1,7 @@
 //! One slot of the index: 8 bytes that say where a key's item is. See `docs/region.md`.
 //!
 //! ```text
-//! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46..37 generation | 36..17 segment | 16..0 offset/4
+//! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46 fetched | 45..37 generation | 36..17 segment | 16..0 offset/4
 //! ```
 //!
 //! In a frozen word T and the two frequency bits hold the mark of the split's round. T with D, not frozen, means that the item
@@ -15,7 +15,7 @@ use crate::memory::Line;
 /// Bits of a tag.
 pub const TAG_BITS: u32 = 12;
 /// Bits of a generation that a slot carries.
-pub const GENERATION_BITS: u32 = 10;
+pub const GENERATION_BITS: u32 = 9;
 /// How many of them are used. With the feature `small` only one, as in the model: generations wrap as soon as a segment was
 /// recycled twice.
 const GENERATION_BITS_USED: u32 = if cfg!(feature = "small") { 1 } else { GENERATION_BITS };
@@ -30,6 +30,7 @@ const DIRTY: u64 = 1 << 61;
 const FREQUENCY_SHIFT: u32 = 59;
 const FREQUENCY: u64 = 3 << FREQUENCY_SHIFT;
 const TAG_SHIFT: u32 = 47;
+const FETCHED: u64 = 1 << 46;
 const GENERATION_SHIFT: u32 = 37;
 const SEGMENT_SHIFT: u32 = 17;
 const MARK: u64 = TENTATIVE | FREQUENCY;
@@ -37,7 +38,11 @@ const MARK: u64 = TENTATIVE | FREQUENCY;
 /// D alone: the bit that a change adds to a word until it is persistent.
 pub const DIRTY_BIT: u64 = DIRTY;
 
-const _: () = assert!(TAG_SHIFT + TAG_BITS == FREQUENCY_SHIFT && GENERATION_SHIFT + GENERATION_BITS == TAG_SHIFT);
+const _: () = assert!(
+    TAG_SHIFT + TAG_BITS == FREQUENCY_SHIFT
+        && 1 << (GENERATION_SHIFT + GENERATION_BITS) == FETCHED
+        && FETCHED << 1 == 1 << TAG_SHIFT
+);
 const _: () = assert!(SIZE_MAX == ALIGNMENT << OFFSET_BITS);
 const _: () = assert!(SEGMENT_SHIFT + SEGMENT_BITS == GENERATION_SHIFT && OFFSET_BITS == SEGMENT_SHIFT);
 
@@ -283,15 +288,33 @@ impl Slot {
 
     /// How often the item was hit lately, 0 to 3 (unfrozen words).
     #[inline]
-    pub fn frequency(self) -> u64 {
+    pub const fn frequency(self) -> u64 {
         (self.0 & FREQUENCY) >> FREQUENCY_SHIFT
     }
 
-    /// Whether it is not frozen, and its frequency can rise.
+    /// Whether the item was fetched since it was written.
+    #[inline]
+    pub fn is_fetched(self) -> bool {
+        self.0 & FETCHED != 0
+    }
+
+    /// The same word, fetched.
+    #[inline(always)]
+    pub const fn fetched(self) -> Self {
+        Self(self.0 | FETCHED)
+    }
+
+    /// Whether it is not frozen, and a hit changes it.
     #[inline(always)]
     pub(crate) fn can_rise(self) -> bool {
-        // F is above the two bits, which both are set at the highest frequency.
-        self.0 >> FREQUENCY_SHIFT & (FROZEN | FREQUENCY) >> FREQUENCY_SHIFT < FREQUENCY_MAX
+        // F is above the other bits, which are all set in the word of an item that is fetched often.
+        self.0 & (FROZEN | FREQUENCY | FETCHED) < FREQUENCY | FETCHED
+    }
+
+    /// The word after a hit (unfrozen words).
+    #[inline(always)]
+    pub(crate) const fn risen(self) -> Self {
+        self.with_frequency(self.frequency() + 1).fetched()
     }
 
     /// The same word with this frequency (unfrozen words).
@@ -301,13 +324,19 @@ impl Slot {
         Self(self.0 & !FREQUENCY | frequency << FREQUENCY_SHIFT)
     }
 
-    /// The same word with the frequency of another one (unfrozen words).
+    /// The word of a new item that replaces that of another one: of its frequency, and fetched if both are (unfrozen words).
     #[inline(always)]
-    pub const fn with_frequency_of(self, other: Self) -> Self {
-        Self(self.0 & !FREQUENCY | other.0 & FREQUENCY)
+    pub const fn instead_of(self, other: Self) -> Self {
+        Self(self.0 & !FREQUENCY & (other.0 | !FETCHED) | other.0 & FREQUENCY)
     }
 
-    /// Whether both words are the same. If neither is frozen, the frequency and the dirty bit may differ.
+    /// The word of a copy of another one's item: of its frequency, and fetched if it is (unfrozen words).
+    #[inline]
+    pub const fn copy_of(self, other: Self) -> Self {
+        Self(self.0 & !(FREQUENCY | FETCHED) | other.0 & (FREQUENCY | FETCHED))
+    }
+
+    /// Whether both words are the same. If neither is frozen, the frequency, the mark of a fetched item and the dirty bit may differ.
     #[inline(always)]
     pub fn same_but_frequency(self, other: Self) -> bool {
         self == other || self.differs_in_hints(other)
@@ -316,7 +345,7 @@ impl Slot {
     #[cold]
     #[inline(never)]
     fn differs_in_hints(self, other: Self) -> bool {
-        (self.0 | other.0) & FROZEN == 0 && (self.0 ^ other.0) & !(FREQUENCY | DIRTY) == 0
+        (self.0 | other.0) & FROZEN == 0 && (self.0 ^ other.0) & !(FREQUENCY | FETCHED | DIRTY) == 0
     }
 
     /// Twelve bits of the key's hash.
@@ -359,11 +388,31 @@ mod tests {
         let w = Slot::confirmed(0xABC, 0x12345, 0xFEDCB, 0x7_FFF8);
         assert_eq!(
             (w.tag(), w.generation(), w.segment(), w.offset()),
-            (0xABC, 0x345, 0xFEDCB, 0x7_FFF8)
+            (0xABC, 0x145, 0xFEDCB, 0x7_FFF8)
         );
         assert!(w.is_item() && !w.is_frozen() && !w.is_empty() && !w.is_tentative());
         let t = w.tentative();
         assert!(t.is_tentative() && !t.is_item());
+    }
+
+    #[test]
+    fn a_hit_marks_a_word_until_it_says_all_that_it_can() {
+        let mut word = Slot::confirmed(0x123, 9, 77, 4096);
+        for frequency in [1, 2, 3] {
+            assert!(word.can_rise() && !word.freeze(0).can_rise());
+            word = word.risen();
+            assert!(
+                word.is_fetched()
+                    && word.frequency() == frequency
+                    && word.same_but_frequency(Slot::confirmed(0x123, 9, 77, 4096))
+            );
+        }
+        assert!(!word.can_rise());
+        let new = Slot::confirmed(0x123, 10, 78, 8192);
+        assert!(!new.instead_of(word).is_fetched() && new.instead_of(word).can_rise() && new.instead_of(word).frequency() == 3);
+        assert!(new.fetched().instead_of(word) == new.copy_of(word) && new.copy_of(word).is_fetched());
+        assert!(new.fetched().instead_of(new) == new && new.fetched().copy_of(new) == new);
+        assert!(word.freeze(5).is_fetched() && word.freeze(5).thaw().is_fetched() && word.leaving().landed() == word);
     }
 
     #[test]

@@ -272,7 +272,7 @@ impl Session {
     #[cold]
     fn lend_value(&self, key: &Key<'_>, len: usize, (place, word): (Place, Slot), sink: &mut impl Sink) -> bool {
         let region = &*self.region;
-        // Its length must be as said before: the word's ten bits of generation may have wrapped.
+        // Its length must be as said before: the word's nine bits of generation may have wrapped.
         let seen = self
             .hold_item(place, word)
             .filter(|seen| seen.header.value_len() == len && !seen.header.is_large())

@@ -360,7 +360,7 @@ impl Session {
                 }
             }
             if self.evict_slot(place, word) {
-                self.count_gone(&seen, place, present, now);
+                self.count_gone(&seen, (place, word), present, now);
                 if present && purge.cursor.spare == Spare::Promoted {
                     region.add_ghost(key_hash);
                 }
@@ -404,7 +404,7 @@ impl Session {
         };
         // A word that may not be persistent yet does not become persistent by moving.
         let new = Slot::confirmed(word.tag(), life.generation, segment, offset)
-            .with_frequency(like.frequency())
+            .copy_of(like)
             .as_dirty_as(word);
         let moved = region.move_item(place, word, new);
         self.relent(UPKEEP);
@@ -485,7 +485,7 @@ impl Session {
                     };
                     let gone = chain.is_some() && self.evict_slot(place, word);
                     if gone {
-                        self.count_gone(&seen, place, present, now);
+                        self.count_gone(&seen, (place, word), present, now);
                         if present && spare == Spare::Promoted {
                             region.add_ghost(key_hash);
                         }

@@ -204,7 +204,7 @@ impl Region {
         let table = self.table();
         let at_home = all_choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
         let intact = || {
-            let item = self.facts(&seen, place, false, 0);
+            let item = self.facts(&seen, (place, word), false, 0);
             !self.has_checksums() || self.append_verified(&seen, key, &item, false, &mut Vec::new()).is_ok()
         };
         if at_home && tag(key_hash) == word.tag() && intact() && self.note(&seen, key_hash, needs) {
