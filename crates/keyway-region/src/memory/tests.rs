@@ -123,6 +123,35 @@ fn what_is_long_is_written_whole_and_nothing_beside_it() {
 }
 
 #[test]
+fn places_that_are_alike_modulo_a_page_are_copied_as_others_are() {
+    let mut pages = Box::new(Pages([0; 18_000]));
+    let base = NonNull::new(pages.0.as_mut_ptr().cast::<u8>()).unwrap();
+    // SAFETY: the pages outlive the value and are not touched meanwhile.
+    let m = unsafe { Memory::new(base, pages.0.len() * 8) };
+    let src: Vec<u8> = (0..30_000u32).map(|i| (i * 7 + i / 251).to_le_bytes()[0] | 1).collect();
+    // The region's pages begin at multiples of a page.
+    let from = 4096 - src.as_ptr().addr() % 4096;
+    for len in [512, 513, 600, 5_000, 16_384, 20_000] {
+        for shift in [0, 1, 7, 8, 15, 16, 4095] {
+            let bytes = &src[from..from + len];
+            m.zero(0, m.len());
+            m.write(4096 + shift, bytes);
+            assert!(m.equals(4096 + shift, bytes), "{len} bytes, {shift} after, written");
+            let mut out = vec![0; 40_000];
+            let to = 4096 - out.as_ptr().addr() % 4096 + 4096;
+            // The other way round: this time the private side is `shift` after the region's.
+            m.write(8192, bytes);
+            m.read(8192, &mut out[to + shift..to + shift + len]);
+            assert!(out[to + shift..to + shift + len] == *bytes, "{len} bytes, {shift} after, read");
+            assert!(out[..to + shift].iter().chain(&out[to + shift + len..]).all(|byte| *byte == 0));
+            m.copy(8192, 65_536 + shift, len);
+            assert!(m.equals(65_536 + shift, bytes), "{len} bytes, {shift} after, copied");
+            assert!(m.equals(65_536 + shift + len, &[0; 64]) && m.equals(65_536 - 64, &[0; 64]));
+        }
+    }
+}
+
+#[test]
 fn a_line_finds_its_words() {
     let mut page = Page::new();
     let m = page.memory();
