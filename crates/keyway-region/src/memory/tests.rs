@@ -100,7 +100,10 @@ fn what_is_long_is_written_whole_and_nothing_beside_it() {
             let is_alone = |at: usize, what: &str| {
                 let mut out = Vec::new();
                 assert!(m.append_to(at, offset + len + 64, &mut out));
-                assert!(out[offset..offset + len] == src[offset..offset + len], "{len} bytes {what} at {offset}");
+                assert!(
+                    out[offset..offset + len] == src[offset..offset + len],
+                    "{len} bytes {what} at {offset}"
+                );
                 let beside = out[..offset].iter().chain(&out[offset + len..]);
                 assert!(
                     beside.eq(std::iter::repeat_n(&0, offset + 64)),
@@ -142,8 +145,16 @@ fn places_that_are_alike_modulo_a_page_are_copied_as_others_are() {
             // The other way round: this time the private side is `shift` after the region's.
             m.write(8192, bytes);
             m.read(8192, &mut out[to + shift..to + shift + len]);
-            assert!(out[to + shift..to + shift + len] == *bytes, "{len} bytes, {shift} after, read");
-            assert!(out[..to + shift].iter().chain(&out[to + shift + len..]).all(|byte| *byte == 0));
+            assert!(
+                out[to + shift..to + shift + len] == *bytes,
+                "{len} bytes, {shift} after, read"
+            );
+            assert!(
+                out[..to + shift]
+                    .iter()
+                    .chain(&out[to + shift + len..])
+                    .all(|byte| *byte == 0)
+            );
             m.copy(8192, 65_536 + shift, len);
             assert!(m.equals(65_536 + shift, bytes), "{len} bytes, {shift} after, copied");
             assert!(m.equals(65_536 + shift + len, &[0; 64]) && m.equals(65_536 - 64, &[0; 64]));
