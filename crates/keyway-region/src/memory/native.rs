@@ -168,8 +168,8 @@ macro_rules! move_short {
     };
 }
 
-/// Whether `rep movsb` takes up to twenty times as long as usual (Zen 4): the destination is less than 16 bytes after the source, modulo a
-/// page. So it is for one item in 270, and then whenever it is copied to the same place.
+/// Whether `rep movsb` takes up to twenty times as long as usual (Zen 4): the destination is 1 to 15 bytes after the source,
+/// modulo a page. By chance that is so for one copy in 270; for an item that is always copied to the same place, for all.
 #[inline(always)]
 fn stumbles(src: *const u8, dst: *const u8) -> bool {
     dst.addr().wrapping_sub(src.addr()).wrapping_sub(1) % PAGE < 15
