@@ -32,7 +32,7 @@ pub struct Page([u64; 528]);
 
 /// Space for copies so long that nothing is prefetched before they write.
 #[repr(align(4096))]
-struct Pages([u64; 9000]);
+struct Pages([u64; 18_000]);
 
 impl Page {
     pub fn new() -> Box<Self> {
@@ -90,23 +90,74 @@ fn what_is_written_is_read_back_at_every_length_and_alignment() {
 
 #[test]
 fn what_is_long_is_written_whole_and_nothing_beside_it() {
-    let mut pages = Box::new(Pages([0; 9000]));
+    let mut pages = Box::new(Pages([0; 18_000]));
     let base = NonNull::new(pages.0.as_mut_ptr().cast()).unwrap();
     // SAFETY: the pages outlive the value and are not touched meanwhile.
     let m = unsafe { Memory::new(base, pages.0.len() * 8) };
     let src: Vec<u8> = (0..70_000u32).map(|i| (i * 7 + i / 251).to_le_bytes()[0] | 1).collect();
     for len in [512, 4_097, 8_191, 8_192, 16_383, 16_384, 16_385, 16_447, 32_768, 65_537] {
-        for offset in [16, 17, 24, 31, 32, 60, 63, 65] {
+        for offset in [16, 17, 24, 31, 32, 60, 63, 64, 65] {
+            let is_alone = |at: usize, what: &str| {
+                let mut out = Vec::new();
+                assert!(m.append_to(at, offset + len + 64, &mut out));
+                assert!(
+                    out[offset..offset + len] == src[offset..offset + len],
+                    "{len} bytes {what} at {offset}"
+                );
+                let beside = out[..offset].iter().chain(&out[offset + len..]);
+                assert!(
+                    beside.eq(std::iter::repeat_n(&0, offset + 64)),
+                    "beside {len} bytes {what} at {offset}"
+                );
+            };
             m.zero(0, m.len());
-            m.write(offset, &src[..len]);
-            let mut out = Vec::new();
-            assert!(m.append_to(0, offset + len + 64, &mut out));
-            assert!(out[offset..offset + len] == src[..len], "{len} bytes at {offset}");
-            let beside = out[..offset].iter().chain(&out[offset + len..]);
+            m.write(offset, &src[offset..offset + len]);
+            is_alone(0, "written");
+            let half = m.len() / 2 / 8 * 8;
+            m.copy(offset, half + offset, len);
+            is_alone(half, "copied");
+            // From another place in a line.
+            m.zero(half, m.len() - half);
+            m.write(half - 100 - len + 7, &src[offset..offset + len]);
+            m.copy(half - 100 - len + 7, half + offset, len);
+            is_alone(half, "copied from elsewhere");
+        }
+    }
+}
+
+#[test]
+fn places_that_are_alike_modulo_a_page_are_copied_as_others_are() {
+    let mut pages = Box::new(Pages([0; 18_000]));
+    let base = NonNull::new(pages.0.as_mut_ptr().cast::<u8>()).unwrap();
+    // SAFETY: the pages outlive the value and are not touched meanwhile.
+    let m = unsafe { Memory::new(base, pages.0.len() * 8) };
+    let src: Vec<u8> = (0..30_000u32).map(|i| (i * 7 + i / 251).to_le_bytes()[0] | 1).collect();
+    // The region's pages begin at multiples of a page.
+    let from = 4096 - src.as_ptr().addr() % 4096;
+    for len in [512, 513, 600, 5_000, 16_384, 20_000] {
+        for shift in [0, 1, 7, 8, 15, 16, 4095] {
+            let bytes = &src[from..from + len];
+            m.zero(0, m.len());
+            m.write(4096 + shift, bytes);
+            assert!(m.equals(4096 + shift, bytes), "{len} bytes, {shift} after, written");
+            let mut out = vec![0; 40_000];
+            let to = 4096 - out.as_ptr().addr() % 4096 + 4096;
+            // The other way round: this time the private side is `shift` after the region's.
+            m.write(8192, bytes);
+            m.read(8192, &mut out[to + shift..to + shift + len]);
             assert!(
-                beside.eq(std::iter::repeat_n(&0, offset + 64)),
-                "beside {len} bytes at {offset}"
+                out[to + shift..to + shift + len] == *bytes,
+                "{len} bytes, {shift} after, read"
             );
+            assert!(
+                out[..to + shift]
+                    .iter()
+                    .chain(&out[to + shift + len..])
+                    .all(|byte| *byte == 0)
+            );
+            m.copy(8192, 65_536 + shift, len);
+            assert!(m.equals(65_536 + shift, bytes), "{len} bytes, {shift} after, copied");
+            assert!(m.equals(65_536 + shift + len, &[0; 64]) && m.equals(65_536 - 64, &[0; 64]));
         }
     }
 }
