@@ -16,6 +16,7 @@
 //! - `KEYWAY_TESTS_KEEP=1`: scratch directories stay, and are named.
 
 mod binary;
+mod cgroup;
 mod http;
 mod random;
 mod scratch;
@@ -24,6 +25,7 @@ mod tls;
 mod wire;
 
 pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
+pub use cgroup::cgroup;
 pub use http::{HttpAnswer, http_get, http_over};
 pub use random::{Random, mix};
 pub use scratch::Scratch;
