@@ -13,6 +13,19 @@ pub fn cgroup() -> Result<&'static Path, String> {
     found.as_deref().map_err(Clone::clone)
 }
 
+/// The arguments that make a `keyway serve` bypass TCP, if `KEYWAY_TESTS_LOCAL_BYPASS` asks for it.
+///
+/// # Panics
+///
+/// When there is no cgroup.
+pub fn bypass_arguments() -> Vec<String> {
+    if !crate::is_set("KEYWAY_TESTS_LOCAL_BYPASS") {
+        return Vec::new();
+    }
+    let folder = cgroup().unwrap_or_else(|why| panic!("KEYWAY_TESTS_LOCAL_BYPASS is set, but {why}"));
+    vec!["--local-bypass".to_owned(), folder.display().to_string()]
+}
+
 /// Where the first cgroup2 file system is mounted whose root this is (proc_pid_mountinfo(5)).
 fn mounted() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
