@@ -20,10 +20,10 @@ use crate::door::{Aligned, lacks};
 /// The compiled programs. Aligned, because they are an ELF file that libbpf reads in place.
 static PROGRAMS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/bypass.bpf.o")));
 
-/// `KW_MESSAGE_MAX`: longest message that is handed over, bytes
+/// `KW_MESSAGE_MAX`: longest message that is handed over to a socket that has read all, bytes
 pub const MESSAGE_LEN_MAX: usize = 32 << 10;
 /// `KW_QUEUED_MAX`: bytes that may be handed over and not read when a message is handed over
-pub const QUEUED_MAX: usize = 64 << 10;
+pub const QUEUED_MAX: usize = 1 << 20;
 /// `sizeof(struct kw_end)`
 const END_SIZE: usize = 120;
 /// `KW_LISTENER`, the role of a listening socket
@@ -43,6 +43,8 @@ pub struct Bypass {
     counts: MapHandle,
     /// cookie of this process's network namespace
     namespace: u64,
+    /// what the trial has counted
+    trial: Counts,
 }
 
 /// What the programs have counted since they were loaded.
@@ -104,6 +106,7 @@ impl Bypass {
             counts: map("kw_bypassed")?,
             _links: Vec::new(),
             namespace: 0,
+            trial: Counts::default(),
         };
         bypass._links = bypass.attach(&mut object, cgroup, &folder)?;
         bypass.try_out(cgroup)?;
@@ -169,14 +172,15 @@ impl Bypass {
             *sum = values.unwrap_or_default().into_iter().map(count).sum();
         }
         let [connections, closed, messages, bytes, behind, long, full] = sums;
+        let trial = &self.trial;
         Ok(Counts {
-            connections,
-            closed,
-            messages,
-            bytes,
-            behind,
-            long,
-            full,
+            connections: connections.saturating_sub(trial.connections),
+            closed: closed.saturating_sub(trial.closed),
+            messages: messages.saturating_sub(trial.messages),
+            bytes: bytes.saturating_sub(trial.bytes),
+            behind: behind.saturating_sub(trial.behind),
+            long: long.saturating_sub(trial.long),
+            full: full.saturating_sub(trial.full),
         })
     }
 
@@ -195,24 +199,17 @@ impl Bypass {
             return Err(BypassError::Outside(cgroup.to_owned()));
         };
         let (mut client, mut server) = ends_of(&listener, address).map_err(failed)?;
-        let (message, mut received) = ([b'x'; 4096], [0; 4096]);
-        let answers = || -> io::Result<()> {
-            let mut sent = 0;
-            // More than may be unread; each byte of the server tells how much is.
-            while sent <= 2 * QUEUED_MAX {
+        let (message, mut received) = ([b'x'; MESSAGE_LEN_MAX], [0; 1]);
+        let mut exchange = || -> io::Result<()> {
+            // Until more is unread than may be. Each byte of the server tells how much is.
+            for _ in 0..=QUEUED_MAX / MESSAGE_LEN_MAX {
                 client.write_all(&message)?;
                 server.write_all(b"y")?;
-                client.read_exact(&mut received[..1])?;
-                sent += message.len();
-            }
-            while sent > 0 {
-                server.read_exact(&mut received)?;
-                sent -= received.len();
+                client.read_exact(&mut received)?;
             }
             Ok(())
         };
-        let mut answers = answers;
-        answers().map_err(failed)?;
+        exchange().map_err(failed)?;
         let counts = self.counts()?;
         if counts.connections == 0 || counts.messages == 0 {
             return Err(BypassError::Outside(cgroup.to_owned()));
@@ -222,6 +219,11 @@ impl Bypass {
                 "to count handed-over data as memory of the socket (Linux 6.13, or an older one to which this was brought)".to_owned(),
             ));
         }
+        // Both ends are closed here, or will be without another message.
+        self.trial = Counts {
+            closed: counts.connections,
+            ..counts
+        };
         self.namespace = key[..8].try_into().map_or(0, u64::from_ne_bytes);
         self.ports
             .delete(&key)

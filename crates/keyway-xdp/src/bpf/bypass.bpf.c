@@ -9,6 +9,10 @@
  * end has read all that this end has ever sent by TCP. The other end says so itself, in sequence numbers, whenever it sends
  * (`tell`). Data that TCP carries later is read after it, because the kernel reads TCP data only if no message waits.
  *
+ * A receive never returns both, so with both there, it returns less than was asked for and leaves data: processes that wait for edges
+ * (EPOLLET) may take that for the end. So a connection changes over to TCP only if all that was handed over has been read, or if too
+ * much waits.
+ *
  * Bound: each end also tells how many of the bytes that were handed to it have been read, by the memory that its socket is charged for.
  *
  * A socket holds the program, and the program its maps. So when the server is gone, connections that are left keep both until they close.
@@ -312,16 +316,16 @@ int kw_sent(struct sk_msg_md *message)
 	*(volatile __u64 *)&own->taken = held > 0 ? due - (due < (__u32)held ? due : (__u32)held) : due;
 	*(volatile __u64 *)&own->read = (__u64)end->turn << 32 | tcp->copied_seq;
 
-	__u64 their = *read, size = message->size;
+	__u64 their = *read, size = message->size, waiting = own->given - *taken;
 	__u32 reason, life = pair->life & 3;
 
 	if (life != 3)
 		return SK_PASS;
 	if ((__u32)their != tcp->write_seq || their >> 32 == end->turn_passed)
 		reason = KW_BEHIND;
-	else if (size > KW_MESSAGE_MAX)
+	else if (size > KW_MESSAGE_MAX && !waiting)
 		reason = KW_LONG;
-	else if (own->given - *taken >= KW_QUEUED_MAX)
+	else if (waiting >= KW_QUEUED_MAX)
 		reason = KW_FULL;
 	else if (tcp->inet_conn.icsk_ulp_ops)
 		return SK_PASS;

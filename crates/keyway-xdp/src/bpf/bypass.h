@@ -7,10 +7,10 @@
 
 #include <linux/types.h>
 
-/* Longest message that is handed over, bytes; longer ones take TCP. */
+/* Longest message that is handed over to a socket that has read all, bytes; longer ones take TCP. */
 #define KW_MESSAGE_MAX 32768
 /* Most bytes that are handed over to a socket and that its process has not read, except for the message that reaches this number. */
-#define KW_QUEUED_MAX 65536
+#define KW_QUEUED_MAX (1 << 20)
 
 /* The ends of a connection. */
 enum kw_role {
@@ -78,7 +78,7 @@ enum kw_counter {
 	KW_HANDED,  /* messages that were handed over */
 	KW_BYTES,   /* bytes of these */
 	KW_BEHIND,  /* messages that took TCP because not all that was sent before by TCP is known to have been read */
-	KW_LONG,    /* because they are longer than KW_MESSAGE_MAX */
+	KW_LONG,    /* because they are longer than KW_MESSAGE_MAX, and nothing that was handed over waits */
 	KW_FULL,    /* because the other end has not read enough */
 	KW_COUNTERS
 };
