@@ -215,7 +215,7 @@ pub(crate) struct BypassNumbers {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
     /// messages that took TCP, by reason
-    pub(crate) by_tcp: [(&'static str, u64); 3],
+    pub(crate) by_tcp: [(&'static str, u64); 2],
 }
 
 impl PeerAddress {

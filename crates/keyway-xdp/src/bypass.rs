@@ -20,16 +20,16 @@ use crate::door::{Aligned, lacks};
 /// The compiled programs. Aligned, because they are an ELF file that libbpf reads in place.
 static PROGRAMS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/bypass.bpf.o")));
 
-/// `KW_MESSAGE_MAX`: longest message that is handed over to a socket that has read all, bytes
-pub const MESSAGE_LEN_MAX: usize = 32 << 10;
-/// `KW_QUEUED_MAX`: bytes that may be handed over and not read when a message is handed over
+/// `KW_QUEUED_MAX`: most bytes that have been handed over and not read when another message is handed over
 pub const QUEUED_MAX: usize = 1 << 20;
 /// `sizeof(struct kw_end)`
-const END_SIZE: usize = 120;
+const END_SIZE: usize = 128;
 /// `KW_LISTENER`, the role of a listening socket
 const LISTENER: u32 = 2;
 /// The kernel's BTF: where its structures have their fields.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// Length of the trial's messages.
+const TRIAL_LEN: usize = 64 << 10;
 /// Deadline of each step of the trial; they take microseconds.
 const TRIAL_MAX: Duration = Duration::from_secs(10);
 
@@ -60,8 +60,6 @@ pub struct Counts {
     pub bytes: u64,
     /// messages that took TCP because not all that was sent before by TCP is known to have been read
     pub behind: u64,
-    /// messages that took TCP because of their length
-    pub long: u64,
     /// messages that took TCP because the other end has not read enough
     pub full: u64,
 }
@@ -162,7 +160,7 @@ impl Bypass {
     ///
     /// [`BypassError::Kernel`]
     pub fn counts(&self) -> Result<Counts, BypassError> {
-        let mut sums = [0; 7];
+        let mut sums = [0; 6];
         for (sum, key) in sums.iter_mut().zip(0_u32..) {
             let values = self
                 .counts
@@ -171,7 +169,7 @@ impl Bypass {
             let count = |value: Vec<u8>| value.try_into().map_or(0, u64::from_ne_bytes);
             *sum = values.unwrap_or_default().into_iter().map(count).sum();
         }
-        let [connections, closed, messages, bytes, behind, long, full] = sums;
+        let [connections, closed, messages, bytes, behind, full] = sums;
         let trial = &self.trial;
         Ok(Counts {
             connections: connections.saturating_sub(trial.connections),
@@ -179,7 +177,6 @@ impl Bypass {
             messages: messages.saturating_sub(trial.messages),
             bytes: bytes.saturating_sub(trial.bytes),
             behind: behind.saturating_sub(trial.behind),
-            long: long.saturating_sub(trial.long),
             full: full.saturating_sub(trial.full),
         })
     }
@@ -199,10 +196,10 @@ impl Bypass {
             return Err(BypassError::Outside(cgroup.to_owned()));
         };
         let (mut client, mut server) = ends_of(&listener, address).map_err(failed)?;
-        let (message, mut received) = ([b'x'; MESSAGE_LEN_MAX], [0; 1]);
+        let (message, mut received) = (vec![b'x'; TRIAL_LEN], [0; 1]);
         let mut exchange = || -> io::Result<()> {
             // Until more is unread than may be. Each byte of the server tells how much is.
-            for _ in 0..=QUEUED_MAX / MESSAGE_LEN_MAX {
+            for _ in 0..QUEUED_MAX / TRIAL_LEN + 2 {
                 client.write_all(&message)?;
                 server.write_all(b"y")?;
                 client.read_exact(&mut received)?;

@@ -650,7 +650,7 @@ mod tests {
                 ..KernelNumbers::default()
             }),
             bypass: Some(BypassNumbers {
-                by_tcp: [("behind", 1), ("long", 2), ("full", 3)],
+                by_tcp: [("behind", 1), ("full", 2)],
                 ..BypassNumbers::default()
             }),
             requests: [(("/metrics", 200), 1)].into(),

@@ -52,7 +52,7 @@ impl Bypass {
             open: counts.connections.saturating_sub(counts.closed),
             messages: counts.messages,
             bytes: counts.bytes,
-            by_tcp: [("behind", counts.behind), ("long", counts.long), ("full", counts.full)],
+            by_tcp: [("behind", counts.behind), ("full", counts.full)],
         }
     }
 }

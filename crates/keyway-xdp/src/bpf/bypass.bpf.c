@@ -10,10 +10,10 @@
  * (`tell`). Data that TCP carries later is read after it, because the kernel reads TCP data only if no message waits.
  *
  * A receive never returns both, so with both there, it returns less than was asked for and leaves data: processes that wait for edges
- * (EPOLLET) may take that for the end. So a connection changes over to TCP only if all that was handed over has been read, or if too
- * much waits.
+ * (EPOLLET) may take that for the end. So a direction that was handed over changes to TCP only if too much waits.
  *
  * Bound: each end also tells how many of the bytes that were handed to it have been read, by the memory that its socket is charged for.
+ * The last message counts as waiting, because it reaches the queue only after the program.
  *
  * A socket holds the program, and the program its maps. So when the server is gone, connections that are left keep both until they close.
  */
@@ -180,6 +180,7 @@ KW_INLINE void join_client(struct bpf_sock_ops *ops)
 	end->server_first = ops->rcv_nxt;
 	end->is_in = 0;
 	end->turn_passed = 0;
+	end->last = 0;
 	end->turn = 1;
 	end->pair = pair;
 	end->other = pair;
@@ -215,6 +216,7 @@ KW_INLINE void join_server(struct bpf_sock_ops *ops)
 	end->server_first = ops->snd_nxt;
 	end->is_in = 1;
 	end->turn_passed = 0;
+	end->last = 0;
 	end->turn = 1;
 	end->pair = pair;
 	end->other = other;
@@ -308,7 +310,7 @@ int kw_sent(struct sk_msg_md *message)
 	struct kw_told *own = &pair->told[end->role & 1], *other = &pair->told[!(end->role & 1)];
 	volatile __u64 *given = &other->given, *read = &other->read, *taken = &other->taken;
 
-	/* Tell. In this order: what is handed over in between counts as not taken. */
+	/* Tell. In this order: what arrives in between counts as not taken. */
 	__u64 due = *given;
 	int held = tcp->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter;
 
@@ -316,28 +318,28 @@ int kw_sent(struct sk_msg_md *message)
 	*(volatile __u64 *)&own->taken = held > 0 ? due - (due < (__u32)held ? due : (__u32)held) : due;
 	*(volatile __u64 *)&own->read = (__u64)end->turn << 32 | tcp->copied_seq;
 
-	__u64 their = *read, size = message->size, waiting = own->given - *taken;
+	*(volatile __u64 *)&own->given += end->last;
+	end->last = 0;
+
+	__u64 their = *read, size = message->size;
 	__u32 reason, life = pair->life & 3;
 
 	if (life != 3)
 		return SK_PASS;
 	if ((__u32)their != tcp->write_seq || their >> 32 == end->turn_passed)
 		reason = KW_BEHIND;
-	else if (size > KW_MESSAGE_MAX && !waiting)
-		reason = KW_LONG;
-	else if (waiting >= KW_QUEUED_MAX)
+	else if (own->given - *taken >= KW_QUEUED_MAX)
 		reason = KW_FULL;
 	else if (tcp->inet_conn.icsk_ulp_ops)
 		return SK_PASS;
 	else {
-		*(volatile __u64 *)&own->given += size;
 		if (bpf_msg_redirect_hash(message, &kw_sockets, &end->other, BPF_F_INGRESS) == SK_PASS) {
+			end->last = size;
 			add(KW_HANDED, 1);
 			add(KW_BYTES, size);
 			return SK_PASS;
 		}
 		/* The other end is closed, or did not join. */
-		*(volatile __u64 *)&own->given -= size;
 		reason = KW_BEHIND;
 	}
 	/* From here on TCP, until the other end has told again: its sequence numbers alone come round after 4 GiB. */

@@ -7,8 +7,6 @@
 
 #include <linux/types.h>
 
-/* Longest message that is handed over to a socket that has read all, bytes; longer ones take TCP. */
-#define KW_MESSAGE_MAX 32768
 /* Most bytes that are handed over to a socket and that its process has not read, except for the message that reaches this number. */
 #define KW_QUEUED_MAX (1 << 20)
 
@@ -48,6 +46,8 @@ struct kw_end {
 	__u32 turn;
 	/* the other end's turn when this one last sent by TCP */
 	__u32 turn_passed;
+	/* length of the last message that was handed over; it may still be on its way */
+	__u64 last;
 	struct kw_socket pair;  /* key of the connection, and of its server's socket */
 	struct kw_socket other; /* key of the other end's socket */
 };
@@ -58,7 +58,7 @@ struct kw_told {
 	__u64 read;
 	/* bytes that it has been handed and that it does not hold any more */
 	__u64 taken;
-	/* bytes that it has handed over */
+	/* bytes that it has handed over and that have arrived: all but those of the last message */
 	__u64 given;
 	__u64 unused[5];
 };
@@ -78,13 +78,12 @@ enum kw_counter {
 	KW_HANDED,  /* messages that were handed over */
 	KW_BYTES,   /* bytes of these */
 	KW_BEHIND,  /* messages that took TCP because not all that was sent before by TCP is known to have been read */
-	KW_LONG,    /* because they are longer than KW_MESSAGE_MAX, and nothing that was handed over waits */
 	KW_FULL,    /* because the other end has not read enough */
 	KW_COUNTERS
 };
 
 _Static_assert(sizeof(struct kw_socket) == 48, "a key without gaps");
-_Static_assert(sizeof(struct kw_end) == 120, "no gaps");
+_Static_assert(sizeof(struct kw_end) == 128, "no gaps");
 _Static_assert(sizeof(struct kw_told) == 64, "a line for each end");
 
 #endif
