@@ -126,11 +126,21 @@ pub fn all(context: &Context<'_>) -> Outcome {
     let mut jobs: Vec<_> = programs.iter().map(|program| program.job(context, None)).collect();
     let network = |program: &&Program| program.integration && NETWORK_TESTS.contains(&&*program.target);
     let epoll = ["KEYWAY_TESTS_EVENT_LOOP", "epoll", "epoll"];
-    jobs.extend(programs.iter().filter(network).map(|program| program.job(context, Some(epoll))));
+    jobs.extend(
+        programs
+            .iter()
+            .filter(network)
+            .map(|program| program.job(context, Some(epoll))),
+    );
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     let bypass = ["KEYWAY_TESTS_LOCAL_BYPASS", "1", "the bypass"];
     let bypassed = |program: &&Program| is_root && program.integration && BYPASS_TESTS.contains(&&*program.target);
-    jobs.extend(programs.iter().filter(bypassed).map(|program| program.job(context, Some(bypass))));
+    jobs.extend(
+        programs
+            .iter()
+            .filter(bypassed)
+            .map(|program| program.job(context, Some(bypass))),
+    );
     // These two build a little of their own.
     let cargo = |name: &str, arguments: &[&str]| Job::command(context, name.into(), false, context.command("cargo", arguments));
     jobs.insert(0, cargo("watched tests of the region", WATCHED_TESTS));

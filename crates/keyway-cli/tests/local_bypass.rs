@@ -191,7 +191,12 @@ impl Client {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
                         result => Some(result.unwrap()),
                     });
-                    assert!(all == answer, "{} bytes instead of {} before the end", all.len(), answer.len());
+                    assert!(
+                        all == answer,
+                        "{} bytes instead of {} before the end",
+                        all.len(),
+                        answer.len()
+                    );
                     stream = connect(address);
                 }
                 _ => {
@@ -205,13 +210,13 @@ impl Client {
                         done += 1;
                     }
                     let mut sender = stream.try_clone().unwrap();
+                    let piece_len = 1 + self.random.index(requests.len());
                     std::thread::scope(|scope| {
-                        let sending = scope.spawn(move || {
-                            // In pieces at random places.
-                            for piece in requests.chunks(1 + self.random.index(requests.len())) {
+                        scope.spawn(move || {
+                            // In pieces, at any place.
+                            for piece in requests.chunks(piece_len.max(requests.len() / 100)) {
                                 sender.write_all(piece).unwrap();
                             }
-                            self
                         });
                         let mut got = vec![0; answers.len()];
                         let mut at = 0;
@@ -230,7 +235,6 @@ impl Client {
                             Some(())
                         });
                         assert!(got == answers, "{:?}", got.iter().zip(&answers).position(|(a, b)| a != b));
-                        self = sending.join().unwrap();
                     });
                 }
             }
@@ -242,10 +246,16 @@ impl Client {
 /// Requests of all protocols and lengths, resets and half-closes, while servers take over from each other, each with programs of its own, or
 /// with none: every answer is what a model says, byte for byte.
 fn storm(event_loop: &str) {
-    let Some(cgroup) = place("operations through the bypass") else { return };
+    let Some(cgroup) = place("operations through the bypass") else {
+        return;
+    };
     let seed = Random::seed_for("local bypass");
     say(&format!("seed {seed}, {event_loop}"));
-    let operations = if std::env::var_os("KEYWAY_TESTS_FULL").is_some() { 100_000 } else { 2_500 };
+    let operations = if std::env::var_os("KEYWAY_TESTS_FULL").is_some() {
+        100_000
+    } else {
+        2_500
+    };
     let scratch = Scratch::new();
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let with = ["--event-loop", event_loop, "--local-bypass", &cgroup];
@@ -288,7 +298,9 @@ fn storm(event_loop: &str) {
 fn stat(address: SocketAddr, name: &str) -> u64 {
     let mut wire = harness::Wire::from_tcp(connect(address)).unwrap();
     let all = wire.stats("").unwrap();
-    all.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| value.parse().unwrap())
+    all.iter()
+        .find(|(known, _)| known == name)
+        .map_or(0, |(_, value)| value.parse().unwrap())
 }
 
 #[test]
@@ -304,7 +316,9 @@ fn a_storm_of_operations_with_epoll_is_answered_as_by_a_model() {
 /// What a server had answered before it was killed is still read, and then the end.
 #[test]
 fn answers_of_a_killed_server_are_read() {
-    let Some(cgroup) = place("a killed server with a bypass") else { return };
+    let Some(cgroup) = place("a killed server with a bypass") else {
+        return;
+    };
     let scratch = Scratch::new();
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let mut server = start(&scratch, "log", address, &["--local-bypass", &cgroup]);
@@ -313,10 +327,14 @@ fn answers_of_a_killed_server_are_read() {
     expect(&mut client, "a set", b"STORED\r\n");
     let before = stat(address, "cmd_get");
     client.write_all(&b"get k\r\n".repeat(100)).unwrap();
-    wait_until("all is answered", DEADLINE, || (stat(address, "cmd_get") == before + 100).then_some(()));
+    wait_until("all is answered", DEADLINE, || {
+        (stat(address, "cmd_get") == before + 100).then_some(())
+    });
     // It counts before it sends: another answer on the same connection has to wait for these.
     let mut peeked = vec![0; 25 * 100];
-    wait_until("all has arrived", DEADLINE, || (client.peek(&mut peeked).unwrap() == peeked.len()).then_some(()));
+    wait_until("all has arrived", DEADLINE, || {
+        (client.peek(&mut peeked).unwrap() == peeked.len()).then_some(())
+    });
     assert!(stat(address, "keyway_bypass_messages") > 0);
     server.0.kill().unwrap();
     server.0.wait().unwrap();
@@ -329,7 +347,9 @@ fn answers_of_a_killed_server_are_read() {
 /// TLS is bytes as well.
 #[test]
 fn tls_is_bypassed_too() {
-    let Some(cgroup) = place("TLS through the bypass") else { return };
+    let Some(cgroup) = place("TLS through the bypass") else {
+        return;
+    };
     let options = ServeOptions {
         transport: Transport::Tls,
         keyway_arguments: vec!["--local-bypass".into(), cgroup],
@@ -350,12 +370,18 @@ fn tls_is_bypassed_too() {
 fn a_client_in_another_network_namespace_is_served_by_tcp() {
     const INSIDE: &str = "KEYWAY_TEST_INSIDE";
     const ADDRESS: ([u8; 4], u16) = ([10, 99, 0, 1], 11211);
-    let Some(cgroup) = place("a client of another network namespace") else { return };
+    let Some(cgroup) = place("a client of another network namespace") else {
+        return;
+    };
     if std::env::var_os(INSIDE).is_none() {
         let mut again = Command::new("unshare");
         again.args(["--net", "--mount"]).arg(std::env::current_exe().unwrap());
         again.env(INSIDE, "1");
-        again.args(["--exact", "a_client_in_another_network_namespace_is_served_by_tcp", "--nocapture"]);
+        again.args([
+            "--exact",
+            "a_client_in_another_network_namespace_is_served_by_tcp",
+            "--nocapture",
+        ]);
         let (status, said) = run_to_end(&mut again, 2 * DEADLINE);
         assert!(status.success(), "{said}");
         return;
@@ -397,7 +423,9 @@ fn a_client_in_another_network_namespace_is_served_by_tcp() {
 
 #[test]
 fn what_cannot_be_is_refused_with_the_reason() {
-    let Some(cgroup) = place("refusals of the bypass") else { return };
+    let Some(cgroup) = place("refusals of the bypass") else {
+        return;
+    };
     let scratch = Scratch::new();
     let refused = |prefix: &[&str], arguments: &[&str]| {
         let mut words = prefix.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -414,7 +442,11 @@ fn what_cannot_be_is_refused_with_the_reason() {
     assert!(said.contains("no cgroup") && said.contains("No such file"), "{said}");
     let said = at(&scratch.path().display().to_string());
     assert!(said.contains("is not a folder of a cgroup2 file system"), "{said}");
-    let without = ["setpriv", "--bounding-set=-bpf,-sys_admin,-perfmon", "--inh-caps=-bpf,-sys_admin,-perfmon"];
+    let without = [
+        "setpriv",
+        "--bounding-set=-bpf,-sys_admin,-perfmon",
+        "--inh-caps=-bpf,-sys_admin,-perfmon",
+    ];
     let said = refused(&without, &["--listen", &listen, "--local-bypass", &cgroup]);
     assert!(said.contains("this process lacks CAP_BPF, CAP_PERFMON"), "{said}");
     let child = format!("{cgroup}/keyway-test-{}", std::process::id());

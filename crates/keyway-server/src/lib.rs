@@ -472,7 +472,13 @@ impl Server {
                 Some(folder) => format!("kernel {}", folder.display()),
                 None => format!("kernel {}", kernel.interfaces.join(",")),
             }))
-            .chain(self.shared.config.local_bypass.iter().map(|cgroup| format!("local bypass {}", cgroup.display())))
+            .chain(
+                self.shared
+                    .config
+                    .local_bypass
+                    .iter()
+                    .map(|cgroup| format!("local bypass {}", cgroup.display())),
+            )
             .collect();
         let state = match self.cache.counters().curr_items {
             0 => "empty".to_owned(),

@@ -191,7 +191,10 @@ impl Bypass {
         self.serve(listener.as_fd(), address.port())?;
         // The first connection shows which network namespace this is: the program enters the port.
         drop(ends_of(&listener, address).map_err(failed)?);
-        let key = self.ports.keys().find(|key| key[8..] == u64::from(address.port()).to_ne_bytes());
+        let key = self
+            .ports
+            .keys()
+            .find(|key| key[8..] == u64::from(address.port()).to_ne_bytes());
         let Some(key) = key else {
             return Err(BypassError::Outside(cgroup.to_owned()));
         };
@@ -213,7 +216,8 @@ impl Bypass {
         }
         if counts.full == 0 {
             return Err(BypassError::Lacking(
-                "to count handed-over data as memory of the socket (Linux 6.13, or an older one to which this was brought)".to_owned(),
+                "to count handed-over data as memory of the socket (Linux 6.13, or an older one to which this was brought)"
+                    .to_owned(),
             ));
         }
         // Both ends are closed here, or will be without another message.
@@ -275,7 +279,9 @@ fn load(connections_max: u32, refuses_kernel_tls: bool) -> Result<Object, Bypass
         match error.kind() {
             // Two error numbers become this kind: EPERM (1) for missing capabilities, EACCES (13) from the verifier. Only the text shows which.
             ErrorKind::PermissionDenied if text.contains("(os error 1)") => BypassError::NotPermitted,
-            ErrorKind::PermissionDenied | ErrorKind::InvalidInput => BypassError::Lacking(format!("what the programs use ({text})")),
+            ErrorKind::PermissionDenied | ErrorKind::InvalidInput => {
+                BypassError::Lacking(format!("what the programs use ({text})"))
+            }
             _ => BypassError::Kernel("loading the programs", text),
         }
     })

@@ -92,7 +92,9 @@ fn since(bypass: &Bypass, before: Counts) -> Counts {
 
 #[test]
 fn each_kind_of_local_address_is_bypassed() {
-    let Some((cgroup, _alone)) = place("the bypass of local addresses") else { return };
+    let Some((cgroup, _alone)) = place("the bypass of local addresses") else {
+        return;
+    };
     let bypass = start(cgroup);
     for address in ADDRESSES {
         let before = bypass.counts().unwrap();
@@ -165,10 +167,16 @@ fn drain(stream: &TcpStream, random: &mut Random, seed: u64, len: u64) {
 /// Both directions at once and in turns, both ends closing in different ways, while programs come and go.
 #[test]
 fn no_byte_is_lost_or_out_of_order_while_programs_come_and_go() {
-    let Some((cgroup, _alone)) = place("the storm through the bypass") else { return };
+    let Some((cgroup, _alone)) = place("the storm through the bypass") else {
+        return;
+    };
     let seed = Random::seed_for("bypass");
     say(&format!("seed {seed}"));
-    let rounds: u64 = if std::env::var_os("KEYWAY_TESTS_FULL").is_some() { 400 } else { 25 };
+    let rounds: u64 = if std::env::var_os("KEYWAY_TESTS_FULL").is_some() {
+        400
+    } else {
+        25
+    };
     let listener = listen(None, "127.0.0.1");
     let (stop, sum) = (AtomicBool::new(false), Mutex::new(Counts::default()));
     /// Also if a round fails.
@@ -299,12 +307,21 @@ fn is_stopped(stream: &TcpStream, piece: &[u8], sent: &mut usize) -> bool {
 /// A peer that does not read gets a bounded number of bytes by the bypass, then TCP holds the sender back; nothing is lost.
 #[test]
 fn a_peer_that_does_not_read_holds_the_sender_back() {
-    let Some((cgroup, _alone)) = place("the bound of the bypass") else { return };
+    let Some((cgroup, _alone)) = place("the bound of the bypass") else {
+        return;
+    };
     let bypass = start(cgroup);
     let listener = listen(Some(&bypass), "127.0.0.1");
     // And one message, of as many pages as the kernel puts into one.
     let most = QUEUED_MAX + (17 * 32 << 10);
-    for (len, talks) in [(500, false), (500, true), (5_000, true), (40_000, true), (200_000, false), (1 << 20, true)] {
+    for (len, talks) in [
+        (500, false),
+        (500, true),
+        (5_000, true),
+        (40_000, true),
+        (200_000, false),
+        (1 << 20, true),
+    ] {
         let before = bypass.counts().unwrap();
         let (mut client, mut server) = connect(&listener);
         let piece = vec![7; len];
@@ -321,7 +338,10 @@ fn a_peer_that_does_not_read_holds_the_sender_back() {
         sent += fill(&mut client, &piece);
         let counted = since(&bypass, before);
         let handed = usize::try_from(counted.bytes).unwrap();
-        assert!((QUEUED_MAX..most + talks).contains(&handed), "{handed} bytes unread, pieces of {len}, {talks}");
+        assert!(
+            (QUEUED_MAX..most + talks).contains(&handed),
+            "{handed} bytes unread, pieces of {len}, {talks}"
+        );
         assert!(counted.full > 0, "{counted:?}");
         let mut got = vec![0; 1 << 20];
         while sent > 0 {
@@ -344,14 +364,18 @@ fn a_peer_that_does_not_read_holds_the_sender_back() {
 /// What was sent before the programs went away is still read; nothing of them stays when the connections are closed.
 #[test]
 fn connections_outlive_the_programs_and_take_what_is_left_with_them() {
-    let Some((cgroup, _alone)) = place("the end of the bypass's programs") else { return };
+    let Some((cgroup, _alone)) = place("the end of the bypass's programs") else {
+        return;
+    };
     let programs = || -> BTreeSet<u32> {
         let ours = ProgInfoIter::default().filter(|info| info.name.as_encoded_bytes() == b"kw_sent");
         ours.map(|info| info.id).collect()
     };
     let (before, bypass) = (programs(), start(cgroup));
     let own: Vec<u32> = programs().difference(&before).copied().collect();
-    let [own] = own[..] else { panic!("one program is new: {own:?}") };
+    let [own] = own[..] else {
+        panic!("one program is new: {own:?}")
+    };
     let listener = listen(Some(&bypass), "127.0.0.1");
     let (mut client, mut server) = connect(&listener);
     exchange(&mut client, &mut server, b"ask");
@@ -381,7 +405,9 @@ fn connections_outlive_the_programs_and_take_what_is_left_with_them() {
 /// Errors of a connection that ends are TCP's.
 #[test]
 fn ends_of_connections_are_those_of_tcp() {
-    let Some((cgroup, _alone)) = place("the ends of bypassed connections") else { return };
+    let Some((cgroup, _alone)) = place("the ends of bypassed connections") else {
+        return;
+    };
     let bypass = start(cgroup);
     let plain = listen(None, "127.0.0.1");
     let bypassed = listen(Some(&bypass), "127.0.0.1");
@@ -446,9 +472,15 @@ fn ends_of_connections_are_those_of_tcp() {
 /// Two servers' programs on one cgroup: each has its own connections.
 #[test]
 fn programs_of_two_servers_do_not_meet() {
-    let Some((cgroup, _alone)) = place("the bypasses of two servers") else { return };
+    let Some((cgroup, _alone)) = place("the bypasses of two servers") else {
+        return;
+    };
     let (one, two) = (start(cgroup), start(cgroup));
-    let listeners = [listen(Some(&one), "127.0.0.1"), listen(Some(&two), "127.0.0.1"), listen(None, "127.0.0.1")];
+    let listeners = [
+        listen(Some(&one), "127.0.0.1"),
+        listen(Some(&two), "127.0.0.1"),
+        listen(None, "127.0.0.1"),
+    ];
     let before = [one.counts().unwrap(), two.counts().unwrap()];
     for (number, listener) in (1..).zip(&listeners) {
         for _ in 0..number {
@@ -473,11 +505,16 @@ fn programs_of_two_servers_do_not_meet() {
 /// Kernel TLS and the bypass do not go together: it is refused, where there is one.
 #[test]
 fn kernel_tls_is_refused_where_there_is_a_bypass() {
-    let Some((cgroup, _alone)) = place("kernel TLS beside the bypass") else { return };
+    let Some((cgroup, _alone)) = place("kernel TLS beside the bypass") else {
+        return;
+    };
     let bypass = start(cgroup);
     let ask = |listener: &TcpListener| {
         let (client, server) = connect(listener);
-        [setsockopt(&client, TcpUlp::default(), b"tls"), setsockopt(&server, TcpUlp::default(), b"tls")]
+        [
+            setsockopt(&client, TcpUlp::default(), b"tls"),
+            setsockopt(&server, TcpUlp::default(), b"tls"),
+        ]
     };
     let refused = Err(nix::errno::Errno::EPERM);
     assert_eq!(ask(&listen(Some(&bypass), "127.0.0.1")), [refused; 2]);
@@ -491,7 +528,9 @@ fn kernel_tls_is_refused_where_there_is_a_bypass() {
 
 #[test]
 fn what_is_no_cgroup_is_refused() {
-    let Some((_, _alone)) = place("the bypass's refusals") else { return };
+    let Some((_, _alone)) = place("the bypass's refusals") else {
+        return;
+    };
     let scratch = Scratch::new();
     let absent = Bypass::start(&scratch.join("absent"), 1, false);
     assert!(matches!(absent, Err(BypassError::NoCgroup(..))), "{absent:?}");
@@ -502,7 +541,9 @@ fn what_is_no_cgroup_is_refused() {
 /// A process outside the cgroup is told so.
 #[test]
 fn a_server_outside_the_cgroup_is_refused() {
-    let Some((cgroup, _alone)) = place("a bypass elsewhere") else { return };
+    let Some((cgroup, _alone)) = place("a bypass elsewhere") else {
+        return;
+    };
     let elsewhere = cgroup.join(format!("keyway-test-{}", std::process::id()));
     std::fs::create_dir(&elsewhere).unwrap();
     let result = Bypass::start(&elsewhere, 1, false);

@@ -23,7 +23,9 @@ impl Bypass {
         let bypass = bypass::Bypass::start(cgroup, room, !config.tls_tcp.is_empty()).map_err(|error| error.to_string())?;
         let mut count = 0;
         for (listener, port) in listeners {
-            bypass.serve(listener, port).map_err(|error| format!("{error} (socket {})", listener.as_raw_fd()))?;
+            bypass
+                .serve(listener, port)
+                .map_err(|error| format!("{error} (socket {})", listener.as_raw_fd()))?;
             count += 1;
         }
         if count == 0 {
