@@ -313,7 +313,7 @@ fn a_peer_that_does_not_read_holds_the_sender_back() {
     let bypass = start(cgroup);
     let listener = listen(Some(&bypass), "127.0.0.1");
     // And one message, of as many pages as the kernel puts into one.
-    let most = QUEUED_MAX + (17 * 32 << 10);
+    let most = QUEUED_MAX + 17 * (32 << 10);
     for (len, talks) in [
         (500, false),
         (500, true),

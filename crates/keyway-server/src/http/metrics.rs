@@ -762,6 +762,7 @@ mod tests {
         let page = page(&Snapshot::default(), Format::OpenMetrics);
         for absent in [
             "keyway_kernel_",
+            "keyway_bypass_",
             "keyway_udp_",
             "memcached_slab_current_items",
             "door=\"kernel\"",
