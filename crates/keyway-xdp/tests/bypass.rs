@@ -361,6 +361,42 @@ fn a_peer_that_does_not_read_holds_the_sender_back() {
     }
 }
 
+/// A peer that speaks before it has read all that TCP has brought does not let later data overtake it.
+#[test]
+fn data_does_not_overtake_what_tcp_has_brought() {
+    let Some((cgroup, _alone)) = place("order after TCP") else {
+        return;
+    };
+    let bypass = start(cgroup);
+    let listener = listen(Some(&bypass), "127.0.0.1");
+    let (client, mut server) = connect(&listener);
+    let (mut at, mut checked) = (0, 0);
+    let mut send = |at: &mut u64, len: u64| -> bool {
+        let piece: Vec<u8> = (*at..*at + len).map(|i| byte(9, i)).collect();
+        let mut sent = 0;
+        let is_full = is_stopped(&client, &piece, &mut sent);
+        *at += sent as u64;
+        is_full
+    };
+    let mut take = |server: &mut TcpStream, end: u64| {
+        let mut got = vec![0; usize::try_from(end - checked).unwrap()];
+        server.read_exact(&mut got).unwrap();
+        for (i, found) in (checked..).zip(got) {
+            assert_eq!(found, byte(9, i), "byte {i}");
+        }
+        checked = end;
+    };
+    while !send(&mut at, 5_000) {}
+    let filled = at;
+    for word in 1..=40 {
+        take(&mut server, filled * word / 41);
+        server.write_all(b"x").unwrap();
+        (&client).read_exact(&mut [0]).unwrap();
+        send(&mut at, 1_000);
+    }
+    take(&mut server, at);
+}
+
 /// What was sent before the programs went away is still read; nothing of them stays when the connections are closed.
 #[test]
 fn connections_outlive_the_programs_and_take_what_is_left_with_them() {
