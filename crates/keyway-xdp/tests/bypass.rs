@@ -371,7 +371,7 @@ fn data_does_not_overtake_what_tcp_has_brought() {
     let listener = listen(Some(&bypass), "127.0.0.1");
     let (client, mut server) = connect(&listener);
     let (mut at, mut checked) = (0, 0);
-    let mut send = |at: &mut u64, len: u64| -> bool {
+    let send = |at: &mut u64, len: u64| -> bool {
         let piece: Vec<u8> = (*at..*at + len).map(|i| byte(9, i)).collect();
         let mut sent = 0;
         let is_full = is_stopped(&client, &piece, &mut sent);
