@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PROGRAM: &str = "src/bpf/door.bpf.c";
+const PROGRAMS: [&str; 2] = ["door", "bypass"];
 const HOST: &str = "src/bpf/host.c";
 
 fn main() {
@@ -14,12 +14,15 @@ fn main() {
     let clang = env::var("KEYWAY_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
     if env::var_os("CARGO_FEATURE_LOAD").is_some() {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-        compile_for_bpf(&clang, &out.join("door.bpf.o"));
+        for program in PROGRAMS {
+            let source = format!("src/bpf/{program}.bpf.c");
+            compile_for_bpf(&clang, &source, &out.join(format!("{program}.bpf.o")));
+        }
     }
     compile_for_host(&clang);
 }
 
-fn compile_for_bpf(clang: &str, object: &Path) {
+fn compile_for_bpf(clang: &str, source: &str, object: &Path) {
     let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the architecture");
     // The headers of the library that is linked; its build script says where they are.
     let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are");
@@ -29,10 +32,10 @@ fn compile_for_bpf(clang: &str, object: &Path) {
         .arg(format!("-I/usr/include/{machine}-linux-gnu"))
         // Where Debian's compilers for another processor have them.
         .arg(format!("-idirafter/usr/{machine}-linux-gnu/include"))
-        .args(["-c", PROGRAM, "-o"])
+        .args(["-c", source, "-o"])
         .arg(object)
         .status();
-    let needs = format!("{PROGRAM} needs {clang} (KEYWAY_CLANG names another one) and Linux's headers");
+    let needs = format!("{source} needs {clang} (KEYWAY_CLANG names another one) and Linux's headers");
     match status {
         Ok(status) => assert!(status.success(), "{needs}"),
         Err(error) => panic!("{needs}: {error}"),

@@ -6,6 +6,7 @@
 use crate::lanes::{self, Job};
 use crate::run::{Context, Outcome};
 use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -13,6 +14,9 @@ use std::process::Stdio;
 const NETWORK_TESTS: [&str; 9] = [
     "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server", "tls",
 ];
+
+/// The tests that run once more with the same-machine bypass, as root.
+const BYPASS_TESTS: [&str; 3] = ["binary", "clients", "table"];
 
 /// Tests that need the machine for themselves, and why.
 const ALONE: &[(&str, &str)] = &[
@@ -91,14 +95,15 @@ impl Program {
         format!("{package} {}{what}", self.target)
     }
 
-    fn job<'a>(&self, context: &'a Context<'a>, epoll: bool) -> Job<'a> {
+    /// `with`: name and value of a variable for this run, and what it is called.
+    fn job<'a>(&self, context: &'a Context<'a>, with: Option<[&str; 3]>) -> Job<'a> {
         let mut command = context.command(&self.executable.to_string_lossy(), &[]);
         context.name_programs(command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder));
         let name = self.name();
         let alone = ALONE.iter().any(|(test, _)| *test == name);
-        if epoll {
-            command.env("KEYWAY_TESTS_EVENT_LOOP", "epoll");
-            return Job::command(context, format!("{name} with epoll"), alone, command);
+        if let Some([variable, value, called]) = with {
+            command.env(variable, value);
+            return Job::command(context, format!("{name} with {called}"), alone, command);
         }
         Job::command(context, name, alone, command)
     }
@@ -118,9 +123,24 @@ pub fn all(context: &Context<'_>) -> Outcome {
         let name = program.name();
         (FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len()), name)
     });
-    let mut jobs: Vec<_> = programs.iter().map(|program| program.job(context, false)).collect();
+    let mut jobs: Vec<_> = programs.iter().map(|program| program.job(context, None)).collect();
     let network = |program: &&Program| program.integration && NETWORK_TESTS.contains(&&*program.target);
-    jobs.extend(programs.iter().filter(network).map(|program| program.job(context, true)));
+    let epoll = ["KEYWAY_TESTS_EVENT_LOOP", "epoll", "epoll"];
+    jobs.extend(
+        programs
+            .iter()
+            .filter(network)
+            .map(|program| program.job(context, Some(epoll))),
+    );
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    let bypass = ["KEYWAY_TESTS_LOCAL_BYPASS", "1", "the bypass"];
+    let bypassed = |program: &&Program| is_root && program.integration && BYPASS_TESTS.contains(&&*program.target);
+    jobs.extend(
+        programs
+            .iter()
+            .filter(bypassed)
+            .map(|program| program.job(context, Some(bypass))),
+    );
     // These two build a little of their own.
     let cargo = |name: &str, arguments: &[&str]| Job::command(context, name.into(), false, context.command("cargo", arguments));
     jobs.insert(0, cargo("watched tests of the region", WATCHED_TESTS));

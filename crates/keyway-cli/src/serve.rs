@@ -72,6 +72,10 @@ pub(crate) struct Serve {
     /// Answers per second that the program gives to one source, and the burst; further requests go to the server
     #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
     kernel_rate: Option<(u32, u32)>,
+    /// Hand data of local TCP connections from process to process, past TCP, by BPF programs on this cgroup (version 2), such as
+    /// /sys/fs/cgroup: connections of which the client and this server are in it, in one network namespace
+    #[arg(long, value_name = "CGROUP")]
+    local_bypass: Option<PathBuf>,
     /// The region's file, which is made if absent, or memfd: memory that is lost when the server ends [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
@@ -258,6 +262,7 @@ impl Serve {
             udp_allow,
             http,
             kernel,
+            local_bypass: self.local_bypass,
             threads: self.threads,
             event_loop: self.event_loop,
             cpus: match &self.cpus {

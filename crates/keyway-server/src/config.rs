@@ -147,6 +147,8 @@ pub struct Config {
     pub http: Option<HttpAddress>,
     /// the kernel door; it answers for the only UDP address
     pub kernel: Option<Kernel>,
+    /// a cgroup: local TCP connections of which both ends are in it are served past TCP
+    pub local_bypass: Option<PathBuf>,
     /// event loops, each on its own thread (`-t`)
     pub threads: usize,
     /// how the threads wait for events of their connections
@@ -220,6 +222,7 @@ impl Default for Config {
             udp_allow: LOOPBACK.to_vec(),
             http: None,
             kernel: None,
+            local_bypass: None,
             threads: 4,
             event_loop: EventLoop::Auto,
             protocol: Protocol::Auto,

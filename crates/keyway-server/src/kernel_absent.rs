@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +13,7 @@ use keyway_cache::server::Seat;
 use keyway_proto::Request;
 
 use crate::config::{Config, Kernel};
-use crate::shared::{KernelNumbers, Shared};
+use crate::shared::{BypassNumbers, KernelNumbers, Shared};
 use crate::takeover::Predecessor;
 
 /// This build has none.
@@ -20,6 +22,8 @@ pub(crate) enum Post {}
 pub(crate) enum Keeper {}
 /// This build has none.
 pub(crate) enum Served {}
+/// This build has none.
+pub(crate) enum Bypass {}
 
 pub(crate) fn start(
     _: &Config,
@@ -63,6 +67,20 @@ impl Post {
     }
 
     pub(crate) fn stats_per_cpu(&self, _: &mut Vec<u8>) {
+        match *self {}
+    }
+}
+
+impl Bypass {
+    pub(crate) fn start<'a>(_: &Config, _: &Path, _: impl Iterator<Item = (BorrowedFd<'a>, u16)>) -> Result<Self, String> {
+        Err("the local bypass: this program was built without it (cargo feature `kernel`)".to_owned())
+    }
+
+    pub(crate) fn stats(&self, _: &mut Vec<u8>) {
+        match *self {}
+    }
+
+    pub(crate) fn numbers(&self) -> BypassNumbers {
         match *self {}
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -496,6 +496,14 @@ impl Listener {
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) | Self::Tls(listener) => listener.local_addr().ok(),
+            Self::Unix(..) | Self::Region(..) | Self::Lines(_) | Self::TakeOver(_) => None,
+        }
+    }
+
+    /// A TCP socket with its port.
+    pub(crate) fn tcp_socket(&self) -> Option<(BorrowedFd<'_>, u16)> {
+        match self {
+            Self::Tcp(listener) | Self::Tls(listener) => Some((listener.as_fd(), listener.local_addr().ok()?.port())),
             Self::Unix(..) | Self::Region(..) | Self::Lines(_) | Self::TakeOver(_) => None,
         }
     }

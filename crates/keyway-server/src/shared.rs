@@ -18,7 +18,7 @@ use crate::census::Census;
 use crate::config::{Config, EventLoop, Sasl};
 use crate::connection::{CloseReason, Connection, Stream};
 use crate::detail::Detail;
-use crate::kernel::Post;
+use crate::kernel::{Bypass, Post};
 use crate::quiet::Quiet;
 use crate::rate::{Rates, Source};
 use crate::size_text;
@@ -205,6 +205,19 @@ pub(crate) struct KernelNumbers {
     pub(crate) mended: u64,
 }
 
+/// The numbers of the same-machine bypass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BypassNumbers {
+    /// connections that joined; those that are open
+    pub(crate) total: u64,
+    pub(crate) open: u64,
+    /// messages that were handed over, and their bytes
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// messages that took TCP, by reason
+    pub(crate) by_tcp: [(&'static str, u64); 2],
+}
+
 impl PeerAddress {
     /// Whose requests are counted with those from here; `user` is the user of this machine at a Unix socket.
     pub(crate) fn source(&self, user: impl FnOnce() -> Option<u32>) -> Source {
@@ -261,6 +274,8 @@ pub(crate) struct Shared {
     pub(crate) event_loop: EventLoop,
     /// the kernel door
     pub(crate) kernel: Option<Arc<Post>>,
+    /// the same-machine bypass
+    pub(crate) bypass: Option<Bypass>,
     pub(crate) account: Arc<Account>,
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,

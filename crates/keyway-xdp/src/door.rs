@@ -23,7 +23,7 @@ use crate::maps::{self, Maps};
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/door.bpf.o")));
 
 #[repr(align(8))]
-struct Aligned<T: ?Sized>(T);
+pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 
 /// A loaded program and its hot set.
 pub struct Door {
@@ -250,6 +250,14 @@ fn missing_capabilities() -> Vec<&'static str> {
         .collect()
 }
 
+/// The capabilities that a process which may not load programs lacks, as the end of a sentence.
+pub(crate) fn lacks() -> String {
+    match missing_capabilities().as_slice() {
+        [] => "; this process has them, but not in the machine's first user namespace".to_owned(),
+        missing => format!("; this process lacks {}", missing.join(", ")),
+    }
+}
+
 /// Refuses kernels that lack a feature that the program uses.
 fn check_kernel() -> Result<(), DoorError> {
     let release = nix::sys::utsname::uname().map_or_else(|_| String::new(), |name| name.release().to_string_lossy().into_owned());
@@ -270,10 +278,7 @@ impl fmt::Display for DoorError {
             Self::Settings(error) => error.fmt(f),
             Self::NotPermitted => {
                 f.write_str("the kernel door: loading a program needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")?;
-                match missing_capabilities().as_slice() {
-                    [] => f.write_str("; this process has them, but not in the machine's first user namespace"),
-                    missing => write!(f, "; this process lacks {}", missing.join(", ")),
-                }?;
+                f.write_str(&lacks())?;
                 f.write_str(". A user who has them can do this step with `keyway kernel attach`")
             }
             Self::TooOld(release) => write!(f, "the kernel door needs Linux 6.1 or newer, and this is {release}"),

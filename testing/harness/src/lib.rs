@@ -13,9 +13,11 @@
 //! - `KEYWAY_TESTS_REQUIRE_ALL=1`: what would be skipped fails instead.
 //! - `KEYWAY_TESTS_SEED`: the seed of every random choice.
 //! - `KEYWAY_TESTS_FULL=1`: tests that have a short and a full form run the full one.
+//! - `KEYWAY_TESTS_LOCAL_BYPASS=1`: servers bypass TCP (`--local-bypass`).
 //! - `KEYWAY_TESTS_KEEP=1`: scratch directories stay, and are named.
 
 mod binary;
+mod cgroup;
 mod http;
 mod random;
 mod scratch;
@@ -24,6 +26,7 @@ mod tls;
 mod wire;
 
 pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
+pub use cgroup::{bypass_arguments, cgroup};
 pub use http::{HttpAnswer, http_get, http_over};
 pub use random::{Random, mix};
 pub use scratch::Scratch;

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::{Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, keyway_binary, memcached_binary, wait_until};
+use crate::{
+    Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, keyway_binary, memcached_binary, wait_until,
+};
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,6 +255,7 @@ impl Server {
                 if let Some(event_loop) = event_loop() {
                     command.args(["--event-loop", &event_loop]);
                 }
+                command.args(bypass_arguments());
                 command.args(&options.keyway_arguments);
                 command
             }

@@ -30,6 +30,7 @@ pub(super) fn write(s: &Snapshot, page: &mut Exposition) {
     region(s, page);
     memory_of_connections(s, page);
     kernel(s, page);
+    bypass(s, page);
     http(s, page);
 }
 
@@ -566,6 +567,37 @@ fn kernel(s: &Snapshot, page: &mut Exposition) {
         .sample(&[], kernel.mended);
 }
 
+fn bypass(s: &Snapshot, page: &mut Exposition) {
+    let Some(bypass) = &s.bypass else { return };
+    page.family(
+        "keyway_bypass_connections",
+        Gauge,
+        "Open connections of which both ends are in the same-machine bypass",
+    )
+    .sample(&[], bypass.open)
+    .family(
+        "keyway_bypass_connections_total",
+        Counter,
+        "Connections of which both ends joined the same-machine bypass",
+    )
+    .sample(&[], bypass.total)
+    .family(
+        "keyway_bypass_bytes_total",
+        Counter,
+        "Bytes that were handed over without TCP, both directions",
+    )
+    .sample(&[], bypass.bytes)
+    .family(
+        "keyway_bypass_messages_total",
+        Counter,
+        "What the two ends of these connections sent, by way: handed over, or by TCP with the reason",
+    )
+    .sample(&[("way", "handed")], bypass.messages);
+    for (reason, count) in bypass.by_tcp {
+        page.sample(&[("way", reason)], count);
+    }
+}
+
 fn http(s: &Snapshot, page: &mut Exposition) {
     page.family(
         "keyway_http_requests_total",
@@ -597,7 +629,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::KernelNumbers;
+    use crate::shared::{BypassNumbers, KernelNumbers};
     use keyway_cache::Ages;
     use keyway_http::Format;
     use std::collections::BTreeSet;
@@ -616,6 +648,10 @@ mod tests {
             kernel: Some(KernelNumbers {
                 verdicts: vec![("hits", 3), ("misses", 4)],
                 ..KernelNumbers::default()
+            }),
+            bypass: Some(BypassNumbers {
+                by_tcp: [("behind", 1), ("full", 2)],
+                ..BypassNumbers::default()
             }),
             requests: [(("/metrics", 200), 1)].into(),
             ..Snapshot::default()
@@ -726,6 +762,7 @@ mod tests {
         let page = page(&Snapshot::default(), Format::OpenMetrics);
         for absent in [
             "keyway_kernel_",
+            "keyway_bypass_",
             "keyway_udp_",
             "memcached_slab_current_items",
             "door=\"kernel\"",

@@ -8,7 +8,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::Requests;
-use crate::shared::{KernelNumbers, Shared, Traffic, lock, unix_time};
+use crate::kernel::Bypass;
+use crate::shared::{BypassNumbers, KernelNumbers, Shared, Traffic, lock, unix_time};
 use crate::{account, census, lookout, stats};
 
 /// See the top of the file. Counts start at the server's start or at the last `stats reset`, except those of the doors, which start with
@@ -34,6 +35,8 @@ pub(crate) struct Snapshot {
     pub(crate) udp_sockets: Option<usize>,
     /// `None`: the kernel door is off
     pub(crate) kernel: Option<KernelNumbers>,
+    /// `None`: there is no bypass
+    pub(crate) bypass: Option<BypassNumbers>,
     pub(crate) requests: Requests,
 }
 
@@ -82,6 +85,7 @@ impl Snapshot {
             library: shared.census.library(cache),
             udp_sockets: has_udp.then_some(shared.udp_sockets),
             kernel: shared.kernel.as_ref().map(|post| post.numbers()),
+            bypass: shared.bypass.as_ref().map(Bypass::numbers),
             requests: requests.clone(),
         }
     }

@@ -22,9 +22,11 @@
 //! This file turns the door on, and holds what other threads use of it ([`Post`]); `keeper` has the thread's work, `served` what a worker has
 //! served.
 
+mod bypass;
 mod keeper;
 mod served;
 
+pub(crate) use bypass::Bypass;
 pub(crate) use keeper::Keeper;
 pub(crate) use served::Served;
 
