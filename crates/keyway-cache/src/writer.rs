@@ -509,7 +509,11 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
 /// The region's tick when the coarse clock has this value.
 #[inline(always)]
 fn tick(watch: &mut Watch, coarse_ns: i64, region: &Region, sessions: &Sessions) -> u32 {
-    watch.tick(coarse_ns, || clock::read_and_note(region, sessions.clock.now()))
+    watch.tick(
+        coarse_ns,
+        || clock::read(region, sessions.clock.now()),
+        |now| region.note_use(now),
+    )
 }
 
 /// The region's time: the clock is asked only if an item has an expiry, and otherwise every so many calls.
