@@ -3,7 +3,7 @@
 use crate::cancel::Uncancelled;
 use crate::clock::{self, Watch};
 use crate::copies::{self, Copies};
-use crate::gate::{Latch, aside};
+use crate::gate::{Inside, Latch, aside};
 use crate::kernel;
 use crate::presence;
 use crate::sessions::Sessions;
@@ -205,9 +205,8 @@ impl Writer {
             return self.inner.get_by_all_rules(key, how, now, sink);
         }
         if !self.latch.is_on() && !S::IS_FOREIGN {
-            return change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-                inner.get_by_all_rules(key, how, now.tick(), sink)
-            });
+            let Entered { inner, mut now, _inside } = enter(self.latch, &mut self.inner, &mut self.member)?;
+            return inner.get_by_all_rules(key, how, now.tick(), sink);
         }
         if let Some(out) = sink.vector() {
             return self.get_inside(key, how, out);
@@ -227,9 +226,8 @@ impl Writer {
     fn get_inside(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
         let key = self.copies.of(self.latch, key);
         if how.may_change() {
-            return change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-                inner.get_by_all_rules(key, how, now.tick(), out)
-            });
+            let Entered { inner, mut now, _inside } = enter(self.latch, &mut self.inner, &mut self.member)?;
+            return inner.get_by_all_rules(key, how, now.tick(), out);
         }
         verb(
             &mut self.inner,
@@ -286,9 +284,10 @@ impl Writer {
         self.translate_exptime(exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
-        let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.set(key, value, flags, exptime, now)
-        });
+        let stored = match enter(self.latch, &mut self.inner, &mut self.member) {
+            Ok(Entered { inner, now, _inside }) => inner.set(key, value, flags, exptime, now),
+            Err(error) => Err(error),
+        };
         self.copies.clear(self.latch);
         stored
     }
@@ -299,21 +298,21 @@ impl Writer {
         self.translate_exptime(how.exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
-        let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.store(key, value, how, now)
-        });
+        let stored = match enter(self.latch, &mut self.inner, &mut self.member) {
+            Ok(Entered { inner, now, _inside }) => inner.store(key, value, how, now),
+            Err(error) => Err(error),
+        };
         self.copies.clear(self.latch);
         stored
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.delete(key, how, now)
-        })
+        let Entered { inner, now, _inside } = enter(self.latch, &mut self.inner, &mut self.member)?;
+        inner.delete(key, how, now)
     }
 
     #[inline]
@@ -322,44 +321,39 @@ impl Writer {
         self.translate_exptime(how.exptime.unwrap_or(0));
         self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.arithmetic(key, how, now)
-        })
+        let Entered { inner, now, _inside } = enter(self.latch, &mut self.inner, &mut self.member)?;
+        inner.arithmetic(key, how, now)
     }
 
     #[inline]
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.incr(key, delta, now)
-        })
+        let Entered { inner, now, _inside } = enter(self.latch, &mut self.inner, &mut self.member)?;
+        inner.incr(key, delta, now)
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.decr(key, delta, now)
-        })
+        let Entered { inner, now, _inside } = enter(self.latch, &mut self.inner, &mut self.member)?;
+        inner.decr(key, delta, now)
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
         self.translate_exptime(exptime);
         let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-            inner.touch(key, exptime, now.tick())
-        })
+        let Entered { inner, mut now, _inside } = enter(self.latch, &mut self.inner, &mut self.member)?;
+        inner.touch(key, exptime, now.tick())
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.ready()?;
         self.translate_exptime(exptime);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-            inner.flush_all(exptime, now.tick())
-        })
+        let Entered { inner, mut now, _inside } = enter(self.latch, &mut self.inner, &mut self.member)?;
+        inner.flush_all(exptime, now.tick())
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
@@ -599,16 +593,19 @@ fn verb<R>(
     work(inner, now)
 }
 
-/// The same for a verb that may change the region.
+/// What a verb works with that may change the region. As long as it lives, the gate is open.
+struct Entered<'w> {
+    inner: &'w mut keyway_region::Session,
+    now: Watched<'w>,
+    _inside: Inside,
+}
+
+/// Begins a verb that may change the region. No closure does its work: verbs are compiled into their callers, and a compiler does
+/// not do that with every closure.
 #[inline(always)]
-fn change<R>(
-    latch: Latch,
-    inner: &mut keyway_region::Session,
-    member: &mut Membership,
-    work: impl FnOnce(&mut keyway_region::Session, Watched<'_>) -> Result<R, WriteError>,
-) -> Result<R, WriteError> {
+fn enter<'w>(latch: Latch, inner: &'w mut keyway_region::Session, member: &'w mut Membership) -> Result<Entered<'w>, WriteError> {
     let coarse_ns = if latch.is_on() { member.watch.coarse_ns_ahead() } else { None };
-    let _inside = latch.open();
+    let inside = latch.open();
     prepare(inner, member)?;
     let now = Watched {
         watch: &mut member.watch,
@@ -616,7 +613,11 @@ fn change<R>(
         has_gate: latch.is_on(),
         coarse_ns,
     };
-    work(inner, now)
+    Ok(Entered {
+        inner,
+        now,
+        _inside: inside,
+    })
 }
 
 /// To be called before a change, inside the gate: makes sure that the session has its thread slot, and that the change

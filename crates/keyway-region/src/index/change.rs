@@ -7,7 +7,7 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
-use crate::atomics::Relaxed;
+use crate::atomics::{AtomicU32, Relaxed};
 use crate::hash::Key;
 use crate::heap;
 use crate::index::find::{Absent, Glance, Here, Scan, Tagged};
@@ -16,12 +16,12 @@ use crate::index::lookup::Place;
 use crate::index::old::Old;
 use crate::layout::bucket::Table;
 use crate::layout::item::flag;
-use crate::layout::segment::SegmentLife;
+use crate::layout::segment::{SegmentHeader, SegmentLife};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
 use crate::mutants::{self, Mutant};
-use crate::region::Rules;
+use crate::region::{Region, Rules};
 use crate::session::Session;
 use crate::sink::Unread;
 use crate::verbs::{Now, WriteError};
@@ -163,6 +163,7 @@ impl Session {
 
     /// The attempt for a key that very probably has an item.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "a segment that there is")]
     fn change_tagged<'v>(
         &self,
         key: &Key<'_>,
@@ -182,7 +183,9 @@ impl Session {
         };
         if let Some(draft) = decide.ahead() {
             let stamp = Stamp::Any(stamp_over(tagged.led.life, epoch));
-            if !self.prepare_over(&mut attempt, draft, stamp, tagged.led.segment, tagged.led.offset) {
+            // SAFETY: `follow_known`, which alone makes an `ItemAt`, has found that there is the segment.
+            let header = unsafe { self.region.header_in(self.region.memory.view(), tagged.led.segment) };
+            if !self.prepare_over(&mut attempt, draft, stamp, header, tagged.led.offset) {
                 return AGAIN;
             }
         }
@@ -244,6 +247,7 @@ impl Session {
 
     /// The change of a key that has an item: holds the item, decides, and publishes what was decided.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "places in the item's segment, which there is; argued at each access")]
     fn change_here<'v, N: Now, const PLAIN: bool, D: Decide<'v> + ?Sized>(
         &self,
         mut attempt: Attempt<'_, '_, N, PLAIN>,
@@ -257,9 +261,14 @@ impl Session {
             Some(word) => here.word = word,
             None => return AGAIN,
         }
+        let view = region.memory.view();
+        // SAFETY: there is the item's segment: see `Here`.
+        let (words, header) = unsafe { (region.words_in(view, seen.segment), region.header_in(view, seen.segment)) };
+        // SAFETY: the item is in its segment, and begins at a multiple of 4.
+        let first: &AtomicU32 = unsafe { view.at(seen.at) };
         // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
         // recycled, and an item does not change in it.
-        if !region.still(&seen) {
+        if !Region::is_still(words, seen.life) {
             return AGAIN;
         }
         let present = !D::LOOKS || seen.is_present(epoch, &mut attempt.now);
@@ -275,7 +284,7 @@ impl Session {
                 Outcome::Unasked | Outcome::Intact => {}
             }
         }
-        if !PLAIN && !region.still(&seen) {
+        if !PLAIN && !Region::is_still(words, seen.life) {
             return AGAIN;
         }
         let (draft, stamp) = match decision {
@@ -289,7 +298,7 @@ impl Session {
                 if !self.take_out(&here, rules) {
                     return AGAIN;
                 }
-                self.count_removed(&seen);
+                self.count_removed(first, &seen);
                 if !PLAIN {
                     self.free_replaced(&seen, None);
                 }
@@ -299,10 +308,9 @@ impl Session {
             Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
         };
         if !PLAIN {
-            let header = region.header(seen.segment);
             let replaced = Replaced::new(header, seen.offset, region.unique_to_exceed(&seen));
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
-        } else if !self.prepare_over(&mut attempt, &draft, stamp, seen.segment, seen.offset)
+        } else if !self.prepare_over(&mut attempt, &draft, stamp, header, seen.offset)
             || !self.exceeds(&attempt.prepared.written, &draft, &seen)
         {
             return AGAIN;
@@ -312,7 +320,8 @@ impl Session {
         if !self.put_over(&here, written.word, rules) {
             return AGAIN;
         }
-        self.count_replaced(place, &seen, draft.value, &written, attempt.now.recent(region.seen().0));
+        let now = attempt.now.recent(region.seen().0);
+        self.count_replaced(place, (header, first, &seen), draft.value, &written, now);
         if !PLAIN {
             self.free_replaced(&seen, Some(&draft.value));
             self.published(attempt.prepared);
@@ -320,15 +329,23 @@ impl Session {
         Ok(Some((Changed::Put, written)))
     }
 
-    /// Counts that an item with this value has replaced another one.
+    /// Counts that an item with this value has replaced another one, of which there are the segment's header and the first word.
     #[inline(always)]
-    pub(super) fn count_replaced(&self, place: Place, seen: &ItemView, value: Value<'_>, written: &Written, now: u32) {
+    fn count_replaced(
+        &self,
+        place: Place,
+        (header, first, seen): (&SegmentHeader, &AtomicU32, &ItemView),
+        value: Value<'_>,
+        written: &Written,
+        now: u32,
+    ) {
         match value {
+            Value::TextInForm(..) => self.region.refresh_hint(place, header, now),
             // memcached overwrites a number with one of the same length, so the item stays as fetched as it was.
             Value::Number(..) | Value::Text(..)
                 if written.value_len == self.region.value_len(seen, self.region.checksum_size) =>
             {
-                self.region.refresh_hint(place, seen, now)
+                self.region.refresh_hint(place, header, now)
             }
             _ => self.region.set_hint(place, now, false),
         }
@@ -337,7 +354,7 @@ impl Session {
             Counter::bytes,
             (written.size as u64).wrapping_sub(self.region.size_in_all(seen, size) as u64),
         );
-        self.bury(seen, size);
+        self.bury(first, seen, size);
     }
 
     /// Ends an attempt whose item could not be read.
@@ -471,19 +488,19 @@ impl Session {
         Ok(())
     }
 
-    /// The same over an item of this segment and offset, in a region without rules. `false`: that is unusual.
+    /// The same over an item at this offset of a segment with this header, in a region without rules. `false`: that is unusual.
     #[inline(always)]
     fn prepare_over<N: Now, const PLAIN: bool>(
         &self,
         attempt: &mut Attempt<'_, '_, N, PLAIN>,
         draft: &Draft<'_>,
         stamp: Stamp,
-        segment: usize,
+        header: &SegmentHeader,
         offset: usize,
     ) -> bool {
         if !attempt.prepared.is_written {
             let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
-            let replaced = Replaced::new(self.region.header(segment), offset, 0);
+            let replaced = Replaced::new(header, offset, 0);
             match self.write_over(attempt.key, epoch, &mut attempt.now, draft, replaced) {
                 Some(written) => attempt.prepared.written = written,
                 None => return false,

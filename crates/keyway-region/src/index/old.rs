@@ -4,6 +4,7 @@
 use crate::decimal::{self, Digits};
 use crate::index::find::Here;
 use crate::index::lookup::Place;
+use crate::layout::item::Header;
 use crate::log::{Chain, ItemView, Outcome, Verified, chain_of};
 use crate::region::Region;
 use crate::session::Session;
@@ -60,6 +61,13 @@ impl<'r> Old<'r> {
         self.region.marks_and_flags(&self.seen)
     }
 
+    /// The header of an item with the same key and expiry, these flags and marks, and a value of the same length, if it is the same.
+    #[inline(always)]
+    pub fn header_if_same(&self, flags: u64) -> Option<Header> {
+        let header = self.seen.header;
+        (header.given() == flags).then(|| header.written())
+    }
+
     /// Length of its key, bytes.
     pub fn key_len(&self) -> usize {
         self.seen.header.key_len()
@@ -91,17 +99,20 @@ impl<'r> Old<'r> {
     /// The number in the value, its length in bytes, and its digits, unless they are more than eight. Only for a value of one to
     /// sixteen decimal digits, or of up to eight with blanks after them, in a region without checksums.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "bytes of an item that is in its segment")]
     pub fn number(&self) -> Option<(u64, usize, Option<Digits>)> {
         let (header, len) = (self.seen.header, self.seen.header.value_len());
-        let memory = &self.region.memory;
+        let view = self.region.memory.view();
         // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
         let end = self.seen.at + header.value_offset() + len;
         if self.has_checksums || len == 0 || len > 2 * decimal::SHORT_MAX {
             return None;
         }
-        let last = memory.u64_unaligned(end - decimal::SHORT_MAX);
+        // SAFETY: the item ends in its segment (see `Here`), and more than 16 bytes of the region are before the first segment.
+        let last = unsafe { view.u64_unaligned(end - decimal::SHORT_MAX) };
         if len > decimal::SHORT_MAX {
-            let first = memory.u64_unaligned(end - 2 * decimal::SHORT_MAX);
+            // SAFETY: as above.
+            let first = unsafe { view.u64_unaligned(end - 2 * decimal::SHORT_MAX) };
             return Some((decimal::read_long(first, last, len)?, len, None));
         }
         let digits = Digits::read(last, len).or_else(|| Digits::read_padded(last, len))?;

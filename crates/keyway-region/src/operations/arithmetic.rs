@@ -148,14 +148,20 @@ impl Decide<'static> for PlainSum<'_> {
             ..Sum::default()
         };
         // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
-        let text = match digits.and_then(|digits| self.by.of_digits(digits)) {
-            Some(digits) => {
-                let (text, len) = digits.text(width);
-                Value::Text(text, len)
-            }
-            None => Value::Number(value, width),
+        let Some(digits) = digits.and_then(|digits| self.by.of_digits(digits)) else {
+            return Decision::Replace(self.sum.draft(None, Value::Number(value, width)));
         };
-        Decision::Replace(self.sum.draft(None, text))
+        // Most often only the digits change.
+        if let Some(text) = digits.text_of_len(width) {
+            let draft = self.sum.draft(None, Value::Text(text, width));
+            let value = match old.header_if_same(draft.flags()) {
+                Some(header) => Value::TextInForm(text, header),
+                None => draft.value,
+            };
+            return Decision::Replace(Draft { value, ..draft });
+        }
+        let (text, len) = digits.text(width);
+        Decision::Replace(self.sum.draft(None, Value::Text(text, len)))
     }
 }
 
