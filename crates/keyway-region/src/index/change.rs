@@ -256,14 +256,14 @@ impl Session {
     ) -> Attempted {
         let region = &*self.region;
         let (epoch, rules) = (attempt.epoch, attempt.rules);
-        let Here { place, seen, .. } = here;
+        let seen = here.seen;
         match self.hold(here.slot, here.word) {
             Some(word) => here.word = word,
             None => return AGAIN,
         }
         let view = region.memory.view();
         // SAFETY: there is the item's segment: see `Here`.
-        let (words, header) = unsafe { (region.words_in(view, seen.segment), region.header_in(view, seen.segment)) };
+        let words = unsafe { region.words_in(view, seen.segment) };
         // SAFETY: the item is in its segment, and begins at a multiple of 4.
         let first: &AtomicU32 = unsafe { view.at(seen.at) };
         // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
@@ -287,12 +287,12 @@ impl Session {
         if !PLAIN && !Region::is_still(words, seen.life) {
             return AGAIN;
         }
-        let (draft, stamp) = match decision {
-            Decision::Keep => return KEPT,
+        match decision {
+            Decision::Keep => KEPT,
             // The verb meets it again in `change`.
-            Decision::Unreadable(_) if PLAIN => return AGAIN,
-            Decision::Unreadable(unread) => return self.meet_unreadable(unread, &here, attempt.now.tick()),
-            Decision::Remove if !present => return KEPT,
+            Decision::Unreadable(_) if PLAIN => AGAIN,
+            Decision::Unreadable(unread) => self.meet_unreadable(unread, &here, attempt.now.tick()),
+            Decision::Remove if !present => KEPT,
             Decision::Remove => {
                 // PUBLISH: the key is gone.
                 if !self.take_out(&here, rules) {
@@ -302,11 +302,50 @@ impl Session {
                 if !PLAIN {
                     self.free_replaced(&seen, None);
                 }
-                return Ok(Some((Changed::Removed, Written::NONE)));
+                Ok(Some((Changed::Removed, Written::NONE)))
             }
-            Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.life, epoch))),
-            Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
+            Decision::Put(draft) => self.put_here(attempt, &here, draft, Stamp::Any(stamp_over(seen.life, epoch))),
+            Decision::Replace(draft) if PLAIN && !matches!(draft.value, Value::TextInForm(..)) => {
+                let now = match draft.expiry {
+                    0 => attempt.now.recent(region.seen().0),
+                    _ => attempt.now.tick(),
+                };
+                self.put_here_aside((attempt.key.bytes, attempt.key.hash), epoch, now, here, draft)
+            }
+            Decision::Replace(draft) => self.put_here(attempt, &here, draft, Stamp::Once(seen.life.epoch)),
+        }
+    }
+
+    /// [`Self::put_here`] of an item that replaces the other one, in a region without rules. A function of its own: the rarer values
+    /// would cost those of [`Value::TextInForm`] a register here and there.
+    #[inline(never)]
+    fn put_here_aside(&self, (bytes, hash): (&[u8], u64), epoch: u64, now: u32, here: Here<'_>, draft: Draft<'_>) -> Attempted {
+        let mut prepared = Prepared::default();
+        let attempt = Attempt {
+            key: &Key { bytes, hash },
+            epoch,
+            now,
+            rules: Rules::PLAIN,
+            built: &mut Vec::new(),
+            prepared: &mut prepared,
         };
+        self.put_here(attempt, &here, draft, Stamp::Once(here.seen.life.epoch))
+    }
+
+    /// Puts a new item in the place of the one that is here, and held.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "places in the item's segment, which there is; argued at each access")]
+    fn put_here<N: Now, const PLAIN: bool>(
+        &self,
+        mut attempt: Attempt<'_, '_, N, PLAIN>,
+        here: &Here<'_>,
+        draft: Draft<'_>,
+        stamp: Stamp,
+    ) -> Attempted {
+        let region = &*self.region;
+        let (Here { place, seen, .. }, rules) = (*here, attempt.rules);
+        // SAFETY: there is the item's segment: see `Here`.
+        let header = unsafe { region.header_in(region.memory.view(), seen.segment) };
         if !PLAIN {
             let replaced = Replaced::new(header, seen.offset, region.unique_to_exceed(&seen));
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
@@ -317,10 +356,12 @@ impl Session {
         }
         let written = attempt.prepared.written;
         // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
-        if !self.put_over(&here, written.word, rules) {
+        if !self.put_over(here, written.word, rules) {
             return AGAIN;
         }
         let now = attempt.now.recent(region.seen().0);
+        // SAFETY: the item is in its segment, and begins at a multiple of 4.
+        let first: &AtomicU32 = unsafe { region.memory.view().at(seen.at) };
         self.count_replaced(place, (header, first, &seen), draft.value, &written, now);
         if !PLAIN {
             self.free_replaced(&seen, Some(&draft.value));
