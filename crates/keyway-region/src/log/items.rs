@@ -30,7 +30,7 @@ pub(crate) struct Draft<'v> {
 impl Draft<'_> {
     /// The flags and marks of its header.
     #[inline(always)]
-    pub(crate) fn flags(&self) -> u64 {
+    fn flags(&self) -> u64 {
         let client_flags = if self.client_flags != 0 { flag::CLIENT_FLAGS } else { 0 };
         let cas = if self.cas.is_some() { flag::CAS } else { 0 };
         self.marks | client_flags | cas
@@ -372,7 +372,7 @@ impl Session {
             if let Some(cas) = draft.cas {
                 view.write(at + header.cas_offset(), &cas.to_le_bytes());
             }
-            if draft.client_flags != 0 {
+            if header.has(flag::CLIENT_FLAGS) {
                 let flags = view.at::<AtomicU32>(at + header.client_flags_offset());
                 flags.store(draft.client_flags, Relaxed);
             }

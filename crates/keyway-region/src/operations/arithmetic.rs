@@ -135,33 +135,52 @@ impl Decide<'static> for PlainSum<'_> {
     #[inline(always)]
     fn decide(&mut self, old: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'static> {
         let Some(old) = old else { return Decision::Keep };
+        // Most often only the digits change.
+        if let Some((digits, len)) = old.digits()
+            && let Some(digits) = self.by.of_digits(digits)
+            && let Some(text) = digits.text_of_len(len)
+            && let Some(header) = old.header_of_same_form()
+        {
+            *self.sum = Sum {
+                value: digits.number(),
+                marks: header.given() & flag::MARKS,
+                flags: old.flags(),
+                expiry: header.expiry(),
+                ..Sum::default()
+            };
+            return Decision::Replace(self.sum.draft(None, Value::TextInForm(text, header)));
+        }
+        // By value: what another function can point to does not stay in registers.
+        let (decision, sum) = self.by.decide(*old);
+        *self.sum = sum;
+        decision
+    }
+}
+
+impl By {
+    /// What becomes of a number of up to sixteen digits, or of up to eight with blanks after them.
+    #[inline(never)]
+    fn decide(self, old: Old<'_>) -> (Decision<'static>, Sum) {
         let Some((number, width, digits)) = old.number() else {
-            return Decision::Keep;
+            return (Decision::Keep, Sum::default());
         };
-        let value = self.by.of(number);
         let (marks, flags) = old.marks_and_flags();
-        *self.sum = Sum {
-            value,
+        let sum = Sum {
+            value: self.of(number),
             marks,
             flags,
             expiry: old.expiry(),
             ..Sum::default()
         };
         // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
-        let Some(digits) = digits.and_then(|digits| self.by.of_digits(digits)) else {
-            return Decision::Replace(self.sum.draft(None, Value::Number(value, width)));
+        let text = match digits.and_then(|digits| self.of_digits(digits)) {
+            Some(digits) => {
+                let (text, len) = digits.text(width);
+                Value::Text(text, len)
+            }
+            None => Value::Number(sum.value, width),
         };
-        // Most often only the digits change.
-        if let Some(text) = digits.text_of_len(width) {
-            let draft = self.sum.draft(None, Value::Text(text, width));
-            let value = match old.header_if_same(draft.flags()) {
-                Some(header) => Value::TextInForm(text, header),
-                None => draft.value,
-            };
-            return Decision::Replace(Draft { value, ..draft });
-        }
-        let (text, len) = digits.text(width);
-        Decision::Replace(self.sum.draft(None, Value::Text(text, len)))
+        (Decision::Replace(sum.draft(None, text)), sum)
     }
 }
 
