@@ -151,19 +151,29 @@ impl Decide<'static> for PlainSum<'_> {
             return Decision::Replace(self.sum.draft(None, Value::TextInForm(text, header)));
         }
         // By value: what another function can point to does not stay in registers.
-        let (decision, sum) = self.by.decide(*old);
+        let Some((sum, text)) = self.by.of_item(*old) else { return Decision::Keep };
         *self.sum = sum;
-        decision
+        let value = match text {
+            NumberText::Short(text, len) => Value::Text(text, len),
+            NumberText::Long(width) => Value::Number(sum.value, width),
+        };
+        Decision::Replace(sum.draft(None, value))
     }
 }
 
+/// How a number is written.
+enum NumberText {
+    /// as so many bytes of a word
+    Short(u64, usize),
+    /// with blanks to this length
+    Long(usize),
+}
+
 impl By {
-    /// What becomes of a number of up to sixteen digits, or of up to eight with blanks after them.
+    /// What becomes of an item with a number of up to sixteen digits, or of up to eight with blanks after them.
     #[inline(never)]
-    fn decide(self, old: Old<'_>) -> (Decision<'static>, Sum) {
-        let Some((number, width, digits)) = old.number() else {
-            return (Decision::Keep, Sum::default());
-        };
+    fn of_item(self, old: Old<'_>) -> Option<(Sum, NumberText)> {
+        let (number, width, digits) = old.number()?;
         let (marks, flags) = old.marks_and_flags();
         let sum = Sum {
             value: self.of(number),
@@ -176,11 +186,11 @@ impl By {
         let text = match digits.and_then(|digits| self.of_digits(digits)) {
             Some(digits) => {
                 let (text, len) = digits.text(width);
-                Value::Text(text, len)
+                NumberText::Short(text, len)
             }
-            None => Value::Number(sum.value, width),
+            None => NumberText::Long(width),
         };
-        (Decision::Replace(sum.draft(None, text)), sum)
+        Some((sum, text))
     }
 }
 
