@@ -151,7 +151,9 @@ impl Decide<'static> for PlainSum<'_> {
             return Decision::Replace(self.sum.draft(None, Value::TextInForm(text, header)));
         }
         // By value: what another function can point to does not stay in registers.
-        let Some((sum, text)) = self.by.of_item(*old) else { return Decision::Keep };
+        let Some((sum, text)) = self.by.of_item(*old) else {
+            return Decision::Keep;
+        };
         *self.sum = sum;
         let value = match text {
             NumberText::Short(text, len) => Value::Text(text, len),
