@@ -155,7 +155,7 @@ fn flags_that_are_announced_are_written_whatever_they_are() {
             .find(|shift| is_it(words[at], shift))
             .expect("it was found");
         *words[at] = *words[at] & !(0xFFFF_FFFF << shift) | u64::from(scribbled) << shift;
-        for word in &mut words[at + 4..at + 40] {
+        for word in &mut words[at + 3..at + 40] {
             **word = 0xEEEE_EEEE_EEEE_EEEE;
         }
         assert_eq!(world.session.incr(KEY, 1, world.now), Ok(Number::Is(12_345_679)));
