@@ -145,9 +145,9 @@ fn flags_that_are_announced_are_written_whatever_they_are() {
             ..Store::default()
         };
         world.store("12345678", &how);
-        // The client's flags are at a multiple of 4, and the next item goes behind this one, where other bytes stand then.
+        // The client's flags are at a multiple of 4, and the next item goes after this one, where other bytes are then.
         let mut words: Vec<&mut u64> = private::words(&mut world.pages).collect();
-        let is_it = |word: &u64, shift: &u32| (word >> shift) as u32 == how.flags;
+        let is_it = |word: &u64, shift: &u32| (word >> shift) & 0xFFFF_FFFF == u64::from(how.flags);
         let found = |word: &&mut u64| [0, 32].iter().any(|shift| is_it(word, shift));
         let at = words.iter().position(found).expect("the item's flags");
         let shift = [0, 32]
