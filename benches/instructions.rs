@@ -49,7 +49,7 @@ static REGION: keyway_region::Hasher = keyway_region::Hasher::new(7);
 const KEY_LENS: [usize; 4] = [8, 16, 40, 250];
 
 /// What is counted, and how it is called on the command line.
-const OPERATIONS: [(&str, &str); 8] = [
+const OPERATIONS: [(&str, &str); 9] = [
     ("get", "get of 128 B"),
     ("get_into", "the same into a caller's buffer"),
     ("miss", "get of an absent key"),
@@ -57,7 +57,8 @@ const OPERATIONS: [(&str, &str); 8] = [
     ("add", "set of a new key, and delete"),
     ("remove", "delete"),
     ("delete", "delete of an absent key"),
-    ("incr", "incr"),
+    ("incr", "incr: the number"),
+    ("arithmetic", "the same, and what is known of the item"),
 ];
 
 fn main() {
@@ -136,8 +137,9 @@ fn run(operation: &str, count: u64, how: &str) {
     let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
     let session = &mut cache.session().expect("the first session");
     let keys: Vec<Key> = (0..ITEMS).map(key).collect();
-    let value: &[u8] = if operation == "incr" { b"1000000" } else { &[b'v'; VALUE_LEN] };
-    if matches!(operation, "get" | "get_into" | "set" | "incr") {
+    let counts = matches!(operation, "incr" | "arithmetic");
+    let value: &[u8] = if counts { b"1000000" } else { &[b'v'; VALUE_LEN] };
+    if counts || matches!(operation, "get" | "get_into" | "set") {
         for key in &keys {
             session.set(key, value, 0).expect("a set is not refused");
         }
@@ -163,7 +165,10 @@ fn run(operation: &str, count: u64, how: &str) {
         "set" => each(session, &keys, count, |session, key| {
             session.set(key, value, 0).expect("a set is not refused");
         }),
-        "incr" => {
+        "incr" => each(session, &keys, count, |session, key| {
+            session.incr(key, 1).expect("there is room");
+        }),
+        "arithmetic" => {
             let by_one = Arithmetic {
                 delta: 1,
                 ..Arithmetic::default()

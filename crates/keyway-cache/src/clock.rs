@@ -128,24 +128,29 @@ pub(crate) struct Watch {
     seen: u64,
     /// for how many calls yet behind a gate the clock is asked before the gate opens
     asked_ahead: u32,
+    /// the region's second in which the session has last noted that the region is in use
+    noted_s: Option<u64>,
 }
 
 /// A reading of the region's clock.
 pub(crate) struct Reading {
+    pub at: Moment,
     pub tick: u32,
+    /// the region's second
+    pub second: u64,
     /// time left in the region's second
     pub left: Duration,
 }
 
 impl Watch {
     /// The tick when the coarse clock has the value `coarse_ns`. `read` reads the region's clock, if that is necessary;
-    /// `coarse_ns` was read before that.
+    /// `coarse_ns` was read before that. `note` notes that the region is in use: in the session's first reading of each second.
     #[inline(always)]
-    pub(crate) fn tick(&mut self, coarse_ns: i64, read: impl FnOnce() -> Reading) -> u32 {
+    pub(crate) fn tick(&mut self, coarse_ns: i64, read: impl FnOnce() -> Reading, note: impl FnOnce(Moment)) -> u32 {
         if coarse_ns < self.until_ns {
             self.tick
         } else {
-            self.read(coarse_ns, read)
+            self.read(coarse_ns, read, note)
         }
     }
 
@@ -184,8 +189,11 @@ impl Watch {
 
     #[cold]
     #[inline(never)]
-    fn read(&mut self, coarse_ns: i64, read: impl FnOnce() -> Reading) -> u32 {
+    fn read(&mut self, coarse_ns: i64, read: impl FnOnce() -> Reading, note: impl FnOnce(Moment)) -> u32 {
         let reading = read();
+        if self.noted_s.replace(reading.second) != Some(reading.second) {
+            note(reading.at);
+        }
         self.tick = reading.tick;
         let exact = reading.left.saturating_sub(COARSE_LAG_MAX);
         self.until_ns = coarse_ns + i64::try_from(exact.as_nanos()).unwrap_or(0);
@@ -195,17 +203,13 @@ impl Watch {
 
 /// Reads the region's clock.
 pub(crate) fn read(region: &Region, now: Moment) -> Reading {
-    let subsecond = region.clock(now.boot).subsec_nanos();
+    let clock = region.clock(now.boot);
     Reading {
+        at: now,
         tick: region.tick(now),
-        left: Duration::from_nanos(NS_PER_S.unsigned_abs() - u64::from(subsecond)),
+        second: clock.as_secs(),
+        left: Duration::from_nanos(NS_PER_S.unsigned_abs() - u64::from(clock.subsec_nanos())),
     }
-}
-
-/// The same for a process that may write: it notes that the region is in use.
-pub(crate) fn read_and_note(region: &Region, now: Moment) -> Reading {
-    region.note_use(now);
-    read(region, now)
 }
 
 /// clock_gettime(2).
@@ -332,6 +336,7 @@ mod tests {
         boot_ms: Cell<u64>,
         coarse_ms: Cell<i64>,
         reads: Cell<u32>,
+        notes: Cell<u32>,
     }
 
     impl Machine {
@@ -342,14 +347,24 @@ mod tests {
         }
 
         fn asked(&self, watch: &mut Watch) -> u32 {
-            watch.tick(self.coarse_ms.get() * 1_000_000, || {
+            let read = || {
                 self.reads.set(self.reads.get() + 1);
                 let boot_ms = self.boot_ms.get();
                 Reading {
+                    at: Moment {
+                        boot: Duration::from_millis(boot_ms),
+                        unix: Duration::ZERO,
+                    },
                     tick: u32::try_from(boot_ms / 1000).unwrap(),
+                    second: boot_ms / 1000,
                     left: Duration::from_millis(1000 - boot_ms % 1000),
                 }
-            })
+            };
+            let note = |at: Moment| {
+                assert_eq!(at.boot, Duration::from_millis(self.boot_ms.get()));
+                self.notes.set(self.notes.get() + 1);
+            };
+            watch.tick(self.coarse_ms.get() * 1_000_000, read, note)
         }
     }
 
@@ -364,6 +379,21 @@ mod tests {
         }
         // Forty seconds: one reading for each, and one for each call at its end.
         assert!((40..600).contains(&machine.reads.get()), "{}", machine.reads.get());
+    }
+
+    #[test]
+    fn a_session_notes_once_in_each_second_that_the_region_is_in_use() {
+        let (machine, mut watch) = (Machine::default(), Watch::default());
+        for _ in 0..4_000 {
+            machine.asked(&mut watch);
+            machine.runs(1);
+        }
+        // Each of the last 20 ms of a second reads the clock.
+        assert!(machine.reads.get() > 3 * 20, "{}", machine.reads.get());
+        assert_eq!(machine.notes.get(), 4);
+        machine.runs(60_000);
+        machine.asked(&mut watch);
+        assert_eq!(machine.notes.get(), 5);
     }
 
     #[test]

@@ -54,27 +54,16 @@ impl Copies {
         }
     }
 
-    /// The same for a key and a value. A value longer than `limit` is not copied. The error: there is no memory for a
-    /// copy of it.
+    /// Behind a gate: the key's copy.
     #[inline(always)]
-    pub fn of_both<'c>(
-        &'c mut self,
-        latch: Latch,
-        key: &'c [u8],
-        value: &'c [u8],
-        limit: usize,
-    ) -> Result<Given<'c>, WriteError> {
-        if latch.is_on() {
-            self.copy(key, value, limit)
-        } else {
-            Ok((key, value))
-        }
+    pub fn of_key<'c>(&'c mut self, key: &'c [u8]) -> &'c [u8] {
+        copied(&mut self.key, key)
     }
 
-    /// Cold, for the reason given at `Latch::enter`.
-    #[cold]
-    #[inline(never)]
-    fn copy<'c>(&'c mut self, key: &'c [u8], value: &'c [u8], limit: usize) -> Result<Given<'c>, WriteError> {
+    /// Behind a gate: copies of a key and a value. A value longer than `limit` is not copied. The error: there is no memory for a
+    /// copy of it.
+    #[inline(always)]
+    pub fn for_store<'c>(&'c mut self, key: &'c [u8], value: &'c [u8], limit: usize) -> Result<Given<'c>, WriteError> {
         let key = copied(&mut self.key, key);
         if value.is_empty() || value.len() > limit {
             return Ok((key, value));
@@ -84,10 +73,10 @@ impl Copies {
         Ok((key, &self.value))
     }
 
-    /// The value's copy is not needed any more.
+    /// Behind a gate: the value's copy is not needed any more.
     #[inline(always)]
-    pub fn clear(&mut self, latch: Latch) {
-        if latch.is_on() && self.value.capacity() > KEPT_MAX {
+    pub fn clear(&mut self) {
+        if self.value.capacity() > KEPT_MAX {
             self.free();
         }
     }

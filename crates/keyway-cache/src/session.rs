@@ -299,7 +299,7 @@ impl Session {
     /// # Errors
     ///
     /// A bad key; if the item is marked and not deleted, the errors of a write.
-    #[inline]
+    #[inline(always)]
     pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         either!(self, way => way.delete(key, how))
     }

@@ -31,6 +31,22 @@ pub(crate) struct Writer {
     copies: Copies,
 }
 
+/// A verb that may change the region, with its key: `$work`, compiled into the caller where there is no gate, and into a function
+/// of its own behind one.
+macro_rules! change {
+    ($writer:expr, $key:expr, |$inner:ident, $inside_key:ident, $now:ident| $work:expr) => {{
+        let writer: &mut Writer = $writer;
+        if writer.latch.is_on() {
+            writer.change_behind_gate($key, |$inner, $inside_key, $now| $work)
+        } else {
+            prepare(&mut writer.inner, &mut writer.member)?;
+            let ($inner, $inside_key) = (&mut writer.inner, $key);
+            let $now = Watched::without_gate(&mut writer.member);
+            $work
+        }
+    }};
+}
+
 impl Writer {
     pub(crate) fn new(sessions: Arc<Sessions>) -> Option<Self> {
         let (inner, id) = sessions.hire()?;
@@ -189,7 +205,7 @@ impl Writer {
         if let Some(item) = &got {
             copies::pass(sink, item, value)?;
         }
-        self.copies.clear(self.latch);
+        self.copies.clear();
         Ok(is_known.then(|| got.map(hit)))
     }
 
@@ -205,9 +221,7 @@ impl Writer {
             return self.inner.get_by_all_rules(key, how, now, sink);
         }
         if !self.latch.is_on() && !S::IS_FOREIGN {
-            return change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-                inner.get_by_all_rules(key, how, now.tick(), sink)
-            });
+            return change!(self, key, |inner, key, now| inner.get_by_all_rules(key, how, at(now), sink));
         }
         if let Some(out) = sink.vector() {
             return self.get_inside(key, how, out);
@@ -225,12 +239,10 @@ impl Writer {
 
     /// Gets to a vector, with the gate open meanwhile.
     fn get_inside(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        let key = self.copies.of(self.latch, key);
         if how.may_change() {
-            return change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-                inner.get_by_all_rules(key, how, now.tick(), out)
-            });
+            return change!(self, key, |inner, key, now| inner.get_by_all_rules(key, how, at(now), out));
         }
+        let key = self.copies.of(self.latch, key);
         verb(
             &mut self.inner,
             &mut self.member.watch,
@@ -284,36 +296,70 @@ impl Writer {
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         self.ready()?;
         self.translate_exptime(exptime);
-        let limit = self.inner.item_size_max();
-        let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
-        let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.set(key, value, flags, exptime, now)
-        });
-        self.copies.clear(self.latch);
-        stored
+        if self.latch.is_on() {
+            return self.store_behind_gate(key, value, |inner, key, value, now| {
+                inner.set(key, value, flags, exptime, now)
+            });
+        }
+        prepare(&mut self.inner, &mut self.member)?;
+        let now = Watched::without_gate(&mut self.member);
+        self.inner.set(key, value, flags, exptime, now)
     }
 
     #[inline(never)]
     fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.ready()?;
         self.translate_exptime(how.exptime);
-        let limit = self.inner.item_size_max();
-        let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
-        let stored = change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.store(key, value, how, now)
+        if self.latch.is_on() {
+            return self.store_behind_gate(key, value, |inner, key, value, now| inner.store(key, value, how, now));
+        }
+        prepare(&mut self.inner, &mut self.member)?;
+        let now = Watched::without_gate(&mut self.member);
+        self.inner.store(key, value, how, now)
+    }
+
+    /// A store behind a gate, of a copy of the value.
+    #[cold]
+    #[inline(never)]
+    fn store_behind_gate(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        work: impl FnOnce(&mut keyway_region::Session, &[u8], &[u8], Watched<'_>) -> Result<Stored, WriteError>,
+    ) -> Result<Stored, WriteError> {
+        let coarse_ns = self.member.watch.coarse_ns_ahead();
+        let (key, value) = self.copies.for_store(key, value, self.inner.item_size_max())?;
+        let inside = self.latch.open_gate();
+        let stored = prepare(&mut self.inner, &mut self.member).and_then(|()| {
+            let now = Watched::behind_gate(&mut self.member, coarse_ns);
+            work(&mut self.inner, key, value, now)
         });
-        self.copies.clear(self.latch);
+        drop(inside);
+        self.copies.clear();
         stored
     }
 
-    #[inline]
+    /// What [`change`] does behind a gate, with a copy of the key.
+    #[cold]
+    #[inline(never)]
+    fn change_behind_gate<R>(
+        &mut self,
+        key: &[u8],
+        work: impl FnOnce(&mut keyway_region::Session, &[u8], Watched<'_>) -> Result<R, WriteError>,
+    ) -> Result<R, WriteError> {
+        let coarse_ns = self.member.watch.coarse_ns_ahead();
+        let key = self.copies.of_key(key);
+        let _inside = self.latch.open_gate();
+        prepare(&mut self.inner, &mut self.member)?;
+        let now = Watched::behind_gate(&mut self.member, coarse_ns);
+        work(&mut self.inner, key, now)
+    }
+
+    #[inline(always)]
     pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
-        let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.delete(key, how, now)
-        })
+        change!(self, key, |inner, key, now| inner.delete(key, how, now))
     }
 
     #[inline]
@@ -321,45 +367,31 @@ impl Writer {
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
-        let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.arithmetic(key, how, now)
-        })
+        change!(self, key, |inner, key, now| inner.arithmetic(key, how, now))
     }
 
     #[inline]
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
-        let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.incr(key, delta, now)
-        })
+        change!(self, key, |inner, key, now| inner.incr(key, delta, now))
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
-        let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
-            inner.decr(key, delta, now)
-        })
+        change!(self, key, |inner, key, now| inner.decr(key, delta, now))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
         self.translate_exptime(exptime);
-        let key = self.copies.of(self.latch, key);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-            inner.touch(key, exptime, now.tick())
-        })
+        change!(self, key, |inner, key, now| inner.touch(key, exptime, at(now)))
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.ready()?;
         self.translate_exptime(exptime);
-        change(self.latch, &mut self.inner, &mut self.member, |inner, mut now| {
-            inner.flush_all(exptime, now.tick())
-        })
+        change!(self, b"", |inner, _key, now| inner.flush_all(exptime, at(now)))
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
@@ -509,7 +541,11 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
 /// The region's tick when the coarse clock has this value.
 #[inline(always)]
 fn tick(watch: &mut Watch, coarse_ns: i64, region: &Region, sessions: &Sessions) -> u32 {
-    watch.tick(coarse_ns, || clock::read_and_note(region, sessions.clock.now()))
+    watch.tick(
+        coarse_ns,
+        || clock::read(region, sessions.clock.now()),
+        |now| region.note_use(now),
+    )
 }
 
 /// The region's time: the clock is asked only if an item has an expiry, and otherwise every so many calls.
@@ -595,24 +631,9 @@ fn verb<R>(
     work(inner, now)
 }
 
-/// The same for a verb that may change the region.
-#[inline(always)]
-fn change<R>(
-    latch: Latch,
-    inner: &mut keyway_region::Session,
-    member: &mut Membership,
-    work: impl FnOnce(&mut keyway_region::Session, Watched<'_>) -> Result<R, WriteError>,
-) -> Result<R, WriteError> {
-    let coarse_ns = if latch.is_on() { member.watch.coarse_ns_ahead() } else { None };
-    let _inside = latch.open();
-    prepare(inner, member)?;
-    let now = Watched {
-        watch: &mut member.watch,
-        sessions: &member.sessions,
-        has_gate: latch.is_on(),
-        coarse_ns,
-    };
-    work(inner, now)
+/// The tick of a verb's time.
+fn at(mut now: Watched<'_>) -> u32 {
+    now.tick()
 }
 
 /// To be called before a change, inside the gate: makes sure that the session has its thread slot, and that the change

@@ -94,12 +94,23 @@ impl Digits {
         Self(digits.swap_bytes())
     }
 
+    /// The digits, if they are so many: as [`Self::text`] of this width, but simpler.
+    #[inline(always)]
+    pub fn text_of_len(self, len: usize) -> Option<u64> {
+        (self.zeros() + len == SHORT_MAX).then(|| (self.0 | ZEROS) >> (64 - 8 * len))
+    }
+
+    /// Zeros before the number, of which the last digit is none.
+    #[inline(always)]
+    fn zeros(self) -> usize {
+        ((self.0 | 1 << 63).trailing_zeros() / 8) as usize
+    }
+
     /// The digits and blanks after them, at most eight characters together: `width` characters, or more if the digits need them;
     /// the first in the lowest byte. Also their count.
     #[inline(always)]
     pub fn text(self, width: usize) -> (u64, usize) {
-        // Without leading zeros, except for the last digit.
-        let zeros = ((self.0 | 1 << 63).trailing_zeros() / 8) as usize;
+        let zeros = self.zeros();
         let len = SHORT_MAX - zeros;
         let text = (self.0 | ZEROS) >> (8 * zeros);
         let blanks = if zeros == 0 { 0 } else { BLANKS << (8 * len) };
@@ -267,6 +278,9 @@ mod tests {
                 if let (Some(digits), 0..=8) = (digits, width) {
                     let (text, len) = digits.text(width);
                     assert_eq!(text.to_le_bytes()[..len], *wanted.as_bytes(), "{number} in {width}");
+                    let of_len = digits.text_of_len(width).map(|text| text.to_le_bytes()[..width].to_vec());
+                    let fits = number.to_string().len() == width;
+                    assert_eq!(of_len, fits.then(|| wanted.into_bytes()), "{number} in {width}");
                 }
             }
         }

@@ -216,6 +216,19 @@ impl<'m> View<'m> {
         unsafe { copy::into(src.as_ptr(), self.base.add(offset).as_ptr(), src.len()) }
     }
 
+    /// As [`Memory::u64_unaligned`], without a look at bounds.
+    ///
+    /// # Safety
+    ///
+    /// Eight bytes at `offset` are in the mapping.
+    #[inline(always)]
+    pub unsafe fn u64_unaligned(self, offset: usize) -> u64 {
+        crate::mutants::accessed();
+        debug_assert!(offset <= self.len - 8);
+        // SAFETY: the caller's promise.
+        unsafe { copy::load8(self.base.add(offset).as_ptr()) }
+    }
+
     /// The `len` bytes at `offset`, whose bounds are looked at once.
     ///
     /// # Safety

@@ -202,7 +202,7 @@ impl Session {
         // In the thread slot, so that recovery finds it.
         let untold = &self.thread().items;
         let items = untold.load(Relaxed).cast_signed().wrapping_add(n);
-        if items.unsigned_abs() >= ITEMS_BATCH {
+        if !(1 - ITEMS_BATCH.cast_signed()..ITEMS_BATCH.cast_signed()).contains(&items) {
             untold.store(0, Relaxed);
             self.region.superblock().items.fetch_add(items.cast_unsigned(), Relaxed);
         } else {

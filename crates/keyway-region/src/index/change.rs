@@ -7,7 +7,7 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
-use crate::atomics::Relaxed;
+use crate::atomics::{AtomicU32, Relaxed};
 use crate::hash::Key;
 use crate::heap;
 use crate::index::find::{Absent, Glance, Here, Scan, Tagged};
@@ -16,12 +16,12 @@ use crate::index::lookup::Place;
 use crate::index::old::Old;
 use crate::layout::bucket::Table;
 use crate::layout::item::flag;
-use crate::layout::segment::SegmentLife;
+use crate::layout::segment::{SegmentHeader, SegmentLife};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
 use crate::mutants::{self, Mutant};
-use crate::region::Rules;
+use crate::region::{Region, Rules};
 use crate::session::Session;
 use crate::sink::Unread;
 use crate::verbs::{Now, WriteError};
@@ -163,6 +163,7 @@ impl Session {
 
     /// The attempt for a key that very probably has an item.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "a segment that there is")]
     fn change_tagged<'v>(
         &self,
         key: &Key<'_>,
@@ -182,7 +183,9 @@ impl Session {
         };
         if let Some(draft) = decide.ahead() {
             let stamp = Stamp::Any(stamp_over(tagged.led.life, epoch));
-            if !self.prepare_over(&mut attempt, draft, stamp, tagged.led.segment, tagged.led.offset) {
+            // SAFETY: `follow_known`, which alone makes an `ItemAt`, has found that there is the segment.
+            let header = unsafe { self.region.header_in(self.region.memory.view(), tagged.led.segment) };
+            if !self.prepare_over(&mut attempt, draft, stamp, header, tagged.led.offset) {
                 return AGAIN;
             }
         }
@@ -244,6 +247,7 @@ impl Session {
 
     /// The change of a key that has an item: holds the item, decides, and publishes what was decided.
     #[inline(always)]
+    #[allow(unsafe_code, reason = "places in the item's segment, which there is; argued at each access")]
     fn change_here<'v, N: Now, const PLAIN: bool, D: Decide<'v> + ?Sized>(
         &self,
         mut attempt: Attempt<'_, '_, N, PLAIN>,
@@ -252,14 +256,19 @@ impl Session {
     ) -> Attempted {
         let region = &*self.region;
         let (epoch, rules) = (attempt.epoch, attempt.rules);
-        let Here { place, seen, .. } = here;
+        let seen = here.seen;
         match self.hold(here.slot, here.word) {
             Some(word) => here.word = word,
             None => return AGAIN,
         }
+        let view = region.memory.view();
+        // SAFETY: there is the item's segment: see `Here`.
+        let words = unsafe { region.words_in(view, seen.segment) };
+        // SAFETY: the item is in its segment, and begins at a multiple of 4.
+        let first: &AtomicU32 = unsafe { view.at(seen.at) };
         // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
         // recycled, and an item does not change in it.
-        if !region.still(&seen) {
+        if !Region::is_still(words, seen.life) {
             return AGAIN;
         }
         let present = !D::LOOKS || seen.is_present(epoch, &mut attempt.now);
@@ -275,34 +284,72 @@ impl Session {
                 Outcome::Unasked | Outcome::Intact => {}
             }
         }
-        if !PLAIN && !region.still(&seen) {
+        if !PLAIN && !Region::is_still(words, seen.life) {
             return AGAIN;
         }
-        let (draft, stamp) = match decision {
-            Decision::Keep => return KEPT,
+        match decision {
+            Decision::Keep => KEPT,
             // The verb meets it again in `change`.
-            Decision::Unreadable(_) if PLAIN => return AGAIN,
-            Decision::Unreadable(unread) => return self.meet_unreadable(unread, &here, attempt.now.tick()),
-            Decision::Remove if !present => return KEPT,
+            Decision::Unreadable(_) if PLAIN => AGAIN,
+            Decision::Unreadable(unread) => self.meet_unreadable(unread, &here, attempt.now.tick()),
+            Decision::Remove if !present => KEPT,
             Decision::Remove => {
                 // PUBLISH: the key is gone.
                 if !self.take_out(&here, rules) {
                     return AGAIN;
                 }
-                self.count_removed(&seen);
+                self.count_removed(first, &seen);
                 if !PLAIN {
                     self.free_replaced(&seen, None);
                 }
-                return Ok(Some((Changed::Removed, Written::NONE)));
+                Ok(Some((Changed::Removed, Written::NONE)))
             }
-            Decision::Put(draft) => (draft, Stamp::Any(stamp_over(seen.life, epoch))),
-            Decision::Replace(draft) => (draft, Stamp::Once(seen.life.epoch)),
+            Decision::Put(draft) => self.put_here(attempt, &here, draft, Stamp::Any(stamp_over(seen.life, epoch))),
+            Decision::Replace(draft) if PLAIN && !matches!(draft.value, Value::TextInForm(..)) => {
+                let now = match draft.expiry {
+                    0 => attempt.now.recent(region.seen().0),
+                    _ => attempt.now.tick(),
+                };
+                self.put_here_aside((attempt.key.bytes, attempt.key.hash), epoch, now, here, draft)
+            }
+            Decision::Replace(draft) => self.put_here(attempt, &here, draft, Stamp::Once(seen.life.epoch)),
+        }
+    }
+
+    /// [`Self::put_here`] of an item that replaces the other one, in a region without rules. A function of its own: the rarer values
+    /// would cost those of [`Value::TextInForm`] a register here and there.
+    #[inline(never)]
+    fn put_here_aside(&self, (bytes, hash): (&[u8], u64), epoch: u64, now: u32, here: Here<'_>, draft: Draft<'_>) -> Attempted {
+        let mut prepared = Prepared::default();
+        let attempt = Attempt {
+            key: &Key { bytes, hash },
+            epoch,
+            now,
+            rules: Rules::PLAIN,
+            built: &mut Vec::new(),
+            prepared: &mut prepared,
         };
+        self.put_here(attempt, &here, draft, Stamp::Once(here.seen.life.epoch))
+    }
+
+    /// Puts a new item in the place of the one that is here, and held.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "places in the item's segment, which there is; argued at each access")]
+    fn put_here<N: Now, const PLAIN: bool>(
+        &self,
+        mut attempt: Attempt<'_, '_, N, PLAIN>,
+        here: &Here<'_>,
+        draft: Draft<'_>,
+        stamp: Stamp,
+    ) -> Attempted {
+        let region = &*self.region;
+        let (Here { place, seen, .. }, rules) = (*here, attempt.rules);
+        // SAFETY: there is the item's segment: see `Here`.
+        let header = unsafe { region.header_in(region.memory.view(), seen.segment) };
         if !PLAIN {
-            let header = region.header(seen.segment);
             let replaced = Replaced::new(header, seen.offset, region.unique_to_exceed(&seen));
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
-        } else if !self.prepare_over(&mut attempt, &draft, stamp, seen.segment, seen.offset)
+        } else if !self.prepare_over(&mut attempt, &draft, stamp, header, seen.offset)
             || !self.exceeds(&attempt.prepared.written, &draft, &seen)
         {
             return AGAIN;
@@ -311,10 +358,13 @@ impl Session {
         let stays_fetched = self.stays_fetched(&seen, draft.value, &written);
         let word = if stays_fetched { written.word.fetched() } else { written.word };
         // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
-        if !self.put_over(&here, word, rules) {
+        if !self.put_over(here, word, rules) {
             return AGAIN;
         }
-        self.count_replaced(place, &seen, stays_fetched, &written, attempt.now.recent(region.seen().0));
+        let now = attempt.now.recent(region.seen().0);
+        // SAFETY: the item is in its segment, and begins at a multiple of 4.
+        let first: &AtomicU32 = unsafe { region.memory.view().at(seen.at) };
+        self.count_replaced(place, (header, first, &seen), stays_fetched, &written, now);
         if !PLAIN {
             self.free_replaced(&seen, Some(&draft.value));
             self.published(attempt.prepared);
@@ -325,15 +375,25 @@ impl Session {
     /// Whether an item with this value is as fetched as the one that it replaces: memcached overwrites a number with one of the same length.
     #[inline(always)]
     fn stays_fetched(&self, seen: &ItemView, value: Value<'_>, written: &Written) -> bool {
-        matches!(value, Value::Number(..) | Value::Text(..))
-            && written.value_len == self.region.value_len(seen, self.region.checksum_size)
+        match value {
+            Value::TextInForm(..) => true,
+            Value::Number(..) | Value::Text(..) => written.value_len == self.region.value_len(seen, self.region.checksum_size),
+            _ => false,
+        }
     }
 
-    /// Counts that an item has replaced another one.
+    /// Counts that an item has replaced another one, of which there are the segment's header and the first word.
     #[inline(always)]
-    pub(super) fn count_replaced(&self, place: Place, seen: &ItemView, stays_fetched: bool, written: &Written, now: u32) {
+    fn count_replaced(
+        &self,
+        place: Place,
+        (header, first, seen): (&SegmentHeader, &AtomicU32, &ItemView),
+        stays_fetched: bool,
+        written: &Written,
+        now: u32,
+    ) {
         if stays_fetched {
-            self.region.refresh_hint(place, seen, now);
+            self.region.refresh_hint(place, header, now);
         } else {
             self.region.set_hint(place, now);
         }
@@ -342,7 +402,7 @@ impl Session {
             Counter::bytes,
             (written.size as u64).wrapping_sub(self.region.size_in_all(seen, size) as u64),
         );
-        self.bury(seen, size);
+        self.bury(first, seen, size);
     }
 
     /// Ends an attempt whose item could not be read.
@@ -477,19 +537,19 @@ impl Session {
         Ok(())
     }
 
-    /// The same over an item of this segment and offset, in a region without rules. `false`: that is unusual.
+    /// The same over an item at this offset of a segment with this header, in a region without rules. `false`: that is unusual.
     #[inline(always)]
     fn prepare_over<N: Now, const PLAIN: bool>(
         &self,
         attempt: &mut Attempt<'_, '_, N, PLAIN>,
         draft: &Draft<'_>,
         stamp: Stamp,
-        segment: usize,
+        header: &SegmentHeader,
         offset: usize,
     ) -> bool {
         if !attempt.prepared.is_written {
             let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
-            let replaced = Replaced::new(self.region.header(segment), offset, 0);
+            let replaced = Replaced::new(header, offset, 0);
             match self.write_over(attempt.key, epoch, &mut attempt.now, draft, replaced) {
                 Some(written) => attempt.prepared.written = written,
                 None => return false,

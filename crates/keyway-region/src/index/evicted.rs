@@ -63,6 +63,6 @@ impl Session {
             self.count(Counter::reclaimed, 1);
             self.count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
         }
-        self.count_removed(seen);
+        self.count_removed(self.region.memory.get(seen.at), seen);
     }
 }

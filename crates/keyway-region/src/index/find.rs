@@ -8,6 +8,8 @@ use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
 use crate::index::lookup::{Followed, ItemAt, Place};
 use crate::layout::bucket::{SLOTS, Table};
+use crate::layout::item::LARGE;
+use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::log::ItemView;
 use crate::memory::Line;
@@ -40,7 +42,8 @@ pub(super) enum Scan<'r> {
     Corrupt,
 }
 
-/// The key's item, and the word that led there.
+/// The key's item, and the word that led there. It is made where it was found that there is the item's segment, and that the item
+/// ends in it, as far as its header says.
 #[derive(Clone, Copy)]
 pub(super) struct Here<'r> {
     pub place: Place,
@@ -112,9 +115,13 @@ impl Session {
         }
         let header = region.header_of(&led);
         let room = region.layout.shape.segment_size - led.offset;
-        if header.is_large() || header.key_len() != key.bytes.len() || header.size() > room {
+        // No segment has room for the length that a value with segments of its own has in its header.
+        const _: () = assert!(SIZE_MAX < LARGE);
+        if header.key_len() != key.bytes.len() || header.end() > room {
             return None;
         }
+        // SAFETY: a value that ends in its segment is shorter than that.
+        unsafe { core::hint::assert_unchecked(!header.is_large()) };
         // SAFETY: the whole item is in its segment, which there is.
         let bytes = unsafe { region.memory.view().window(led.at + header.key_offset(), key.bytes.len()) };
         let seen = ItemView {

@@ -5,6 +5,7 @@
 use crate::atomics::Relaxed;
 use crate::index::lookup::Place;
 use crate::layout::bucket::SLOTS;
+use crate::layout::segment::SegmentHeader;
 use crate::layout::slot::Slot;
 use crate::log::ItemView;
 use crate::region::Region;
@@ -58,9 +59,9 @@ impl Region {
     /// opened in the present period was written in this period, and its writer has set the hint; or it was copied, then the hint
     /// is set in the next period.
     #[inline(always)]
-    pub(super) fn refresh_hint(&self, place: Place, seen: &ItemView, now: u32) {
+    pub(super) fn refresh_hint(&self, place: Place, header: &SegmentHeader, now: u32) {
         const PERIOD_S: u32 = 64;
-        if now ^ self.header(seen.segment).opened.load(Relaxed) >= PERIOD_S {
+        if now ^ header.opened.load(Relaxed) >= PERIOD_S {
             self.set_hint(place, now);
         }
     }

@@ -4,6 +4,7 @@
 use crate::decimal::{self, Digits};
 use crate::index::find::Here;
 use crate::index::lookup::Place;
+use crate::layout::item::{Header, flag};
 use crate::layout::slot::Slot;
 use crate::log::{Chain, ItemView, Outcome, Verified, chain_of};
 use crate::region::Region;
@@ -12,6 +13,7 @@ use crate::sink::{Sink, Unread};
 use crate::verbs::Item;
 
 /// The present item, shown to a decision.
+#[derive(Clone, Copy)]
 pub(crate) struct Old<'r> {
     session: &'r Session,
     region: &'r Region,
@@ -61,6 +63,36 @@ impl<'r> Old<'r> {
         self.region.marks_and_flags(&self.seen)
     }
 
+    /// Its header, if an item has the same one that differs from it only in the bytes of the value, and is written now.
+    #[inline(always)]
+    pub fn header_of_same_form(&self) -> Option<Header> {
+        let header = self.seen.header;
+        // A new item has no CAS unique of its own, and is stale if this one was written before a gap.
+        let is_same = !header.has(flag::CAS | flag::DEAD) && !self.region.is_any_before_gap();
+        is_same.then_some(header)
+    }
+
+    /// The client's flags of an item with this header.
+    #[inline(always)]
+    pub fn flags(&self) -> u32 {
+        self.region.flags_of(&self.seen)
+    }
+
+    /// The digits of the number in the value, if it consists of one to eight of them. Only in a region without checksums.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "bytes of an item that is in its segment")]
+    pub fn digits(&self) -> Option<(Digits, usize)> {
+        let (header, len) = (self.seen.header, self.seen.header.inline_len());
+        if self.has_checksums || len == 0 || len > decimal::SHORT_MAX {
+            return None;
+        }
+        // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
+        let end = self.seen.at + header.value_offset() + len;
+        // SAFETY: the item ends in its segment (see `Here`), and more than 8 bytes of the region are before the first segment.
+        let last = unsafe { self.region.memory.view().u64_unaligned(end - decimal::SHORT_MAX) };
+        Some((Digits::read(last, len)?, len))
+    }
+
     /// Length of its key, bytes.
     pub fn key_len(&self) -> usize {
         self.seen.header.key_len()
@@ -91,11 +123,10 @@ impl<'r> Old<'r> {
 
     /// The number in the value, its length in bytes, and its digits, unless they are more than eight. Only for a value of one to
     /// sixteen decimal digits, or of up to eight with blanks after them, in a region without checksums.
-    #[inline(always)]
     pub fn number(&self) -> Option<(u64, usize, Option<Digits>)> {
         let (header, len) = (self.seen.header, self.seen.header.value_len());
         let memory = &self.region.memory;
-        // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
+        // As in `digits`.
         let end = self.seen.at + header.value_offset() + len;
         if self.has_checksums || len == 0 || len > 2 * decimal::SHORT_MAX {
             return None;

@@ -143,7 +143,7 @@ impl Session {
         }
         if arrives {
             // The word of a shift that is undone may not be persistent: its old item is left to the purge.
-            self.bury(&seen, seen.header.size());
+            self.bury(region.memory.get(seen.at), &seen, seen.header.size());
         }
         self.relent(UPKEEP);
         true

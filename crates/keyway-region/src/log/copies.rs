@@ -70,7 +70,9 @@ impl Session {
                 None => self.put_copy(copy, segment_at + extent.next),
             }
             self.intend_written(UPKEEP, extent.segment);
-            self.commit(&self.room_in(*extent), segment_at, size, expiry, Rules::of(&self.region));
+            let room = self.room_in(*extent);
+            let tail_word = self.region.word(segment_at + room.tail_offset());
+            self.commit(&room, tail_word, segment_at, size, expiry, Rules::of(&self.region));
         }
         if let Some(bytes) = verified {
             self.scratch.set(bytes);

@@ -6,7 +6,7 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
-use crate::atomics::{Acquire, Relaxed, Release};
+use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use crate::layout::index;
 use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentLife, Standing, State, Stream, TailWord};
 use crate::layout::session::LEASING;
@@ -144,6 +144,14 @@ impl Leased {
     }
 }
 
+impl Room<'_> {
+    /// Where the extent's tail is, in bytes from the segment's start: before the extent's items.
+    #[inline(always)]
+    pub(super) fn tail_offset(&self) -> usize {
+        self.start + 8
+    }
+}
+
 /// Where the next item goes. Offsets in bytes from the segment's start.
 #[derive(Clone, Copy)]
 pub(super) struct Room<'s> {
@@ -254,11 +262,12 @@ impl Session {
     }
 
     /// The item is written: PUBLISH of the extent's tail. The item is invisible before it. After it a walker parses the item,
-    /// which is dead until a slot names it.
+    /// which is dead until a slot names it. `tail_word`: what is at [`Room::tail_offset`].
     #[inline(always)]
     pub(super) fn commit<const PLAIN: bool>(
         &self,
         room: &Room<'_>,
+        tail_word: &AtomicU64,
         segment_at: usize,
         size: usize,
         expiry: u32,
@@ -279,9 +288,7 @@ impl Session {
         } else {
             tail
         };
-        self.region
-            .word(segment_at + room.start + 8)
-            .store(TailWord::new(told, self.owner.incarnation).0, Release);
+        tail_word.store(TailWord::new(told, self.owner.incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier is between this and the publish. Not so the header with the
         // latest expiry, which is a hint: a purge because of it looks at each item.
         if rules.is_strict() {

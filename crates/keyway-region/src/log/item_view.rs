@@ -93,12 +93,23 @@ impl Region {
     #[inline(always)]
     pub(crate) fn marks_and_flags(&self, seen: &ItemView) -> (u64, u32) {
         let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
-        let flags = if seen.header.has(flag::CLIENT_FLAGS) {
+        (seen.header.given() & flag::MARKS | stale, self.flags_of(seen))
+    }
+
+    /// The client's flags. Meaningless unless [`Self::still`] holds afterwards.
+    #[inline(always)]
+    pub(crate) fn flags_of(&self, seen: &ItemView) -> u32 {
+        if seen.header.has(flag::CLIENT_FLAGS) {
             self.client_flags(seen)
         } else {
             0
-        };
-        (seen.header.given() & flag::MARKS | stale, flags)
+        }
+    }
+
+    /// Whether there was a gap after which all older items are stale.
+    #[inline(always)]
+    pub(crate) fn is_any_before_gap(&self) -> bool {
+        self.superblock().stale_before.load(Relaxed) != 0
     }
 
     /// Whether the item was written before a gap after which all older items are stale.

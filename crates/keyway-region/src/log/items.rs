@@ -3,7 +3,7 @@
 use crate::atomics::{AtomicU32, Relaxed};
 use crate::decimal;
 use crate::hash::{Key, tag};
-use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag};
+use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag, padded};
 use crate::layout::segment::{EXTENT_HEADER_SIZE, SIZE_MAX, SegmentHeader, Stream};
 use crate::layout::session::WRITTEN;
 use crate::layout::slot::{OFFSET_BITS, Slot};
@@ -60,6 +60,8 @@ pub(crate) enum Value<'v> {
     Number(u64, usize),
     /// the same, as its text: this many bytes of a word, the first in the lowest byte
     Text(u64, usize),
+    /// the same, in an item that has this header
+    TextInForm(u64, Header),
     /// the segments of the item that it replaces
     Chain(Chain),
 }
@@ -76,16 +78,21 @@ impl<'v> Value<'v> {
             Value::Bytes(bytes) => return Ok(bytes),
             Value::Built => return Ok(built),
             Value::Number(number, width) => (*text, len) = decimal::text(number, width),
-            Value::Text(word, width) => {
-                if let Some(first) = text.first_chunk_mut() {
-                    *first = word.to_le_bytes();
-                }
-                len = width;
-            }
+            Value::Text(word, width) => len = short(word, width, text),
+            Value::TextInForm(word, header) => len = short(word, header.inline_len(), text),
             Value::Chain(chain) => return Err(chain),
         }
         Ok(text.get(..len).unwrap_or(text))
     }
+}
+
+/// Puts the bytes of a word at the beginning of the text, which is of this length.
+#[inline(always)]
+fn short(word: u64, len: usize, text: &mut [u8; decimal::LEN_MAX]) -> usize {
+    if let Some(first) = text.first_chunk_mut() {
+        *first = word.to_le_bytes();
+    }
+    len
 }
 
 /// The item that a new one replaces.
@@ -231,8 +238,19 @@ impl Session {
         replaced: Replaced<'_>,
     ) -> Option<Written> {
         let mut text = [0; decimal::LEN_MAX];
-        let bytes = draft.value.bytes(&[], &mut text).ok()?;
-        let form = self.planned(key, draft, bytes, 0)?;
+        let word_bytes;
+        let form = match draft.value {
+            Value::TextInForm(word, header) => {
+                // A number of at most eight bytes, with the longest key: it fits into any segment.
+                word_bytes = word.to_le_bytes();
+                Form {
+                    header,
+                    body: word_bytes.get(..header.inline_len())?,
+                    size: padded(header.end()),
+                }
+            }
+            value => self.planned(key, draft, value.bytes(&[], &mut text).ok()?, 0)?,
+        };
         let class = match draft.expiry {
             0 => 0,
             expiry => self.class(expiry, now.tick()),
@@ -354,7 +372,7 @@ impl Session {
             if let Some(cas) = draft.cas {
                 view.write(at + header.cas_offset(), &cas.to_le_bytes());
             }
-            if draft.client_flags != 0 {
+            if header.has(flag::CLIENT_FLAGS) {
                 let flags = view.at::<AtomicU32>(at + header.client_flags_offset());
                 flags.store(draft.client_flags, Relaxed);
             }
@@ -373,7 +391,9 @@ impl Session {
             region.write_checksum(&cover, key.bytes, body);
         }
         self.intend_written(WRITTEN, room.segment);
-        self.commit(room, segment_at, size, draft.expiry, rules);
+        // SAFETY: the extent's own words are before its items, of which one is in the mapping, and at multiples of 8.
+        let tail_word = unsafe { view.at(segment_at + room.tail_offset()) };
+        self.commit(room, tail_word, segment_at, size, draft.expiry, rules);
         let cas = match draft.cas {
             Some(cas) => cas,
             None => cas_of(room.sequence, offset),

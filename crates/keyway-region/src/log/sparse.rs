@@ -113,14 +113,11 @@ impl Session {
     /// Marks an item dead whose word this thread has taken out of the index, while its intent or claim of the segment stands: a
     /// purge need not look for its word. Its bytes are counted. A segment's count is a hint in a cache line that every writer
     /// wants. So small items are counted together, for the segment of the item that completes a portion; of random segments each
-    /// gets its share. `size`: what its header says ([`crate::layout::item::Header::size`]).
+    /// gets its share. `first`: its first word. `size`: what its header says ([`crate::layout::item::Header::size`]).
     #[inline(always)]
-    pub(crate) fn bury(&self, seen: &ItemView, size: usize) {
+    pub(crate) fn bury(&self, first: &AtomicU32, seen: &ItemView, size: usize) {
         // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
-        self.region
-            .memory
-            .get::<AtomicU32>(seen.at)
-            .store(seen.header.dead_word(), Release);
+        first.store(seen.header.dead_word(), Release);
         let dead = self.dead.get() + size as u64;
         if dead < DEAD_PORTION {
             self.dead.set(dead);
@@ -130,13 +127,13 @@ impl Session {
         self.region.count_dead(seen.segment, dead);
     }
 
-    /// An item left the index.
+    /// An item left the index. `first`: its first word.
     #[inline(always)]
-    pub(crate) fn count_removed(&self, seen: &ItemView) {
+    pub(crate) fn count_removed(&self, first: &AtomicU32, seen: &ItemView) {
         let size = seen.header.size();
         self.count(Counter::curr_items, 1u64.wrapping_neg());
         self.count(Counter::bytes, (self.region.size_in_all(seen, size) as u64).wrapping_neg());
         self.count_items(-1);
-        self.bury(seen, size);
+        self.bury(first, seen, size);
     }
 }

@@ -135,27 +135,64 @@ impl Decide<'static> for PlainSum<'_> {
     #[inline(always)]
     fn decide(&mut self, old: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'static> {
         let Some(old) = old else { return Decision::Keep };
-        let Some((number, width, digits)) = old.number() else {
+        // Most often only the digits change.
+        if let Some((digits, len)) = old.digits()
+            && let Some(digits) = self.by.of_digits(digits)
+            && let Some(text) = digits.text_of_len(len)
+            && let Some(header) = old.header_of_same_form()
+        {
+            *self.sum = Sum {
+                value: digits.number(),
+                marks: header.given() & flag::MARKS,
+                flags: old.flags(),
+                expiry: header.expiry(),
+                ..Sum::default()
+            };
+            return Decision::Replace(self.sum.draft(None, Value::TextInForm(text, header)));
+        }
+        // By value: what another function can point to does not stay in registers.
+        let Some((sum, text)) = self.by.of_item(*old) else {
             return Decision::Keep;
         };
-        let value = self.by.of(number);
+        *self.sum = sum;
+        let value = match text {
+            NumberText::Short(text, len) => Value::Text(text, len),
+            NumberText::Long(width) => Value::Number(sum.value, width),
+        };
+        Decision::Replace(sum.draft(None, value))
+    }
+}
+
+/// How a number is written.
+enum NumberText {
+    /// as so many bytes of a word
+    Short(u64, usize),
+    /// with blanks to this length
+    Long(usize),
+}
+
+impl By {
+    /// What becomes of an item with a number of up to sixteen digits, or of up to eight with blanks after them.
+    #[inline(never)]
+    fn of_item(self, old: Old<'_>) -> Option<(Sum, NumberText)> {
+        let (number, width, digits) = old.number()?;
         let (marks, flags) = old.marks_and_flags();
-        *self.sum = Sum {
-            value,
+        let sum = Sum {
+            value: self.of(number),
             marks,
             flags,
             expiry: old.expiry(),
             ..Sum::default()
         };
         // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
-        let text = match digits.and_then(|digits| self.by.of_digits(digits)) {
+        let text = match digits.and_then(|digits| self.of_digits(digits)) {
             Some(digits) => {
                 let (text, len) = digits.text(width);
-                Value::Text(text, len)
+                NumberText::Short(text, len)
             }
-            None => Value::Number(value, width),
+            None => NumberText::Long(width),
         };
-        Decision::Replace(self.sum.draft(None, text))
+        Some((sum, text))
     }
 }
 

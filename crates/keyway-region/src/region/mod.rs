@@ -184,6 +184,18 @@ impl Region {
         self.memory.get(self.layout.headers + segment * size_of::<SegmentHeader>())
     }
 
+    /// A segment's header, in the memory's view.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::words_in`].
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "contract above")]
+    pub(crate) unsafe fn header_in<'v>(&self, view: View<'v>, segment: usize) -> &'v SegmentHeader {
+        // SAFETY: the layout has a header for each segment, at multiples of their size, which is a multiple of their alignment.
+        unsafe { view.at(self.layout.headers + segment * size_of::<SegmentHeader>()) }
+    }
+
     /// A segment's generation and epoch.
     #[inline(always)]
     pub(crate) fn segment_life(&self, segment: usize) -> SegmentLife {
