@@ -15,7 +15,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"KEYWAYR\n");
 pub const MAGIC_UNFINISHED: u64 = u64::from_le_bytes(*b"KEYWAYu\n");
 /// Version of the format. It is incremented by a change of meaning that neither feature bits nor the layout's fingerprint
 /// express. Version 1 had no fingerprint.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Words of [`Superblock::program`]: 32 bytes hold any semantic version that a release has had.
 pub const PROGRAM_WORDS: usize = 4;
 /// The version of this program, as a superblock has it.

@@ -18,6 +18,7 @@ mod host;
 mod known;
 #[cfg(all(test, feature = "observe"))]
 mod late;
+mod latencies;
 mod limit;
 mod resize;
 mod restart;
