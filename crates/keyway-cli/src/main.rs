@@ -134,12 +134,7 @@ enum Command {
         region: Region,
     },
     /// Show a region in use, live: operations and their latencies by door, hit ratio, memory, evictions, and the processes
-    Top {
-        #[command(flatten)]
-        top: top::Top,
-        #[command(flatten)]
-        owner: Owner,
-    },
+    Top(top::Top),
     /// List the regions of this machine: place, owner, memory, items, processes, last use and version. With --prune, remove those
     /// that no process has used for long
     Regions(regions::Regions),
@@ -357,7 +352,7 @@ fn run() -> Result<(), Failure> {
                 Command::Keys { region } => commands::keys(region.place()),
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
-                Command::Top { top, owner } => top.run(&owner.owners()),
+                Command::Top(top) => top.run(),
                 Command::Regions(how) => regions::run(&how),
                 Command::Ping { place } => ping::run(place.as_deref()),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),

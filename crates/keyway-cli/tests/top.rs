@@ -2,7 +2,7 @@
 //! nothing, a terminal that is left unusable, and a region that is changed by being looked at.
 
 use harness::Scratch;
-use keyway_cache::{Cache, Door, Options, Place, Verb};
+use keyway_cache::{Cache, Door, Options, Place, Session, Verb};
 use nix::pty::{ForkptyResult, Winsize, forkpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,13 +22,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const COLUMNS: u16 = 100;
 const LINES: u16 = 30;
 
+fn nonzero(number: u16) -> NonZero<u16> {
+    NonZero::new(number).unwrap()
+}
+
 fn open(path: &Path) -> Cache {
     Cache::open(&Place::Path(path.to_owned()), &Options::new().memory(8 << 20)).unwrap()
 }
 
 /// Gets and sets, so many each.
-fn work(cache: &Cache, count: usize) {
-    let mut session = cache.session().unwrap();
+fn work(session: &mut Session, count: usize) {
     for _ in 0..count {
         session.set(b"key", b"value", 0).unwrap();
         assert!(session.get(b"key").unwrap().is_some());
@@ -75,7 +79,7 @@ impl Terminal {
             ForkptyResult::Parent { child, master } => Self {
                 pid: child,
                 file: File::from(master),
-                parser: vt100::Parser::new(LINES, COLUMNS, 0),
+                parser: vt100::Parser::new(nonzero(LINES), nonzero(COLUMNS), 0),
                 sent: Vec::new(),
             },
         }
@@ -167,10 +171,11 @@ fn part_of_a_worker() {
         return;
     };
     let cache = open(&path);
-    work(&cache, 10_000);
+    let mut session = cache.session().unwrap();
+    work(&mut session, 10_000);
     std::io::stdout().write_all(b"works\n").unwrap();
     loop {
-        work(&cache, 1_000);
+        work(&mut session, 1_000);
     }
 }
 
@@ -179,7 +184,7 @@ fn it_says_for_scripts_what_the_region_has_counted() {
     let folder = Scratch::new();
     let path = folder.join("region");
     let cache = open(&path);
-    work(&cache, 20_000);
+    work(&mut cache.session().unwrap(), 20_000);
     let worker_session = cache.session().unwrap();
     (0..7).for_each(|_| worker_session.note_latency(Door::Meta, Verb::Delete, 1000));
     let before = std::fs::read(&path).unwrap();
@@ -225,7 +230,7 @@ fn it_shows_a_region_live_and_obeys_keys() {
     let folder = Scratch::new();
     let path = folder.join("region");
     let cache = open(&path);
-    work(&cache, 5_000);
+    work(&mut cache.session().unwrap(), 5_000);
     let _idle = cache.session().unwrap();
     let worker = Worker::start(&path);
     let pid = worker.0.id().to_string();

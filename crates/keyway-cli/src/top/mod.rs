@@ -13,12 +13,11 @@ mod view;
 
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use keyway_cache::OpenError;
 use keyway_cache::server::Watched;
-use keyway_cache::{OpenError, Owners};
 
 use crate::exit::{self, Failure};
 use crate::{commands, place};
@@ -32,9 +31,8 @@ const HELP: &str = "q quit  space pause  s sort  / filter  esc no filter";
 /// Arguments of `keyway top`.
 #[derive(Args)]
 pub(crate) struct Top {
-    /// The region's file [default: /dev/shm/keyway-UID-11211]
-    #[arg(long, value_name = "PATH")]
-    region: Option<PathBuf>,
+    #[command(flatten)]
+    region: crate::Region,
     /// Also ask this server of the region: ADDR[:PORT], or the path of a Unix socket
     #[arg(long, value_name = "PLACE")]
     server: Option<String>,
@@ -64,8 +62,9 @@ impl Region {
 }
 
 impl Top {
-    pub(crate) fn run(self, owners: &Owners) -> Result<(), Failure> {
-        let path = self.region.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let commands::Which { path, owners } = self.region.place();
+        let path = path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
         let file = File::open(&path).map_err(|source| {
             Failure::new(
                 exit::NO_REGION,
@@ -76,7 +75,7 @@ impl Top {
                 },
             )
         })?;
-        let watched = Watched::open(file, &path, owners).map_err(|why| Failure::new(exit::NO_REGION, why))?;
+        let watched = Watched::open(file, &path, &owners).map_err(|why| Failure::new(exit::NO_REGION, why))?;
         let server = self.server.map(|at| Server::connect(&at, watched.identity())).transpose()?;
         let region = Region {
             place: path.display().to_string(),

@@ -65,8 +65,7 @@ impl Screen {
         known.map_or(USUAL_SIZE, |(width, height)| (usize::from(width.0), usize::from(height.0)))
     }
 
-    /// Shows these lines, as many as there is room for, each cut to the width. Lines that begin with a line start in `marked` are shown
-    /// reversed.
+    /// Shows these lines, as many as there is room for, each cut to the width. Those whose numbers are in `marked` are shown reversed.
     pub(super) fn show(&self, lines: &[String], marked: &[usize]) -> Result<(), Failure> {
         let (width, height) = self.size();
         let mut text = String::from("\x1b[H");
