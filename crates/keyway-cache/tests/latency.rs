@@ -42,7 +42,7 @@ fn counts(latencies: &Latencies) -> Vec<(Door, Verb, u64)> {
 fn what_processes_and_threads_count_adds_up_where_they_share_lines() {
     const PROCESSES: u64 = 4;
     const THREADS: u64 = 3;
-    const EACH: u64 = 50_000;
+    const EACH: u64 = 1_000_000;
     let folder = Scratch::new();
     let path = folder.join("region");
     let cache = open(&path, false);

@@ -131,9 +131,9 @@ fn truncated_or_of_another_kind() {
         (
             1,
             1,
-            "made by Keyway 0.2.0 (format 1), and this is Keyway 0.2.0 (format 2, layout ",
+            "made by Keyway 0.2.0 (format 1), and this is Keyway 0.2.0 (format 3, layout ",
         ),
-        (17, 4, "made by Keyway 0.2.0 (format 2, layout 0000000000000004), and this is"),
+        (17, 4, "made by Keyway 0.2.0 (format 3, layout 0000000000000004), and this is"),
         (2, 1 << 40, "features that this program does not know"),
         (7, 99, "checksum"),
     ] {
