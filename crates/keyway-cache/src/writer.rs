@@ -336,18 +336,10 @@ impl Writer {
     }
 
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
-    #[inline]
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         if self.sampler.is_due() {
-            return self.measured(Verb::Set, move |this| this.set_unmeasured(key, value, flags, exptime));
+            return self.measured(Verb::Set, move |this| this.set(key, value, flags, exptime));
         }
-        self.set_unmeasured(key, value, flags, exptime)
-    }
-
-    /// [`Self::set`], when it is known whether it is measured: a function of its own, because one that called itself would be compiled to
-    /// more instructions.
-    #[inline(never)]
-    fn set_unmeasured(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         self.ready()?;
         self.translate_exptime(exptime);
         let limit = self.inner.item_size_max();
@@ -378,14 +370,8 @@ impl Writer {
     #[inline]
     pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         if self.sampler.is_due() {
-            return self.measured(Verb::Delete, move |this| this.delete_unmeasured(key, how));
+            return self.measured(Verb::Delete, move |this| this.delete(key, how));
         }
-        self.delete_unmeasured(key, how)
-    }
-
-    /// As [`Self::set_unmeasured`].
-    #[inline(never)]
-    fn delete_unmeasured(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         let key = self.copies.of(self.latch, key);
