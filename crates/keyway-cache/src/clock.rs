@@ -110,6 +110,35 @@ pub(crate) fn coarse_ns() -> i64 {
     time.tv_sec * NS_PER_S + time.tv_nsec
 }
 
+/// CLOCK_MONOTONIC, nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let time = ask(libc::CLOCK_MONOTONIC);
+    (time.tv_sec * NS_PER_S + time.tv_nsec).unsigned_abs()
+}
+
+/// The processor's counter of ticks, if it has one ([`has_steady_counter`]).
+#[inline(always)]
+pub(crate) fn counter() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads a register of the processor.
+    return unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    return monotonic_ns();
+}
+
+/// Whether the processor has a counter that runs at one speed, also while the processor is slower or sleeps.
+pub(crate) fn has_steady_counter() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // Intel's Software Developer's Manual, volume 3, 19.17.1: "Invariant TSC", leaf 0x8000_0007, EDX, bit 8.
+        use core::arch::x86_64::__cpuid;
+        const POWER: u32 = 0x8000_0007;
+        __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx >> 8 & 1 != 0
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// How far the coarse clock may lag: twice the longest timer tick, because a timer interrupt may be late.
 const COARSE_LAG_MAX: Duration = Duration::from_millis(20);
 

@@ -70,6 +70,7 @@ mod session;
 mod sessions;
 mod socket;
 mod survey;
+mod timer;
 mod trust;
 mod writer;
 
@@ -90,6 +91,7 @@ pub use keyway_region::Shrinking;
 pub use keyway_region::Target;
 pub use keyway_region::Unusable;
 pub use keyway_region::check::Report as CheckReport;
+pub use keyway_region::layout::latency::{Door, Latencies, Latency, Verb};
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
 pub use limits::Limit;
@@ -491,6 +493,26 @@ impl Cache {
         let _inside = self.inner.sessions.latch.open();
         self.region()
             .map_or_else(Counters::default, |region| region.counters_of(seat))
+    }
+
+    /// How long the operations of all sessions of all doors took, since the region was created: every request of servers' clients, and
+    /// one in 256 of the library's calls.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Door, Options, Place, Verb};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// for _ in 0..10_000 {
+    ///     session.get(b"absent")?;
+    /// }
+    /// let latencies = cache.latencies();
+    /// let gets = latencies.of(Door::Library, Verb::Get);
+    /// assert!(gets.count() > 10 && gets.quantile_ns(500) > Some(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn latencies(&self) -> Latencies {
+        let _inside = self.inner.sessions.latch.open();
+        self.region().map_or_else(Latencies::default, Region::latencies)
     }
 
     /// The age of the oldest segments of the log in use, since they were opened: no item is older. In a large region it is

@@ -5,6 +5,7 @@ use crate::gate::Gate;
 use crate::{Cache, WriteError};
 use crate::{OpenError, creation};
 use keyway_region::layout::plan::{MEMORY_MAX, MEMORY_MIN};
+use keyway_region::layout::session::Entrance;
 
 /// How to open a region. Each option has a method that sets it, so that a program names only those that it needs:
 ///
@@ -45,6 +46,9 @@ pub struct Options {
     pub sessions: Option<usize>,
     /// this process is a server, which may take the process slots and thread slots that are reserved for servers
     pub server: bool,
+    /// the program was written for libmemcached: its calls are shown apart from those of other programs
+    #[doc(hidden)]
+    pub drop_in: bool,
     /// durable mode: every acknowledged change survives a power failure. A new region then needs persistent memory (DAX); an
     /// existing one must have been made so. The mode of a region holds for all its users, requested or not
     pub strict: bool,
@@ -138,6 +142,15 @@ impl Options {
         creation::check_sessions(self)
     }
 
+    /// What the process is.
+    pub(crate) fn entrance(&self) -> Entrance {
+        match (self.server, self.drop_in) {
+            (true, _) => Entrance::Server,
+            (false, true) => Entrance::DropIn,
+            (false, false) => Entrance::Library,
+        }
+    }
+
     /// The limits that hold for existing regions too.
     pub(crate) fn check_limits(&self) -> Result<(), OpenError> {
         if !(MEMORY_MIN..=MEMORY_MAX).contains(&self.memory) {
@@ -162,6 +175,7 @@ const MODE_BITS: u32 = 0o777;
 impl Options {
     setters! {
         server: bool,
+        drop_in: bool,
         strict_rehearsed: bool,
     }
 }
@@ -180,6 +194,7 @@ impl Default for Options {
             owners: Owners::AsNamed,
             sessions: None,
             server: false,
+            drop_in: false,
             strict: false,
             strict_rehearsed: false,
             checksums: false,

@@ -7,6 +7,7 @@ use crate::peer::Peer;
 use crate::reader::Reader;
 use crate::sessions::{Role, Sessions};
 use crate::writer::Writer;
+use keyway_region::layout::latency::{Door, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Headed, Placed, Seat, Shrinking, Sink, Target};
 use std::os::fd::BorrowedFd;
@@ -460,6 +461,14 @@ impl Session {
     pub fn note_hit(&mut self, key: &[u8]) {
         if let Way::Writer(writer) = &mut self.0 {
             writer.note_hit(key);
+        }
+    }
+
+    /// Notes that a request, for which this session was used or not, took so long.
+    #[doc(hidden)]
+    pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
+        if let Way::Writer(writer) = &self.0 {
+            writer.note_latency(door, verb, ns);
         }
     }
 

@@ -13,6 +13,8 @@ use crate::gate::Latch;
 use crate::liveness::Liveness;
 use crate::peer::Peer;
 use crate::presence::Thread;
+use keyway_region::layout::latency::Door;
+use keyway_region::layout::session::Entrance;
 use keyway_region::{Limits, Process, Region, Seat};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,6 +39,8 @@ pub(crate) struct Sessions {
     slots: usize,
     /// one thread of this process serves many clients, so it never waits
     pub(crate) is_server: bool,
+    /// the door of its calls; `None`: a server, which measures requests itself
+    pub(crate) door: Option<Door>,
     pub(crate) home: Home,
     /// where the region is
     pub(crate) place: Place,
@@ -76,7 +80,7 @@ impl Sessions {
         region: Arc<Region>,
         liveness: Arc<Liveness>,
         role: Role,
-        (limits, slots, is_server): (Limits, usize, bool),
+        (limits, slots, entrance): (Limits, usize, Entrance),
         latch: Latch,
         clock: Clock,
         place: Place,
@@ -87,7 +91,12 @@ impl Sessions {
             role,
             limits,
             slots,
-            is_server,
+            is_server: entrance == Entrance::Server,
+            door: match entrance {
+                Entrance::Library => Some(Door::Library),
+                Entrance::DropIn => Some(Door::DropIn),
+                Entrance::Server => None,
+            },
             home: Home::new(),
             place,
             latch,

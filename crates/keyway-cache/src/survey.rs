@@ -3,14 +3,20 @@
 //! Removing a region that is no longer used is here too, because it takes the lock under which a region is replaced.
 
 use crate::attach::{self, inspect, io, open_file};
+use crate::clock::Clock;
 use crate::creation::{is_at, limit_bytes};
 use crate::descriptor::file_id;
 use crate::error::OpenError;
+use crate::liveness::Liveness;
 use crate::liveness::{Locked, Whole, locked};
+use crate::presence::Fate;
 use crate::trust::{self, Source};
-use crate::{Options, Owners};
+use crate::{Ages, Counters, Latencies, Options, Owners};
+use keyway_region::layout::session::Entrance;
+use keyway_region::{Region, Seated, USES};
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What is known of a region without attaching to it.
 #[derive(Clone, Debug)]
@@ -51,6 +57,111 @@ pub fn describe(file: File, path: &Path, owners: &Owners) -> Result<Described, O
         created_unix_s: i64::try_from(region.created_unix_s()).unwrap_or(0),
         version: region.made_by().program,
     })
+}
+
+/// A region that is looked at again and again, without attaching to it: it is mapped for reading only.
+pub struct Watched {
+    region: Region,
+    liveness: Arc<Liveness>,
+    clock: Clock,
+}
+
+/// What is seen of a region at about one moment.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Seen {
+    /// of all sessions of all doors, since the region was made
+    pub counters: Counters,
+    /// the same
+    pub latencies: Latencies,
+    /// of the pools
+    pub ages: Ages,
+    /// bytes of memory that it may use, everything included
+    pub limit_bytes: u64,
+    /// bytes of a segment
+    pub segment_bytes: u64,
+    /// segments by their use, in the order of [`USES`]
+    pub segments: [u64; USES.len()],
+    /// the processes that are attached for writing
+    pub processes: Vec<Attached>,
+    /// when the region was made, Unix seconds
+    pub created_unix_s: u64,
+}
+
+/// A process that is attached for writing.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Attached {
+    /// its number in its own process namespace
+    pub pid: u64,
+    /// that is also its number here, so that its name can be asked for
+    pub is_known_here: bool,
+    /// what it is
+    pub entrance: Entrance,
+    /// when it attached, Unix seconds
+    pub since_unix_s: u64,
+    /// its threads that have a thread slot
+    pub threads: Vec<Seated>,
+}
+
+impl Watched {
+    /// Maps the region in this file, which is open for reading; `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`describe`].
+    pub fn open(file: File, path: &Path, owners: &Owners) -> Result<Self, OpenError> {
+        trust::check(&file, Source::Path, path, &Options::new().owners(owners.clone()))?;
+        let found = inspect(&file, path)?;
+        let (region, liveness, _) = attach::map(file, path, &found, false)?;
+        Ok(Self {
+            region,
+            liveness,
+            clock: Clock::here(),
+        })
+    }
+
+    /// The region's device and inode.
+    pub fn identity(&self) -> (u64, u64) {
+        self.liveness.id()
+    }
+
+    /// Looks at it.
+    pub fn look(&self) -> Seen {
+        let region = &self.region;
+        region.learn();
+        let shape = region.layout().shape;
+        let mut processes: Vec<(usize, Attached)> = (0..shape.process_slots)
+            .map(|slot| (slot, region.tenant(slot)))
+            .filter(|(_, tenant)| self.liveness.seems_there(tenant))
+            .map(|(slot, tenant)| {
+                let (entrance, since_unix_s) = region.entrance(slot);
+                let attached = Attached {
+                    pid: tenant.pid,
+                    is_known_here: self.liveness.own().fate_of(tenant.pid, tenant.identity) == Fate::There,
+                    entrance,
+                    since_unix_s,
+                    threads: Vec::new(),
+                };
+                (slot, attached)
+            })
+            .collect();
+        for seated in region.seated() {
+            if let Some((_, attached)) = processes.iter_mut().find(|(slot, _)| *slot == seated.process) {
+                attached.threads.push(seated);
+            }
+        }
+        Seen {
+            counters: region.counters(),
+            latencies: region.latencies(),
+            ages: region.ages(region.tick(self.clock.now())),
+            limit_bytes: limit_bytes(region),
+            segment_bytes: shape.segment_size as u64,
+            segments: region.segments_by_use(),
+            processes: processes.into_iter().map(|(_, attached)| attached).collect(),
+            created_unix_s: region.created_unix_s(),
+        }
+    }
 }
 
 /// Removes the file at `path` if it is still this one (device and inode) and no process uses it. `false`: one does, or another

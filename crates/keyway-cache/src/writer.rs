@@ -8,7 +8,9 @@ use crate::kernel;
 use crate::presence;
 use crate::sessions::Sessions;
 use crate::socket;
+use crate::timer::{Sampler, Timer};
 use keyway_region::heap::reserve;
+use keyway_region::layout::latency::{Door, Verb};
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
@@ -29,6 +31,9 @@ pub(crate) struct Writer {
     thread: u64,
     latch: Latch,
     copies: Copies,
+    sampler: Sampler,
+    /// on the heap: used in few calls
+    timer: Option<Box<Timer>>,
 }
 
 /// A verb that may change the region, with its key: `$work`, compiled into the caller where there is no gate, and into a function
@@ -51,7 +56,10 @@ impl Writer {
     pub(crate) fn new(sessions: Arc<Sessions>) -> Option<Self> {
         let (inner, id) = sessions.hire()?;
         let latch = sessions.latch;
+        let timer = sessions.door.map(|_| Box::new(Timer::new()));
         Some(Self {
+            sampler: Sampler::new(timer.as_ref().map_or(1, |timer| timer.now().rotate_left(17) ^ id)),
+            timer,
             inner: *inner,
             member: Membership {
                 sessions,
@@ -89,6 +97,35 @@ impl Writer {
         }
         self.thread = presence::thread_number();
         Ok(())
+    }
+
+    /// A call that is measured, as its sampler has found. `work` makes the same call again.
+    ///
+    /// `work` owns what it needs: a reference to an argument would keep that in memory in all other calls, too.
+    #[cold]
+    #[inline(never)]
+    fn measured<R>(&mut self, verb: Verb, work: impl FnOnce(&mut Self) -> R) -> R {
+        self.sampler.begin_again();
+        let Some(start) = self.timer.as_ref().map(|timer| timer.now()) else {
+            return work(self);
+        };
+        let result = work(self);
+        if let Some(timer) = &mut self.timer {
+            let end = timer.now();
+            let ns = timer.ns_between(start, end);
+            if let Some(door) = self.member.sessions.door {
+                self.note_latency(door, verb, ns);
+            }
+        }
+        result
+    }
+
+    /// Notes that an operation took so long.
+    pub(crate) fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
+        if self.is_ready() {
+            let _inside = self.latch.open();
+            self.inner.note_latency(door, verb, ns);
+        }
     }
 
     #[inline]
@@ -153,7 +190,7 @@ impl Writer {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        if self.latch.is_on() || !self.is_ready() {
+        if self.sampler.is_due() || self.latch.is_on() || !self.is_ready() {
             return None;
         }
         let now = Watched::without_gate(&mut self.member);
@@ -163,6 +200,24 @@ impl Writer {
     /// [`Self::get`] of anything, without a quick attempt if there is no gate.
     #[inline(always)]
     pub(crate) fn get_any_way<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        sink: &mut S,
+        hit: impl Fn(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
+        if self.sampler.has_come() {
+            return self.measured(verb_of(how), |this| match this.get_at_once(key, how, sink, &hit) {
+                Some(found) => Ok(found),
+                None => this.get_unmeasured(key, how, sink, hit),
+            });
+        }
+        self.get_unmeasured(key, how, sink, hit)
+    }
+
+    /// [`Self::get_any_way`], when it is known whether it is measured.
+    #[inline(always)]
+    fn get_unmeasured<S: Sink, R>(
         &mut self,
         key: &[u8],
         how: &Get,
@@ -294,6 +349,9 @@ impl Writer {
 
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        if self.sampler.is_due() {
+            return self.measured(Verb::Set, move |this| this.set(key, value, flags, exptime));
+        }
         self.ready()?;
         self.translate_exptime(exptime);
         if self.latch.is_on() {
@@ -308,6 +366,9 @@ impl Writer {
 
     #[inline(never)]
     fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        if self.sampler.is_due() {
+            return self.measured(Verb::Set, move |this| this.store_if(key, value, how));
+        }
         self.ready()?;
         self.translate_exptime(how.exptime);
         if self.latch.is_on() {
@@ -357,6 +418,9 @@ impl Writer {
 
     #[inline(always)]
     pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        if self.sampler.is_due() {
+            return self.measured(Verb::Delete, move |this| this.delete(key, how));
+        }
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         change!(self, key, |inner, key, now| inner.delete(key, how, now))
@@ -364,6 +428,9 @@ impl Writer {
 
     #[inline]
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        if self.sampler.is_due() {
+            return self.measured(Verb::Arithmetic, move |this| this.arithmetic(key, how));
+        }
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
@@ -372,23 +439,35 @@ impl Writer {
 
     #[inline]
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        if self.sampler.is_due() {
+            return self.measured(Verb::Arithmetic, move |this| this.incr(key, delta));
+        }
         self.ready()?;
         change!(self, key, |inner, key, now| inner.incr(key, delta, now))
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        if self.sampler.is_due() {
+            return self.measured(Verb::Arithmetic, move |this| this.decr(key, delta));
+        }
         self.ready()?;
         change!(self, key, |inner, key, now| inner.decr(key, delta, now))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        if self.sampler.is_due() {
+            return self.measured(Verb::Touch, move |this| this.touch(key, exptime));
+        }
         self.ready()?;
         self.translate_exptime(exptime);
         change!(self, key, |inner, key, now| inner.touch(key, exptime, at(now)))
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        if self.sampler.is_due() {
+            return self.measured(Verb::Other, move |this| this.flush_all(exptime));
+        }
         self.ready()?;
         self.translate_exptime(exptime);
         change!(self, b"", |inner, _key, now| inner.flush_all(exptime, at(now)))
@@ -514,6 +593,11 @@ impl Writer {
         }
         next
     }
+}
+
+/// As which verb a get is measured.
+fn verb_of(how: &Get) -> Verb {
+    if how.exptime.is_some() { Verb::Touch } else { Verb::Get }
 }
 
 /// A hit whose value is in `out`: appends what follows the value. Nothing is sent.

@@ -31,6 +31,7 @@ mod plan;
 mod regions;
 mod serve;
 mod size;
+mod top;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,7 @@ Examples:
   keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
+  keyway top                                      watch the default region, with or without a server
   keyway regions                                  list the regions of this machine
   keyway ping 127.0.0.1:11211                     ask a running server whether it works
   keyway bench --quick                            measure it, and memcached if that is installed
@@ -131,6 +133,8 @@ enum Command {
         #[command(flatten)]
         region: Region,
     },
+    /// Show a region in use, live: operations and their latencies by door, hit ratio, memory, evictions, and the processes
+    Top(top::Top),
     /// List the regions of this machine: place, owner, memory, items, processes, last use and version. With --prune, remove those
     /// that no process has used for long
     Regions(regions::Regions),
@@ -348,6 +352,7 @@ fn run() -> Result<(), Failure> {
                 Command::Keys { region } => commands::keys(region.place()),
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
+                Command::Top(top) => top.run(),
                 Command::Regions(how) => regions::run(&how),
                 Command::Ping { place } => ping::run(place.as_deref()),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),

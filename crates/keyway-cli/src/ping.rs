@@ -26,7 +26,7 @@ const ANSWER_MAX: usize = 64 << 10;
 const HTTP: &str = "http://";
 
 /// A connection to a server.
-trait Wire: Read + Write {}
+pub(crate) trait Wire: Read + Write {}
 impl<T: Read + Write> Wire for T {}
 
 /// Asks the server at this place: an address, the path of a Unix socket, or either after `http://`.
@@ -37,29 +37,7 @@ pub(crate) fn run(place: Option<&str>) -> Result<(), Failure> {
         Some(text) => (text.strip_suffix('/').unwrap_or(text), true),
         None => (place, false),
     };
-    let why = |why: String| Failure::usage(format_args!("{place}: {why}"));
-    let mut wire: Box<dyn Wire> = if text.contains('/') {
-        connected(
-            place,
-            UnixStream::connect(text),
-            UnixStream::set_read_timeout,
-            UnixStream::set_write_timeout,
-        )?
-    } else {
-        let addresses = match is_http {
-            true => match listen::parse_http(text).map_err(why)? {
-                HttpAddress::Tcp(addresses) => addresses,
-                HttpAddress::Unix(_) => Vec::new(),
-            },
-            false => listen::parse(text, place::DEFAULT_PORT).map_err(why)?,
-        };
-        connected(
-            place,
-            connect(&addresses),
-            TcpStream::set_read_timeout,
-            TcpStream::set_write_timeout,
-        )?
-    };
+    let mut wire = connect_by(place, text, is_http)?;
     let said = if is_http { ready(&mut *wire) } else { set_and_get(&mut *wire) };
     match said {
         Ok(said) => {
@@ -68,6 +46,37 @@ pub(crate) fn run(place: Option<&str>) -> Result<(), Failure> {
         }
         Err(why) => Err(Failure::new(exit::NO, format_args!("{place}: {why}"))),
     }
+}
+
+/// Connects to the server at this address or Unix socket.
+pub(crate) fn connect_to(place: &str) -> Result<Box<dyn Wire>, Failure> {
+    connect_by(place, place, false)
+}
+
+/// The same; `text` is `place` without what says that it is an HTTP port.
+fn connect_by(place: &str, text: &str, is_http: bool) -> Result<Box<dyn Wire>, Failure> {
+    if text.contains('/') {
+        return connected(
+            place,
+            UnixStream::connect(text),
+            UnixStream::set_read_timeout,
+            UnixStream::set_write_timeout,
+        );
+    }
+    let why = |why: String| Failure::usage(format_args!("{place}: {why}"));
+    let addresses = match is_http {
+        true => match listen::parse_http(text).map_err(why)? {
+            HttpAddress::Tcp(addresses) => addresses,
+            HttpAddress::Unix(_) => Vec::new(),
+        },
+        false => listen::parse(text, place::DEFAULT_PORT).map_err(why)?,
+    };
+    connected(
+        place,
+        connect(&addresses),
+        TcpStream::set_read_timeout,
+        TcpStream::set_write_timeout,
+    )
 }
 
 /// Connects to the first of these addresses that accepts.
@@ -212,7 +221,7 @@ fn ask(wire: &mut dyn Wire, request: &[u8], arrived: &mut Vec<u8>) -> Result<Sai
 }
 
 /// Waits for more bytes.
-fn more(wire: &mut dyn Wire, arrived: &mut Vec<u8>) -> Result<(), String> {
+pub(crate) fn more(wire: &mut dyn Wire, arrived: &mut Vec<u8>) -> Result<(), String> {
     let mut bytes = [0; 4096];
     match wire.read(&mut bytes).map_err(failed)? {
         0 => Err("it closes the connection".to_owned()),
@@ -224,7 +233,8 @@ fn more(wire: &mut dyn Wire, arrived: &mut Vec<u8>) -> Result<(), String> {
     }
 }
 
-fn failed(error: io::Error) -> String {
+/// The reason of a failure, for people.
+pub(crate) fn failed(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("no answer in {} s", PATIENCE.as_secs()),
         _ => error.to_string(),

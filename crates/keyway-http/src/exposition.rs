@@ -22,6 +22,8 @@ pub enum Kind {
     Counter,
     /// it goes up and down
     Gauge,
+    /// events by the size of a value, in buckets: its samples are written by [`Exposition::histogram`]
+    Histogram,
 }
 
 /// Suffixes that name a unit.
@@ -102,7 +104,7 @@ impl Exposition {
         self.name = name;
         let base = match kind {
             Kind::Counter => name.strip_suffix("_total").unwrap_or(name),
-            Kind::Gauge => name,
+            Kind::Gauge | Kind::Histogram => name,
         };
         let described = match self.format {
             Format::OpenMetrics => base,
@@ -111,6 +113,7 @@ impl Exposition {
         let word = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         let help = escaped(help, self.format == Format::OpenMetrics);
         let _ = write!(self.text, "# HELP {described} {help}\n# TYPE {described} {word}\n");
@@ -126,7 +129,32 @@ impl Exposition {
 
     /// A number of the present metric.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
+        self.suffixed("", labels, value)
+    }
+
+    /// The samples of the present metric, a histogram, for these labels. `buckets`: upper bounds, as the format writes numbers, in rising
+    /// order, with the number of events in each bucket; `count`: all events, those above the last bound too; `sum`: of their values.
+    pub fn histogram(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl Iterator<Item = (String, u64)>,
+        count: u64,
+        sum: impl Display,
+    ) -> &mut Self {
+        let mut below = 0;
+        for (bound, events) in buckets {
+            // Counts that a damaged region gives may be anything.
+            below = u64::saturating_add(below, events);
+            self.suffixed("_bucket", &[labels, &[("le", bound.as_str())]].concat(), below);
+        }
+        self.suffixed("_bucket", &[labels, &[("le", "+Inf")]].concat(), count)
+            .suffixed("_sum", labels, sum)
+            .suffixed("_count", labels, count)
+    }
+
+    fn suffixed(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.text.push_str(self.name);
+        self.text.push_str(suffix);
         for (index, (name, text)) in labels.iter().enumerate() {
             let before = if index == 0 { '{' } else { ',' };
             let _ = write!(self.text, "{before}{name}=\"{}\"", escaped(text, true));
@@ -185,6 +213,29 @@ mod tests {
             ),
         ] {
             assert_eq!(Format::asked_for(accept), format, "{accept}");
+        }
+    }
+
+    #[test]
+    fn a_histogram_counts_what_is_not_above_each_bound() {
+        for format in [Format::Text, Format::OpenMetrics] {
+            let mut page = Exposition::new(format);
+            let buckets = [("0.5".to_owned(), 2), ("1.0".to_owned(), 3)];
+            page.family("time_seconds", Kind::Histogram, "Times")
+                .histogram(&[("door", "x")], buckets.into_iter(), 9, "7.25");
+            let page = page.end();
+            let samples: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
+            assert_eq!(
+                samples,
+                [
+                    "time_seconds_bucket{door=\"x\",le=\"0.5\"} 2",
+                    "time_seconds_bucket{door=\"x\",le=\"1.0\"} 5",
+                    "time_seconds_bucket{door=\"x\",le=\"+Inf\"} 9",
+                    "time_seconds_sum{door=\"x\"} 7.25",
+                    "time_seconds_count{door=\"x\"} 9",
+                ]
+            );
+            assert!(page.contains("# TYPE time_seconds histogram\n"));
         }
     }
 

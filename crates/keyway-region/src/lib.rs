@@ -48,5 +48,6 @@ pub use reclaim::Ages;
 pub use reclaim::Shrinking;
 pub use region::{Creation, Host, Life, Region, Unusable};
 pub use region::{Moment, seconds_of};
+pub use region::{Seated, USES};
 pub use session::{Limits, Process, Seat, Session};
 pub use sink::{Headed, Lending, Lent, Placed, Sink, Target, Unread};

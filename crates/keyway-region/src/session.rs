@@ -8,6 +8,7 @@ use crate::changes::Stripes;
 use crate::hash::Key;
 use crate::index::Evicted;
 use crate::layout::bucket::Table;
+use crate::layout::latency::{Door, Verb, bucket_of};
 use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
 use crate::layout::slot::Slot;
@@ -194,6 +195,16 @@ impl Session {
         if let Some(c) = self.thread().counters.get(counter as usize) {
             add_single_writer(c, n);
         }
+    }
+
+    /// Notes that an operation of this session took so long.
+    pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
+        let row = self.region.latency_row(usize::from(self.owner.slot), door, verb);
+        if let Some(count) = row.counts.get(bucket_of(ns)) {
+            // Not as a single writer: another session may share the page.
+            count.fetch_add(1, Relaxed);
+        }
+        row.sum_ns.fetch_add(ns, Relaxed);
     }
 
     /// Counts one more, or one less, item in the index.

@@ -60,6 +60,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize}
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
+use keyway_cache::server::Timer;
 use keyway_cache::{Cache, SessionError};
 use keyway_uring::Ring;
 use mio::net::UnixListener;
@@ -349,6 +350,7 @@ impl Server {
                 counters: cache.counters(),
                 ..Baseline::default()
             }),
+            latencies_before: Mutex::new(cache.latencies()),
             peers: Mutex::default(),
             listening: Mutex::default(),
             udp_addresses: udp_addresses.clone(),
@@ -392,6 +394,7 @@ impl Server {
                     worker,
                     tells_evictions: false,
                     effort: Effort::default(),
+                    timer: Timer::new(),
                 };
                 let now = Instant::now();
                 Worker::new(

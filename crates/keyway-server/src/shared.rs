@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use keyway_cache::{Counters, Info};
+use keyway_cache::{Counters, Info, Latencies};
 
 use crate::account::Account;
 use crate::auth::{Hasher, Users};
@@ -264,6 +264,8 @@ pub(crate) struct Shared {
     pub(crate) arrivals: Arrivals,
     pub(crate) mailboxes: Vec<Mailbox>,
     pub(crate) baseline: Mutex<Baseline>,
+    /// how long operations had taken by then
+    pub(crate) latencies_before: Mutex<Latencies>,
     pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
     pub(crate) listening: Mutex<Vec<(RawFd, String)>>,

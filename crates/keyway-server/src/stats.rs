@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use keyway_cache::{Cache, Counters, Info};
+use keyway_cache::{Cache, Counters, Info, Latencies};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -430,6 +430,26 @@ pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "active_slabs", 1);
     stat(out, "total_malloced", pages * info.segment_bytes);
     out.extend_from_slice(reply::END);
+}
+
+/// `stats latency`
+pub(crate) fn latency(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
+    for (door, verb, latency) in latencies(shared, cache).counted() {
+        let (door, verb) = (door.name(), verb.name());
+        let count = latency.count();
+        let _ = write!(out, "STAT {door}:{verb}:measured {count}\r\n");
+        let _ = write!(out, "STAT {door}:{verb}:mean_ns {}\r\n", latency.sum_ns / count.max(1));
+        for (name, of_1000) in [("p50_ns", 500), ("p90_ns", 900), ("p99_ns", 990), ("p999_ns", 999)] {
+            let ns = latency.quantile_ns(of_1000).unwrap_or(0);
+            let _ = write!(out, "STAT {door}:{verb}:{name} {ns}\r\n");
+        }
+    }
+    out.extend_from_slice(reply::END);
+}
+
+/// How long operations have taken since this server started, or since the last `stats reset`.
+pub(crate) fn latencies(shared: &Shared, cache: &Cache) -> Latencies {
+    cache.latencies().since(&lock(&shared.latencies_before))
 }
 
 /// `stats sizes` when it is not enabled.

@@ -122,6 +122,7 @@ pub(super) fn attach(
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
         return Ok(None);
     };
+    region.note_entrance(process, options.entrance());
     restart::after_gap(&region, process.slot, seen, now, options);
     region.recover();
     liveness.seal();
@@ -134,7 +135,7 @@ pub(super) fn attach(
             Arc::new(region),
             Arc::clone(&liveness),
             Role::Writer(process),
-            (limits, layout.shape.thread_slots_for(options.server), options.server),
+            (limits, layout.shape.thread_slots_for(options.server), options.entrance()),
             latch,
             clock,
             whole(place),

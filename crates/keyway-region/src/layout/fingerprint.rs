@@ -7,6 +7,7 @@
 
 use super::bucket::{self, Table};
 use super::item::{self, Header, flag};
+use super::latency::{self, Door, LatencyRow, Verb};
 use super::plan::{Layout, Shape};
 use super::segment::{
     self, ADMISSION, Cursor, ExtentWord, Kind, LeaseWord, Link, MAIN, Owner, SegmentHeader, SegmentWords, Spare, Standing, State,
@@ -31,6 +32,7 @@ const INPUTS: &[&[Input]] = &[
     Superblock::FIELDS,
     ProcessSlot::FIELDS,
     ThreadSlot::FIELDS,
+    LatencyRow::FIELDS,
     SegmentWords::FIELDS,
     SegmentHeader::FIELDS,
     WORDS,
@@ -212,6 +214,13 @@ const MEANINGS: &[Input] = &[
     ("sequence: since", region::SEQUENCE_EPOCH_UNIX_S.cast_unsigned()),
     ("sequence: bits a second", region::SEQUENCE_RATE_BITS as u64),
     ("stripes", changes::STRIPES as u64),
+    ("latency: page", latency::PAGE_SIZE as u64),
+    ("latency: row of a door", latency::row_of(Door::Udp, Verb::Get) as u64),
+    ("latency: row of a verb", latency::row_of(Door::Library, Verb::Other) as u64),
+    ("latency: bucket", latency::bucket_of(1_000_000) as u64),
+    ("latency: start of a bucket", latency::bucket_start_ns(24)),
+    ("entrance: drop-in", session::Entrance::DropIn as u64),
+    ("entrance: server", session::Entrance::Server as u64),
     ("sparse: levels", superblock::SPARSE_LEVELS as u64),
     ("sparse: ways", superblock::SPARSE_WAYS as u64),
     ("clean: stopped", superblock::STOPPED),
@@ -252,11 +261,13 @@ const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
 }
 
 /// The offsets of the arrays in a region of this shape.
-const fn arrays(shape: Shape) -> [Input; 11] {
+const fn arrays(shape: Shape) -> [Input; 13] {
     let layout = Layout::new(shape);
     [
         ("process slots", layout.processes as u64),
         ("thread slots", layout.threads as u64),
+        ("latency pages", layout.latencies as u64),
+        ("latency pages: their number", latency::pages(shape.thread_slots) as u64),
         ("segment words", layout.words as u64),
         ("segment headers", layout.headers as u64),
         ("bucket directory", layout.bucket_directory as u64),

@@ -23,6 +23,7 @@ use fields;
 pub mod bucket;
 pub mod fingerprint;
 pub mod item;
+pub mod latency;
 pub mod plan;
 pub mod segment;
 pub mod session;

@@ -1,7 +1,7 @@
 //! The offset of everything in a region of a given size, and which parts of it must be backed by memory.
 //!
 //! ```text
-//! superblock | process slots | thread slots | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
+//! superblock | process slots | thread slots | latency pages | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
 //! ```
 //!
 //! The arrays have space for the most segments that the region can ever have, so that nothing moves when it grows; only the
@@ -10,7 +10,7 @@
 use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::{ROUNDS_MAX, SEGMENTS_MAX};
-use super::{bucket, superblock};
+use super::{bucket, latency, superblock};
 use core::ops::Range;
 
 /// Smallest region, bytes.
@@ -183,6 +183,8 @@ pub struct Layout {
     pub processes: usize,
     /// thread slots
     pub threads: usize,
+    /// latency pages
+    pub latencies: usize,
     /// segment words
     pub words: usize,
     /// segment headers
@@ -205,7 +207,8 @@ impl Layout {
         let page = shape.page_size;
         let processes = superblock::SIZE;
         let threads = processes + shape.process_slots * size_of::<ProcessSlot>();
-        let words = (threads + shape.thread_slots * size_of::<ThreadSlot>()).next_multiple_of(page);
+        let latencies = threads + shape.thread_slots * size_of::<ThreadSlot>();
+        let words = (latencies + latency::pages(shape.thread_slots) * latency::PAGE_SIZE).next_multiple_of(page);
         let headers = (words + shape.segments_max * size_of::<SegmentWords>()).next_multiple_of(page);
         let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
         let hint_directory = (bucket_directory + shape.segments_max * 4).next_multiple_of(page);
@@ -217,6 +220,7 @@ impl Layout {
             shape,
             processes,
             threads,
+            latencies,
             words,
             headers,
             bucket_directory,

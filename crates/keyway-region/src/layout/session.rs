@@ -25,7 +25,32 @@ pub struct ProcessSlot {
     pub since_unix_s: AtomicU64,
     /// the host's description of it, which another host compares: see [`Tenant::identity`]
     pub identity: [AtomicU64; IDENTITY_WORDS],
-    reserved: [AtomicU64; 5 - IDENTITY_WORDS],
+    /// what it is, for statistics: see [`Entrance`]
+    pub entrance: AtomicU64,
+}
+
+/// By which kind of program a process came to the region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Entrance {
+    /// one that calls the library
+    #[default]
+    Library = 0,
+    /// one that was written for libmemcached
+    DropIn = 1,
+    /// a server
+    Server = 2,
+}
+
+impl Entrance {
+    /// What a process slot's word says.
+    pub fn of(word: u64) -> Self {
+        match word {
+            1 => Self::DropIn,
+            2 => Self::Server,
+            _ => Self::Library,
+        }
+    }
 }
 
 /// Words by which a host identifies a process.
@@ -99,7 +124,7 @@ super::fields!(ProcessSlot {
     pid,
     since_unix_s,
     identity,
-    reserved,
+    entrance,
 });
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]

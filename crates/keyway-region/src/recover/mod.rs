@@ -23,7 +23,7 @@ pub(crate) mod repair;
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::heap::List;
-use crate::layout::session::{Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
+use crate::layout::session::{Entrance, Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::mutants::{self, Mutant};
@@ -103,6 +103,11 @@ impl Region {
         slot.tenancy
             .compare_exchange(attaching.0, attached.0, Release, Relaxed)
             .is_ok()
+    }
+
+    /// Notes what the process is, for statistics.
+    pub fn note_entrance(&self, process: Process, entrance: Entrance) {
+        self.process(process.slot).entrance.store(entrance as u64, Relaxed);
     }
 
     /// The process has no session any more and leaves its slot.

@@ -18,7 +18,9 @@ mod host;
 mod known;
 #[cfg(all(test, feature = "observe"))]
 mod late;
+mod latencies;
 mod limit;
+mod overview;
 mod resize;
 mod restart;
 mod rules;
@@ -30,6 +32,7 @@ pub use create::{Creation, Unusable};
 pub(crate) use create::{SEQUENCE_EPOCH_UNIX_S, SEQUENCE_RATE_BITS, first_sequence};
 pub use host::{Host, Life};
 pub(crate) use limit::LOG_MIN;
+pub use overview::{Seated, USES};
 pub(crate) use rules::Rules;
 
 use crate::atomics::{Acquire, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};

@@ -105,6 +105,8 @@ pub(crate) struct Connection {
     need: usize,
     /// keys of the first request in `input` that have been answered already
     keys_done: usize,
+    /// when that request was taken up, by the worker's timer
+    taken_up: Option<u64>,
     output: Vec<u8>,
     sent: usize,
     /// the socket may hold bytes (readiness is edge-triggered: reported once)
@@ -222,6 +224,7 @@ impl Connection {
             small_since: 0,
             need: 1,
             keys_done: 0,
+            taken_up: None,
             output: Vec::new(),
             sent: 0,
             // A client often sends data right after it connects; a first attempt to read saves a round of the loop.

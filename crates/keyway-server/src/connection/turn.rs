@@ -19,7 +19,7 @@ use super::{
 use crate::account::{PAUSE, PAUSED_MAX, UNSENT_TIGHT};
 use crate::buffer::Buffer;
 use crate::effort::REQUEST;
-use crate::execute::{Executor, Origin, Outcome};
+use crate::execute::{Executor, Measured, Origin, Outcome};
 use crate::rate::Source;
 use crate::shown::Shown;
 
@@ -388,6 +388,7 @@ impl Connection {
     fn serve_one(&mut self, input: &[u8], executor: &mut Executor) -> Served {
         self.trace(input);
         let unsent = self.output.len();
+        let start = executor.timer.now();
         let (consumed, outcome) = match self.decoder.decode(input) {
             Decoded::Incomplete { need } => return Served::Needs(need),
             Decoded::Request { consumed, request } if self.is_denied(&request) => (consumed, self.answer_denied(&request)),
@@ -407,6 +408,8 @@ impl Connection {
                     socket: (is_free && self.secure.is_none()).then(|| self.stream.as_fd()),
                 };
                 let outcome = executor.execute(&request, &mut self.output, &origin);
+                let start = self.taken_up.take().unwrap_or(start);
+                self.taken_up = executor.note_measured(Measured::of(&request), start, &outcome);
                 (consumed, outcome)
             }
             Decoded::TooLarge { consumed, forget } => {

@@ -179,6 +179,7 @@ impl Executor {
             b"sizes" if shared.config.track_sizes => return Outcome::Dump(Dump::sizes()),
             b"sizes" => stats::sizes(out),
             b"sizes_enable" | b"sizes_disable" => out.extend_from_slice(b"STAT sizes_error not_available\r\nEND\r\n"),
+            b"latency" => stats::latency(shared, cache, out),
             b"conns" => return Outcome::Dump(Dump::Connections { next: None }),
             b"kernel" => match &shared.kernel {
                 Some(post) => post.stats_per_cpu(out),
@@ -187,6 +188,7 @@ impl Executor {
             b"reset" => {
                 let baseline = stats::baseline(shared, cache);
                 *lock(&shared.baseline) = baseline;
+                *lock(&shared.latencies_before) = cache.latencies();
                 shared.detail.clear();
                 out.extend_from_slice(reply::RESET);
             }

@@ -8,6 +8,7 @@
 //! | `meta` | meta commands |
 //! | `binary` | the binary protocol |
 //! | `admin` | about the server: flush_all, stats, watch, limits |
+//! | `measured` | none: how long the requests of the other files take |
 //! | `events` | none: what watchers see of the requests of the other files |
 //!
 //! Never: waits, or reads a socket.
@@ -16,11 +17,15 @@ mod admin;
 mod binary;
 mod classic;
 mod events;
+mod measured;
 mod meta;
+
+pub(crate) use measured::Measured;
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
+use keyway_cache::server::Timer;
 use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Session, StoreMode, Stored, WriteError};
 use keyway_proto::{Command, Effect, MetaKey, Request, keys_ahead, reply};
 
@@ -41,6 +46,8 @@ pub(crate) struct Executor {
     pub(crate) tells_evictions: bool,
     /// work of the present turn
     pub(crate) effort: Effort,
+    /// measures requests
+    pub(crate) timer: Timer,
 }
 
 /// What is left to do for a request.

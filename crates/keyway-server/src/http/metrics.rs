@@ -10,12 +10,13 @@
 use std::time::Duration;
 
 use keyway_cache::Counters;
+use keyway_cache::server::latency::{BUCKETS, bucket_start_ns};
 use keyway_http::{Exposition, Kind};
 
 use super::Snapshot;
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 use crate::stats::{CHUNK_SIZE, CLASS};
-use Kind::{Counter, Gauge};
+use Kind::{Counter, Gauge, Histogram};
 
 /// States of the region at its place.
 const REGION_STATES: [&str; 4] = ["in_place", "removed", "replaced", "unknown"];
@@ -27,6 +28,7 @@ pub(super) fn write(s: &Snapshot, page: &mut Exposition) {
     store(s, page);
     class(s, page);
     doors(s, page);
+    latencies(s, page);
     region(s, page);
     memory_of_connections(s, page);
     kernel(s, page);
@@ -609,6 +611,24 @@ fn http(s: &Snapshot, page: &mut Exposition) {
     }
 }
 
+fn latencies(s: &Snapshot, page: &mut Exposition) {
+    page.family(
+        "keyway_latency_seconds",
+        Histogram,
+        "Time of requests of this region's servers, and of one in 256 calls of the library, by door and verb",
+    );
+    for (door, verb, latency) in s.latencies.counted() {
+        let bounds = (1..BUCKETS).map(|bucket| decimal_ns(bucket_start_ns(bucket)));
+        let labels = [("door", door.name()), ("verb", verb.name())];
+        page.histogram(
+            &labels,
+            bounds.zip(latency.counts),
+            latency.count(),
+            decimal_ns(latency.sum_ns),
+        );
+    }
+}
+
 /// Stores refused for their size: the decoder refuses most of them before the region sees them.
 fn too_large(s: &Snapshot) -> u64 {
     s.counters.store_too_large.saturating_add(s.traffic.too_large)
@@ -617,6 +637,11 @@ fn too_large(s: &Snapshot) -> u64 {
 /// Seconds with six decimals.
 fn decimal(time: Duration) -> String {
     format!("{}.{:06}", time.as_secs(), time.subsec_micros())
+}
+
+/// Seconds with nine decimals.
+fn decimal_ns(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 impl Snapshot {
@@ -630,7 +655,7 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::shared::{BypassNumbers, KernelNumbers};
-    use keyway_cache::Ages;
+    use keyway_cache::{Ages, Door, Latencies, Verb};
     use keyway_http::Format;
     use std::collections::BTreeSet;
     use std::path::Path;
@@ -638,11 +663,14 @@ mod tests {
     /// A snapshot of a server with everything turned on, so that every metric is written.
     fn everything() -> Snapshot {
         let (mut counters, mut ages) = (Counters::default(), Ages::default());
+        let mut latencies = Latencies::default();
+        latencies.of_mut(Door::Text, Verb::Get).unwrap().counts[5] = 1;
         counters.curr_items = 1;
         (ages.admission_s, ages.main_s) = (Some(1), Some(2));
         Snapshot {
             counters,
             ages,
+            latencies,
             region_state: "in_place",
             udp_sockets: Some(1),
             kernel: Some(KernelNumbers {

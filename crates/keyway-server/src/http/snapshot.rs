@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use keyway_cache::{Ages, Cache, Counters, Info};
+use keyway_cache::{Ages, Cache, Counters, Info, Latencies};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -31,6 +31,7 @@ pub(crate) struct Snapshot {
     pub(crate) connections: Connections,
     pub(crate) network: Counters,
     pub(crate) library: Counters,
+    pub(crate) latencies: Latencies,
     /// `None`: UDP is off
     pub(crate) udp_sockets: Option<usize>,
     /// `None`: the kernel door is off
@@ -83,6 +84,7 @@ impl Snapshot {
             connections: Connections::take(shared, &base),
             network: shared.census.network(cache),
             library: shared.census.library(cache),
+            latencies: stats::latencies(shared, cache),
             udp_sockets: has_udp.then_some(shared.udp_sockets),
             kernel: shared.kernel.as_ref().map(|post| post.numbers()),
             bypass: shared.bypass.as_ref().map(Bypass::numbers),

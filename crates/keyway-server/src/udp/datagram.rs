@@ -5,7 +5,7 @@
 use keyway_proto::{Admin, Decoded, Decoder, Limits, OverUdp, Request, binary};
 
 use crate::effort::REQUEST;
-use crate::execute::{Executor, Origin, Outcome};
+use crate::execute::{Executor, Measured, Origin, Outcome};
 use crate::kernel::Served;
 use crate::shared::Peer;
 use crate::shown::Shown;
@@ -56,6 +56,7 @@ pub(super) fn execute_all(
             log::trace!("{} < {}", peer.address, Shown(input));
         }
         let before = out.len();
+        let taken_up = executor.timer.now();
         let consumed = match decoder.decode(input) {
             Decoded::Incomplete { .. } => {
                 executor.counters().udp_dropped.add(1);
@@ -76,7 +77,7 @@ pub(super) fn execute_all(
                 if let Some(served) = &mut served {
                     served.note(&request);
                 }
-                match execute_one(executor, &request, out, &origin) {
+                match execute_one(executor, &request, out, &origin, taken_up) {
                     Next::Request => consumed,
                     Next::End => break,
                     Next::TooLong => {
@@ -109,7 +110,8 @@ pub(super) fn execute_all(
     requests
 }
 
-fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Next {
+/// `taken_up`: a reading of the timer.
+fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>, taken_up: u64) -> Next {
     if !is_for_udp(request) {
         executor.counters().udp_refused_requests.add(1);
         match request {
@@ -122,7 +124,9 @@ fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>
         }
         return Next::Request;
     }
-    match executor.execute(request, out, origin) {
+    let outcome = executor.execute(request, out, origin);
+    executor.note_measured(Measured::of(request).over_udp(), taken_up, &outcome);
+    match outcome {
         Outcome::Done => Next::Request,
         Outcome::Partly { .. } => Next::TooLong,
         Outcome::Broken | Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) | Outcome::Wait(_) | Outcome::LogIn => {

@@ -15,7 +15,7 @@ MOVING = ("_seconds", "_seconds_total", "keyway_http_requests_total")
 def samples(families):
     found = {}
     for family in families:
-        assert family.type in ("counter", "gauge"), (family.name, family.type)
+        assert family.type in ("counter", "gauge", "histogram"), (family.name, family.type)
         assert family.documentation, family.name
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))

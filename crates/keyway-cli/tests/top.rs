@@ -1,0 +1,381 @@
+//! `keyway top`, in a terminal of its own, and for scripts. Its enemy: a number that is not the region's or the server's, a key that does
+//! nothing, a terminal that is left unusable, and a region that is changed by being looked at.
+
+use harness::Scratch;
+use keyway_cache::{Cache, Door, Options, Place, Session, Verb};
+use nix::pty::{ForkptyResult, Winsize, forkpty};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest that any test waits for anything: only a failing test takes so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+const COLUMNS: u16 = 100;
+const LINES: u16 = 30;
+
+fn nonzero(number: u16) -> NonZero<u16> {
+    NonZero::new(number).unwrap()
+}
+
+fn open(path: &Path) -> Cache {
+    Cache::open(&Place::Path(path.to_owned()), &Options::new().memory(8 << 20)).unwrap()
+}
+
+/// Gets and sets, so many each.
+fn work(session: &mut Session, count: usize) {
+    for _ in 0..count {
+        session.set(b"key", b"value", 0).unwrap();
+        assert!(session.get(b"key").unwrap().is_some());
+    }
+}
+
+fn once(arguments: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_keyway"))
+        .args(["top", "--once", "--json"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The program in a terminal.
+struct Terminal {
+    pid: Pid,
+    file: File,
+    parser: vt100::Parser,
+    /// all that it has sent
+    sent: Vec<u8>,
+}
+
+impl Terminal {
+    #[allow(unsafe_code, reason = "the child does nothing but start a program")]
+    fn start(arguments: &[&str]) -> Self {
+        let program = CString::new(env!("CARGO_BIN_EXE_keyway")).unwrap();
+        let words = [&[env!("CARGO_BIN_EXE_keyway"), "top"], arguments].concat();
+        let words: Vec<CString> = words.into_iter().map(|word| CString::new(word).unwrap()).collect();
+        let size = Winsize {
+            ws_row: LINES,
+            ws_col: COLUMNS,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        // SAFETY: the child calls execv(3) or _exit(2) and nothing else.
+        match unsafe { forkpty(Some(&size), None) }.unwrap() {
+            ForkptyResult::Child => {
+                let _ = nix::unistd::execv(&program, &words);
+                // SAFETY: ends the child without running what belongs to its parent.
+                unsafe { nix::libc::_exit(1) }
+            }
+            ForkptyResult::Parent { child, master } => Self {
+                pid: child,
+                file: File::from(master),
+                parser: vt100::Parser::new(nonzero(LINES), nonzero(COLUMNS), 0),
+                sent: Vec::new(),
+            },
+        }
+    }
+
+    /// Waits until the screen is as wanted.
+    fn until(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
+        loop {
+            let screen = self.parser.screen().contents();
+            if wanted(&screen) {
+                return screen;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: the screen is\n{screen}");
+            self.take();
+        }
+    }
+
+    /// Takes what it sends, for a while.
+    fn take(&mut self) -> bool {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut asked = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
+        poll(&mut asked, PollTimeout::from(100u8)).unwrap();
+        if asked[0].any() != Some(true) {
+            return true;
+        }
+        let mut bytes = [0; 8192];
+        match self.file.read(&mut bytes) {
+            Ok(0) | Err(_) => false,
+            Ok(len) => {
+                self.parser.process(&bytes[..len]);
+                self.sent.extend_from_slice(&bytes[..len]);
+                true
+            }
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.file.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// How it ended. The terminal has its screen and its cursor again.
+    fn end(mut self) -> WaitStatus {
+        while self.take() {}
+        let status = waitpid(self.pid, None).unwrap();
+        let screen = self.parser.screen();
+        assert!(
+            !screen.alternate_screen() && !screen.hide_cursor(),
+            "the terminal is left as it was used"
+        );
+        status
+    }
+}
+
+/// A process that works on the region until it is killed.
+struct Worker(Child);
+
+impl Worker {
+    fn start(path: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "part_of_a_worker", "--nocapture"])
+            .env("KEYWAY_TEST_TOP_REGION", path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let out = child.stdout.as_mut().unwrap();
+        while !said.contains("works") {
+            let mut byte = [0];
+            out.read_exact(&mut byte).unwrap();
+            said.push(byte[0].into());
+        }
+        Self(child)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Not a test: what a worker does.
+#[test]
+fn part_of_a_worker() {
+    let Some(path) = std::env::var_os("KEYWAY_TEST_TOP_REGION").map(PathBuf::from) else {
+        return;
+    };
+    let cache = open(&path);
+    let mut session = cache.session().unwrap();
+    work(&mut session, 10_000);
+    std::io::stdout().write_all(b"works\n").unwrap();
+    loop {
+        work(&mut session, 1_000);
+    }
+}
+
+#[test]
+fn it_says_for_scripts_what_the_region_has_counted() {
+    let folder = Scratch::new();
+    let path = folder.join("region");
+    let cache = open(&path);
+    work(&mut cache.session().unwrap(), 20_000);
+    let worker_session = cache.session().unwrap();
+    (0..7).for_each(|_| worker_session.note_latency(Door::Meta, Verb::Delete, 1000));
+    let before = std::fs::read(&path).unwrap();
+    let said = once(&["--region", path.to_str().unwrap()]);
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        before,
+        "a region that is looked at stays as it is"
+    );
+    for (name, count) in cache.counters().named() {
+        assert_eq!(said["counters"][name], count, "{name}");
+    }
+    assert_eq!(said["limit_bytes"], cache.info().limit_bytes);
+    let segments: u64 = said["segments"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|n| n.as_u64().unwrap())
+        .sum();
+    assert_eq!(
+        (segments, &said["segments"]["free"]),
+        (cache.info().segments, &cache.info().segments_free.into())
+    );
+    let latencies = cache.latencies();
+    let doors = said["doors"].as_array().unwrap();
+    assert_eq!(doors.len(), latencies.counted().count());
+    for (row, (door, verb, latency)) in doors.iter().zip(latencies.counted()) {
+        assert_eq!((&row["door"], &row["verb"]), (&door.name().into(), &verb.name().into()));
+        assert_eq!(row["measured"], latency.count());
+        assert_eq!(row["p99_ns"].as_u64(), latency.quantile_ns(990));
+        assert_eq!(row["per_second"], 0.0, "none came in between");
+    }
+    let processes = said["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 1);
+    let own = &processes[0];
+    assert_eq!((&own["pid"], &own["door"]), (&std::process::id().into(), &"library".into()));
+    assert_eq!(own["threads"], 1, "the sessions that have ended are gone");
+    assert!(own["command"].as_str().unwrap().starts_with("top-"), "{own}");
+}
+
+#[test]
+fn it_shows_a_region_live_and_obeys_keys() {
+    let folder = Scratch::new();
+    let path = folder.join("region");
+    let cache = open(&path);
+    work(&mut cache.session().unwrap(), 5_000);
+    let _idle = cache.session().unwrap();
+    let worker = Worker::start(&path);
+    let pid = worker.0.id().to_string();
+    let own = std::process::id().to_string();
+    let mut terminal = Terminal::start(&["--region", path.to_str().unwrap()]);
+    // The worker counts while this is shown, at a rate that is no zero.
+    let rate = |screen: &str, pid: &str| -> Option<f64> {
+        let line = screen.lines().find(|line| line.split_whitespace().next() == Some(pid))?;
+        line.split_whitespace().nth(4)?.replace(',', "").parse().ok()
+    };
+    let screen = terminal.until("the rates", |screen| rate(screen, &pid).is_some_and(|rate| rate > 0.0));
+    assert!(
+        screen.contains("1 items in") && screen.contains("hit ratio 100.0 % now"),
+        "{screen}"
+    );
+    assert!(screen.contains("segments: free "), "{screen}");
+    let get = screen.lines().find(|line| line.starts_with("library   get")).unwrap();
+    assert!(get.contains('~') && (get.contains("ns") || get.contains("us")), "{get}");
+    assert_eq!(rate(&screen, &own), Some(0.0), "this process does nothing");
+    let first = screen.lines().position(|line| line.contains(&pid));
+    assert!(
+        first < screen.lines().position(|line| line.trim_start().starts_with(&own)),
+        "sorted by rate"
+    );
+    terminal.press("ss");
+    terminal.until("the order", |screen| {
+        let at = |pid: &str| screen.lines().position(|line| line.split_whitespace().next() == Some(pid));
+        let is_rising = own.parse::<u32>().unwrap() < pid.parse().unwrap();
+        let (Some(own), Some(other)) = (at(&own), at(&pid)) else {
+            return false;
+        };
+        screen.contains("[sorted by pid]") && (own < other) == is_rising
+    });
+    terminal.press(&format!("/{own}\r"));
+    terminal.until("the filter", |screen| {
+        screen.contains(&format!("[filter {own}]")) && rate(screen, &own).is_some() && rate(screen, &pid).is_none()
+    });
+    terminal.press("\x1b");
+    terminal.until("no filter", |screen| rate(screen, &pid).is_some());
+    terminal.press(" ");
+    terminal.until("the pause", |screen| screen.contains("[paused]"));
+    terminal.press(" ");
+    terminal.until("the end of the pause", |screen| !screen.contains("[paused]"));
+    drop(worker);
+    terminal.until("the end of the worker", |screen| {
+        rate(screen, &pid).is_none() && screen.contains(&own)
+    });
+    terminal.press("q");
+    assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
+}
+
+#[test]
+fn a_signal_ends_it_and_the_terminal_is_as_it_was() {
+    let folder = Scratch::new();
+    let path = folder.join("region");
+    let _cache = open(&path);
+    let mut terminal = Terminal::start(&["--region", path.to_str().unwrap()]);
+    terminal.until("the first screen", |screen| screen.contains("keyway top"));
+    kill(terminal.pid, Signal::SIGTERM).unwrap();
+    assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
+}
+
+#[test]
+fn what_it_cannot_do_is_said_with_the_reason() {
+    let folder = Scratch::new();
+    let said = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_keyway"))
+            .arg("top")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let absent = folder.join("absent");
+    let (code, why) = said(&["--once", "--region", absent.to_str().unwrap()]);
+    assert!(code == 2 && why.contains("absent"), "{code}: {why}");
+    let path = folder.join("region");
+    let _cache = open(&path);
+    let (code, why) = said(&["--region", path.to_str().unwrap()]);
+    assert!(code == 64 && why.contains("--once"), "{code}: {why}");
+}
+
+#[test]
+fn with_a_server_it_says_what_that_says() {
+    let folder = Scratch::new();
+    let (path, socket) = (folder.join("region"), folder.join("socket"));
+    let serve = |path: &Path, socket: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        command.arg("serve").arg("--region").arg(path).arg("--socket").arg(socket);
+        command.args(["--listen", "127.0.0.1:0", "--memory", "8m", "--threads", "2"]);
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "the server does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child
+    };
+    let mut server = serve(&path, &socket);
+    let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"set a 0 0 1\r\n1\r\nget a\r\nget b\r\nget c\r\n").unwrap();
+    let mut answer = [0; b"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nEND\r\nEND\r\n".len()];
+    client.read_exact(&mut answer).unwrap();
+    let arguments = ["--region", path.to_str().unwrap(), "--server", socket.to_str().unwrap()];
+    let said = once(&arguments);
+    assert_eq!(said["server"]["pid"], server.id());
+    // This client, the one that asks, and perhaps the one that has found that the server listens.
+    let connections = said["server"]["connections"].as_u64().unwrap();
+    assert!((2..=3).contains(&connections), "{connections}");
+    assert_eq!(said["server"]["threads"], 2);
+    let of = |verb: &str| {
+        let rows = said["doors"].as_array().unwrap().iter();
+        let mut rows = rows.filter(|row| row["door"] == "text" && row["verb"] == verb);
+        rows.next().map(|row| row["measured"].as_u64().unwrap())
+    };
+    assert_eq!((of("get"), of("set")), (Some(3), Some(1)));
+    let door = |pid: u32| {
+        let rows = said["processes"].as_array().unwrap();
+        rows.iter().find(|row| row["pid"] == pid).map(|row| row["door"].clone())
+    };
+    assert_eq!(door(server.id()), Some("server".into()));
+
+    // A server of another region is refused.
+    let (other, other_socket) = (folder.join("other"), folder.join("other-socket"));
+    let mut another = serve(&other, &other_socket);
+    let output = Command::new(env!("CARGO_BIN_EXE_keyway"))
+        .args(["top", "--once", "--region", path.to_str().unwrap()])
+        .arg("--server")
+        .arg(&other_socket)
+        .output()
+        .unwrap();
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(1) && why.contains("serves another region"),
+        "{why}"
+    );
+    for server in [&mut server, &mut another] {
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+}

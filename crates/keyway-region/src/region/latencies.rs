@@ -1,0 +1,31 @@
+//! How long operations took: the pages in which sessions count, and their sum.
+//!
+//! Never: takes a count away. A session that dies in the middle has counted its operation or has not.
+
+use crate::atomics::Relaxed;
+use crate::layout::latency::{Door, Latencies, LatencyRow, Verb, pages, row_at, row_of};
+use crate::region::Region;
+
+impl Region {
+    /// Where a session in this thread slot counts operations of this door and verb.
+    pub(crate) fn latency_row(&self, slot: usize, door: Door, verb: Verb) -> &LatencyRow {
+        let page = slot % pages(self.layout.shape.thread_slots);
+        self.memory.get(row_at(&self.layout, page, row_of(door, verb)))
+    }
+
+    /// How long the operations of all sessions took, since the region was created. Of the library's calls, those that were sampled.
+    pub fn latencies(&self) -> Latencies {
+        let mut sum = Latencies::default();
+        for (door, verb) in Door::ALL.into_iter().flat_map(|door| Verb::ALL.map(|verb| (door, verb))) {
+            let Some(of_both) = sum.of_mut(door, verb) else { continue };
+            for page in 0..pages(self.layout.shape.thread_slots) {
+                let row = self.latency_row(page, door, verb);
+                for (sum, count) in of_both.counts.iter_mut().zip(&row.counts) {
+                    *sum = sum.wrapping_add(count.load(Relaxed));
+                }
+                of_both.sum_ns = of_both.sum_ns.wrapping_add(row.sum_ns.load(Relaxed));
+            }
+        }
+        sum
+    }
+}

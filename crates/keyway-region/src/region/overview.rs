@@ -1,0 +1,87 @@
+//! What an observer sees of a region in use: the threads that are attached, and what its segments are used for.
+//!
+//! Never: stores anything. What is read may be of different moments.
+
+use crate::atomics::Relaxed;
+use crate::layout::segment::{Kind, State};
+use crate::layout::session::{Entrance, Lease};
+use crate::layout::stats::{Counter, Counters};
+use crate::region::Region;
+
+/// A thread slot that has a tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seated {
+    /// the slot and its lease word: together, another tenancy has others
+    pub tenancy: (usize, u64),
+    /// the process slot of its process
+    pub process: usize,
+    /// what the slot's tenants have counted, the present one and earlier ones
+    pub counters: Counters,
+    /// segments that it keeps from being recycled
+    pub protects: usize,
+    /// it is in a call that may change items
+    pub is_writing: bool,
+    /// its process is suspected to be dead
+    pub is_fenced: bool,
+}
+
+/// What segments are used for, in the order of [`Region::segments_by_use`].
+pub const USES: [&str; 9] = [
+    "free",
+    "claimed",
+    "log",
+    "large",
+    "index",
+    "hints",
+    "emptied",
+    "ghosts",
+    "withdrawn",
+];
+
+impl Region {
+    /// The thread slots that have a tenant.
+    pub fn seated(&self) -> Vec<Seated> {
+        let slots = 0..self.layout.shape.thread_slots;
+        let of = |slot: usize| {
+            let thread = self.thread(slot);
+            let lease = Lease(thread.lease.load(Relaxed));
+            if !lease.is_leased() {
+                return None;
+            }
+            let mut counters = Counters::default();
+            counters.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
+            Some(Seated {
+                tenancy: (slot, lease.0),
+                process: lease.process(),
+                counters,
+                protects: thread.intents.iter().filter(|intent| intent.load(Relaxed) != 0).count(),
+                is_writing: thread.writing.load(Relaxed) != 0,
+                is_fenced: lease.is_fenced(),
+            })
+        };
+        slots.filter_map(of).collect()
+    }
+
+    /// What the process in this process slot is, and when it came, Unix seconds.
+    pub fn entrance(&self, slot: usize) -> (Entrance, u64) {
+        let process = self.process(slot);
+        (
+            Entrance::of(process.entrance.load(Relaxed)),
+            process.since_unix_s.load(Relaxed),
+        )
+    }
+
+    /// Segments by their use, in the order of [`USES`].
+    pub fn segments_by_use(&self) -> [u64; USES.len()] {
+        let mut uses = [0; USES.len()];
+        for segment in 0..self.segments() {
+            let kind = State(self.header(segment).state.load(Relaxed))
+                .kind()
+                .unwrap_or(Kind::Claimed);
+            if let Some(number) = uses.get_mut(kind as usize) {
+                *number += 1;
+            }
+        }
+        uses
+    }
+}
