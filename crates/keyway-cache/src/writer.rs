@@ -9,9 +9,10 @@ use crate::presence;
 use crate::sessions::Sessions;
 use crate::socket;
 use keyway_region::heap::reserve;
-use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
+use keyway_region::verbs::{KEY_LEN_MAX, RELATIVE_EXPTIME_MAX};
 use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +30,25 @@ pub(crate) struct Writer {
     thread: u64,
     latch: Latch,
     copies: Copies,
+    /// operations until the next one of which the key is counted for `keyway hot`, that one included
+    left: Left,
 }
 
 impl Writer {
     pub(crate) fn new(sessions: Arc<Sessions>) -> Option<Self> {
         let (inner, id) = sessions.hire()?;
         let latch = sessions.latch;
+        let first = {
+            let _inside = latch.open();
+            inner.first_sample()
+        };
+        let left = Left {
+            gets: if latch.is_on() { 1 } else { first },
+            gets_behind_gate: first,
+            changes: first,
+        };
         Some(Self {
+            left,
             inner: *inner,
             member: Membership {
                 sessions,
@@ -50,7 +63,7 @@ impl Writer {
 
     /// To be called before every use: checks that the process is the one that attached, and that the calling thread is
     /// known.
-    #[inline]
+    #[inline(always)]
     fn ready(&mut self) -> Result<(), WriteError> {
         if self.is_ready() { Ok(()) } else { self.arrive() }
     }
@@ -58,6 +71,16 @@ impl Writer {
     #[inline(always)]
     fn is_ready(&self) -> bool {
         self.thread == presence::thread_number_if_known() && self.member.is_here()
+    }
+
+    /// Counts the key of a change.
+    #[cold]
+    #[inline(never)]
+    fn sample_set(&mut self, key: &[u8]) {
+        // A key that is too long is counted by a part of it: the verb refuses it.
+        let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
+        let _inside = self.latch.open();
+        self.left.changes = self.inner.sample_set(hash);
     }
 
     #[cold]
@@ -137,7 +160,8 @@ impl Writer {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        if self.latch.is_on() || !self.is_ready() {
+        // Behind a gate each get is said to be a sample.
+        if is_last(&mut self.left.gets) || !self.is_ready() {
             return None;
         }
         let now = Watched::without_gate(&mut self.member);
@@ -153,13 +177,67 @@ impl Writer {
         sink: &mut S,
         hit: impl Fn(Item) -> R,
     ) -> Result<Option<R>, WriteError> {
+        let is_sample = self.is_sample();
         self.ready()?;
+        if is_sample {
+            return self.get_sampled(key, how, sink, hit);
+        }
         if self.latch.is_on()
             && let Some(found) = self.get_behind_gate(key, how, sink, &hit)?
         {
             return Ok(found);
         }
         Ok(self.get_by_all_rules(key, how, sink)?.map(hit))
+    }
+
+    /// Whether the get that [`Self::get_at_once`] has not answered is a sample. If it fails, the next one is.
+    fn is_sample(&mut self) -> bool {
+        let left = &mut self.left;
+        if self.latch.is_on() {
+            left.gets = 1;
+            let is_sample = is_last(&mut left.gets_behind_gate);
+            left.gets_behind_gate += u32::from(is_sample);
+            return is_sample;
+        }
+        let is_sample = left.gets == 0;
+        left.gets += u32::from(is_sample);
+        is_sample
+    }
+
+    /// The same, and counts its key.
+    #[cold]
+    #[inline(never)]
+    fn get_sampled<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        sink: &mut S,
+        hit: impl Fn(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
+        let given = Cell::new(0);
+        let hit = |item: Item| {
+            given.set(if how.value { item.value_len } else { 0 });
+            hit(item)
+        };
+        let at_once = match self.latch.is_on() {
+            true => self.get_behind_gate(key, how, sink, hit)?,
+            false => {
+                let now = Watched::without_gate(&mut self.member);
+                self.inner.get_at_once(key, how, now, sink, hit)
+            }
+        };
+        let found = match at_once {
+            Some(found) => found,
+            None => self.get_by_all_rules(key, how, sink)?.map(hit),
+        };
+        let hash = self.inner.region().hash(key);
+        let _inside = self.latch.open();
+        let next = self.inner.sample_get(hash, given.get());
+        match self.latch.is_on() {
+            true => self.left.gets_behind_gate = next,
+            false => self.left.gets = next,
+        }
+        Ok(found)
     }
 
     /// [`Self::get_at_once`] behind a gate. While the gate is open, no code and no memory of a caller in another language is accessed:
@@ -283,6 +361,9 @@ impl Writer {
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         self.translate_exptime(exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
@@ -296,6 +377,9 @@ impl Writer {
     #[inline(never)]
     fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         self.translate_exptime(how.exptime);
         let limit = self.inner.item_size_max();
         let (key, value) = self.copies.of_both(self.latch, key, value, limit)?;
@@ -319,6 +403,9 @@ impl Writer {
     #[inline]
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         self.translate_exptime(how.exptime.unwrap_or(0));
         self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
         let key = self.copies.of(self.latch, key);
@@ -330,6 +417,9 @@ impl Writer {
     #[inline]
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         let key = self.copies.of(self.latch, key);
         change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
             inner.incr(key, delta, now)
@@ -339,6 +429,9 @@ impl Writer {
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         let key = self.copies.of(self.latch, key);
         change(self.latch, &mut self.inner, &mut self.member, |inner, now| {
             inner.decr(key, delta, now)
@@ -482,6 +575,21 @@ impl Writer {
         }
         next
     }
+}
+
+/// Operations until the next sample of each kind, that one included.
+struct Left {
+    /// without a gate; behind one always 1, so that a get without a gate need not ask whether there is one
+    gets: u32,
+    gets_behind_gate: u32,
+    changes: u32,
+}
+
+/// Counts an operation. Whether it is the one that was waited for.
+#[inline(always)]
+fn is_last(left: &mut u32) -> bool {
+    *left = left.wrapping_sub(1);
+    *left == 0
 }
 
 /// A hit whose value is in `out`: appends what follows the value. Nothing is sent.

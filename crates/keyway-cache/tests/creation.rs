@@ -383,7 +383,7 @@ fn regions_of_older_formats_and_layouts_are_refused_with_both_versions() {
         for options in [options(2), existing(2)] {
             let why = refused(&path, &options);
             assert!(why.contains(made_by), "{why}");
-            assert!(why.contains(&format!("this is Keyway {version} (format 2, layout ")), "{why}");
+            assert!(why.contains(&format!("this is Keyway {version} (format 3, layout ")), "{why}");
             assert!(why.contains("keyway dump") && why.contains("another path"), "{why}");
         }
         assert_eq!(std::fs::read(&path).unwrap(), before);
@@ -407,10 +407,10 @@ fn a_region_of_another_layout_is_refused_with_both_versions() {
     file.write_all_at(b"9.8.7\0", PROGRAM).unwrap();
     let why = refused(&path, &options(2));
     assert!(
-        why.contains("made by Keyway 9.8.7 (format 2, layout 0000000000001234)"),
+        why.contains("made by Keyway 9.8.7 (format 3, layout 0000000000001234)"),
         "{why}"
     );
-    assert!(why.contains(&format!("this is Keyway {version} (format 2, layout ")), "{why}");
+    assert!(why.contains(&format!("this is Keyway {version} (format 3, layout ")), "{why}");
 }
 
 #[test]

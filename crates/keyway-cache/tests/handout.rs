@@ -90,7 +90,7 @@ fn another_version_is_refused_with_both_named() {
     let open = || File::options().read(true).write(true).open(&path).unwrap();
     let error = opened(&folder, &options(), &[open(), open()]).err().unwrap().to_string();
     assert!(
-        error.contains("(format 7, layout ") && error.contains("(format 2, layout "),
+        error.contains("(format 7, layout ") && error.contains("(format 3, layout "),
         "{error}"
     );
 }

@@ -122,7 +122,7 @@ fn a_region_of_another_version_is_refused_with_both_named() {
     for place in [server.region(), &socket] {
         let told = run(&installed, &program, &[place, Path::new("unusable")]);
         assert!(
-            told.contains("(format 7, layout ") && told.contains("(format 2, layout "),
+            told.contains("(format 7, layout ") && told.contains("(format 3, layout "),
             "{}: {told}",
             place.display()
         );

@@ -28,7 +28,7 @@ pub(crate) struct Which {
 
 /// Opens the region, but never creates one: a user who wants to look into a region does not
 /// want a new one.
-fn open(which: Which) -> Result<Cache, Failure> {
+pub(crate) fn open(which: Which) -> Result<Cache, Failure> {
     let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
     let options = Options::new()
         .existing_only(true)

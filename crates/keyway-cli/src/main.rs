@@ -16,6 +16,7 @@ mod config;
 mod cpus;
 mod exec;
 mod exit;
+mod hot;
 mod inherited;
 #[cfg(feature = "kernel")]
 mod kernel;
@@ -128,6 +129,14 @@ enum Command {
     },
     /// Print a region's properties and counters
     Stats {
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Show the hottest keys: by gets, by sets, and by the bytes that gets give out; in the last seconds, and since the region was made
+    #[command(after_help = hot::HELP)]
+    Hot {
+        #[command(flatten)]
+        how: hot::HotKeys,
         #[command(flatten)]
         region: Region,
     },
@@ -348,6 +357,7 @@ fn run() -> Result<(), Failure> {
                 Command::Keys { region } => commands::keys(region.place()),
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
+                Command::Hot { how, region } => hot::run(region.place(), &how),
                 Command::Regions(how) => regions::run(&how),
                 Command::Ping { place } => ping::run(place.as_deref()),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),

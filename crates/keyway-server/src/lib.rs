@@ -27,6 +27,7 @@ mod effort;
 mod execute;
 mod given;
 mod handout;
+mod hotkeys;
 mod http;
 #[cfg(feature = "kernel")]
 pub mod kernel;
@@ -71,6 +72,7 @@ pub use config::{
     Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
 };
 pub use given::{Given, GivenError, Role};
+pub use hotkeys::HotAsked;
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
@@ -338,6 +340,7 @@ impl Server {
             started: Instant::now(),
             arrivals: Arrivals::default(),
             mailboxes,
+            hot: hotkeys::Earlier::default(),
             baseline: Mutex::new(Baseline {
                 counters: cache.counters(),
                 ..Baseline::default()

@@ -15,7 +15,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"KEYWAYR\n");
 pub const MAGIC_UNFINISHED: u64 = u64::from_le_bytes(*b"KEYWAYu\n");
 /// Version of the format. It is incremented by a change of meaning that neither feature bits nor the layout's fingerprint
 /// express. Version 1 had no fingerprint.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Words of [`Superblock::program`]: 32 bytes hold any semantic version that a release has had.
 pub const PROGRAM_WORDS: usize = 4;
 /// The version of this program, as a superblock has it.
@@ -128,7 +128,9 @@ pub struct Superblock {
     pub withdrawn: AtomicU64,
     /// withdrawn segments whose pages were given back to the system, approximately
     pub given_back: AtomicU64,
-    pad4: [AtomicU64; 3],
+    /// second of the region's clock until which the hot-key counters are looked at
+    pub hot_until: AtomicU64,
+    pad4: [AtomicU64; 2],
 
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
@@ -185,6 +187,7 @@ super::fields!(Superblock {
     withheld,
     withdrawn,
     given_back,
+    hot_until,
     pad4,
     sparse_filled,
     sparse,
