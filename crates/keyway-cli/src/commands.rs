@@ -38,7 +38,7 @@ pub(crate) fn open(which: Which) -> Result<Cache, Failure> {
     place::open(&Place::at(path), &options, ITEM_SIZE_MAX)
 }
 
-fn session(cache: &Cache) -> Result<Session, Failure> {
+pub(crate) fn session(cache: &Cache) -> Result<Session, Failure> {
     cache.session().map_err(|error| Failure::new(exit::NO_REGION, error))
 }
 

@@ -11,6 +11,7 @@
 mod allowed;
 mod background;
 mod bench;
+mod big;
 mod commands;
 mod config;
 mod cpus;
@@ -137,6 +138,14 @@ enum Command {
     Hot {
         #[command(flatten)]
         how: hot::HotKeys,
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Show the largest items, or what the keys of each prefix take
+    #[command(after_help = big::HELP)]
+    Big {
+        #[command(flatten)]
+        how: big::BigKeys,
         #[command(flatten)]
         region: Region,
     },
@@ -358,6 +367,7 @@ fn run() -> Result<(), Failure> {
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
                 Command::Hot { how, region } => hot::run(region.place(), &how),
+                Command::Big { how, region } => big::run(region.place(), &how),
                 Command::Regions(how) => regions::run(&how),
                 Command::Ping { place } => ping::run(place.as_deref()),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
