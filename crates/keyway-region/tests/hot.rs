@@ -110,6 +110,21 @@ fn samples_are_seldom_until_a_process_looks() {
 }
 
 #[test]
+fn a_sample_stands_for_what_it_was_chosen_for() {
+    let (_pages, region) = private::region(4 << 20);
+    let session = session(&region);
+    session.first_sample();
+    // The store was chosen before a process looked, as one in 256; so was the first get, but not the second.
+    region.watch_hot(region.seen().clock_s());
+    session.sample_get(7, 0);
+    session.sample_get(7, 0);
+    session.sample_set(7);
+    let counts = region.hot_snapshot();
+    assert_eq!(counts.ranges(By::Gets, None)[0].estimate, 256 + 16);
+    assert_eq!(counts.ranges(By::Sets, None)[0].estimate, 256);
+}
+
+#[test]
 fn any_bytes_in_the_counters_harm_no_process() {
     let (mut pages, region) = private::region(4 << 20);
     let session = session(&region);

@@ -39,8 +39,8 @@ const WATCHED_S: u64 = 60;
 /// Which operations of a session are samples.
 pub(crate) struct Sampling {
     random: Cell<u64>,
-    /// what the next sample stands for
-    one_in: Cell<u32>,
+    /// what the next get that is a sample stands for, and the next store
+    one_in: [Cell<u32>; 2],
 }
 
 impl Sampling {
@@ -49,45 +49,52 @@ impl Sampling {
         let begin = hasher.hash(&((slot as u64) << 32 | u64::from(incarnation)).to_le_bytes());
         Self {
             random: Cell::new(begin | 1),
-            one_in: Cell::new(ONE_IN),
+            one_in: [const { Cell::new(ONE_IN) }; 2],
         }
     }
 
     /// Operations until the next sample, that one included: 1 to 2 × `one_in` − 1, each equally likely.
-    fn again(&self, one_in: u32) -> u32 {
+    fn again(&self, [gets, sets]: [bool; 2], one_in: u32) -> u32 {
         // Marsaglia: "Xorshift RNGs", Journal of Statistical Software 8 (14), 2003.
         let mut random = self.random.get();
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         self.random.set(random);
-        self.one_in.set(one_in);
+        let [of_gets, of_sets] = &self.one_in;
+        if gets {
+            of_gets.set(one_in);
+        }
+        if sets {
+            of_sets.set(one_in);
+        }
         let below = u64::from(2 * one_in - 1);
         u32::try_from((((random >> 32) * below) >> 32) + 1).unwrap_or(one_in)
     }
 }
 
 impl Session {
-    /// Operations until the first sample of this session, that one included.
+    /// Gets until the first one of this session that is a sample, that one included; and as many stores.
     pub fn first_sample(&self) -> u32 {
-        self.sampling.again(self.region.hot_one_in())
+        self.sampling.again([true, true], self.region.hot_one_in())
     }
 
-    /// Counts a sample: a get of this key, which gave out so many bytes of value. Returns the operations until the next one, that one
-    /// included.
+    /// Counts a sample: a get of this key, which gave out so many bytes of value. Returns the gets until the next one, that one included.
     pub fn sample_get(&self, hash: u64, given: usize) -> u32 {
-        let weight = self.sampling.one_in.get().into();
+        let [one_in, _] = &self.sampling.one_in;
+        let weight = one_in.get().into();
         self.region.note_hot(By::Gets, hash, weight);
         if given > 0 {
             self.region.note_hot(By::Bytes, hash, weight.saturating_mul(given as u64));
         }
-        self.first_sample()
+        self.sampling.again([true, false], self.region.hot_one_in())
     }
 
     /// The same of a store.
     pub fn sample_set(&self, hash: u64) -> u32 {
-        self.region.note_hot(By::Sets, hash, self.sampling.one_in.get().into());
-        self.first_sample()
+        let [_, one_in] = &self.sampling.one_in;
+        self.region.note_hot(By::Sets, hash, one_in.get().into());
+        self.sampling.again([false, true], self.region.hot_one_in())
     }
 }
 
@@ -138,9 +145,9 @@ impl Region {
         // In this order, what the words promise is true of the old key until the new one has the counter, and then of that.
         let old = least.hash.load(Relaxed);
         least.error.store(weight_of_least, Relaxed);
-        least.spread.store(0, Relaxed);
         // Otherwise another session was first: this sample is lost, as if it had not been one.
         if least.hash.compare_exchange(old, hash, Relaxed, Relaxed).is_ok() {
+            least.spread.store(0, Relaxed);
             count(least, weight);
         }
     }
@@ -148,8 +155,8 @@ impl Region {
 
 /// Adds a sample to its key's counter.
 fn count(counter: &HotCounter, weight: u64) {
-    counter.weight.fetch_add(weight, Relaxed);
     // Two sessions at the same time may lose one sample's part of it.
     let spread = f64::from_bits(counter.spread.load(Relaxed)) + (weight as f64) * (weight as f64);
     counter.spread.store(spread.to_bits(), Relaxed);
+    counter.weight.fetch_add(weight, Relaxed);
 }
