@@ -11,9 +11,10 @@ use crate::socket;
 use crate::timer::{Sampler, Timer};
 use keyway_region::heap::reserve;
 use keyway_region::layout::latency::{Door, Verb};
-use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
+use keyway_region::verbs::{KEY_LEN_MAX, RELATIVE_EXPTIME_MAX};
 use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub(crate) struct Writer {
     latch: Latch,
     copies: Copies,
     sampler: Sampler,
+    /// operations until the next one of which the key is counted for `keyway hot`, that one included
+    left: Left,
     /// on the heap: used in few calls
     timer: Option<Box<Timer>>,
 }
@@ -57,9 +60,19 @@ impl Writer {
         let (inner, id) = sessions.hire()?;
         let latch = sessions.latch;
         let timer = sessions.door.map(|_| Box::new(Timer::new()));
+        let first = {
+            let _inside = latch.open();
+            inner.first_sample()
+        };
+        let left = Left {
+            gets: if latch.is_on() { 1 } else { first },
+            gets_behind_gate: first,
+            changes: first,
+        };
         Some(Self {
             sampler: Sampler::new(timer.as_ref().map_or(1, |timer| timer.now().rotate_left(17) ^ id)),
             timer,
+            left,
             inner: *inner,
             member: Membership {
                 sessions,
@@ -74,7 +87,7 @@ impl Writer {
 
     /// To be called before every use: checks that the process is the one that attached, and that the calling thread is
     /// known.
-    #[inline]
+    #[inline(always)]
     fn ready(&mut self) -> Result<(), WriteError> {
         if self.is_ready() { Ok(()) } else { self.arrive() }
     }
@@ -82,6 +95,16 @@ impl Writer {
     #[inline(always)]
     fn is_ready(&self) -> bool {
         self.thread == presence::thread_number_if_known() && self.member.is_here()
+    }
+
+    /// Counts the key of a change.
+    #[cold]
+    #[inline(never)]
+    fn sample_set(&mut self, key: &[u8]) {
+        // A key that is too long is counted by a part of it: the verb refuses it.
+        let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
+        let _inside = self.latch.open();
+        self.left.changes = self.inner.sample_set(hash);
     }
 
     #[cold]
@@ -190,7 +213,8 @@ impl Writer {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        if self.sampler.is_due() || self.latch.is_on() || !self.is_ready() {
+        // Behind a gate each get is said to be a sample.
+        if self.sampler.is_due() || is_last(&mut self.left.gets) || !self.is_ready() {
             return None;
         }
         let now = Watched::without_gate(&mut self.member);
@@ -224,13 +248,67 @@ impl Writer {
         sink: &mut S,
         hit: impl Fn(Item) -> R,
     ) -> Result<Option<R>, WriteError> {
+        let is_sample = self.is_sample();
         self.ready()?;
+        if is_sample {
+            return self.get_sampled(key, how, sink, hit);
+        }
         if self.latch.is_on()
             && let Some(found) = self.get_behind_gate(key, how, sink, &hit)?
         {
             return Ok(found);
         }
         Ok(self.get_by_all_rules(key, how, sink)?.map(hit))
+    }
+
+    /// Whether the get that [`Self::get_at_once`] has not answered is a sample. If it fails, the next one is.
+    fn is_sample(&mut self) -> bool {
+        let left = &mut self.left;
+        if self.latch.is_on() {
+            left.gets = 1;
+            let is_sample = is_last(&mut left.gets_behind_gate);
+            left.gets_behind_gate += u32::from(is_sample);
+            return is_sample;
+        }
+        let is_sample = left.gets == 0;
+        left.gets += u32::from(is_sample);
+        is_sample
+    }
+
+    /// The same, and counts its key.
+    #[cold]
+    #[inline(never)]
+    fn get_sampled<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        sink: &mut S,
+        hit: impl Fn(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
+        let given = Cell::new(0);
+        let hit = |item: Item| {
+            given.set(if how.value { item.value_len } else { 0 });
+            hit(item)
+        };
+        let at_once = match self.latch.is_on() {
+            true => self.get_behind_gate(key, how, sink, hit)?,
+            false => {
+                let now = Watched::without_gate(&mut self.member);
+                self.inner.get_at_once(key, how, now, sink, hit)
+            }
+        };
+        let found = match at_once {
+            Some(found) => found,
+            None => self.get_by_all_rules(key, how, sink)?.map(hit),
+        };
+        let hash = self.inner.region().hash(key);
+        let _inside = self.latch.open();
+        let next = self.inner.sample_get(hash, given.get());
+        match self.latch.is_on() {
+            true => self.left.gets_behind_gate = next,
+            false => self.left.gets = next,
+        }
+        Ok(found)
     }
 
     /// [`Self::get_at_once`] behind a gate. While the gate is open, no code and no memory of a caller in another language is accessed:
@@ -353,6 +431,9 @@ impl Writer {
             return self.measured(Verb::Set, move |this| this.set(key, value, flags, exptime));
         }
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         self.translate_exptime(exptime);
         if self.latch.is_on() {
             return self.store_behind_gate(key, value, |inner, key, value, now| {
@@ -370,6 +451,9 @@ impl Writer {
             return self.measured(Verb::Set, move |this| this.store_if(key, value, how));
         }
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         self.translate_exptime(how.exptime);
         if self.latch.is_on() {
             return self.store_behind_gate(key, value, |inner, key, value, now| inner.store(key, value, how, now));
@@ -432,6 +516,9 @@ impl Writer {
             return self.measured(Verb::Arithmetic, move |this| this.arithmetic(key, how));
         }
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         self.translate_exptime(how.exptime.unwrap_or(0));
         self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
         change!(self, key, |inner, key, now| inner.arithmetic(key, how, now))
@@ -443,6 +530,9 @@ impl Writer {
             return self.measured(Verb::Arithmetic, move |this| this.incr(key, delta));
         }
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         change!(self, key, |inner, key, now| inner.incr(key, delta, now))
     }
 
@@ -452,6 +542,9 @@ impl Writer {
             return self.measured(Verb::Arithmetic, move |this| this.decr(key, delta));
         }
         self.ready()?;
+        if is_last(&mut self.left.changes) {
+            self.sample_set(key);
+        }
         change!(self, key, |inner, key, now| inner.decr(key, delta, now))
     }
 
@@ -598,6 +691,21 @@ impl Writer {
 /// As which verb a get is measured.
 fn verb_of(how: &Get) -> Verb {
     if how.exptime.is_some() { Verb::Touch } else { Verb::Get }
+}
+
+/// Operations until the next sample of each kind, that one included.
+struct Left {
+    /// without a gate; behind one always 1, so that a get without a gate need not ask whether there is one
+    gets: u32,
+    gets_behind_gate: u32,
+    changes: u32,
+}
+
+/// Counts an operation. Whether it is the one that was waited for.
+#[inline(always)]
+fn is_last(left: &mut u32) -> bool {
+    *left = left.wrapping_sub(1);
+    *left == 0
 }
 
 /// A hit whose value is in `out`: appends what follows the value. Nothing is sent.

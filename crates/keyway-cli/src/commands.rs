@@ -28,7 +28,7 @@ pub(crate) struct Which {
 
 /// Opens the region, but never creates one: a user who wants to look into a region does not
 /// want a new one.
-fn open(which: Which) -> Result<Cache, Failure> {
+pub(crate) fn open(which: Which) -> Result<Cache, Failure> {
     let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
     let options = Options::new()
         .existing_only(true)
@@ -38,7 +38,7 @@ fn open(which: Which) -> Result<Cache, Failure> {
     place::open(&Place::at(path), &options, ITEM_SIZE_MAX)
 }
 
-fn session(cache: &Cache) -> Result<Session, Failure> {
+pub(crate) fn session(cache: &Cache) -> Result<Session, Failure> {
     cache.session().map_err(|error| Failure::new(exit::NO_REGION, error))
 }
 

@@ -11,11 +11,13 @@
 mod allowed;
 mod background;
 mod bench;
+mod big;
 mod commands;
 mod config;
 mod cpus;
 mod exec;
 mod exit;
+mod hot;
 mod inherited;
 #[cfg(feature = "kernel")]
 mod kernel;
@@ -135,6 +137,22 @@ enum Command {
     },
     /// Show a region in use, live: operations and their latencies by door, hit ratio, memory, evictions, and the processes
     Top(top::Top),
+    /// Show the hottest keys: by gets, by sets, and by the bytes that gets give out; in the last seconds, and since the region was made
+    #[command(after_help = hot::HELP)]
+    Hot {
+        #[command(flatten)]
+        how: hot::HotKeys,
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Show the largest items, or what the keys of each prefix take
+    #[command(after_help = big::HELP)]
+    Big {
+        #[command(flatten)]
+        how: big::BigKeys,
+        #[command(flatten)]
+        region: Region,
+    },
     /// List the regions of this machine: place, owner, memory, items, processes, last use and version. With --prune, remove those
     /// that no process has used for long
     Regions(regions::Regions),
@@ -353,6 +371,8 @@ fn run() -> Result<(), Failure> {
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { region } => commands::stats(region.place()),
                 Command::Top(top) => top.run(),
+                Command::Hot { how, region } => hot::run(region.place(), &how),
+                Command::Big { how, region } => big::run(region.place(), &how),
                 Command::Regions(how) => regions::run(&how),
                 Command::Ping { place } => ping::run(place.as_deref()),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),

@@ -77,6 +77,11 @@ impl<T> List<T> {
         self.0.push(value);
     }
 
+    /// Its elements.
+    pub fn as_slice(&self) -> &[T] {
+        &self.0
+    }
+
     /// The list itself, for code that requests space by [`reserve`].
     pub fn as_vec(&mut self) -> &mut Vec<T> {
         &mut self.0

@@ -22,6 +22,7 @@ mod decimal;
 mod durable;
 mod hash;
 pub mod heap;
+mod hot;
 mod index;
 #[cfg(all(test, feature = "observe"))]
 mod late;
@@ -42,6 +43,7 @@ pub mod verbs;
 
 pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
 pub use hash::{Hasher, all_choices, hash};
+pub use hot::{HotRange, HotSnapshot};
 pub use index::{AHEAD_MAX, Ahead};
 pub use memory::{append_bytes, copy_bytes};
 pub use reclaim::Ages;

@@ -6,6 +6,7 @@
 use crate::atomics::{Acquire, Relaxed, Release, add_single_writer};
 use crate::changes::Stripes;
 use crate::hash::Key;
+use crate::hot::Sampling;
 use crate::index::Evicted;
 use crate::layout::bucket::Table;
 use crate::layout::latency::{Door, Verb, bucket_of};
@@ -71,6 +72,8 @@ pub struct Session {
     pub(crate) held: Cell<Slot>,
     /// bytes of dead items that are not yet added to a segment's count
     pub(crate) dead: Cell<u64>,
+    /// which of its operations are samples
+    pub(crate) sampling: Sampling,
     /// what it has evicted, for a caller that wants to know
     pub(crate) evicted: RefCell<Evicted>,
     /// what it is about to reclaim
@@ -137,6 +140,7 @@ impl Region {
                 table: Cell::new(self.table()),
                 held: Cell::new(Slot::EMPTY),
                 dead: Cell::new(0),
+                sampling: Sampling::new(&self.hasher, slot, incarnation),
                 evicted: RefCell::default(),
                 reclaim: Reclaim::default(),
                 supply: reclaim::SUPPLY,

@@ -27,6 +27,7 @@ mod effort;
 mod execute;
 mod given;
 mod handout;
+mod hotkeys;
 mod http;
 #[cfg(feature = "kernel")]
 pub mod kernel;
@@ -72,6 +73,7 @@ pub use config::{
     Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
 };
 pub use given::{Given, GivenError, Role};
+pub use hotkeys::HotAsked;
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
@@ -346,6 +348,7 @@ impl Server {
             started: Instant::now(),
             arrivals: Arrivals::default(),
             mailboxes,
+            hot: hotkeys::Earlier::default(),
             baseline: Mutex::new(Baseline {
                 counters: cache.counters(),
                 ..Baseline::default()

@@ -18,6 +18,7 @@ use crate::census::Census;
 use crate::config::{Config, EventLoop, Sasl};
 use crate::connection::{CloseReason, Connection, Stream};
 use crate::detail::Detail;
+use crate::hotkeys;
 use crate::kernel::{Bypass, Post};
 use crate::quiet::Quiet;
 use crate::rate::{Rates, Source};
@@ -266,6 +267,7 @@ pub(crate) struct Shared {
     pub(crate) baseline: Mutex<Baseline>,
     /// how long operations had taken by then
     pub(crate) latencies_before: Mutex<Latencies>,
+    pub(crate) hot: hotkeys::Earlier,
     pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
     pub(crate) listening: Mutex<Vec<(RawFd, String)>>,

@@ -455,6 +455,42 @@ impl Region {
         }
     }
 
+    /// Appends the key of the item with this hash to `key`, which has space for the longest. `false`: there is no such item at `now`.
+    pub fn key_of_hash(&self, hash: u64, now: u32, key: &mut Vec<u8>) -> bool {
+        let epoch = self.epoch_unchanged(now);
+        let start = key.len();
+        for _ in 0..ATTEMPTS_MAX {
+            let table = self.table();
+            let Some(buckets) = self.buckets(hash, table) else {
+                return false;
+            };
+            for (bucket, bucket_at) in buckets.iter() {
+                for index in 0..SLOTS {
+                    let place = Place::new(bucket, bucket_at, index);
+                    let word = self.word_in(place);
+                    if !word.is_item_with(tag(hash)) {
+                        continue;
+                    }
+                    // One that moves meanwhile is found at the next attempt, or not at all: nothing depends on it.
+                    let Followed::Got(seen) = self.look_in(place, word) else {
+                        continue;
+                    };
+                    let _ = self
+                        .memory
+                        .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
+                    if self.hash(key.get(start..).unwrap_or_default()) == hash && self.still(&seen) {
+                        return seen.is_present(epoch, now);
+                    }
+                    key.truncate(start);
+                }
+            }
+            if self.table() == table {
+                return false;
+            }
+        }
+        false
+    }
+
     /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not.
     /// Returns the next cursor, `None` at the end. An item that is present all the time is visited at least once, unless it is
     /// shifted meanwhile to a bucket that the walk has passed; one that a split or a shift moves may be visited twice.

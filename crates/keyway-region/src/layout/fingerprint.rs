@@ -6,6 +6,7 @@
 //! (another meaning of the same bits) increments [`superblock::VERSION`], which is an input too.
 
 use super::bucket::{self, Table};
+use super::hot::{HotCounter, HotGroup};
 use super::item::{self, Header, flag};
 use super::latency::{self, Door, LatencyRow, Verb};
 use super::plan::{Layout, Shape};
@@ -33,6 +34,8 @@ const INPUTS: &[&[Input]] = &[
     ProcessSlot::FIELDS,
     ThreadSlot::FIELDS,
     LatencyRow::FIELDS,
+    HotCounter::FIELDS,
+    HotGroup::FIELDS,
     SegmentWords::FIELDS,
     SegmentHeader::FIELDS,
     WORDS,
@@ -261,13 +264,15 @@ const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
 }
 
 /// The offsets of the arrays in a region of this shape.
-const fn arrays(shape: Shape) -> [Input; 13] {
+const fn arrays(shape: Shape) -> [Input; 15] {
     let layout = Layout::new(shape);
     [
         ("process slots", layout.processes as u64),
         ("thread slots", layout.threads as u64),
         ("latency pages", layout.latencies as u64),
         ("latency pages: their number", latency::pages(shape.thread_slots) as u64),
+        ("hot-key counters", layout.hot as u64),
+        ("hot-key groups", layout.hot_groups as u64),
         ("segment words", layout.words as u64),
         ("segment headers", layout.headers as u64),
         ("bucket directory", layout.bucket_directory as u64),

@@ -22,6 +22,7 @@ use fields;
 
 pub mod bucket;
 pub mod fingerprint;
+pub mod hot;
 pub mod item;
 pub mod latency;
 pub mod plan;

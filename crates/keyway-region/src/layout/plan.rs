@@ -7,10 +7,11 @@
 //! The arrays have space for the most segments that the region can ever have, so that nothing moves when it grows; only the
 //! parts in use are backed. Offsets only, never pointers.
 
+use super::hot::{By, HotGroup};
 use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::{ROUNDS_MAX, SEGMENTS_MAX};
-use super::{bucket, latency, superblock};
+use super::{bucket, hot, latency, superblock};
 use core::ops::Range;
 
 /// Smallest region, bytes.
@@ -185,6 +186,10 @@ pub struct Layout {
     pub threads: usize,
     /// latency pages
     pub latencies: usize,
+    /// hot-key counters
+    pub hot: usize,
+    /// groups of each of their tables, a power of two
+    pub hot_groups: usize,
     /// segment words
     pub words: usize,
     /// segment headers
@@ -208,7 +213,9 @@ impl Layout {
         let processes = superblock::SIZE;
         let threads = processes + shape.process_slots * size_of::<ProcessSlot>();
         let latencies = threads + shape.thread_slots * size_of::<ThreadSlot>();
-        let words = (latencies + latency::pages(shape.thread_slots) * latency::PAGE_SIZE).next_multiple_of(page);
+        let hot = latencies + latency::pages(shape.thread_slots) * latency::PAGE_SIZE;
+        let hot_groups = hot::groups(shape.buckets_initial);
+        let words = (hot + hot::TABLES * hot_groups * size_of::<HotGroup>()).next_multiple_of(page);
         let headers = (words + shape.segments_max * size_of::<SegmentWords>()).next_multiple_of(page);
         let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
         let hint_directory = (bucket_directory + shape.segments_max * 4).next_multiple_of(page);
@@ -221,6 +228,8 @@ impl Layout {
             processes,
             threads,
             latencies,
+            hot,
+            hot_groups,
             words,
             headers,
             bucket_directory,
@@ -240,6 +249,11 @@ impl Layout {
     /// Offset of a process slot. The lock on its first byte says that the process is alive.
     pub fn process(&self, slot: usize) -> usize {
         self.processes + slot * size_of::<ProcessSlot>()
+    }
+
+    /// Offset of a group of the hot-key counters.
+    pub fn hot_group(&self, by: By, group: usize) -> usize {
+        self.hot + (by as usize * self.hot_groups + group) * size_of::<HotGroup>()
     }
 
     /// Length of the file with this many segments.

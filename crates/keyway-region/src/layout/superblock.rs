@@ -128,7 +128,9 @@ pub struct Superblock {
     pub withdrawn: AtomicU64,
     /// withdrawn segments whose pages were given back to the system, approximately
     pub given_back: AtomicU64,
-    pad4: [AtomicU64; 3],
+    /// second of the region's clock until which the hot-key counters are looked at
+    pub hot_until: AtomicU64,
+    pad4: [AtomicU64; 2],
 
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
@@ -185,6 +187,7 @@ super::fields!(Superblock {
     withheld,
     withdrawn,
     given_back,
+    hot_until,
     pad4,
     sparse_filled,
     sparse,

@@ -13,7 +13,7 @@ use crate::connection::CloseReason;
 use crate::dump::Dump;
 use crate::effort::{STATS, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress, lock};
-use crate::{memory, stats, watch};
+use crate::{hotkeys, memory, stats, watch};
 
 /// The log level is for the operator to set.
 const NO_TLS: &[u8] = b"SERVER_ERROR no TLS here, so no certificates\r\n";
@@ -173,6 +173,7 @@ impl Executor {
         let (shared, cache) = (&self.shared, &self.cache);
         match words.next().unwrap_or_default() {
             b"" => stats::general(shared, cache, out),
+            b"hotkeys" => hotkeys::write(&shared.hot, cache, !shared.config.dump_enabled, out),
             b"settings" => stats::settings(shared, cache, out),
             b"items" => stats::items(shared, cache, out),
             b"slabs" => stats::slabs(shared, cache, out),

@@ -1,0 +1,135 @@
+//! Hot keys: what the region's counters say, with the keys that they are about.
+
+use crate::Cache;
+use keyway_region::layout::hot::By;
+use keyway_region::{HotRange, HotSnapshot, Region};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// The hot-key counters of a region as they were at one moment.
+#[derive(Debug)]
+pub struct HotCounts {
+    snapshot: HotSnapshot,
+    taken: Instant,
+}
+
+impl HotCounts {
+    /// How long after an earlier moment this was.
+    pub fn after(&self, earlier: &Self) -> Duration {
+        self.taken.saturating_duration_since(earlier.taken)
+    }
+}
+
+/// A key, or the keys with a prefix, and how much was counted: operations or bytes, by all sessions of all processes. Sampling puts
+/// the truth outside of the two bounds about once in twenty times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hot {
+    /// the key or the prefix; `None`: keys that have no item now, so that nothing but their hash is known
+    pub name: Option<Vec<u8>>,
+    /// its hash in this region; `None` for the keys that have no item, as a group
+    pub hash: Option<u64>,
+    /// the best estimate
+    pub estimate: u64,
+    /// at least this much
+    pub at_least: u64,
+    /// at most this much
+    pub at_most: u64,
+}
+
+impl Cache {
+    /// Reads the hot-key counters, about 200 KiB. For a minute from now on sessions count one in 16 operations and not one in 256, unless
+    /// this process may only read. In a forked child the counters are empty.
+    pub fn hot_counts(&self) -> HotCounts {
+        let now = self.inner.sessions.clock.now();
+        let _inside = self.inner.sessions.latch.open();
+        let read = |region: &Region| {
+            if !self.is_reader() {
+                region.watch_hot(region.tick(now));
+            }
+            region.hot_snapshot()
+        };
+        HotCounts {
+            snapshot: self.region().map_or_else(HotSnapshot::default, read),
+            taken: Instant::now(),
+        }
+    }
+
+    /// The `most` hottest keys, the hottest first: all in all, or since an earlier moment.
+    ///
+    /// ```
+    /// # use keyway_cache::{HotBy, Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// let begun = cache.hot_counts();
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// for _ in 0..10_000 {
+    ///     session.get(b"greeting")?;
+    /// }
+    /// let hot = cache.hot_keys(&cache.hot_counts(), Some(&begun), HotBy::Gets, 10);
+    /// assert_eq!(hot[0].name.as_deref(), Some(&b"greeting"[..]));
+    /// assert!((5_000..20_000).contains(&hot[0].estimate));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hot_keys(&self, counts: &HotCounts, since: Option<&HotCounts>, by: By, most: usize) -> Vec<Hot> {
+        let mut ranges = counts.snapshot.ranges(by, since.map(|since| &since.snapshot));
+        ranges.truncate(most);
+        let hot = |range: HotRange| Hot {
+            name: self.key_of_hash(range.hash),
+            hash: Some(range.hash),
+            estimate: range.estimate,
+            at_least: range.at_least(),
+            at_most: range.at_most(),
+        };
+        ranges.into_iter().map(hot).collect()
+    }
+
+    /// The same by prefix: what is before the first `separator` of a key; the whole key, if it has none. An estimate includes what
+    /// was counted for keys of the prefix that have a counter, and for their counters' earlier keys in their name; the bounds hold
+    /// whatever these were.
+    pub fn hot_prefixes(&self, counts: &HotCounts, since: Option<&HotCounts>, by: By, most: usize, separator: &[u8]) -> Vec<Hot> {
+        #[derive(Default)]
+        struct Group {
+            own: u64,
+            bound: u64,
+            variance: f64,
+        }
+        let mut groups: HashMap<Option<Vec<u8>>, Group> = HashMap::new();
+        let mut foreign = 0u64;
+        for range in counts.snapshot.ranges(by, since.map(|since| &since.snapshot)) {
+            let name = self.key_of_hash(range.hash).map(|mut key| {
+                let end = key.windows(separator.len().max(1)).position(|part| part == separator);
+                key.truncate(end.unwrap_or(key.len()));
+                key
+            });
+            let group = groups.entry(name).or_default();
+            group.own = group.own.saturating_add(range.estimate);
+            group.bound = group.bound.saturating_add(range.bound);
+            group.variance += range.variance;
+            foreign = range.bound.saturating_sub(range.estimate).saturating_add(foreign);
+        }
+        let hot = |(name, group): (Option<Vec<u8>>, Group)| {
+            let error = HotRange::sampling_error(group.variance);
+            Hot {
+                hash: name.as_ref().and_then(|name| Some(self.region()?.hash(name))),
+                name,
+                estimate: group.bound,
+                at_least: group.own.saturating_sub(error),
+                at_most: group.own.saturating_add(foreign).saturating_add(error),
+            }
+        };
+        let mut found: Vec<Hot> = groups.into_iter().map(hot).collect();
+        found.sort_by(|a, b| (b.estimate, &a.name).cmp(&(a.estimate, &b.name)));
+        found.truncate(most);
+        found
+    }
+
+    /// The key of the item with this hash. `None`: there is none now.
+    fn key_of_hash(&self, hash: u64) -> Option<Vec<u8>> {
+        let mut key = Vec::with_capacity(2 * keyway_region::verbs::KEY_LEN_MAX);
+        let now = self.inner.sessions.clock.now();
+        let _inside = self.inner.sessions.latch.open();
+        let region = self.region()?;
+        region.key_of_hash(hash, region.tick(now), &mut key).then_some(key)
+    }
+}

@@ -1,0 +1,166 @@
+//! `keyway big`: the largest items of a region, or what the keys of each prefix take together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{IsTerminal, Write};
+
+use clap::Args;
+use keyway_server::size_text;
+use serde_json::{Value, json};
+
+use crate::commands::{self, Which};
+use crate::exit::Failure;
+
+/// Buckets and items looked at between two reports of the progress.
+const LOOKS_PER_STEP: usize = 1024;
+
+pub(crate) const HELP: &str = "\
+All items are looked at, without a lock and without an access that counts. An item that is stored meanwhile may be missing, and one that
+moves meanwhile may be counted twice with --prefix. SIZE is what an item takes in the region, its header included.
+
+Examples:
+  keyway big                     the ten largest items
+  keyway big --prefix : --json   what the keys before each first colon take, largest first";
+
+#[derive(Args)]
+pub(crate) struct BigKeys {
+    /// Items, or prefixes
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    top: usize,
+    /// Add up the keys with the same text before the first SEPARATOR in them
+    #[arg(long, value_name = "SEPARATOR", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    prefix: Option<String>,
+    /// Print JSON, one line for each
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is known of an item, or of all with a prefix. The order is by size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    size: u64,
+    value_len: u64,
+    items: u64,
+    name: Vec<u8>,
+}
+
+/// The largest so far.
+#[derive(Debug)]
+enum Largest {
+    Items {
+        most: usize,
+        found: BTreeSet<Found>,
+    },
+    Prefixes {
+        separator: Vec<u8>,
+        sums: BTreeMap<Vec<u8>, Found>,
+    },
+}
+
+impl Largest {
+    fn new(how: &BigKeys) -> Self {
+        match &how.prefix {
+            Some(separator) => Self::Prefixes {
+                separator: separator.clone().into_bytes(),
+                sums: BTreeMap::new(),
+            },
+            None => Self::Items {
+                most: how.top,
+                found: BTreeSet::new(),
+            },
+        }
+    }
+
+    fn add(&mut self, key: &[u8], size: u64, value_len: u64) {
+        match self {
+            Self::Items { most, found } => {
+                // An item that a split has moved is there already.
+                if found.len() < *most || found.first().is_some_and(|least| least.size < size) {
+                    found.insert(Found {
+                        size,
+                        value_len,
+                        items: 1,
+                        name: key.to_vec(),
+                    });
+                }
+                while found.len() > *most {
+                    found.pop_first();
+                }
+            }
+            Self::Prefixes { separator, sums } => {
+                let end = key.windows(separator.len()).position(|part| part == separator.as_slice());
+                let name = &key[..end.unwrap_or(key.len())];
+                let sum = match sums.get_mut(name) {
+                    Some(sum) => sum,
+                    None => sums.entry(name.to_vec()).or_default(),
+                };
+                sum.size += size;
+                sum.value_len += value_len;
+                sum.items += 1;
+            }
+        }
+    }
+
+    /// The largest first.
+    fn list(self, most: usize) -> Vec<Found> {
+        let mut list: Vec<Found> = match self {
+            Self::Items { found, .. } => found.into_iter().collect(),
+            Self::Prefixes { sums, .. } => sums.into_iter().map(|(name, sum)| Found { name, ..sum }).collect(),
+        };
+        list.sort_unstable_by(|a, b| b.cmp(a));
+        list.truncate(most);
+        list
+    }
+}
+
+/// Looks at all items, and prints the largest.
+pub(crate) fn run(which: Which, how: &BigKeys) -> Result<(), Failure> {
+    let cache = commands::open(which)?;
+    let mut session = commands::session(&cache)?;
+    let progress = std::io::stderr().is_terminal();
+    let mut largest = Largest::new(how);
+    let mut cursor = Some(0);
+    while let Some(from) = cursor {
+        cursor = session.walk(from, LOOKS_PER_STEP, |key, item| {
+            largest.add(key, item.size as u64, item.value_len as u64)
+        });
+        if progress {
+            eprint!("\r{} %\r", 100 * cursor.unwrap_or(from) / cache.info().index_buckets.max(1));
+        }
+    }
+    let list = largest.list(how.top);
+    let name = if how.prefix.is_some() { "prefix" } else { "key" };
+    let text: String = match how.json {
+        true => list.iter().map(|found| format!("{}\n", json(name, found))).collect(),
+        false => table(name, &list),
+    };
+    commands::written(std::io::stdout().write_all(text.as_bytes()))
+}
+
+fn json(name: &str, found: &Found) -> Value {
+    json!({
+        name: found.name.escape_ascii().to_string(),
+        "size": found.size,
+        "value_bytes": found.value_len,
+        "items": found.items,
+    })
+}
+
+fn table(name: &str, list: &[Found]) -> String {
+    let mut text = format!(
+        "{:>12}  {:>14}  {:>10}  {}\n",
+        "SIZE",
+        "VALUE BYTES",
+        "ITEMS",
+        name.to_uppercase()
+    );
+    for found in list {
+        text.push_str(&format!(
+            "{:>12}  {:>14}  {:>10}  {}\n",
+            size_text(found.size),
+            found.value_len,
+            found.items,
+            found.name.escape_ascii()
+        ));
+    }
+    text
+}

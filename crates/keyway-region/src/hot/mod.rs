@@ -1,0 +1,162 @@
+//! Room `hot`: which keys are hot, by gets, by stores, and by the bytes that gets give out.
+//!
+//! Holds when a session's next sample is due, the counters in the region, and what a reader makes of them. The way from a hash back to a
+//! key is the index's.
+//!
+//! A session samples its operations after random intervals, so that no order of keys evades it: one in [`ONE_IN`] on average, or one
+//! in [`ONE_IN_WATCHED`] while any process looks at the counters and for a minute after. A sample counts for as many operations as it
+//! stands for. It is counted by Space-Saving (Metwally, Agrawal, El Abbadi: "Efficient computation of frequent and top-k elements in
+//! data streams", ICDT 2005): a key without a counter takes the one with the least weight, with that weight as its error. The keys are
+//! divided by their hash into groups of eight counters, and each group is a Space-Saving summary of its part of the samples. So a
+//! sample looks at four cache lines, and all sessions of all processes can share the tables.
+//!
+//! - The samples of a counter's key have at least weight − error since it has the counter, and at most weight in all. Those of a key
+//!   without a counter have at most its group's least weight.
+//! - That holds after a death between any two stores. Two sessions that give one counter away at the same time may attribute a sample
+//!   to the wrong one of the two keys.
+//! - A counter's weight only rises, so the difference between two snapshots is what was counted meanwhile.
+//!
+//! Never: a lock, or a decision of the cache. The counters are only shown.
+
+mod snapshot;
+
+pub use snapshot::{HotRange, HotSnapshot};
+
+use crate::atomics::Relaxed;
+use crate::hash::Hasher;
+use crate::layout::hot::{By, HotCounter, HotGroup, group};
+use crate::region::{Region, seconds_of};
+use crate::session::Session;
+use std::cell::Cell;
+
+/// One in this many operations is a sample.
+pub const ONE_IN: u32 = 256;
+/// One in this many while any process looks at the counters.
+pub const ONE_IN_WATCHED: u32 = 16;
+/// How long the counters are looked at after they were read, seconds.
+const WATCHED_S: u64 = 60;
+
+/// Which operations of a session are samples.
+pub(crate) struct Sampling {
+    random: Cell<u64>,
+    /// what the next get that is a sample stands for, and the next store
+    one_in: [Cell<u32>; 2],
+}
+
+impl Sampling {
+    /// For a session in this thread slot and incarnation: they begin at different places.
+    pub fn new(hasher: &Hasher, slot: usize, incarnation: u32) -> Self {
+        let begin = hasher.hash(&((slot as u64) << 32 | u64::from(incarnation)).to_le_bytes());
+        Self {
+            random: Cell::new(begin | 1),
+            one_in: [const { Cell::new(ONE_IN) }; 2],
+        }
+    }
+
+    /// Operations until the next sample, that one included: 1 to 2 × `one_in` − 1, each equally likely.
+    fn again(&self, [gets, sets]: [bool; 2], one_in: u32) -> u32 {
+        // Marsaglia: "Xorshift RNGs", Journal of Statistical Software 8 (14), 2003.
+        let mut random = self.random.get();
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        self.random.set(random);
+        let [of_gets, of_sets] = &self.one_in;
+        if gets {
+            of_gets.set(one_in);
+        }
+        if sets {
+            of_sets.set(one_in);
+        }
+        let below = u64::from(2 * one_in - 1);
+        u32::try_from((((random >> 32) * below) >> 32) + 1).unwrap_or(one_in)
+    }
+}
+
+impl Session {
+    /// Gets until the first one of this session that is a sample, that one included; and as many stores.
+    pub fn first_sample(&self) -> u32 {
+        self.sampling.again([true, true], self.region.hot_one_in())
+    }
+
+    /// Counts a sample: a get of this key, which gave out so many bytes of value. Returns the gets until the next one, that one included.
+    pub fn sample_get(&self, hash: u64, given: usize) -> u32 {
+        let [one_in, _] = &self.sampling.one_in;
+        let weight = one_in.get().into();
+        self.region.note_hot(By::Gets, hash, weight);
+        if given > 0 {
+            self.region.note_hot(By::Bytes, hash, weight.saturating_mul(given as u64));
+        }
+        self.sampling.again([true, false], self.region.hot_one_in())
+    }
+
+    /// The same of a store.
+    pub fn sample_set(&self, hash: u64) -> u32 {
+        let [_, one_in] = &self.sampling.one_in;
+        self.region.note_hot(By::Sets, hash, one_in.get().into());
+        self.sampling.again([false, true], self.region.hot_one_in())
+    }
+}
+
+impl Region {
+    /// A process that may write looks at the counters at `now`: from now on there are more samples, for a minute.
+    pub fn watch_hot(&self, now: u32) {
+        let until = seconds_of(now).saturating_add(WATCHED_S);
+        let word = &self.superblock().hot_until;
+        if word.load(Relaxed) != until {
+            word.store(until, Relaxed);
+        }
+    }
+
+    /// What a sample stands for from now on.
+    fn hot_one_in(&self) -> u32 {
+        // The clock is not asked: in a region in use, its last note is about a second old.
+        let now = u64::from(self.seen().clock_s());
+        let is_watched = self.superblock().hot_until.load(Relaxed).wrapping_sub(now);
+        if (1..=2 * WATCHED_S).contains(&is_watched) {
+            ONE_IN_WATCHED
+        } else {
+            ONE_IN
+        }
+    }
+
+    /// A group of a table.
+    fn hot_group(&self, by: By, group: usize) -> &HotGroup {
+        self.memory.get(self.layout.hot_group(by, group))
+    }
+
+    /// Counts a sample.
+    fn note_hot(&self, by: By, hash: u64, weight: u64) {
+        let group = self.hot_group(by, group(hash, self.layout.hot_groups));
+        let [first, others @ ..] = &group.counters;
+        let (mut least, mut weight_of_least) = (first, first.weight.load(Relaxed));
+        if first.hash.load(Relaxed) == hash {
+            return count(first, weight);
+        }
+        for counter in others {
+            if counter.hash.load(Relaxed) == hash {
+                return count(counter, weight);
+            }
+            let weight = counter.weight.load(Relaxed);
+            if weight < weight_of_least {
+                (least, weight_of_least) = (counter, weight);
+            }
+        }
+        // In this order, what the words promise is true of the old key until the new one has the counter, and then of that.
+        let old = least.hash.load(Relaxed);
+        least.error.store(weight_of_least, Relaxed);
+        // Otherwise another session was first: this sample is lost, as if it had not been one.
+        if least.hash.compare_exchange(old, hash, Relaxed, Relaxed).is_ok() {
+            least.spread.store(0, Relaxed);
+            count(least, weight);
+        }
+    }
+}
+
+/// Adds a sample to its key's counter.
+fn count(counter: &HotCounter, weight: u64) {
+    // Two sessions at the same time may lose one sample's part of it.
+    let spread = f64::from_bits(counter.spread.load(Relaxed)) + (weight as f64) * (weight as f64);
+    counter.spread.store(spread.to_bits(), Relaxed);
+    counter.weight.fetch_add(weight, Relaxed);
+}

@@ -1,0 +1,89 @@
+//! The hot-key counters: which keys the sampled operations of all sessions named most.
+//!
+//! ```text
+//! per table: groups of 256 bytes, each of 8 counters;  counter: hash (64) | weight (64) | error (64) | spread (64)
+//! ```
+//!
+//! A key's hash names its group in each table. [`crate::hot`] says what is counted and what the words promise.
+
+use crate::atomics::AtomicU64;
+use crate::memory::Shared;
+
+/// What is counted, each in a table of its own, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum By {
+    /// gets, whether they found something or not
+    Gets = 0,
+    /// stores and arithmetic, whatever became of them
+    Sets = 1,
+    /// bytes of values that gets gave out
+    Bytes = 2,
+}
+
+impl By {
+    /// All of them, in the order of their tables.
+    pub const ALL: [Self; TABLES] = [Self::Gets, Self::Sets, Self::Bytes];
+}
+
+/// Tables.
+pub const TABLES: usize = 3;
+/// Counters of a group.
+pub const WAYS: usize = 8;
+/// Fewest and most groups of a table: with the most, the tables take 192 KiB.
+const GROUPS: (usize, usize) = (4, 256);
+/// One group for this many buckets of the first index, which has a bucket for each 8 KiB: the tables take a seventh of a percent of a
+/// small region.
+const BUCKETS_PER_GROUP: usize = 64;
+
+/// One key's counter.
+#[repr(C)]
+pub struct HotCounter {
+    /// the hash of the key that has it; 0: none has had it
+    pub hash: AtomicU64,
+    /// what was counted here, for this key and for those that had the counter before; it only rises
+    pub weight: AtomicU64,
+    /// the weight when this key got the counter
+    pub error: AtomicU64,
+    /// the sum of the squares of the weights of this key's samples since then, an IEEE 754 number: the variance that sampling gives to
+    /// the weight (Horvitz, Thompson: "A generalization of sampling without replacement from a finite universe", Journal of the American
+    /// Statistical Association 47, 1952)
+    pub spread: AtomicU64,
+}
+
+/// The counters of the keys that share them.
+#[repr(C, align(64))]
+pub struct HotGroup {
+    /// see [`HotCounter`]
+    pub counters: [HotCounter; WAYS],
+}
+
+const _: () = assert!(size_of::<HotGroup>() == 256);
+super::fields!(HotCounter {
+    hash,
+    weight,
+    error,
+    spread,
+});
+super::fields!(HotGroup { counters });
+// SAFETY: `repr(C)`, nothing but atomics.
+#[allow(unsafe_code, reason = "the type is nothing but atomics")]
+unsafe impl Shared for HotGroup {}
+
+/// Groups of each table in a region with this many buckets in its first index: a power of two.
+pub const fn groups(buckets_initial: usize) -> usize {
+    let groups = buckets_initial / BUCKETS_PER_GROUP;
+    let (least, most) = GROUPS;
+    match groups {
+        groups if groups < least => least,
+        groups if groups > most => most,
+        groups => groups,
+    }
+}
+
+/// The group of a hash among this many. Its bits choose neither a bucket nor the tag, so that the keys of a group are spread over
+/// the index.
+#[inline]
+pub const fn group(hash: u64, groups: usize) -> usize {
+    super::index(hash >> 40) & (groups - 1)
+}
