@@ -97,14 +97,19 @@ impl Writer {
         self.thread == presence::thread_number_if_known() && self.member.is_here()
     }
 
-    /// Counts the key of a change.
+    /// A change that is a sample: its key is counted, and it is measured. `work`: as for [`Self::measured`].
     #[cold]
     #[inline(never)]
-    fn sample_set(&mut self, key: &[u8]) {
-        // A key that is too long is counted by a part of it: the verb refuses it.
-        let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
-        let _inside = self.latch.open();
-        self.left.changes = self.inner.sample_set(hash);
+    fn sampled<R>(&mut self, verb: Verb, key: &[u8], work: impl FnOnce(&mut Self) -> R) -> R {
+        // If it fails, the next one is the sample.
+        self.left.changes = 1;
+        if self.ready().is_ok() {
+            // A key that is too long is counted by a part of it: the verb refuses it.
+            let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
+            let _inside = self.latch.open();
+            self.left.changes = self.inner.sample_set(hash);
+        }
+        self.timed(verb, work)
     }
 
     #[cold]
@@ -129,6 +134,11 @@ impl Writer {
     #[inline(never)]
     fn measured<R>(&mut self, verb: Verb, work: impl FnOnce(&mut Self) -> R) -> R {
         self.sampler.begin_again();
+        self.timed(verb, work)
+    }
+
+    /// Measures a call.
+    fn timed<R>(&mut self, verb: Verb, work: impl FnOnce(&mut Self) -> R) -> R {
         let Some(start) = self.timer.as_ref().map(|timer| timer.now()) else {
             return work(self);
         };
@@ -427,13 +437,15 @@ impl Writer {
 
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
-        if self.sampler.is_due() {
-            return self.measured(Verb::Set, move |this| this.set(key, value, flags, exptime));
-        }
-        self.ready()?;
         if is_last(&mut self.left.changes) {
-            self.sample_set(key);
+            return self.sampled(Verb::Set, key, move |this| this.set_now(key, value, flags, exptime));
         }
+        self.set_now(key, value, flags, exptime)
+    }
+
+    #[inline(always)]
+    fn set_now(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        self.ready()?;
         self.translate_exptime(exptime);
         if self.latch.is_on() {
             return self.store_behind_gate(key, value, |inner, key, value, now| {
@@ -447,13 +459,15 @@ impl Writer {
 
     #[inline(never)]
     fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        if self.sampler.is_due() {
-            return self.measured(Verb::Set, move |this| this.store_if(key, value, how));
-        }
-        self.ready()?;
         if is_last(&mut self.left.changes) {
-            self.sample_set(key);
+            return self.sampled(Verb::Set, key, move |this| this.store_if_now(key, value, how));
         }
+        self.store_if_now(key, value, how)
+    }
+
+    #[inline(always)]
+    fn store_if_now(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        self.ready()?;
         self.translate_exptime(how.exptime);
         if self.latch.is_on() {
             return self.store_behind_gate(key, value, |inner, key, value, now| inner.store(key, value, how, now));
@@ -512,13 +526,15 @@ impl Writer {
 
     #[inline]
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        if self.sampler.is_due() {
-            return self.measured(Verb::Arithmetic, move |this| this.arithmetic(key, how));
-        }
-        self.ready()?;
         if is_last(&mut self.left.changes) {
-            self.sample_set(key);
+            return self.sampled(Verb::Arithmetic, key, move |this| this.arithmetic_now(key, how));
         }
+        self.arithmetic_now(key, how)
+    }
+
+    #[inline(always)]
+    fn arithmetic_now(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
         change!(self, key, |inner, key, now| inner.arithmetic(key, how, now))
@@ -526,25 +542,29 @@ impl Writer {
 
     #[inline]
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        if self.sampler.is_due() {
-            return self.measured(Verb::Arithmetic, move |this| this.incr(key, delta));
-        }
-        self.ready()?;
         if is_last(&mut self.left.changes) {
-            self.sample_set(key);
+            return self.sampled(Verb::Arithmetic, key, move |this| this.incr_now(key, delta));
         }
+        self.incr_now(key, delta)
+    }
+
+    #[inline(always)]
+    fn incr_now(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        self.ready()?;
         change!(self, key, |inner, key, now| inner.incr(key, delta, now))
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        if self.sampler.is_due() {
-            return self.measured(Verb::Arithmetic, move |this| this.decr(key, delta));
-        }
-        self.ready()?;
         if is_last(&mut self.left.changes) {
-            self.sample_set(key);
+            return self.sampled(Verb::Arithmetic, key, move |this| this.decr_now(key, delta));
         }
+        self.decr_now(key, delta)
+    }
+
+    #[inline(always)]
+    fn decr_now(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        self.ready()?;
         change!(self, key, |inner, key, now| inner.decr(key, delta, now))
     }
 
