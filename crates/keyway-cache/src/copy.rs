@@ -166,7 +166,8 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut
     let info = from.info();
     // A region has whole segments, so it is a little smaller than requested.
     let memory = from.held_bytes() + info.segment_bytes;
-    let half = usize::try_from(memory / 2).unwrap_or(usize::MAX);
+    // Of what the copy certainly has.
+    let half = usize::try_from(from.held_bytes() / 2).unwrap_or(usize::MAX);
     let options = Options::new()
         .memory(memory)
         // The caller may allow items that do not fit since the region's memory limit was lowered.
