@@ -505,6 +505,10 @@ fn probe(target: &Target) -> Probe {
         Some(Err(error)) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             return Probe::NoAnswer(libc::ETIMEDOUT);
         }
+        // No local port is free to ask from.
+        Some(Err(error)) if error.kind() == ErrorKind::AddrNotAvailable => {
+            return Probe::NoAnswer(libc::EADDRNOTAVAIL);
+        }
         _ => return Probe::Stranger,
     };
     let row = |name: &str| {

@@ -338,7 +338,20 @@ fn a_program_whose_server_takes_connections_and_hangs_up_finds_the_region() {
 /// Where the port that is asked for is the only one to ask from, each connection to it is one to itself while no server listens.
 #[test]
 fn a_program_that_would_talk_to_itself_finds_the_region() {
-    let test = "a port that is asked from itself";
+    the_region_is_found_where("a port that is asked from itself", "echo $PORT $PORT > $RANGE");
+}
+
+/// The ports to ask from may all be in use, by connections of the past for a minute.
+#[test]
+fn a_program_without_a_port_to_ask_from_finds_the_region() {
+    the_region_is_found_where(
+        "no port to ask from",
+        "echo $PORT $PORT > $RANGE && echo $PORT > /proc/sys/net/ipv4/ip_local_reserved_ports",
+    );
+}
+
+/// A server is killed in a network namespace whose ports are restricted by a line of shell; a program asks for it there.
+fn the_region_is_found_where(test: &str, restrict: &str) {
     let dropin = Dropin::new();
     let Some(program) = dropin.compile(test, "talk.c") else {
         return;
@@ -346,30 +359,28 @@ fn a_program_that_would_talk_to_itself_finds_the_region() {
     let (region, log) = (dropin.scratch.join("region"), dropin.scratch.join("log"));
     let address = free_address();
     let record = record::file_of(&record::Address::Tcp(address));
-    let script = "ip link set lo up && echo $PORT $PORT > /proc/sys/net/ipv4/ip_local_port_range || exit 3
+    let range = "/proc/sys/net/ipv4/ip_local_port_range";
+    let script = format!(
+        "ip link set lo up && {restrict} || exit 3
         $KEYWAY serve --memory 16m --listen $ADDRESS --region $REGION >$LOG 2>&1 & server=$!
         until [ -f $RECORD ]; do kill -0 $server || exit 4; sleep 0.05; done
         kill -KILL $server; wait $server
-        exec env LD_PRELOAD=$DROPIN KEYWAY_LIBMEMCACHED_REAL=/nowhere $PROGRAM $ADDRESS";
+        exec env LD_PRELOAD=$DROPIN KEYWAY_LIBMEMCACHED_REAL=/nowhere $PROGRAM $ADDRESS"
+    );
     let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", script]);
+    command.args(["--net", "sh", "-c", &script]);
     command
         .env("PORT", address.port().to_string())
         .env("ADDRESS", address.to_string());
     command.env("KEYWAY", harness::keyway_binary()).env("RECORD", &record);
-    command.env("REGION", &region).env("LOG", &log);
+    command.env("REGION", &region).env("LOG", &log).env("RANGE", range);
     command.env("DROPIN", dropin.file()).env("PROGRAM", program);
     let mut attempt = Command::new("unshare");
-    attempt.args([
-        "--net",
-        "sh",
-        "-c",
-        "ip link set lo up && test -w /proc/sys/net/ipv4/ip_local_port_range",
-    ]);
+    attempt.args(["--net", "sh", "-c", &format!("ip link set lo up && test -w {range}")]);
     if !attempt.output().is_ok_and(|output| output.status.success()) {
         return skip(test, "a network namespace needs root");
     }
-    let mut talk = Talk::by(&dropin, command, "itself");
+    let mut talk = Talk::by(&dropin, command, "restricted");
     assert_eq!(
         talk.ask("set k one"),
         "SUCCESS",
