@@ -238,6 +238,11 @@ impl Store {
         self.stat("keyway_kernel_hits")
     }
 
+    /// Messages that bypassed TCP so far, if the server has the bypass.
+    pub fn bypassed(&self) -> Option<u64> {
+        self.stat("keyway_bypass_messages")
+    }
+
     /// What the server's process has used so far.
     pub fn usage(&self) -> Option<Usage> {
         match &self.hold {
@@ -326,15 +331,24 @@ impl Caches {
         if doors.is_empty() {
             return Ok(());
         }
-        let roles = doors.into_iter().map(|door| (Role::Keyway(door), door));
-        match &plan.server {
-            Some(given) => self.add_given("Keyway", given, roles),
-            None => {
-                let settings = settings(plan, cells, true, &plan.server_options);
-                let server = on_cpus(plan, || Server::keyway(&plan.program, &settings))?;
-                self.add_started("Keyway", server, roles)
-            }
+        let roles = |doors: Vec<Door>| doors.into_iter().map(|door| (Role::Keyway(door), door));
+        if let Some(given) = &plan.server {
+            return self.add_given("Keyway", given, roles(doors));
         }
+        // A server has the bypass for all of its local TCP connections or for none.
+        let (bypassed, others): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::Bypass);
+        for (doors, bypass) in [(others, false), (bypassed, true)] {
+            if doors.is_empty() {
+                continue;
+            }
+            let settings = Settings {
+                bypass,
+                ..settings(plan, cells, true, &plan.server_options)
+            };
+            let server = on_cpus(plan, || Server::keyway(&plan.program, &settings))?;
+            self.add_started("Keyway", server, roles(doors))?;
+        }
+        Ok(())
     }
 
     fn start_peer(&mut self, plan: &Plan, cells: &[Cell]) -> io::Result<()> {
@@ -391,6 +405,11 @@ impl Caches {
     fn add_given(&mut self, name: &'static str, given: &Target, roles: impl Iterator<Item = (Role, Door)>) -> io::Result<()> {
         let (store, version, threads) = Store::of_server(given, None)?;
         for (role, door) in roles {
+            if door == Door::Bypass && store.bypassed().is_none() {
+                let text =
+                    format!("the server at {given} does not bypass TCP: start it with --local-bypass, or name another door");
+                return Err(io::Error::other(text));
+            }
             let way = Way::Socket(given.through(door).unwrap_or_else(|| given.clone()));
             let side = Side::new(name, format!("{version}, at {given}"), way, threads, Rc::clone(&store));
             self.sides.push((role, side));

@@ -14,6 +14,8 @@ pub enum Door {
     Unix,
     /// a TCP socket
     Tcp,
+    /// a TCP socket of a server with the same-machine bypass
+    Bypass,
     /// UDP, with memcached's frame
     Udp,
     /// gets over UDP, the rest over TCP
@@ -22,7 +24,7 @@ pub enum Door {
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Library, Self::Unix, Self::Tcp, Self::Udp, Self::Split];
+    pub const ALL: [Self; 6] = [Self::Library, Self::Unix, Self::Tcp, Self::Bypass, Self::Udp, Self::Split];
 
     /// As it is written on a command line.
     pub fn name(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Door {
             Self::Library => "library",
             Self::Unix => "unix",
             Self::Tcp => "tcp",
+            Self::Bypass => "bypass",
             Self::Udp => "udp",
             Self::Split => "udp-tcp",
         }
@@ -59,7 +62,7 @@ impl Door {
         let (one, several) = match self {
             Self::Library => ("thread", "threads"),
             Self::Udp | Self::Split => ("socket", "sockets"),
-            Self::Unix | Self::Tcp => ("connection", "connections"),
+            Self::Unix | Self::Tcp | Self::Bypass => ("connection", "connections"),
         };
         if count == 1 { one } else { several }
     }
@@ -135,10 +138,11 @@ impl Cell {
         name
     }
 
-    /// The door of the peer: memcached has no library; its nearest door is the Unix socket.
+    /// The door of the peer: memcached has no library, so its nearest door is the Unix socket; and it has no bypass.
     pub fn peer_door(&self) -> Door {
         match self.door {
             Door::Library => Door::Unix,
+            Door::Bypass => Door::Tcp,
             door => door,
         }
     }

@@ -7,7 +7,7 @@ use crate::load::Load;
 use crate::machine;
 use crate::measurement::{Measurement, Window};
 use crate::mix::Stream;
-use crate::plan::{Cell, Pace, Plan};
+use crate::plan::{Cell, Door, Pace, Plan};
 use crate::sockets::{Client, Shape};
 use crate::workload::{Ranks, mix};
 use std::io;
@@ -200,6 +200,12 @@ pub fn run_cell(
         }
     }
     if outcome.failures.is_empty() {
+        if cell.door == Door::Bypass && sides[0].store.bypassed() == Some(0) {
+            let name = cell.name();
+            outcome.failures.push(format!(
+                "{name}: nothing bypassed TCP: is this program in the cgroup of the server's --local-bypass, or below it?"
+            ));
+        }
         for (side, side_result) in sides.iter().zip(&mut result.sides) {
             side_result.items_held = side.store.items_held();
         }
@@ -409,7 +415,6 @@ fn note_bottleneck(plan: &Plan, sides: &[&Side], result: &CellResult, outcome: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Door;
     use crate::plan::tests::plan;
     use crate::workloads;
     use std::collections::HashSet;
