@@ -286,7 +286,7 @@ commands! {
     Gat = b"gat" {
         many_keys: Some(ManyKeys::Gat),
         example: b"gat 0 example\r\n",
-        counters: &["cmd_get", "cmd_touch", "get_hits", "touch_hits"],
+        counters: &["cmd_touch", "touch_hits"],
         watched: &["item_get"],
         ..USUAL
     }
@@ -294,7 +294,7 @@ commands! {
     Gats = b"gats" {
         many_keys: Some(ManyKeys::Gats),
         example: b"gats 0 example\r\n",
-        counters: &["cmd_get", "cmd_touch", "get_hits", "touch_hits"],
+        counters: &["cmd_touch", "touch_hits"],
         watched: &["item_get"],
         ..USUAL
     }

@@ -45,7 +45,7 @@ macro_rules! counters {
 counters! {
     curr_items: "items that are in the index (a gauge; drifts by what a killed thread did not count)",
     bytes: "bytes of those items in the region, headers and padding included (a gauge)",
-    cmd_get: "keys looked up",
+    cmd_get: "keys looked up, without get-and-touch",
     cmd_set: "store operations",
     cmd_flush: "flushes",
     cmd_touch: "touches, get-and-touch included",

@@ -185,7 +185,6 @@ impl Session {
         sink: &mut S,
     ) -> Result<Option<Item>, WriteError> {
         let key = self.key(key)?;
-        self.count(Counter::cmd_get, 1);
         if self.region.has_checksums() {
             self.get_verified::<true, _>((key.bytes, key.hash), how, now, sink)
         } else {
@@ -211,6 +210,7 @@ impl Session {
         if how.exptime.is_some() {
             self.count(Counter::cmd_touch, 1);
         } else {
+            self.count(Counter::cmd_get, 1);
             let mut hit = FoundItem::default();
             let found = self.region.get::<VERIFIED, _>(key, how, now, sink, &mut hit);
             match found {
@@ -243,11 +243,16 @@ impl Session {
             }
         }
         let item = self.change_by_get(key, how, now, sink)?;
-        let hit = item.is_some();
-        self.count(if hit { Counter::get_hits } else { Counter::get_misses }, 1);
-        if how.exptime.is_some() {
-            self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
-        }
+        // memcached counts a get that touches as a touch.
+        self.count(
+            match (how.exptime, &item) {
+                (None, Some(_)) => Counter::get_hits,
+                (None, None) => Counter::get_misses,
+                (Some(_), Some(_)) => Counter::touch_hits,
+                (Some(_), None) => Counter::touch_misses,
+            },
+            1,
+        );
         Ok(item)
     }
 
