@@ -493,6 +493,11 @@ impl Shared {
             .unwrap_or(u32::MAX)
     }
 
+    /// Connections now. As in memcached, every UDP socket is one that never ends.
+    pub(crate) fn connections(&self) -> usize {
+        self.arrivals.current.load(Relaxed) + self.udp_sockets
+    }
+
     pub(crate) fn traffic(&self) -> Traffic {
         self.mailboxes.iter().fold(Traffic::default(), |sum, mailbox| {
             let c = &mailbox.counters;
