@@ -38,13 +38,17 @@ impl Reading {
 
 /// The name of a process's program.
 fn command(process: &Attached) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok();
+    let name = std::fs::read(format!("/proc/{}/comm", process.pid)).ok();
     let Some(name) = name.filter(|_| process.is_known_here) else {
         return "?".to_owned();
     };
-    // A process chooses its name: what it chooses is text and nothing else.
-    let shown = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
-    name.trim_end_matches('\n').chars().map(shown).collect()
+    // A process chooses its name, byte by byte.
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    let shown = |byte: &u8| match byte {
+        b' '..=b'~' => char::from(*byte),
+        _ => '?',
+    };
+    name.iter().map(shown).collect()
 }
 
 /// By what processes are sorted.

@@ -4,7 +4,6 @@
 //! It is read at most once in [`FRESH`], however many browsers ask, and not at all while none does. No answer has a value or a client's
 //! address; keys are in it only if the operator has asked for that ([`crate::Config::http_keys`]), and otherwise their hashes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -15,15 +14,11 @@ use super::Snapshot;
 use crate::config::KEYWAY_VERSION;
 use crate::hotkeys::{self, HotAsked};
 use crate::overview::{Order, Reading, View};
-use crate::shared::{Peer, PeerAddress, Shared, lock};
+use crate::shared::{KINDS, Shared};
 use crate::stats;
 
 /// What was read this long ago, or later, is shown again.
 const FRESH: Duration = Duration::from_millis(900);
-/// Connections that are looked at while the list of connections is locked.
-const PEERS_PER_STEP: usize = 64;
-/// A connection with a request in so many seconds is counted as busy.
-const BUSY_S: u32 = 10;
 
 /// See the top of the file.
 #[derive(Default)]
@@ -111,36 +106,9 @@ fn shows_keys(shared: &Shared) -> bool {
     shared.config.http_keys && shared.config.dump_enabled
 }
 
-/// Connections by kind: how many, and how many of them are busy.
-fn kinds(shared: &Shared) -> Vec<Value> {
-    let mut kinds = [("tcp", 0u64, 0u64), ("tls", 0, 0), ("unix", 0, 0), ("reader", 0, 0)];
-    let (mut next, now_s) = (0, shared.uptime_s());
-    loop {
-        // In steps: a connection that comes or goes waits for this lock.
-        let peers: Vec<Arc<Peer>> = lock(&shared.peers)
-            .range(next..)
-            .take(PEERS_PER_STEP)
-            .map(|(_, peer)| Arc::clone(peer))
-            .collect();
-        let Some(last) = peers.last() else { break };
-        next = last.id.saturating_add(1);
-        for peer in &peers {
-            let kind = match &peer.address {
-                PeerAddress::Tcp { is_secure: false, .. } => 0,
-                PeerAddress::Tcp { is_secure: true, .. } => 1,
-                PeerAddress::Unix => 2,
-                PeerAddress::Reader => 3,
-                PeerAddress::Udp { .. } => continue,
-            };
-            if let Some((_, all, busy)) = kinds.get_mut(kind) {
-                *all += 1;
-                let idle_s = now_s.saturating_sub(peer.last_request_s.load(Relaxed));
-                *busy += u64::from(idle_s < BUSY_S);
-            }
-        }
-    }
-    let shown = kinds.into_iter().filter(|(_, all, _)| *all > 0);
-    shown
-        .map(|(kind, all, busy)| json!({ "kind": kind, "connections": all, "busy": busy }))
-        .collect()
+/// Connections by kind.
+fn kinds(shared: &Shared) -> Map<String, Value> {
+    let numbers = shared.arrivals.by_kind.iter().map(|number| number.load(Relaxed));
+    let kinds = KINDS.iter().zip(numbers).filter(|(_, number)| *number > 0);
+    kinds.map(|(kind, number)| ((*kind).to_owned(), number.into())).collect()
 }

@@ -31,6 +31,8 @@ fn paths_methods_and_headers() {
         ("/metrics", 200, "text/plain; version=0.0.4", "memcached_up 1"),
         ("/healthz", 200, "text/plain", "ok"),
         ("/readyz", 200, "text/plain", "ready"),
+        ("/state.json", 200, "application/json", "\"get_hits\":0"),
+        ("/state.json?after=99999999", 200, "application/json", "\"samples\":[]"),
         ("/nothing", 404, "text/plain", "/metrics"),
     ] {
         let answer = monitored.get(path);
