@@ -209,7 +209,7 @@ fn the_keyboard_reaches_everything() {
         "reached = new Set(), wanted = [...document.querySelectorAll('button, select, summary, a, [tabindex], input:checked')]
             .filter(element => element.getClientRects().length);
          document.addEventListener('focusin', event => {
-            const looks = getComputedStyle(event.target.closest('label') || event.target);
+            const looks = getComputedStyle(event.target.type === 'radio' ? event.target.closest('label') : event.target);
             if (looks.outlineStyle !== 'none') reached.add(event.target); })",
     );
     let wanted = number(&mut page, "wanted.length");
