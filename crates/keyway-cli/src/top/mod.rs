@@ -21,9 +21,9 @@ use keyway_cache::server::Watched;
 
 use crate::exit::{self, Failure};
 use crate::{commands, place};
+use keyway_server::overview::{Order, Reading, View};
 use screen::{Key, Screen};
 use server::Server;
-use keyway_server::overview::{Order, Reading, View};
 use view::Looked;
 
 /// The last line of the screen.

@@ -85,7 +85,8 @@ impl Region {
             let uses = self.uses_of(start..all.min(start + each));
             (0u8..)
                 .zip(uses)
-                .max_by_key(|(_, number)| *number).map_or(0, |(most, _)| most)
+                .max_by_key(|(_, number)| *number)
+                .map_or(0, |(most, _)| most)
         };
         ((0..all).step_by(each).map(most).collect(), each)
     }

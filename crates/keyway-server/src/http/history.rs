@@ -145,7 +145,13 @@ impl Sample {
 
     /// `[at_ms, ms, operations by door …, numbers …, times]`; times: door, bucket and count of each that is not 0.
     fn json(&self) -> Value {
-        let short = |number: f64| if number.fract() == 0.0 { number } else { (number * 100.0).round() / 100.0 };
+        let short = |number: f64| {
+            if number.fract() == 0.0 {
+                number
+            } else {
+                (number * 100.0).round() / 100.0
+            }
+        };
         let mut all = vec![self.at_ms.into(), self.ms.into()];
         all.extend(self.operations.iter().map(|per_s| Value::from(short((*per_s).into()))));
         all.extend(self.numbers.iter().map(|number| Value::from(short(*number))));
@@ -175,8 +181,9 @@ impl History {
 
     /// Takes the samples that are due.
     pub(super) fn take(&mut self, read: impl Fn() -> Totals) {
-        for ring in &mut self.rings {
-            ring.take(&read, self.begun);
+        let now = Instant::now();
+        for ring in self.rings.iter_mut().filter(|ring| ring.is_due(now)) {
+            ring.take(read(), self.begun);
         }
     }
 
@@ -197,13 +204,13 @@ impl History {
 }
 
 impl Ring {
-    fn take(&mut self, read: impl Fn() -> Totals, begun: Instant) {
-        // A tenth early is in time: the thread's alarm may come early by the clock's step.
-        let is_due = |before: &Totals| before.at.elapsed() + self.step / 10 >= self.step;
-        if !self.before.as_ref().is_none_or(is_due) {
-            return;
-        }
-        let now = read();
+    fn is_due(&self, now: Instant) -> bool {
+        // A tenth early is in time: the thread's alarm comes when it comes.
+        let has_passed = |before: &Totals| now.saturating_duration_since(before.at) + self.step / 10 >= self.step;
+        self.before.as_ref().is_none_or(has_passed)
+    }
+
+    fn take(&mut self, now: Totals, begun: Instant) {
         if let Some(before) = &self.before {
             if self.samples.len() == self.most {
                 self.samples.pop_front();
@@ -276,15 +283,15 @@ mod tests {
             let step_s = ring.step.as_secs();
             // Two hours.
             for number in 0..=7200 / step_s {
-                ring.before = number.checked_sub(1).map(|earlier| totals(begun, earlier * step_s));
-                ring.take(|| totals(begun, number * step_s), begun);
+                ring.take(totals(begun, number * step_s), begun);
             }
         }
         let [fine, coarse] = &history.rings;
         let held = |ring: &Ring| ring.samples.capacity() * size_of::<Sample>();
         assert!(held(fine) + held(coarse) <= SIZE_MAX, "{} bytes", held(fine) + held(coarse));
         assert_eq!((fine.samples.len(), coarse.samples.len()), (600, 360));
-        let covered_ms = |ring: &Ring| ring.samples[ring.samples.len() - 1].at_ms - ring.samples[0].at_ms + u64::from(ring.samples[0].ms);
+        let covered_ms =
+            |ring: &Ring| ring.samples[ring.samples.len() - 1].at_ms - ring.samples[0].at_ms + u64::from(ring.samples[0].ms);
         assert_eq!((covered_ms(fine), covered_ms(coarse)), (600_000, 3_600_000));
         let all = history.json(0);
         assert_eq!(all["steps"][0]["samples"].as_array().unwrap().len(), 600);
@@ -302,9 +309,17 @@ mod tests {
         for _ in 0..3 {
             history.take(|| totals(Instant::now(), 0));
         }
-        assert!(history.rings.iter().all(|ring| ring.samples.is_empty() && ring.before.is_some()));
+        assert!(
+            history
+                .rings
+                .iter()
+                .all(|ring| ring.samples.is_empty() && ring.before.is_some())
+        );
         let long_ago = Instant::now() - Duration::from_secs(4);
-        history.rings.iter_mut().for_each(|ring| ring.before = Some(totals(long_ago, 0)));
+        history
+            .rings
+            .iter_mut()
+            .for_each(|ring| ring.before = Some(totals(long_ago, 0)));
         history.take(|| totals(Instant::now(), 0));
         assert_eq!(history.rings.map(|ring| ring.samples.len()), [1, 0]);
     }

@@ -162,10 +162,7 @@ impl Desk {
     /// `after=MS` leaves out samples that ended by then.
     fn state(&self, query: &str) -> Answer {
         let after_ms = query.split('&').find_map(|part| part.strip_prefix("after=")?.parse().ok());
-        let mut state = self
-            .state
-            .borrow_mut()
-            .shown(&self.shared, &self.cache, || self.snapshot());
+        let mut state = self.state.borrow_mut().shown(&self.shared, &self.cache, || self.snapshot());
         state.insert("history".to_owned(), self.history.borrow().json(after_ms.unwrap_or(0)));
         Answer {
             content_type: "application/json",
@@ -175,9 +172,7 @@ impl Desk {
 
     /// Once a second.
     fn remember(&self) {
-        self.history
-            .borrow_mut()
-            .take(|| Totals::read(&self.shared, &self.cache));
+        self.history.borrow_mut().take(|| Totals::read(&self.shared, &self.cache));
     }
 
     fn health(&self) -> Answer {

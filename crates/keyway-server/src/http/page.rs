@@ -33,7 +33,17 @@ mod tests {
 
     #[test]
     fn the_page_has_nothing_from_elsewhere() {
-        for forbidden in ["src=", "url(", "@import", "http://", "https://", "<link rel=\"stylesheet", "innerHTML", "eval(", "style=\""] {
+        for forbidden in [
+            "src=",
+            "url(",
+            "@import",
+            "http://",
+            "https://",
+            "<link rel=\"stylesheet",
+            "innerHTML",
+            "eval(",
+            "style=\"",
+        ] {
             assert!(!PAGE.contains(forbidden), "{forbidden}");
         }
         assert_eq!(PAGE.matches("nonce=\"NONCE\"").count(), 2);
@@ -45,10 +55,16 @@ mod tests {
         let (one, other) = (answer(), answer());
         assert_ne!(one.policy, other.policy);
         let policy = one.policy.unwrap();
-        let nonce = policy.split("script-src 'nonce-").nth(1).and_then(|rest| rest.split('\'').next()).unwrap();
+        let nonce = policy
+            .split("script-src 'nonce-")
+            .nth(1)
+            .and_then(|rest| rest.split('\'').next())
+            .unwrap();
         assert_eq!(nonce.len(), 32);
         assert!(one.body.contains(&format!("<script nonce=\"{nonce}\">")));
         assert!(one.body.contains(&format!("<style nonce=\"{nonce}\">")));
-        assert!(policy.starts_with("default-src 'none'; ") && policy.contains("; connect-src 'self'; ") && !policy.contains("unsafe"));
+        assert!(
+            policy.starts_with("default-src 'none'; ") && policy.contains("; connect-src 'self'; ") && !policy.contains("unsafe")
+        );
     }
 }

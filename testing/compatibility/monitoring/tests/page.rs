@@ -128,14 +128,25 @@ fn numbers_are_those_of_stats_and_charts_move() {
     for (name, value) in &stats {
         let of = format!("document.querySelector('[data-stat=\"{name}\"]')");
         if page.evaluate(&format!("{of} !== null")) == Value::Bool(true) {
-            shows(&mut page, &format!("{of}.textContent.replaceAll('\u{202f}', '') === '{value}'"));
+            shows(
+                &mut page,
+                &format!("{of}.textContent.replaceAll('\u{202f}', '') === '{value}'"),
+            );
             compared += 1;
         }
     }
     assert!(compared >= 20, "{compared} of {shown} counters: {stats:?}");
     let text = page.evaluate("document.body.innerText");
     let text = text.as_str().expect("a text");
-    for part in ["1\u{202f}233", "83.3\u{202f}%", "Doors", "network", "library", "Memory", "Connections"] {
+    for part in [
+        "1\u{202f}233",
+        "83.3\u{202f}%",
+        "Doors",
+        "network",
+        "library",
+        "Memory",
+        "Connections",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let rows = |kind: &str| monitored.server.connect(Transport::Tcp).stats(kind).expect("an answer");
@@ -145,7 +156,13 @@ fn numbers_are_those_of_stats_and_charts_move() {
         .expect("rows")
         .iter()
         .flat_map(|row| {
-            let name = |what: &str| format!("{}:{}:{what}", row["door"].as_str().unwrap_or("?"), row["verb"].as_str().unwrap_or("?"));
+            let name = |what: &str| {
+                format!(
+                    "{}:{}:{what}",
+                    row["door"].as_str().unwrap_or("?"),
+                    row["verb"].as_str().unwrap_or("?")
+                )
+            };
             ["measured", "mean_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns"].map(|what| (name(what), row[what].to_string()))
         })
         .filter(|(name, _)| !name.contains(":other:"))
@@ -154,12 +171,18 @@ fn numbers_are_those_of_stats_and_charts_move() {
     // Requests for statistics are measured, too.
     expected.retain(|(name, _)| !name.contains(":other:"));
     assert_eq!(latencies, expected);
-    assert!(latencies.contains(&("meta:get:measured".to_owned(), "1".to_owned())), "{latencies:?}");
+    assert!(
+        latencies.contains(&("meta:get:measured".to_owned(), "1".to_owned())),
+        "{latencies:?}"
+    );
     let segments = state["region"]["segments"].as_object().expect("numbers").values();
     let segments: u64 = segments.filter_map(Value::as_u64).sum();
     assert_eq!(segments, monitored.server.stat("keyway_segments"));
     let process = &state["region"]["processes"][0];
-    assert_eq!((process["pid"].as_u64(), process["door"].as_str()), (Some(monitored.server.pid().into()), Some("server")));
+    assert_eq!(
+        (process["pid"].as_u64(), process["door"].as_str()),
+        (Some(monitored.server.pid().into()), Some("server"))
+    );
 
     // Charts follow the load, whatever the machine does.
     for (door, request, answer) in [("text", "delete none", "NOT_FOUND"), ("meta", "mg none", "EN")] {
@@ -180,7 +203,11 @@ fn numbers_are_those_of_stats_and_charts_move() {
     // Paused it stands still, and then it catches up.
     page.evaluate("document.querySelector('#pause').click()");
     let round = number(&mut page, "Number(document.body.dataset.round)");
-    let asked = |monitored: &Monitored| monitored.numbers().of("keyway_http_requests_total{path=\"/state.json\",status=\"200\"}");
+    let asked = |monitored: &Monitored| {
+        monitored
+            .numbers()
+            .of("keyway_http_requests_total{path=\"/state.json\",status=\"200\"}")
+    };
     wait_until("no request is on its way", DEADLINE, || {
         let before = asked(&monitored);
         std::thread::sleep(std::time::Duration::from_millis(1500));
@@ -193,7 +220,10 @@ fn numbers_are_those_of_stats_and_charts_move() {
 
     // It says so when its server ends, and goes on with the next one.
     drop(monitored);
-    shows(&mut page, "document.querySelector('#status').textContent.startsWith('no answer')");
+    shows(
+        &mut page,
+        "document.querySelector('#status').textContent.startsWith('no answer')",
+    );
     page.close();
 }
 
@@ -232,13 +262,22 @@ fn the_keyboard_reaches_everything() {
     page.press("ArrowLeft", "");
     let told = page.evaluate("document.querySelector('#c-ops [aria-live]').textContent");
     assert!(told.as_str().is_some_and(|told| told.contains(':')), "{told}");
-    assert_eq!(page.evaluate("document.querySelector('#c-ops .tip').hidden"), Value::Bool(false));
+    assert_eq!(
+        page.evaluate("document.querySelector('#c-ops .tip').hidden"),
+        Value::Bool(false)
+    );
     page.evaluate("document.querySelector('#pause').focus()");
     page.press("Enter", "\r");
-    shows(&mut page, "document.querySelector('#pause').getAttribute('aria-pressed') === 'true'");
+    shows(
+        &mut page,
+        "document.querySelector('#pause').getAttribute('aria-pressed') === 'true'",
+    );
     page.evaluate("document.querySelector('#window input').focus()");
     page.press("ArrowRight", "");
-    shows(&mut page, "document.querySelector('#window :checked').value === '1' && chosen === 1");
+    shows(
+        &mut page,
+        "document.querySelector('#window :checked').value === '1' && chosen === 1",
+    );
     assert_eq!(page.complaints(), Vec::<String>::new());
     page.close();
 }
@@ -263,7 +302,9 @@ fn heat(monitored: &Monitored) -> Value {
             }
         }
         let state: Value = serde_json::from_str(&monitored.get("/state.json").body).expect("JSON");
-        let hot = state["hot"]["recent"]["gets"].as_array().is_some_and(|keys| keys.len() == KEYS.len());
+        let hot = state["hot"]["recent"]["gets"]
+            .as_array()
+            .is_some_and(|keys| keys.len() == KEYS.len());
         hot.then_some(state)
     })
 }
@@ -292,10 +333,22 @@ fn what_clients_choose_stays_text() {
     heat(&monitored);
     for (_, shown) in KEYS {
         let shown = serde_json::to_string(shown).expect("JSON");
-        shows(&mut page, &format!("document.querySelector('#t-hot').textContent.includes({shown})"));
+        shows(
+            &mut page,
+            &format!("document.querySelector('#t-hot').textContent.includes({shown})"),
+        );
     }
-    shows(&mut page, "document.querySelector('#t-clients').textContent.includes('<img src=x>??')");
-    assert_eq!(number(&mut page, "document.querySelectorAll('main img, main script, footer ~ img').length"), 0);
+    shows(
+        &mut page,
+        "document.querySelector('#t-clients').textContent.includes('<img src=x>??')",
+    );
+    assert_eq!(
+        number(
+            &mut page,
+            "document.querySelectorAll('main img, main script, footer ~ img').length"
+        ),
+        0
+    );
     assert_eq!(page.evaluate("typeof hacked"), "undefined");
     assert_eq!(page.evaluate(STICKS_OUT), Value::Array(Vec::new()));
     let picture = page.picture();
@@ -303,12 +356,17 @@ fn what_clients_choose_stays_text() {
     assert_eq!(page.complaints(), Vec::<String>::new());
 
     // Script that got into the page all the same would not run, and would not get anywhere.
-    page.evaluate("{ const script = document.createElement('script'); script.textContent = 'hacked = 1'; document.body.append(script); }");
+    page.evaluate(
+        "{ const script = document.createElement('script'); script.textContent = 'hacked = 1'; document.body.append(script); }",
+    );
     assert_eq!(page.evaluate("typeof hacked"), "undefined");
     page.evaluate("fetch('http://127.0.0.1:9/').catch(() => { refused = true })");
     shows(&mut page, "typeof refused !== 'undefined'");
     let complaints = page.complaints().join("\n");
-    assert!(complaints.contains("script-src") && complaints.contains("connect-src"), "{complaints}");
+    assert!(
+        complaints.contains("script-src") && complaints.contains("connect-src"),
+        "{complaints}"
+    );
     page.close();
     attached.kill().and_then(|()| attached.wait()).expect("the program ends");
 }
@@ -326,7 +384,11 @@ fn keys_are_hashes_unless_the_operator_shows_them() {
         });
         let state = heat(&monitored);
         let keys = state["hot"]["recent"]["gets"].as_array().expect("keys").clone();
-        assert!(keys.iter().all(|key| key["hash"].as_str().is_some_and(|hash| hash.len() == 16)), "{keys:?}");
+        assert!(
+            keys.iter()
+                .all(|key| key["hash"].as_str().is_some_and(|hash| hash.len() == 16)),
+            "{keys:?}"
+        );
         let named = keys.iter().filter(|key| key["key"].is_string()).count();
         assert_eq!(state["shows_keys"], Value::Bool(named > 0));
         assert_eq!(state.to_string().contains("hacked"), named > 0);
