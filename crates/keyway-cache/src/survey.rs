@@ -142,6 +142,17 @@ impl Watched {
 }
 
 impl Cache {
+    /// The threads that have a thread slot, and what their processes are. In a forked child: none.
+    #[doc(hidden)]
+    pub fn seated(&self) -> Vec<(Entrance, Seated)> {
+        let _inside = self.inner.sessions.latch.open();
+        let of = |region: &Region| {
+            let seated = region.seated().into_iter();
+            seated.map(|seated| (region.entrance(seated.process).0, seated)).collect()
+        };
+        self.region().map_or_else(Vec::new, of)
+    }
+
     /// Looks at the region: what [`Watched::look`] shows of one that is not attached. In a forked child: nothing.
     #[doc(hidden)]
     pub fn look(&self) -> Seen {

@@ -8,7 +8,7 @@ use keyway_cache::{Counters, Door, Latency, Verb};
 use serde_json::{Map, Value, json};
 
 /// Calls of the library for each that is measured, on average.
-pub(crate) const CALLS_PER_SAMPLE: u64 = 256;
+const CALLS_PER_SAMPLE: u64 = 256;
 
 /// What was seen of a region, and when.
 pub struct Reading {
@@ -244,8 +244,8 @@ impl<'r> View<'r> {
     }
 }
 
-/// Operations that a thread has counted.
-fn operations(c: &Counters) -> u64 {
+/// Operations that have been counted, by key.
+pub(crate) fn operations(c: &Counters) -> u64 {
     let counts = [
         c.cmd_get,
         c.cmd_set,

@@ -4,14 +4,15 @@
 //! Samples are taken once a second on the port's own thread, of counters that exist anyway. They take at most [`SIZE_MAX`] bytes, whatever
 //! the server does.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use keyway_cache::server::latency::BUCKETS;
+use keyway_cache::server::{Entrance, Seated};
 use keyway_cache::{Cache, Counters, Door, Latencies, Verb};
 use serde_json::{Value, json};
 
-use crate::overview::CALLS_PER_SAMPLE;
+use crate::overview::operations;
 use crate::shared::Shared;
 
 /// Time between two samples of each step.
@@ -21,7 +22,7 @@ const FINE_MOST: usize = 600;
 /// Samples of the coarse step: an hour.
 const COARSE_MOST: usize = 360;
 /// Most bytes of all samples.
-pub(super) const SIZE_MAX: usize = 3 << 19;
+const SIZE_MAX: usize = 3 << 19;
 const _: () = assert!((FINE_MOST + COARSE_MOST) * size_of::<Sample>() <= SIZE_MAX);
 
 /// Doors of the operations: those whose times are measured, then the kernel door.
@@ -43,10 +44,13 @@ const NUMBERS: [&str; 11] = [
 ];
 
 /// What has been counted up to a moment, and what there is at it.
-pub(super) struct Totals {
+struct Totals {
     at: Instant,
     counters: Counters,
     latencies: Latencies,
+    /// operations of the library door, those of drop-ins included, and those of drop-ins
+    library: u64,
+    drop_in: u64,
     kernel_hits: u64,
     bytes_read: u64,
     bytes_written: u64,
@@ -76,20 +80,32 @@ struct Ring {
     before: Option<Totals>,
 }
 
+/// How many operations drop-ins have made. The region's counters are kept by thread slot: what a slot has counted since the last look is
+/// its present tenant's.
+#[derive(Default)]
+struct DropIns {
+    operations: u64,
+    /// what each slot had counted at the last look
+    slots: BTreeMap<usize, u64>,
+}
+
 /// See the top of the file.
 pub(super) struct History {
     begun: Instant,
+    drop_ins: DropIns,
     rings: [Ring; 2],
 }
 
 impl Totals {
     /// Reads everything.
-    pub(super) fn read(shared: &Shared, cache: &Cache) -> Self {
+    fn read(shared: &Shared, cache: &Cache, drop_in: u64) -> Self {
         let traffic = shared.traffic();
         Self {
             at: Instant::now(),
             counters: shared.census.counters(cache),
             latencies: cache.latencies(),
+            library: operations(&shared.census.library(cache)),
+            drop_in,
             kernel_hits: shared.kernel.as_ref().map_or(0, |post| post.numbers().hits()),
             bytes_read: traffic.bytes_read,
             bytes_written: traffic.bytes_written,
@@ -107,7 +123,6 @@ impl Sample {
         let mut operations = [0.0; DOORS];
         let mut times = [[0; BUCKETS]; Door::ALL.len()];
         for ((door, operations), times) in Door::ALL.into_iter().zip(&mut operations).zip(&mut times) {
-            let each = if door.is_sampled() { CALLS_PER_SAMPLE } else { 1 };
             let mut all = 0;
             for verb in Verb::ALL {
                 let latency = now.latencies.of(door, verb).since(before.latencies.of(door, verb));
@@ -116,7 +131,14 @@ impl Sample {
                     *sum = u32::try_from(count).unwrap_or(u32::MAX).saturating_add(*sum);
                 }
             }
-            *operations = single(per_s(all.saturating_mul(each), 0));
+            let drop_in = now.drop_in.saturating_sub(before.drop_in);
+            let counted = match door {
+                Door::Library => now.library.saturating_sub(before.library).saturating_sub(drop_in),
+                Door::DropIn => drop_in,
+                // All of their requests are measured.
+                Door::Text | Door::Meta | Door::Binary | Door::Udp => all,
+            };
+            *operations = single(per_s(counted, 0));
         }
         if let Some(kernel) = operations.last_mut() {
             *kernel = single(per_s(now.kernel_hits, before.kernel_hits));
@@ -164,6 +186,18 @@ impl Sample {
     }
 }
 
+impl DropIns {
+    fn look(&mut self, seated: Vec<(Entrance, Seated)>) {
+        for (entrance, seated) in seated {
+            let (slot, now) = (seated.tenancy.0, operations(&seated.counters));
+            let before = self.slots.insert(slot, now);
+            if let (Entrance::DropIn, Some(before)) = (entrance, before) {
+                self.operations += now.saturating_sub(before);
+            }
+        }
+    }
+}
+
 impl History {
     pub(super) fn new() -> Self {
         let ring = |step, most| Ring {
@@ -175,12 +209,19 @@ impl History {
         };
         Self {
             begun: Instant::now(),
+            drop_ins: DropIns::default(),
             rings: [ring(STEPS[0], FINE_MOST), ring(STEPS[1], COARSE_MOST)],
         }
     }
 
-    /// Takes the samples that are due.
-    pub(super) fn take(&mut self, read: impl Fn() -> Totals) {
+    /// Looks at the counters, and takes the samples that are due.
+    pub(super) fn remember(&mut self, shared: &Shared, cache: &Cache) {
+        self.drop_ins.look(cache.seated());
+        let drop_in = self.drop_ins.operations;
+        self.take(|| Totals::read(shared, cache, drop_in));
+    }
+
+    fn take(&mut self, read: impl Fn() -> Totals) {
         let now = Instant::now();
         for ring in self.rings.iter_mut().filter(|ring| ring.is_due(now)) {
             ring.take(read(), self.begun);
@@ -251,6 +292,8 @@ mod tests {
             at: begun + Duration::from_secs(s),
             counters,
             latencies,
+            library: s * 11,
+            drop_in: s * 4,
             kernel_hits: s * 7,
             bytes_read: u64::MAX,
             bytes_written: 0,
@@ -265,7 +308,7 @@ mod tests {
         let sample = Sample::between(&totals(begun, 10), &totals(begun, 20), begun);
         assert_eq!((sample.at_ms, sample.ms), (20_000, 10_000));
         let each = f32::from(u16::try_from(3 * BUCKETS).unwrap());
-        assert_eq!(sample.operations, [256.0 * each, 256.0 * each, each, each, each, each, 7.0]);
+        assert_eq!(sample.operations, [7.0, 4.0, each, each, each, each, 7.0]);
         assert_eq!(&sample.numbers[..3], [30.0, 10.0, 0.0]);
         assert_eq!(&sample.numbers[5..], [0.0, 0.0, 20.0, 0.0, 5.0, 0.0]);
         assert_eq!(sample.times, [[30; BUCKETS]; 6]);
@@ -301,6 +344,28 @@ mod tests {
         );
         assert_eq!(history.json(7_199_000)["steps"][0]["samples"].as_array().unwrap().len(), 1);
         assert_eq!(history.json(7_200_000)["steps"][1]["samples"].as_array().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_slot_counts_for_its_present_tenant() {
+        let mut drop_ins = DropIns::default();
+        let seated = |slot: usize, gets: u64| {
+            let mut counters = Counters::default();
+            counters.cmd_get = gets;
+            Seated {
+                tenancy: (slot, 0),
+                counters,
+                ..Seated::default()
+            }
+        };
+        // What was counted before the first look is no rate.
+        drop_ins.look(vec![(Entrance::DropIn, seated(1, 100)), (Entrance::Library, seated(2, 100))]);
+        assert_eq!(drop_ins.operations, 0);
+        drop_ins.look(vec![(Entrance::DropIn, seated(1, 105)), (Entrance::Library, seated(2, 150))]);
+        assert_eq!(drop_ins.operations, 5);
+        drop_ins.look(vec![(Entrance::DropIn, seated(2, 151)), (Entrance::Server, seated(3, 9))]);
+        assert_eq!(drop_ins.operations, 6);
+        assert_eq!(drop_ins.slots.len(), 3, "one for each slot");
     }
 
     #[test]

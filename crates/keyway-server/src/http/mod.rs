@@ -34,7 +34,7 @@ use keyway_http::{Answer, Exposition, Format, Listener, Pulse, Question, Server,
 use crate::listener::SocketFile;
 use crate::shared::Shared;
 use crate::takeover::{self, Offered, Purpose};
-use history::{History, Totals};
+use history::History;
 use ready::Prober;
 pub(crate) use snapshot::Snapshot;
 use state::State;
@@ -172,7 +172,7 @@ impl Desk {
 
     /// Once a second.
     fn remember(&self) {
-        self.history.borrow_mut().take(|| Totals::read(&self.shared, &self.cache));
+        self.history.borrow_mut().remember(&self.shared, &self.cache);
     }
 
     fn health(&self) -> Answer {
