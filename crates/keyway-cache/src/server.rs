@@ -9,9 +9,10 @@
 //! - to answer from the kernel: `Cache::turn_kernel_door_on`, `doorway`, `hash`, `hash_seed`, `monotonic`, `flush_at_s`,
 //!   `is_shut_out`, `Session::note_hit`, `clock`, `clock_s`;
 //! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`, `remember_evicted`, `take_evicted`;
-//! - to count by session: `Session::seat`, `Cache::counters_of`, `Session::note_latency`, [`Timer`];
+//! - to count by session: `Session::seat`, `Cache::counters_of`, `seated`, `Session::note_latency`, [`Timer`];
 //! - to take the slots that are reserved for servers: `Options::server`;
-//! - to list regions without attaching to them: [`describe`], [`remove_unused`]; to look at one again and again: [`Watched`];
+//! - to list regions without attaching to them: [`describe`], [`remove_unused`]; to look at one again and again: [`Watched`],
+//!   or `Cache::look` of one that is attached;
 //! - to know for certain whether another server has ended: [`Presence`];
 //! - to find the region of a server that is away: [`record`].
 
@@ -20,7 +21,7 @@ pub use crate::gate::{is_open as gate_is_open, key as gate_key};
 pub use crate::kernel::{KernelDoor, KernelDoorError};
 pub use crate::nodes::spread_over;
 pub use crate::presence::Presence;
-pub use crate::survey::{Attached, Described, Seen, Watched, describe, remove_unused};
+pub use crate::survey::{Attached, Described, MAP_PARTS_MAX, Seen, Watched, describe, remove_unused};
 pub use crate::timer::Timer;
 pub use keyway_region::layout::session::Entrance;
 pub use keyway_region::{Seat, Seated, USES};

@@ -11,12 +11,15 @@ use crate::liveness::Liveness;
 use crate::liveness::{Locked, Whole, locked};
 use crate::presence::Fate;
 use crate::trust::{self, Source};
-use crate::{Ages, Counters, Latencies, Options, Owners};
-use keyway_region::layout::session::Entrance;
-use keyway_region::{Region, Seated, USES};
+use crate::{Ages, Cache, Counters, Latencies, Options, Owners};
+use keyway_region::layout::session::{Entrance, Tenant};
+use keyway_region::{Life, Region, Seated, USES};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Most parts of [`Seen::segment_map`].
+pub const MAP_PARTS_MAX: usize = 1024;
 
 /// What is known of a region without attaching to it.
 #[derive(Clone, Debug)]
@@ -82,6 +85,10 @@ pub struct Seen {
     pub segment_bytes: u64,
     /// segments by their use, in the order of [`USES`]
     pub segments: [u64; USES.len()],
+    /// the use of most segments in each of at most [`MAP_PARTS_MAX`] equal parts of the region, as indexes into [`USES`]
+    pub segment_map: Vec<u8>,
+    /// segments of such a part
+    pub segments_per_part: usize,
     /// the processes that are attached for writing
     pub processes: Vec<Attached>,
     /// when the region was made, Unix seconds
@@ -128,39 +135,76 @@ impl Watched {
 
     /// Looks at it.
     pub fn look(&self) -> Seen {
-        let region = &self.region;
-        region.learn();
-        let shape = region.layout().shape;
-        let mut processes: Vec<(usize, Attached)> = (0..shape.process_slots)
-            .map(|slot| (slot, region.tenant(slot)))
-            .filter(|(_, tenant)| self.liveness.seems_there(tenant))
-            .map(|(slot, tenant)| {
-                let (entrance, since_unix_s) = region.entrance(slot);
-                let attached = Attached {
-                    pid: tenant.pid,
-                    is_known_here: self.liveness.own().fate_of(tenant.pid, tenant.identity) == Fate::There,
-                    entrance,
-                    since_unix_s,
-                    threads: Vec::new(),
-                };
-                (slot, attached)
-            })
-            .collect();
-        for seated in region.seated() {
-            if let Some((_, attached)) = processes.iter_mut().find(|(slot, _)| *slot == seated.process) {
-                attached.threads.push(seated);
+        see(&self.region, &self.liveness, &self.clock, |_, tenant| {
+            self.liveness.seems_there(tenant)
+        })
+    }
+}
+
+impl Cache {
+    /// The threads that have a thread slot, and what their processes are. In a forked child: none.
+    #[doc(hidden)]
+    pub fn seated(&self) -> Vec<(Entrance, Seated)> {
+        let _inside = self.inner.sessions.latch.open();
+        let of = |region: &Region| {
+            let seated = region.seated().into_iter();
+            seated.map(|seated| (region.entrance(seated.process).0, seated)).collect()
+        };
+        self.region().map_or_else(Vec::new, of)
+    }
+
+    /// Looks at the region: what [`Watched::look`] shows of one that is not attached. In a forked child: nothing.
+    #[doc(hidden)]
+    pub fn look(&self) -> Seen {
+        let Some(region) = self.region() else {
+            return Seen::default();
+        };
+        let sessions = &self.inner.sessions;
+        let _inside = sessions.latch.open();
+        see(region, &sessions.liveness, &sessions.clock, |slot, tenant| {
+            match self.is_reader() {
+                true => sessions.liveness.seems_there(tenant),
+                false => region.life(slot) != Life::Dead,
             }
+        })
+    }
+}
+
+fn see(region: &Region, liveness: &Liveness, clock: &Clock, is_there: impl Fn(usize, &Tenant) -> bool) -> Seen {
+    region.learn();
+    let shape = region.layout().shape;
+    let mut processes: Vec<(usize, Attached)> = (0..shape.process_slots)
+        .map(|slot| (slot, region.tenant(slot)))
+        .filter(|(slot, tenant)| is_there(*slot, tenant))
+        .map(|(slot, tenant)| {
+            let (entrance, since_unix_s) = region.entrance(slot);
+            let attached = Attached {
+                pid: tenant.pid,
+                is_known_here: liveness.own().fate_of(tenant.pid, tenant.identity) == Fate::There,
+                entrance,
+                since_unix_s,
+                threads: Vec::new(),
+            };
+            (slot, attached)
+        })
+        .collect();
+    for seated in region.seated() {
+        if let Some((_, attached)) = processes.iter_mut().find(|(slot, _)| *slot == seated.process) {
+            attached.threads.push(seated);
         }
-        Seen {
-            counters: region.counters(),
-            latencies: region.latencies(),
-            ages: region.ages(region.tick(self.clock.now())),
-            limit_bytes: limit_bytes(region),
-            segment_bytes: shape.segment_size as u64,
-            segments: region.segments_by_use(),
-            processes: processes.into_iter().map(|(_, attached)| attached).collect(),
-            created_unix_s: region.created_unix_s(),
-        }
+    }
+    let (segment_map, segments_per_part) = region.segment_map(MAP_PARTS_MAX);
+    Seen {
+        counters: region.counters(),
+        latencies: region.latencies(),
+        ages: region.ages(region.tick(clock.now())),
+        limit_bytes: limit_bytes(region),
+        segment_bytes: shape.segment_size as u64,
+        segments: region.segments_by_use(),
+        segment_map,
+        segments_per_part,
+        processes: processes.into_iter().map(|(_, attached)| attached).collect(),
+        created_unix_s: region.created_unix_s(),
     }
 }
 

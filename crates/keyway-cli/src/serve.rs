@@ -60,6 +60,9 @@ pub(crate) struct Serve {
     /// [default: none]
     #[arg(long, value_name = "ADDR[:PORT]|PATH")]
     http: Option<String>,
+    /// Show hot keys on the page of the HTTP port, and not only their hashes
+    #[arg(long, requires = "http")]
+    http_keys: bool,
     /// Interfaces on which a BPF program answers UDP gets of hot items before they reach the server, such as eth0,lo
     #[arg(long, value_name = "IFACE,...", requires = "udp", value_delimiter = ',')]
     kernel: Vec<String>,
@@ -261,6 +264,7 @@ impl Serve {
             udp,
             udp_allow,
             http,
+            http_keys: self.http_keys,
             kernel,
             local_bypass: self.local_bypass,
             threads: self.threads,

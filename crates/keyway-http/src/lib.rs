@@ -16,4 +16,4 @@ mod serve;
 mod stream;
 
 pub use exposition::{Exposition, Format, Kind};
-pub use serve::{Answer, CONNECTIONS_MAX, DEADLINE, HEAD_MAX, HEADERS_MAX, Listener, Question, Server, Stopper};
+pub use serve::{Answer, CONNECTIONS_MAX, DEADLINE, HEAD_MAX, HEADERS_MAX, Listener, Pulse, Question, Server, Stopper};

@@ -25,7 +25,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::stream::Stream;
 
@@ -37,6 +37,8 @@ pub const DEADLINE: Duration = Duration::from_secs(5);
 pub const HEAD_MAX: usize = 8192;
 /// Most header lines of a request.
 pub const HEADERS_MAX: usize = 64;
+/// The policy of an answer for which a browser need not load or run anything.
+const NOTHING: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// How long to wait after the process ran out of descriptors or memory.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long a server that stops waits for answers that are on their way.
@@ -56,6 +58,8 @@ pub enum Listener {
 pub struct Question<'a> {
     /// the path, without the query
     pub path: &'a str,
+    /// the query, without the question mark; empty without one
+    pub query: &'a str,
     /// the values of its `Accept` headers, joined by commas; empty without one
     pub accept: &'a str,
 }
@@ -69,6 +73,16 @@ pub struct Answer {
     pub content_type: &'static str,
     /// the body; not sent to `HEAD`
     pub body: String,
+    /// the `Content-Security-Policy`: what a browser may load and run for this answer, if that is anything
+    pub policy: Option<String>,
+}
+
+/// What a server does besides answering, again and again.
+pub struct Pulse {
+    /// time between the beginnings of two beats
+    pub every: Duration,
+    /// a beat; it must be short, as an answer must
+    pub beat: Box<dyn FnMut()>,
 }
 
 /// Ends a server from another thread.
@@ -125,12 +139,12 @@ impl Server {
     }
 
     /// Serves on the calling thread until its [`Stopper`] is used. `answer` runs on this thread too, and answers must come at once: other
-    /// connections wait meanwhile.
+    /// connections wait meanwhile. The `pulse` beats on this thread, the first time at once; beats that were missed are left out.
     ///
     /// # Errors
     ///
     /// The system refuses an event loop.
-    pub fn run(self, answer: impl Fn(&Question<'_>) -> Answer + 'static) -> io::Result<()> {
+    pub fn run(self, answer: impl Fn(&Question<'_>) -> Answer + 'static, pulse: Pulse) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -143,7 +157,9 @@ impl Server {
                 let accept = accept_all(Door::open(listener)?, Rc::clone(&answer), Rc::clone(&guests));
                 accepting.push(spawn_local(accept));
             }
+            let pulse = spawn_local(beat_all(pulse));
             self.stopper.0.notified().await;
+            pulse.abort();
             for task in &accepting {
                 task.abort();
             }
@@ -174,6 +190,15 @@ impl Door {
                 tokio::net::UnixListener::from_std(listener).map(Self::Unix)
             }
         }
+    }
+}
+
+async fn beat_all(mut pulse: Pulse) {
+    let mut alarm = interval(pulse.every);
+    alarm.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        alarm.tick().await;
+        (pulse.beat)();
     }
 }
 
@@ -244,6 +269,7 @@ fn respond(request: &Request<Incoming>, answer: &impl Fn(&Question<'_>) -> Answe
     let accept: Vec<&str> = accepts.filter_map(|value| value.to_str().ok()).collect();
     response(answer(&Question {
         path: request.uri().path(),
+        query: request.uri().query().unwrap_or_default(),
         accept: &accept.join(","),
     }))
 }
@@ -251,18 +277,18 @@ fn respond(request: &Request<Incoming>, answer: &impl Fn(&Question<'_>) -> Answe
 fn response(answer: Answer) -> Response<String> {
     let mut response = Response::new(answer.body);
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let policy = answer.policy.and_then(|policy| HeaderValue::try_from(policy).ok());
     for (name, value) in [
-        (header::CONTENT_TYPE, answer.content_type),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        // The page has its styles in itself, and nothing else.
+        (header::CONTENT_TYPE, HeaderValue::from_static(answer.content_type)),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         (
             header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+            policy.unwrap_or(HeaderValue::from_static(NOTHING)),
         ),
     ] {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
+        response.headers_mut().insert(name, value);
     }
     response
 }
@@ -274,6 +300,7 @@ impl Answer {
             status,
             content_type: "text/plain; charset=utf-8",
             body: body.into(),
+            policy: None,
         }
     }
 }

@@ -417,7 +417,7 @@ impl Acceptor {
     /// The record of a connection, with the worker whose turn it is.
     fn enrol(&mut self, stream: &Stream, address: PeerAddress, is_admitted: bool) -> Arc<Peer> {
         let arrivals = &self.shared.arrivals;
-        arrivals.current.fetch_add(1, SeqCst);
+        self.shared.connection_opened(&address);
         let worker = self.shared.worker_for_new(self.next_pair);
         let peer = Arc::new(Peer::new(
             arrivals.total.fetch_add(1, Relaxed),

@@ -145,6 +145,8 @@ pub struct Config {
     pub udp_allow: Vec<Network>,
     /// the HTTP port: metrics, health and a page for people; without a login
     pub http: Option<HttpAddress>,
+    /// the page of the HTTP port shows hot keys, and not only their hashes
+    pub http_keys: bool,
     /// the kernel door; it answers for the only UDP address
     pub kernel: Option<Kernel>,
     /// a cgroup: local TCP connections of which both ends are in it are served past TCP
@@ -221,6 +223,7 @@ impl Default for Config {
             udp: Vec::new(),
             udp_allow: LOOPBACK.to_vec(),
             http: None,
+            http_keys: false,
             kernel: None,
             local_bypass: None,
             threads: 4,

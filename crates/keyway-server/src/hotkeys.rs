@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use crate::shared::lock;
 
-/// Keys that `stats hotkeys` lists of each kind.
-const LISTED: usize = 10;
+/// Keys that `stats hotkeys` and the page of the HTTP port list of each kind.
+pub(crate) const LISTED: usize = 10;
 /// The counters of a request are kept for later ones, if those that were kept last are this old.
 const RECENT: Duration = Duration::from_secs(5);
 
@@ -80,6 +80,26 @@ impl HotAsked<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Earlier(Mutex<[Option<HotCounts>; 2]>);
 
+impl Earlier {
+    /// Looks at the counters as they are now, and as they were at an earlier look, if there was one.
+    pub(crate) fn look<R>(&self, cache: &Cache, see: impl FnOnce(&HotCounts, Option<&HotCounts>) -> R) -> R {
+        let counts = cache.hot_counts();
+        let mut kept = lock(&self.0);
+        let seen = see(&counts, kept[0].as_ref());
+        // The older of the two stays until the newer one is old enough to take its place.
+        let [older, newer] = &mut *kept;
+        if older.is_none() {
+            *older = Some(counts);
+        } else if newer.as_ref().is_none_or(|newer| counts.after(newer) >= RECENT) {
+            let last = newer.replace(counts);
+            if last.is_some() {
+                *older = last;
+            }
+        }
+        seen
+    }
+}
+
 /// `stats hotkeys`. `redacted`: keys are not for clients to see.
 pub(crate) fn write(earlier: &Earlier, cache: &Cache, redacted: bool, out: &mut Vec<u8>) {
     let asked = HotAsked {
@@ -87,27 +107,17 @@ pub(crate) fn write(earlier: &Earlier, cache: &Cache, redacted: bool, out: &mut 
         separator: None,
         redacted,
     };
-    let counts = cache.hot_counts();
-    let mut kept = lock(&earlier.0);
-    lines(&asked, cache, &counts, None, "", out);
-    if let Some(since) = &kept[0] {
-        stat(
-            out,
-            "hotkeys_seconds",
-            format_args!("{:.1}", counts.after(since).as_secs_f64()),
-        );
-        lines(&asked, cache, &counts, Some(since), "recent_", out);
-    }
-    // The older of the two stays until the newer one is old enough to take its place.
-    let [older, newer] = &mut *kept;
-    if older.is_none() {
-        *older = Some(counts);
-    } else if newer.as_ref().is_none_or(|newer| counts.after(newer) >= RECENT) {
-        let last = newer.replace(counts);
-        if last.is_some() {
-            *older = last;
+    earlier.look(cache, |counts, since| {
+        lines(&asked, cache, counts, None, "", out);
+        if let Some(since) = since {
+            stat(
+                out,
+                "hotkeys_seconds",
+                format_args!("{:.1}", counts.after(since).as_secs_f64()),
+            );
+            lines(&asked, cache, counts, Some(since), "recent_", out);
         }
-    }
+    });
     out.extend_from_slice(reply::END);
 }
 

@@ -37,6 +37,7 @@ mod kernel;
 mod listener;
 mod lookout;
 mod memory;
+pub mod overview;
 mod port;
 mod quiet;
 mod rate;

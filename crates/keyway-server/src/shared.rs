@@ -153,6 +153,8 @@ pub(crate) enum PeerAddress {
 #[derive(Default)]
 pub(crate) struct Arrivals {
     pub(crate) current: AtomicUsize,
+    /// of these, by [`PeerAddress::kind`]
+    pub(crate) by_kind: [AtomicUsize; KINDS.len()],
     pub(crate) total: AtomicU64,
     pub(crate) rejected: AtomicU64,
     pub(crate) disabled_count: AtomicU64,
@@ -219,7 +221,21 @@ pub(crate) struct BypassNumbers {
     pub(crate) by_tcp: [(&'static str, u64); 2],
 }
 
+/// The kinds of connections.
+pub(crate) const KINDS: [&str; 4] = ["tcp", "tls", "unix", "reader"];
+
 impl PeerAddress {
+    /// The kind of the connection, as an index into [`KINDS`]; `None`: a UDP socket.
+    fn kind(&self) -> Option<usize> {
+        match self {
+            Self::Tcp { is_secure: false, .. } => Some(0),
+            Self::Tcp { is_secure: true, .. } => Some(1),
+            Self::Unix => Some(2),
+            Self::Reader => Some(3),
+            Self::Udp { .. } => None,
+        }
+    }
+
     /// Whose requests are counted with those from here; `user` is the user of this machine at a Unix socket.
     pub(crate) fn source(&self, user: impl FnOnce() -> Option<u32>) -> Source {
         match self {
@@ -493,6 +509,11 @@ impl Shared {
             .unwrap_or(u32::MAX)
     }
 
+    /// Connections now. As in memcached, every UDP socket is one that never ends.
+    pub(crate) fn connections(&self) -> usize {
+        self.arrivals.current.load(Relaxed) + self.udp_sockets
+    }
+
     pub(crate) fn traffic(&self) -> Traffic {
         self.mailboxes.iter().fold(Traffic::default(), |sum, mailbox| {
             let c = &mailbox.counters;
@@ -570,9 +591,20 @@ impl Shared {
         }
     }
 
+    /// Records that a connection begins.
+    pub(crate) fn connection_opened(&self, address: &PeerAddress) {
+        self.arrivals.current.fetch_add(1, SeqCst);
+        if let Some(number) = address.kind().and_then(|kind| self.arrivals.by_kind.get(kind)) {
+            number.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Records that a connection has ended.
     pub(crate) fn connection_closed(&self, peer: &Peer) {
         lock(&self.peers).remove(&peer.id);
+        if let Some(number) = peer.address.kind().and_then(|kind| self.arrivals.by_kind.get(kind)) {
+            number.fetch_sub(1, Relaxed);
+        }
         // SeqCst on both words, here and in `Acceptor::pause`: either this thread sees the pause and wakes the acceptor, or the acceptor sees
         // the lower count after it has announced the pause. With weaker orders both could miss it.
         self.arrivals.current.fetch_sub(1, SeqCst);

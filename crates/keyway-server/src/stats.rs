@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use keyway_cache::{Cache, Counters, Info, Latencies};
+use keyway_cache::{Cache, Counters, Info, Latencies, Latency};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -73,8 +73,7 @@ fn process(shared: &Shared, out: &mut Vec<u8>) {
 
 fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
     let arrivals = &shared.arrivals;
-    // As in memcached, every UDP socket is a connection that never ends.
-    let current = arrivals.current.load(Relaxed) + shared.udp_sockets;
+    let current = shared.connections();
     stat(out, "max_connections", shared.config.connections_max);
     stat(out, "curr_connections", current);
     stat(
@@ -432,16 +431,26 @@ pub(crate) fn slabs(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     out.extend_from_slice(reply::END);
 }
 
+/// What is shown of the times of a door and verb, of at least one operation: names and numbers.
+pub(crate) fn times(latency: &Latency) -> [(&'static str, u64); 6] {
+    let count = latency.count();
+    let quantile = |of_1000| latency.quantile_ns(of_1000).unwrap_or(0);
+    [
+        ("measured", count),
+        ("mean_ns", latency.sum_ns / count.max(1)),
+        ("p50_ns", quantile(500)),
+        ("p90_ns", quantile(900)),
+        ("p99_ns", quantile(990)),
+        ("p999_ns", quantile(999)),
+    ]
+}
+
 /// `stats latency`
 pub(crate) fn latency(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     for (door, verb, latency) in latencies(shared, cache).counted() {
         let (door, verb) = (door.name(), verb.name());
-        let count = latency.count();
-        let _ = write!(out, "STAT {door}:{verb}:measured {count}\r\n");
-        let _ = write!(out, "STAT {door}:{verb}:mean_ns {}\r\n", latency.sum_ns / count.max(1));
-        for (name, of_1000) in [("p50_ns", 500), ("p90_ns", 900), ("p99_ns", 990), ("p999_ns", 999)] {
-            let ns = latency.quantile_ns(of_1000).unwrap_or(0);
-            let _ = write!(out, "STAT {door}:{verb}:{name} {ns}\r\n");
+        for (name, number) in times(latency) {
+            let _ = write!(out, "STAT {door}:{verb}:{name} {number}\r\n");
         }
     }
     out.extend_from_slice(reply::END);

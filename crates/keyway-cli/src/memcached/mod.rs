@@ -212,6 +212,7 @@ impl Reading {
             "http" => {
                 plan.config.http = Some(listen::parse_http(value).map_err(|why| Failure::usage(format_args!("-o http: {why}")))?);
             }
+            "http_keys" => plan.config.http_keys = true,
             "connection_memory" => {
                 let memory =
                     size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-o connection_memory: {why}")))?;

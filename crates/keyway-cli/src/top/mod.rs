@@ -21,9 +21,10 @@ use keyway_cache::server::Watched;
 
 use crate::exit::{self, Failure};
 use crate::{commands, place};
+use keyway_server::overview::{Order, Reading, View};
 use screen::{Key, Screen};
 use server::Server;
-use view::{Order, Reading, View};
+use view::Looked;
 
 /// The last line of the screen.
 const HELP: &str = "q quit  space pause  s sort  / filter  esc no filter";
@@ -55,9 +56,12 @@ struct Region {
 }
 
 impl Region {
-    fn read(&mut self) -> Reading {
-        let said = self.server.as_mut().map(Server::ask);
-        Reading::new(self.watched.look(), said)
+    fn look(&mut self) -> Looked {
+        let server = self.server.as_mut().map(Server::ask);
+        Looked {
+            region: Reading::from(self.watched.look()),
+            server,
+        }
     }
 }
 
@@ -93,14 +97,14 @@ impl Top {
 
 /// Prints what happens in one interval.
 fn once(mut region: Region, interval: Duration, json: bool) -> Result<(), Failure> {
-    let before = region.read();
+    let before = region.look();
     std::thread::sleep(interval);
-    let now = region.read();
-    let view = View::new(&now, &before);
+    let now = region.look();
+    let view = View::new(&now.region, &before.region);
     let text = if json {
-        format!("{}\n", view.json(&region.place, Order::default()))
+        format!("{}\n", view::json(&view, &now, &region.place, Order::default()))
     } else {
-        let (lines, _) = view.lines(&region.place, Order::default(), "");
+        let (lines, _) = view::lines(&view, &now, &region.place, Order::default(), "");
         format!("{}\n", lines.join("\n"))
     };
     commands::written(std::io::stdout().write_all(text.as_bytes()))
@@ -132,7 +136,7 @@ impl Looks {
             (Key::Char(c), true) => self.filter.push(c),
             (Key::Char('q'), false) => return false,
             (Key::Char(' ' | 'p'), false) => self.paused = !self.paused,
-            (Key::Char('s'), false) => self.order = self.order.next(),
+            (Key::Char('s'), false) => self.order = view::next(self.order),
             (Key::Char('/'), false) => self.types = true,
             _ => {}
         }
@@ -143,7 +147,7 @@ impl Looks {
         if self.types {
             return format!("filter: {}_  (enter: keep, esc: none)", self.filter);
         }
-        let mut line = format!("{HELP}  [sorted by {}]", self.order.name());
+        let mut line = format!("{HELP}  [sorted by {}]", view::name(self.order));
         if !self.filter.is_empty() {
             line.push_str(&format!(" [filter {}]", self.filter));
         }
@@ -158,11 +162,14 @@ impl Looks {
 fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
     let screen = Screen::take()?;
     let mut looks = Looks::default();
-    let mut before = region.read();
-    let mut now = region.read();
+    let mut before = region.look();
+    let mut now = region.look();
     let mut due = Instant::now() + interval;
     loop {
-        let (mut lines, headings) = View::new(&now, &before).lines(&region.place, looks.order, &looks.filter);
+        let (mut lines, headings) = {
+            let view = View::new(&now.region, &before.region);
+            view::lines(&view, &now, &region.place, looks.order, &looks.filter)
+        };
         let (_, height) = screen.size();
         lines.resize(height.saturating_sub(1), String::new());
         lines.push(looks.last_line());
@@ -176,7 +183,7 @@ fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
         if Instant::now() >= due {
             due = Instant::now() + interval;
             if !looks.paused {
-                before = std::mem::replace(&mut now, region.read());
+                before = std::mem::replace(&mut now, region.look());
             }
         }
     }

@@ -73,8 +73,27 @@ impl Region {
 
     /// Segments by their use, in the order of [`USES`].
     pub fn segments_by_use(&self) -> [u64; USES.len()] {
+        self.uses_of(0..self.segments())
+    }
+
+    /// The region as at most `parts_max` equal parts, the last one possibly smaller: for each, the use of most of its segments, as an
+    /// index into [`USES`]; and the segments of a part.
+    pub fn segment_map(&self, parts_max: usize) -> (Vec<u8>, usize) {
+        let all = self.segments();
+        let each = all.div_ceil(parts_max.max(1)).max(1);
+        let most = |start: usize| {
+            let uses = self.uses_of(start..all.min(start + each));
+            (0u8..)
+                .zip(uses)
+                .max_by_key(|(_, number)| *number)
+                .map_or(0, |(most, _)| most)
+        };
+        ((0..all).step_by(each).map(most).collect(), each)
+    }
+
+    fn uses_of(&self, segments: std::ops::Range<usize>) -> [u64; USES.len()] {
         let mut uses = [0; USES.len()];
-        for segment in 0..self.segments() {
+        for segment in segments {
             let kind = State(self.header(segment).state.load(Relaxed))
                 .kind()
                 .unwrap_or(Kind::Claimed);

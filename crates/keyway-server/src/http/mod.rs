@@ -6,36 +6,46 @@
 //! | `/healthz` | 200 while every worker runs and the server is not stopping, otherwise 503 with the reason |
 //! | `/readyz` | 200 if an item can be stored and read now (`ready`), otherwise 503 with the reason |
 //! | `/` | a page for people (`page`) |
+//! | `/state.json` | what the page shows: now (`state`), and in the last hour (`history`) |
 //!
 //! - Everything runs on the port's own thread. It reads counters that exist anyway, takes no lock for which a worker waits in a request, and
 //!   asks nothing of a worker.
-//! - No answer contains a key, a value or a client's address.
+//! - No answer contains a value or a client's address, and none a key unless the operator has asked for that.
 
+mod history;
 mod metrics;
 mod page;
 mod ready;
 mod snapshot;
+mod state;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use keyway_cache::{Cache, Session};
-use keyway_http::{Answer, Exposition, Format, Listener, Question, Server, Stopper};
+use keyway_http::{Answer, Exposition, Format, Listener, Pulse, Question, Server, Stopper};
 
 use crate::listener::SocketFile;
 use crate::shared::Shared;
 use crate::takeover::{self, Offered, Purpose};
+use history::History;
 use ready::Prober;
 pub(crate) use snapshot::Snapshot;
+use state::State;
 
 const METRICS: &str = "/metrics";
 const HEALTH: &str = "/healthz";
 const READY: &str = "/readyz";
 const PAGE: &str = "/";
+const STATE: &str = "/state.json";
+/// Time between two looks at the counters, for the history.
+const SECOND: Duration = Duration::from_secs(1);
 /// How requests for other paths are counted: a client chooses those names, and each new label would take memory.
 const OTHER: &str = "other";
 
@@ -65,6 +75,8 @@ struct Desk {
     cache: Cache,
     prober: RefCell<Prober>,
     requests: RefCell<Requests>,
+    state: RefCell<State>,
+    history: RefCell<History>,
 }
 
 impl Sockets {
@@ -95,13 +107,20 @@ impl Port {
     pub(crate) fn run(self, shared: Arc<Shared>, cache: Cache) {
         let Sockets { listeners, mut file, .. } = self.sockets;
         let ended = Arc::clone(&shared);
-        let desk = Desk {
+        let desk = Rc::new(Desk {
             shared,
             cache,
             prober: RefCell::new(Prober::new(self.session)),
             requests: RefCell::default(),
+            state: RefCell::default(),
+            history: RefCell::new(History::new()),
+        });
+        let same = Rc::clone(&desk);
+        let pulse = Pulse {
+            every: SECOND,
+            beat: Box::new(move || same.remember()),
         };
-        if let Err(error) = Server::new(listeners, self.stopper).run(move |question| desk.answer(question)) {
+        if let Err(error) = Server::new(listeners, self.stopper).run(move |question| desk.answer(question), pulse) {
             log::error!("the HTTP port is closed: {error}; the server goes on without it");
         }
         if let Some(file) = &mut file {
@@ -116,33 +135,44 @@ impl Desk {
             METRICS => (METRICS, self.metrics(Format::asked_for(question.accept))),
             HEALTH => (HEALTH, self.health()),
             READY => (READY, self.readiness()),
-            PAGE => (PAGE, self.page()),
+            PAGE => (PAGE, page::answer()),
+            STATE => (STATE, self.state(question.query)),
             _ => (
                 OTHER,
-                Answer::text(404, format!("here are {METRICS}, {HEALTH}, {READY} and {PAGE}\n")),
+                Answer::text(404, format!("here are {METRICS}, {HEALTH}, {READY}, {STATE} and {PAGE}\n")),
             ),
         };
         *self.requests.borrow_mut().entry((path, answer.status)).or_default() += 1;
         answer
     }
 
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::take(&self.shared, &self.cache, &self.requests.borrow())
+    }
+
     fn metrics(&self, format: Format) -> Answer {
         let mut exposition = Exposition::new(format);
-        let snapshot = Snapshot::take(&self.shared, &self.cache, &self.requests.borrow());
-        metrics::write(&snapshot, &mut exposition);
+        metrics::write(&self.snapshot(), &mut exposition);
         Answer {
-            status: 200,
             content_type: format.content_type(),
-            body: exposition.end(),
+            ..Answer::text(200, exposition.end())
         }
     }
 
-    fn page(&self) -> Answer {
+    /// `after=MS` leaves out samples that ended by then.
+    fn state(&self, query: &str) -> Answer {
+        let after_ms = query.split('&').find_map(|part| part.strip_prefix("after=")?.parse().ok());
+        let mut state = self.state.borrow_mut().shown(&self.shared, &self.cache, || self.snapshot());
+        state.insert("history".to_owned(), self.history.borrow().json(after_ms.unwrap_or(0)));
         Answer {
-            status: 200,
-            content_type: "text/html; charset=utf-8",
-            body: page::write(&Snapshot::take(&self.shared, &self.cache, &self.requests.borrow())),
+            content_type: "application/json",
+            ..Answer::text(200, serde_json::Value::from(state).to_string())
         }
+    }
+
+    /// Once a second.
+    fn remember(&self) {
+        self.history.borrow_mut().remember(&self.shared, &self.cache);
     }
 
     fn health(&self) -> Answer {

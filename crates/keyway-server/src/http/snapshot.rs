@@ -97,8 +97,7 @@ impl Connections {
     fn take(shared: &Shared, base: &crate::shared::Baseline) -> Self {
         let (arrivals, account) = (&shared.arrivals, &shared.account);
         Self {
-            // As in memcached, every UDP socket is a connection that never ends.
-            current: arrivals.current.load(Relaxed) + shared.udp_sockets,
+            current: shared.connections(),
             max: shared.config.connections_max,
             total: arrivals.total.load(Relaxed).saturating_sub(base.total_connections),
             rejected: arrivals.rejected.load(Relaxed).saturating_sub(base.rejected),

@@ -106,17 +106,21 @@ impl Browser {
 
     /// Opens a file.
     pub fn open(&mut self, file: &Path, look: Appearance) -> Page<'_> {
+        self.visit(&format!("file://{}", file.display()), look)
+    }
+
+    /// Opens the page at a URL, which may ask for what is below that.
+    pub fn visit(&mut self, url: &str, look: Appearance) -> Page<'_> {
         let target = self.call(None, "Target.createTarget", json!({ "url": "about:blank" }));
         let target = target["targetId"].as_str().unwrap().to_owned();
         let attached = self.call(None, "Target.attachToTarget", json!({ "targetId": target, "flatten": true }));
         let session = attached["sessionId"].as_str().unwrap().to_owned();
-        let url = format!("file://{}", file.display());
         self.events.clear();
         let mut page = Page {
             browser: self,
             session,
             target,
-            url: url.clone(),
+            url: url.to_owned(),
         };
         for domain in ["Page", "Runtime", "Log", "Network"] {
             page.call(&format!("{domain}.enable"), json!({}));
@@ -195,6 +199,27 @@ impl Page<'_> {
         Picture::new(png.unwrap())
     }
 
+    /// Presses a key, by its name in the DOM's `KeyboardEvent.key`, with the character that it types, if any.
+    pub fn press(&mut self, key: &str, types: &str) {
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "ArrowLeft" => 37,
+            "ArrowRight" => 39,
+            _ => 0,
+        };
+        for (kind, text) in [("keyDown", types), ("keyUp", "")] {
+            let event = json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
+            self.call("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// The address of this page, or one below it; or data that is in it.
+    fn is_own(&self, url: &Value) -> bool {
+        let url = url.as_str().unwrap_or_default();
+        url == self.url || url.starts_with("data:") || self.url.ends_with('/') && url.starts_with(&self.url)
+    }
+
     /// What it wrote to its console, what was refused, and what it wanted besides itself.
     pub fn complaints(&self) -> Vec<String> {
         let complaint = |event: &Value| {
@@ -203,7 +228,7 @@ impl Page<'_> {
                 "Runtime.exceptionThrown" => Some(format!("exception: {}", params["exceptionDetails"]["text"])),
                 "Runtime.consoleAPICalled" => Some(format!("console: {}", params["args"])),
                 "Log.entryAdded" => Some(format!("log: {}", params["entry"]["text"])),
-                "Network.requestWillBeSent" if params["request"]["url"] != self.url.as_str() => {
+                "Network.requestWillBeSent" if !self.is_own(&params["request"]["url"]) => {
                     Some(format!("it asks for {}", params["request"]["url"]))
                 }
                 _ => None,

@@ -10,6 +10,7 @@ use harness::{
 };
 use monitoring::Monitored;
 use nix::sched::{CloneFlags, unshare};
+use serde_json::Value;
 
 fn raw(monitored: &Monitored, request: &str) -> HttpAnswer {
     let stream = TcpStream::connect(monitored.http).expect("a connection");
@@ -31,6 +32,8 @@ fn paths_methods_and_headers() {
         ("/metrics", 200, "text/plain; version=0.0.4", "memcached_up 1"),
         ("/healthz", 200, "text/plain", "ok"),
         ("/readyz", 200, "text/plain", "ready"),
+        ("/state.json", 200, "application/json", "\"get_hits\":0"),
+        ("/state.json?after=99999999", 200, "application/json", "\"samples\":[]"),
         ("/nothing", 404, "text/plain", "/metrics"),
     ] {
         let answer = monitored.get(path);
@@ -59,6 +62,90 @@ fn paths_methods_and_headers() {
         2.0
     );
     assert_eq!(counted.of("keyway_http_requests_total{path=\"other\",status=\"404\"}"), 2.0);
+}
+
+fn state(monitored: &Monitored) -> Value {
+    serde_json::from_str(&monitored.get("/state.json").body).expect("JSON")
+}
+
+/// What a field's rates come to over all samples of the fine step; and of a door, the operations whose time was measured.
+fn over_all(state: &Value, field: &str) -> (f64, u64) {
+    let history = &state["history"];
+    let fields = history["fields"].as_array().expect("fields");
+    let place = |name: &str| fields.iter().position(|field| field == name).expect("a field");
+    let (ms, of, times) = (place("ms"), place(field), place("times"));
+    let door = place(field) - place("library");
+    let samples = history["steps"][0]["samples"].as_array().expect("samples").iter();
+    samples.fold((0.0, 0), |(sum, measured), sample| {
+        let rate = sample[of].as_f64().expect("a rate") * sample[ms].as_f64().expect("a time") / 1000.0;
+        let times: Vec<u64> = sample[times]
+            .as_array()
+            .expect("times")
+            .iter()
+            .filter_map(Value::as_u64)
+            .collect();
+        let counted = times
+            .chunks_exact(3)
+            .filter(|time| time[0] == door as u64)
+            .map(|time| time[2]);
+        (sum + rate, measured + counted.sum::<u64>())
+    })
+}
+
+#[test]
+fn the_history_has_what_clients_did() {
+    let options = ServeOptions {
+        transport: Transport::Udp,
+        ..ServeOptions::default()
+    };
+    let monitored = Monitored::start(&options);
+    // By its answer the history has begun.
+    assert_eq!(over_all(&state(&monitored), "text"), (0.0, 0));
+    let mut wire = monitored.server.connect(Transport::Tcp);
+    for n in 0..500 {
+        assert_eq!(wire.ask(&format!("set key-{n} 0 0 1\r\nx")).expect("an answer"), "STORED");
+        if n < 300 {
+            assert_eq!(wire.ask("mg key-0").expect("an answer"), "HD");
+        }
+    }
+    let mut datagrams = monitored.server.connect(Transport::Udp);
+    for _ in 0..40 {
+        assert!(datagrams.get(false, &["absent"]).expect("an answer").is_empty());
+    }
+    for _ in 0..5 {
+        let mut get = Command::new(keyway_binary());
+        let (status, output) = run_to_end(
+            get.args(["get", "key-1", "--region"]).arg(monitored.server.region()),
+            DEADLINE,
+        );
+        assert!(status.success(), "{output}");
+    }
+    // Each once, whatever seconds they were in. Few of the library's calls are measured.
+    let expected = [
+        ("text", 500.0, Some(500)),
+        ("meta", 300.0, Some(300)),
+        ("udp", 40.0, Some(40)),
+        ("binary", 0.0, Some(0)),
+        ("library", 5.0, None),
+        ("drop_in", 0.0, None),
+    ];
+    wait_until("the history has them", DEADLINE, || {
+        let state = state(&monitored);
+        let is_there = |(door, operations, measured): &(&str, f64, Option<u64>)| {
+            let (sum, times) = over_all(&state, door);
+            (sum - operations).abs() < 0.5 && measured.is_none_or(|measured| times == measured)
+        };
+        expected.iter().all(is_there).then_some(())
+    });
+    let state = state(&monitored);
+    for (field, sum) in [("hits", 305.0), ("misses", 40.0), ("sets", 500.0)] {
+        assert!((over_all(&state, field).0 - sum).abs() < 1.0, "{field}: {state}");
+    }
+    let samples = state["history"]["steps"][0]["samples"].as_array().expect("samples");
+    let last = samples.last().expect("a sample");
+    assert_eq!(last[9 + 7].as_f64(), Some(500.0), "items: {last}");
+    let kinds = &state["connections"]["kinds"];
+    assert_eq!((&kinds["tcp"], &kinds["tls"]), (&1.into(), &Value::Null), "{kinds}");
 }
 
 #[test]
@@ -213,7 +300,7 @@ fn the_kernel_door_has_numbers_of_its_own() {
         );
         assert_eq!(counted.of("keyway_kernel_packets_total{verdict=\"hits\"}"), hits("kernel"));
         assert!(counted.of("keyway_kernel_copied_total") >= 1.0);
-        assert!(monitored.get("/").body.contains("<th>kernel</th>"));
+        assert_eq!(state(&monitored)["kernel_hits"].as_f64(), Some(hits("kernel")));
         assert_eq!(monitored.get("/readyz").status, 200, "{}", monitored.server.log());
         Ok(())
     });

@@ -65,7 +65,7 @@ fn workers_serve_while_the_port_is_stopped_anywhere() {
             port: thread(&monitored.server, "keyway-http"),
             asks: &asks,
         };
-        for path in ["/metrics", "/readyz", "/"] {
+        for path in ["/metrics", "/readyz", "/", "/state.json"] {
             let (asks, monitored) = (&asks, &monitored);
             scope.spawn(move || {
                 while asks.load(SeqCst) {

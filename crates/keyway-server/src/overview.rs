@@ -1,0 +1,276 @@
+//! What happens in a region between two readings of it: for `keyway top`, and for the page of the HTTP port.
+
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+use keyway_cache::server::{Attached, Entrance, Seated, Seen, USES};
+use keyway_cache::{Counters, Door, Latency, Verb};
+use serde_json::{Map, Value, json};
+
+/// Calls of the library for each that is measured, on average.
+const CALLS_PER_SAMPLE: u64 = 256;
+
+/// What was seen of a region, and when.
+pub struct Reading {
+    /// what was seen
+    pub seen: Seen,
+    at: Instant,
+    /// the commands of the processes, in their order
+    commands: Vec<String>,
+}
+
+impl From<Seen> for Reading {
+    fn from(seen: Seen) -> Self {
+        Self {
+            commands: seen.processes.iter().map(command).collect(),
+            seen,
+            at: Instant::now(),
+        }
+    }
+}
+
+impl Reading {
+    /// Time since the reading.
+    pub fn age(&self) -> Duration {
+        self.at.elapsed()
+    }
+}
+
+/// The name of a process's program.
+fn command(process: &Attached) -> String {
+    let name = std::fs::read(format!("/proc/{}/comm", process.pid)).ok();
+    let Some(name) = name.filter(|_| process.is_known_here) else {
+        return "?".to_owned();
+    };
+    // A process chooses its name, byte by byte.
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    let shown = |byte: &u8| match byte {
+        b' '..=b'~' => char::from(*byte),
+        _ => '?',
+    };
+    name.iter().map(shown).collect()
+}
+
+/// By what processes are sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    #[default]
+    /// operations a second, the most first
+    Rate,
+    /// segments that it protects, the most first
+    Protects,
+    /// its number
+    Pid,
+    /// its command
+    Command,
+}
+
+/// A row of a door and verb.
+pub struct DoorRow<'r> {
+    /// the door
+    pub door: Door,
+    /// the verb
+    pub verb: Verb,
+    /// operations a second between the two readings
+    pub per_s: f64,
+    /// since the region was made
+    pub all: &'r Latency,
+    /// between the two readings
+    pub between: Latency,
+}
+
+/// A row of a process.
+pub struct ProcessRow<'r> {
+    /// the process
+    pub process: &'r Attached,
+    /// the name of its program in printable ASCII; `?` if it cannot be asked for
+    pub command: &'r str,
+    /// operations a second between the two readings
+    pub per_s: f64,
+    /// its threads that are in a call that may change items
+    pub in_call: usize,
+    /// segments that it keeps from being recycled
+    pub protects: usize,
+    /// its threads that are suspected to be dead
+    pub fenced: usize,
+}
+
+/// Two readings, the later one first.
+pub struct View<'r> {
+    now: &'r Reading,
+    before: &'r Reading,
+    elapsed: Duration,
+}
+
+impl<'r> View<'r> {
+    /// Both readings are of one region.
+    pub fn new(now: &'r Reading, before: &'r Reading) -> Self {
+        Self {
+            now,
+            before,
+            elapsed: now.at.saturating_duration_since(before.at),
+        }
+    }
+
+    /// As a rate, a second.
+    pub fn per_s(&self, count: u64) -> f64 {
+        let elapsed_s = self.elapsed.as_secs_f64();
+        if elapsed_s > 0.0 { number(count) / elapsed_s } else { 0.0 }
+    }
+
+    /// What was counted between the readings; never less than nothing.
+    pub fn counted(&self, of: impl Fn(&Counters) -> u64) -> u64 {
+        of(&self.now.seen.counters).saturating_sub(of(&self.before.seen.counters))
+    }
+
+    /// The doors and verbs with an operation.
+    pub fn doors(&self) -> Vec<DoorRow<'r>> {
+        let row = |(door, verb, all): (Door, Verb, &'r Latency)| {
+            let between = all.since(self.before.seen.latencies.of(door, verb));
+            let each = if door.is_sampled() { CALLS_PER_SAMPLE } else { 1 };
+            DoorRow {
+                door,
+                verb,
+                per_s: self.per_s(between.count().saturating_mul(each)),
+                all,
+                between,
+            }
+        };
+        self.now.seen.latencies.counted().map(row).collect()
+    }
+
+    /// The processes that are attached, with or without a thread.
+    pub fn processes(&self, order: Order) -> Vec<ProcessRow<'r>> {
+        let earlier = self.before.seen.processes.iter().flat_map(|process| &process.threads);
+        let earlier: Vec<_> = earlier.map(|thread| (thread.tenancy, operations(&thread.counters))).collect();
+        let row = |(process, command): (&'r Attached, &'r String)| {
+            let of_thread = |thread: &Seated| {
+                // A thread that came in between has counted since then, but its slot may have counted before.
+                let before = earlier.iter().find(|(tenancy, _)| *tenancy == thread.tenancy)?.1;
+                Some(operations(&thread.counters).saturating_sub(before))
+            };
+            ProcessRow {
+                process,
+                command,
+                per_s: self.per_s(process.threads.iter().filter_map(of_thread).sum()),
+                in_call: process.threads.iter().filter(|thread| thread.is_writing).count(),
+                protects: process.threads.iter().map(|thread| thread.protects).sum(),
+                fenced: process.threads.iter().filter(|thread| thread.is_fenced).count(),
+            }
+        };
+        let seen = &self.now.seen.processes;
+        let mut rows: Vec<_> = seen.iter().zip(&self.now.commands).map(row).collect();
+        match order {
+            Order::Rate => rows.sort_by(|a, b| b.per_s.total_cmp(&a.per_s)),
+            Order::Protects => rows.sort_by_key(|row| Reverse(row.protects)),
+            Order::Pid => rows.sort_by_key(|row| row.process.pid),
+            Order::Command => rows.sort_by_key(|row| row.command),
+        }
+        rows
+    }
+
+    /// All numbers, for programs.
+    pub fn json(&self, order: Order) -> Map<String, Value> {
+        let seen = &self.now.seen;
+        let counters: Map<_, _> = seen
+            .counters
+            .named()
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count.into()))
+            .collect();
+        let segments: Map<_, _> = USES
+            .iter()
+            .zip(seen.segments)
+            .map(|(name, count)| ((*name).to_owned(), count.into()))
+            .collect();
+        let doors: Vec<_> = self
+            .doors()
+            .iter()
+            .map(|row| {
+                json!({
+                    "door": row.door.name(),
+                    "verb": row.verb.name(),
+                    "is_sampled": row.door.is_sampled(),
+                    "measured": row.all.count(),
+                    "mean_ns": row.all.sum_ns / row.all.count().max(1),
+                    "p50_ns": row.all.quantile_ns(500),
+                    "p99_ns": row.all.quantile_ns(990),
+                    "p999_ns": row.all.quantile_ns(999),
+                    "per_second": row.per_s,
+                })
+            })
+            .collect();
+        let processes: Vec<_> = self
+            .processes(order)
+            .iter()
+            .map(|row| {
+                json!({
+                    "pid": row.process.pid,
+                    "command": row.command,
+                    "door": door_of(row.process.entrance),
+                    "since_unix_s": row.process.since_unix_s,
+                    "threads": row.process.threads.len(),
+                    "per_second": row.per_s,
+                    "in_call": row.in_call,
+                    "protects": row.protects,
+                    "fenced": row.fenced,
+                })
+            })
+            .collect();
+        let all = json!({
+            "seconds": self.elapsed.as_secs_f64(),
+            "created_unix_s": seen.created_unix_s,
+            "limit_bytes": seen.limit_bytes,
+            "segment_bytes": seen.segment_bytes,
+            "segments": segments,
+            "segment_map": self.segment_map(),
+            "segments_per_part": seen.segments_per_part,
+            "admission_age_s": seen.ages.admission_s,
+            "main_age_s": seen.ages.main_s,
+            "counters": counters,
+            "doors": doors,
+            "processes": processes,
+        });
+        match all {
+            Value::Object(all) => all,
+            _ => Map::new(),
+        }
+    }
+
+    /// A digit for each part of the region: the use of most of its segments, as an index into [`USES`].
+    fn segment_map(&self) -> String {
+        let digit = |use_: &u8| char::from_digit((*use_).into(), 10).unwrap_or('0');
+        self.now.seen.segment_map.iter().map(digit).collect()
+    }
+}
+
+/// Operations that have been counted, by key.
+pub(crate) fn operations(c: &Counters) -> u64 {
+    let counts = [
+        c.cmd_get,
+        c.cmd_set,
+        c.cmd_touch,
+        c.cmd_flush,
+        c.delete_hits,
+        c.delete_misses,
+        c.incr_hits,
+        c.incr_misses,
+        c.decr_hits,
+        c.decr_misses,
+    ];
+    counts.into_iter().fold(0, u64::wrapping_add)
+}
+
+/// The door of a process in the output of programs.
+pub fn door_of(entrance: Entrance) -> &'static str {
+    match entrance {
+        Entrance::Library => "library",
+        Entrance::DropIn => "drop_in",
+        Entrance::Server => "server",
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people: 16 digits are enough")]
+fn number(count: u64) -> f64 {
+    count as f64
+}
