@@ -68,7 +68,9 @@ pub(super) struct Miniature {
     ghosts: Map<u32>,
     ghost_queue: Queue,
     clock: u32,
-    /// misses of gets, by group of keys
+    /// how many keys one of the sample stands for
+    pub weight: u64,
+    /// misses of gets, by group of keys, each counted with the weight that it had
     pub misses: [u64; GROUPS],
     /// bytes of items put in, and bytes evicted
     pub inserted: u64,
@@ -106,14 +108,20 @@ impl Miniature {
         self.entries.len()
     }
 
+    /// Bytes of the items held.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
     /// Puts an item into the main pool, as one that was there before.
     pub fn seed(&mut self, key: u64, extent: Extent, is_fetched: bool, now_s: u64) {
         self.insert(key, extent, (true, u8::from(is_fetched)), now_s);
         self.fit();
     }
 
-    /// Keeps the keys of which this is true, and the same share of the capacity.
+    /// Keeps the keys of which this is true, half of them, and the same share of the capacity.
     pub fn halve(&mut self, is_kept: impl Fn(u64) -> bool) {
+        self.weight *= 2;
         self.capacity /= 2;
         self.inserted /= 2;
         self.evicted /= 2;
@@ -132,7 +140,7 @@ impl Miniature {
 
     fn miss(&mut self, key: u64) {
         if let Some(misses) = self.misses.get_mut(group_of(key)) {
-            *misses += 1;
+            *misses = misses.wrapping_add(self.weight);
         }
     }
 

@@ -26,6 +26,9 @@ const ITEM_SIZE_GUESSED: u64 = 512;
 const REFRESH: Duration = Duration::from_millis(250);
 /// The part of the log's bytes that live items take, while nothing is known of it: per cent.
 const LIVE_GUESSED: u64 = 92;
+/// Items of the simulation from which their mean size is taken, and how much that may differ from the region's.
+const ITEMS_FOR_SIZE: usize = 1000;
+const SIZES_DIFFER: f64 = 0.2;
 /// Buckets and items of the region that are looked at between two looks at the trail, while its items are read.
 const WALK: usize = 4096;
 /// Steps that are enough for the first window.
@@ -93,7 +96,7 @@ struct Mark {
     at: Instant,
     steps: u64,
     counters: Counters,
-    /// misses of the region's own gets that are on the trail, by group
+    /// misses of the region's own gets that are on the trail, by group of keys, and of the simulations: those of all keys, estimated
     real: [u64; GROUPS],
     simulated: [[u64; GROUPS]; SIZES.len()],
 }
@@ -160,6 +163,7 @@ impl Cache {
             marks: Vec::new(),
         };
         curve.shift = curve.shift_wanted();
+        curve.sizes.iter_mut().for_each(|size| size.weight = 1 << curve.shift);
         curve.refresh();
         if let Some(session) = session {
             curve.seed(session);
@@ -217,15 +221,19 @@ impl MemoryCurve {
         let memory = self.cache.info().limit_bytes;
         let one_in = 1u64 << self.shift;
         let ratio = |misses: f64| if gets == 0 { 0.0 } else { misses / gets as f64 };
-        // What a simulation and the region missed of the same keys: most of what the choice of the keys does is in both.
-        let more = |size: usize| -> [f64; GROUPS] {
-            std::array::from_fn(|group| {
-                let misses = |now: &[u64; GROUPS], since: &[u64; GROUPS]| now[group].wrapping_sub(since[group]) as f64;
-                let simulated = misses(&now.simulated[size], &since.simulated[size]);
-                (simulated - misses(&now.real, &since.real)) * one_in as f64
-            })
+        let window = |now: [u64; GROUPS], since: [u64; GROUPS]| -> [f64; GROUPS] {
+            std::array::from_fn(|group| now[group].wrapping_sub(since[group]) as f64)
         };
-        let bias = ratio(more(OWN).iter().sum()).abs();
+        let simulated = |size: usize| window(now.simulated[size], since.simulated[size]);
+        // What a size misses more than the own one, of the same keys: most of what the choice of the keys does is in both, and so is
+        // most of what the simulation leaves out.
+        let own = simulated(OWN);
+        let more = |size: usize| -> [f64; GROUPS] {
+            let of_size = simulated(size);
+            std::array::from_fn(|group| of_size[group] - own[group])
+        };
+        let real = window(now.real, since.real);
+        let bias = ratio(own.iter().sum::<f64>() - real.iter().sum::<f64>()).abs();
         let one = |(size, (many, parts)): (usize, (u64, u64))| {
             let of_size = memory / parts * many;
             let more = more(size);
@@ -297,7 +305,7 @@ impl MemoryCurve {
         }
         self.steps += 1;
         if step.fate == Fate::Missed {
-            self.real[group_of(step.key)] += 1;
+            self.real[group_of(step.key)] += 1 << self.shift;
         }
         for size in &mut self.sizes {
             size.step(step.key, step.fate, self.now_s);
@@ -325,15 +333,13 @@ impl MemoryCurve {
         self.fit_capacities(&counters);
     }
 
-    /// Goes over to a smaller share of the keys. What was counted is not of that share: it is counted anew.
+    /// Goes over to a smaller share of the keys.
     fn thin_out(&mut self, shift: u32) {
         while self.shift < shift.min(SHIFT_MAX) {
             self.shift += 1;
             for size in &mut self.sizes {
                 size.halve(|key| is_among(key, self.shift));
             }
-            self.steps = 0;
-            self.marks = vec![self.mark()];
         }
     }
 
@@ -350,12 +356,25 @@ impl MemoryCurve {
             counters.bytes + free / 100 * LIVE_GUESSED
         };
         let held = held.min(in_use + free);
+        let held = (held as f64 * self.size_on_trail(counters)) as u64;
         let own = usable(info.limit_bytes).max(1);
         for ((many, parts), size) in SIZES.into_iter().zip(&mut self.sizes) {
             let of_size = usable(info.limit_bytes / parts * many);
             let share = u128::from(held) * u128::from(of_size) / u128::from(own);
             size.capacity = u64::try_from(share >> self.shift).unwrap_or(u64::MAX);
         }
+    }
+
+    /// The size of an item on the trail, as a part of the size of an item in the region. It is less: an item that was moved has its CAS
+    /// unique in its bytes, and the trail has the size that it had before.
+    fn size_on_trail(&self, counters: &Counters) -> f64 {
+        let own = &self.sizes[OWN];
+        if own.len() < ITEMS_FOR_SIZE || counters.curr_items == 0 || counters.bytes == 0 {
+            return 1.0;
+        }
+        let of_trail = own.used() as f64 / own.len() as f64;
+        let of_region = counters.bytes as f64 / counters.curr_items as f64;
+        (of_trail / of_region).clamp(1.0 - SIZES_DIFFER, 1.0 + SIZES_DIFFER)
     }
 
     /// The share of the keys of which this region holds enough items.
