@@ -16,8 +16,11 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Steps of the trail, and misses, below which nothing is said of other sizes.
 const STEPS_MIN: u64 = 1000;
 const MISSES_MIN: u64 = 100;
-/// Steps after which it ends early, if all simulations have settled.
+/// Steps after which it ends early, if the simulations up to this size have settled.
 const STEPS_ENOUGH: u64 = 200_000;
+const ASKED_FIRST: f64 = 2.0;
+/// Below this part of the misses seen, some sessions have not looked yet.
+const SEEN_MIN: f64 = 0.8;
 
 pub(crate) const HELP: &str = "\
 While it runs, each program with the library and each server writes what it does to a sample of the keys into the region, and this program
@@ -76,8 +79,8 @@ fn is_enough(predictions: &Predictions) -> bool {
 }
 
 fn is_all_known(predictions: &Predictions) -> bool {
-    let is_settled = |size: &Prediction| size.state == PredictionState::Settled;
-    predictions.steps >= STEPS_ENOUGH && predictions.sizes.iter().all(is_settled)
+    let is_known = |size: &Prediction| size.state == PredictionState::Settled || size.part > ASKED_FIRST;
+    predictions.steps >= STEPS_ENOUGH && predictions.sizes.iter().all(is_known)
 }
 
 /// How many more misses a size has than the present one, as a part of those.
@@ -107,6 +110,7 @@ fn as_json(predictions: &Predictions) -> Value {
         "window_s": predictions.window.as_secs_f64(),
         "gets": predictions.gets,
         "misses": predictions.misses,
+        "seen": predictions.seen,
         "evictions": predictions.evictions,
         "came_back": predictions.came_back,
         "steps": predictions.steps,
@@ -150,6 +154,12 @@ fn text(predictions: &Predictions) -> String {
         ));
     }
     text.push_str(&format!("\n{}", sentence(predictions)));
+    if predictions.seen < SEEN_MIN {
+        text.push_str(&format!(
+            "Only {:.0} % of the misses were followed: some sessions have not seen yet that they are to be. Follow the region for longer.\n",
+            percent(predictions.seen)
+        ));
+    }
     if predictions.lost > 0 {
         text.push_str(&format!(
             "{} steps were lost, because this program did not keep up: the error may be larger.\n",

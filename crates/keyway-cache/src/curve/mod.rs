@@ -74,6 +74,8 @@ pub struct Predictions {
     pub gets: u64,
     /// those that missed
     pub misses: u64,
+    /// how many of the misses were followed, as a part of them: about 1, or less if some sessions had not seen yet that the trail is kept
+    pub seen: f64,
     /// items evicted in that time
     pub evictions: u64,
     /// of those evicted then or before without a hit, how many were stored again in that time, as far as the region remembers
@@ -233,7 +235,8 @@ impl MemoryCurve {
             std::array::from_fn(|group| of_size[group] - own[group])
         };
         let real = window(now.real, since.real);
-        let bias = ratio(own.iter().sum::<f64>() - real.iter().sum::<f64>()).abs();
+        let real: f64 = real.iter().sum();
+        let bias = ratio(own.iter().sum::<f64>() - real).abs();
         let one = |(size, (many, parts)): (usize, (u64, u64))| {
             let of_size = memory / parts * many;
             let more = more(size);
@@ -260,6 +263,7 @@ impl MemoryCurve {
             window: now.at.saturating_duration_since(since.at),
             gets,
             misses: counted.get_misses,
+            seen: if counted.get_misses == 0 { 1.0 } else { real / counted.get_misses as f64 },
             evictions: counted.evictions,
             came_back: counted.ghost_hits,
             steps: now.steps.saturating_sub(since.steps),
