@@ -137,7 +137,10 @@ fn text(predictions: &Predictions) -> String {
         ));
         return text;
     }
-    text.push_str(&format!("\n{:>10}  {:>7}  {:>20}  {:>13}\n", "MEMORY", "OF NOW", "MISSES OF THE GETS", "MORE MISSES"));
+    text.push_str(&format!(
+        "\n{:>10}  {:>7}  {:>20}  {:>13}\n",
+        "MEMORY", "OF NOW", "MISSES OF THE GETS", "MORE MISSES"
+    ));
     for size in &predictions.sizes {
         let bound = if size.state == PredictionState::Filling { "<" } else { "" };
         let range = format!("{bound}{:.2} % ± {:.2}", percent(size.miss_ratio), percent(size.error));
@@ -191,7 +194,10 @@ fn sentence(predictions: &Predictions) -> String {
             100.0 * half.max(0.0),
             100.0 * (-twice).max(0.0)
         )),
-        (None, Some(twice)) => text.push_str(&format!("Twice the memory would save {:.0} % of the misses.\n", 100.0 * (-twice).max(0.0))),
+        (None, Some(twice)) => text.push_str(&format!(
+            "Twice the memory would save {:.0} % of the misses.\n",
+            100.0 * (-twice).max(0.0)
+        )),
         _ => {}
     }
     text.push_str(&format!(

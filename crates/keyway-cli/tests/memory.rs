@@ -58,7 +58,16 @@ impl Drop for Killed {
 
 fn server(folder: &Path) -> Killed {
     let mut server = Command::new(env!("CARGO_BIN_EXE_keyway"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--memory", MEMORY, "--threads", "2", "--socket"])
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--memory",
+            MEMORY,
+            "--threads",
+            "2",
+            "--socket",
+        ])
         .arg(folder.join("socket"))
         .arg("--region")
         .arg(folder.join("region"))
@@ -150,16 +159,15 @@ fn what_all_doors_do_is_predicted_for_other_sizes() {
     drop(killed);
     let output = asked.wait_with_output().unwrap();
     let json: Value = serde_json::from_str(&printed(&output)).unwrap();
-    let cache = Cache::open(
-        &Place::at(folder.path().join("region")),
-        &Options::new().existing_only(true),
-    )
-    .unwrap();
+    let cache = Cache::open(&Place::at(folder.path().join("region")), &Options::new().existing_only(true)).unwrap();
     let held = cache.counters().curr_items as f64;
 
     assert_eq!(json["enough"], true, "{json}");
     let seen = json["seen"].as_f64().unwrap();
-    assert!((0.85..1.15).contains(&seen), "some door's operations are not on the trail: {json}");
+    assert!(
+        (0.85..1.15).contains(&seen),
+        "some door's operations are not on the trail: {json}"
+    );
     let sizes = json["sizes"].as_array().unwrap();
     let parts: Vec<f64> = sizes.iter().map(|size| size["part"].as_f64().unwrap()).collect();
     assert_eq!(parts, [0.5, 1.0, 2.0, 4.0, 8.0], "2 MiB is the smallest region");
@@ -170,14 +178,20 @@ fn what_all_doors_do_is_predicted_for_other_sizes() {
         assert!(is_full || of("part") > 2.0, "{json}");
         // A small region has a larger share of what is not for items. One that is not full yet misses more than it will.
         let far = of("miss_ratio") - due;
-        assert!((-0.04..0.04).contains(&far) || !is_full && far > 0.0, "{held} items, {due}: {size}");
+        assert!(
+            (-0.04..0.04).contains(&far) || !is_full && far > 0.0,
+            "{held} items, {due}: {size}"
+        );
         assert!(of("error") < 0.05, "{json}");
     }
     assert!(sizes.is_sorted_by(|a, b| a["miss_ratio"].as_f64() > b["miss_ratio"].as_f64()));
 
     let text = printed(&keyway_memory(folder.path(), &["--seconds", "2"]));
     assert!(text.contains("MORE MISSES") && text.contains("1/2"), "{text}");
-    assert!(text.contains("With half the memory there would be") && text.contains("items were evicted"), "{text}");
+    assert!(
+        text.contains("With half the memory there would be") && text.contains("items were evicted"),
+        "{text}"
+    );
     ends.store(true, Relaxed);
     clients.into_iter().for_each(|client| client.join().unwrap());
 }

@@ -142,8 +142,14 @@ fn a_step_that_a_dead_thread_did_not_write_is_lost_and_no_other() {
     assert_eq!(
         steps[..2],
         [
-            TrailStep { key: 1, fate: Fate::Gone },
-            TrailStep { key: 3, fate: Fate::Missed }
+            TrailStep {
+                key: 1,
+                fate: Fate::Gone
+            },
+            TrailStep {
+                key: 3,
+                fate: Fate::Missed
+            }
         ]
     );
 }

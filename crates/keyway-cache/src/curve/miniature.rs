@@ -204,13 +204,17 @@ impl Miniature {
                 self.reclaim_main();
             }
         }
-        if self.admission.len() + self.main.len() > 2 * self.entries.len() + 64 || self.ghost_queue.len() > 2 * self.ghosts.len() + 64 {
+        if self.admission.len() + self.main.len() > 2 * self.entries.len() + 64
+            || self.ghost_queue.len() > 2 * self.ghosts.len() + 64
+        {
             self.tidy();
         }
     }
 
     fn reclaim_admission(&mut self) {
-        let Some((key, since)) = self.admission.pop_front() else { return };
+        let Some((key, since)) = self.admission.pop_front() else {
+            return;
+        };
         let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.since == since) else {
             return;
         };
@@ -225,7 +229,9 @@ impl Miniature {
         self.ghosts.insert(key, since);
         self.ghost_queue.push_back((key, since));
         while self.ghosts.len() > self.entries.len().max(1) {
-            let Some((key, since)) = self.ghost_queue.pop_front() else { return };
+            let Some((key, since)) = self.ghost_queue.pop_front() else {
+                return;
+            };
             if self.ghosts.get(&key) == Some(&since) {
                 self.ghosts.remove(&key);
             }
@@ -254,5 +260,106 @@ impl Miniature {
         self.main.retain(is_valid);
         let ghosts = &self.ghosts;
         self.ghost_queue.retain(|(key, since)| ghosts.get(key) == Some(since));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ITEM: Extent = Extent { size: 100, ttl_s: None };
+
+    fn holding(items: u64) -> Miniature {
+        Miniature {
+            capacity: 100 * items,
+            weight: 1,
+            ..Miniature::default()
+        }
+    }
+
+    fn misses(cache: &mut Miniature, work: impl FnOnce(&mut Miniature)) -> u64 {
+        let before: u64 = cache.misses.iter().sum();
+        work(cache);
+        cache.misses.iter().sum::<u64>() - before
+    }
+
+    /// As an application that sets what it missed in a region that has everything.
+    fn ask(cache: &mut Miniature, keys: impl IntoIterator<Item = u64>) {
+        keys.into_iter().for_each(|key| cache.step(key, Fate::Hit(ITEM), 0));
+    }
+
+    #[test]
+    fn what_was_hit_survives_a_scan_and_what_comes_back_stays() {
+        let mut cache = holding(100);
+        ask(&mut cache, [1, 1]);
+        ask(&mut cache, 1000..1500);
+        assert_eq!(misses(&mut cache, |cache| ask(cache, [1])), 0);
+        assert!(cache.len() <= 100 && cache.used <= cache.capacity);
+        // Evicted without a hit, and asked for again soon.
+        let evicted = (1000..1500).rev().find(|key| !cache.entries.contains_key(key));
+        ask(&mut cache, evicted);
+        assert!(evicted.is_some_and(|key| cache.entries[&key].in_main));
+    }
+
+    #[test]
+    fn a_key_that_the_application_does_not_set_is_missed_each_time() {
+        let mut cache = holding(100);
+        let ask = |cache: &mut Miniature| (0..10).for_each(|_| cache.step(7, Fate::Missed, 0));
+        assert_eq!(misses(&mut cache, ask), 10);
+        cache.step(7, Fate::Stored(ITEM), 0);
+        assert_eq!(misses(&mut cache, ask), 0);
+        cache.step(7, Fate::Gone, 0);
+        assert_eq!(misses(&mut cache, ask), 10, "deleted");
+        assert_eq!((cache.used, cache.in_admission, cache.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn items_expire_and_are_flushed() {
+        let mut cache = holding(100);
+        let short = Extent { ttl_s: Some(5), ..ITEM };
+        cache.step(1, Fate::Stored(short), 10);
+        cache.step(2, Fate::Stored(ITEM), 10);
+        let ask_at = |now_s| move |cache: &mut Miniature| [1, 2].into_iter().for_each(|key| cache.step(key, Fate::Missed, now_s));
+        assert_eq!(misses(&mut cache, ask_at(14)), 0);
+        assert_eq!(misses(&mut cache, ask_at(15)), 1);
+        cache.clear();
+        assert_eq!(misses(&mut cache, ask_at(15)), 2);
+        assert_eq!((cache.used, cache.in_admission), (0, 0));
+    }
+
+    #[test]
+    fn half_of_the_keys_stand_for_all() {
+        let mut cache = holding(1000);
+        ask(&mut cache, (0..3000).chain(0..3000));
+        let before: u64 = cache.misses.iter().sum();
+        cache.halve(|key| key % 2 == 0);
+        assert_eq!((cache.capacity, cache.weight), (50_000, 2));
+        assert!((450..=500).contains(&cache.len()), "{}", cache.len());
+        assert!(cache.entries.keys().chain(cache.ghosts.keys()).all(|key| key % 2 == 0));
+        ask(&mut cache, (10_000..11_000).map(|key| 2 * key));
+        assert_eq!(cache.misses.iter().sum::<u64>() - before, 2000);
+        assert!(cache.used <= cache.capacity);
+    }
+
+    #[test]
+    fn rewritten_items_leave_no_queue_that_grows() {
+        let mut cache = holding(100);
+        for round in 0..10_000 {
+            cache.step(round % 10, Fate::Stored(ITEM), 0);
+            cache.step(1000 + round % 7, Fate::Gone, 0);
+        }
+        assert!(cache.admission.len() + cache.main.len() < 200);
+        assert_eq!((cache.len(), cache.used, cache.evicted), (10, 1000, 0));
+        // Sizes that cannot be: nothing is divided by them, and nothing grows.
+        cache.step(1, Fate::Stored(Extent { size: 0, ttl_s: None }), 0);
+        cache.step(
+            2,
+            Fate::Stored(Extent {
+                size: u32::MAX,
+                ttl_s: None,
+            }),
+            u64::from(u32::MAX),
+        );
+        assert!(cache.used <= cache.capacity);
     }
 }

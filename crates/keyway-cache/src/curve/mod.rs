@@ -263,7 +263,11 @@ impl MemoryCurve {
             window: now.at.saturating_duration_since(since.at),
             gets,
             misses: counted.get_misses,
-            seen: if counted.get_misses == 0 { 1.0 } else { real / counted.get_misses as f64 },
+            seen: if counted.get_misses == 0 {
+                1.0
+            } else {
+                real / counted.get_misses as f64
+            },
             evictions: counted.evictions,
             came_back: counted.ghost_hits,
             steps: now.steps.saturating_sub(since.steps),
@@ -292,7 +296,8 @@ impl MemoryCurve {
     fn take_steps(&mut self) {
         let mut taken = std::mem::take(&mut self.taken);
         let lost = self.place.lost;
-        self.cache.inside_region(|region| region.follow_trail(&mut self.place, &mut taken));
+        self.cache
+            .inside_region(|region| region.follow_trail(&mut self.place, &mut taken));
         for step in taken.drain(..) {
             self.take(step);
         }
@@ -351,7 +356,8 @@ impl MemoryCurve {
     fn fit_capacities(&mut self, counters: &Counters) {
         let info = self.cache.info();
         let log_bytes = |segments: u64| segments * info.segment_bytes;
-        let in_use = log_bytes(info.segments - info.segments_free.min(info.segments) - info.segments_withdrawn.min(info.segments));
+        let in_use =
+            log_bytes(info.segments - info.segments_free.min(info.segments) - info.segments_withdrawn.min(info.segments));
         let free = log_bytes(info.segments_free);
         // Of a region that has evicted, it is known how much it holds. Otherwise the free segments will be as full as most are.
         let held = if counters.evictions > 0 {
@@ -398,7 +404,10 @@ impl MemoryCurve {
         while let Some(from) = cursor {
             let (hash, shift) = (&self.cache, self.shift);
             cursor = session.walk(from, WALK, |key, item| {
-                let Some(name) = hash.inside_region(|region| Region::on_trail(region.hash(key), shift)).flatten() else {
+                let Some(name) = hash
+                    .inside_region(|region| Region::on_trail(region.hash(key), shift))
+                    .flatten()
+                else {
                     return;
                 };
                 let extent = Extent {

@@ -166,7 +166,15 @@ mod tests {
 
     #[test]
     fn a_fate_is_read_as_it_was_written() {
-        let times = [None, Some(0), Some(1), Some(2046), Some(100_000), Some(2_592_000), Some(u32::MAX)];
+        let times = [
+            None,
+            Some(0),
+            Some(1),
+            Some(2046),
+            Some(100_000),
+            Some(2_592_000),
+            Some(u32::MAX),
+        ];
         for ttl_s in times {
             for size in [0, 40, (1 << 30) - 1] {
                 let extent = Extent { size, ttl_s };
@@ -177,7 +185,10 @@ mod tests {
                         assert_eq!(Fate::of(bits), fate);
                         continue;
                     };
-                    assert_eq!((matches!(fate, Fate::Hit(_)), read.size), (matches!(Fate::of(bits), Fate::Hit(_)), size));
+                    assert_eq!(
+                        (matches!(fate, Fate::Hit(_)), read.size),
+                        (matches!(Fate::of(bits), Fate::Hit(_)), size)
+                    );
                     let (read, time) = (read.ttl_s.map(f64::from), ttl_s.map(f64::from));
                     assert_eq!(read.is_some(), time.is_some());
                     let (read, time) = (read.unwrap_or(0.0), time.unwrap_or(0.0));

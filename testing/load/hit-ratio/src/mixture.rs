@@ -139,7 +139,10 @@ mod tests {
     fn the_newest_keys_are_asked_for_most() {
         let latest = keys(Kind::Latest, 100_000, 1);
         let newest = latest.iter().max().copied().unwrap_or(0);
-        assert!((14_800..15_300).contains(&newest), "{newest}: a twentieth of the requests brings one");
+        assert!(
+            (14_800..15_300).contains(&newest),
+            "{newest}: a twentieth of the requests brings one"
+        );
         let late = latest[50_000..].iter().filter(|key| **key >= 12_000).count();
         assert!(late > 25_000, "{late} of 50,000");
     }

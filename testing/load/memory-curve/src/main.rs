@@ -128,15 +128,28 @@ fn all(options: &Options) -> io::Result<usize> {
         "{} MiB, {} requests for each item held, seed {}; miss ratios of the second half in a region of each size: replayed (predicted less that, in points; the error that it claims)\n",
         options.memory_mib, options.requests_per_held, options.seed
     ));
-    let titles: String = options.sizes.iter().map(|(many, parts)| format!(" {many}/{parts} |")).collect();
-    say(&format!("| trace |{titles} one key in |\n|---|{}---|\n", "---|".repeat(options.sizes.len())));
+    let titles: String = options
+        .sizes
+        .iter()
+        .map(|(many, parts)| format!(" {many}/{parts} |"))
+        .collect();
+    say(&format!(
+        "| trace |{titles} one key in |\n|---|{}---|\n",
+        "---|".repeat(options.sizes.len())
+    ));
     let (mut passed, mut failed, mut worst) = (0, 0, 0f64);
     let mut rejected = 0;
-    for plan in ALL.iter().chain(&MORE).filter(|plan| plan.name.contains(options.only.as_str())) {
+    for plan in ALL
+        .iter()
+        .chain(&MORE)
+        .filter(|plan| plan.name.contains(options.only.as_str()))
+    {
         let outcome = run(*plan, options)?;
         let mut row = format!("| {} |", plan.name);
         for (size, replayed) in outcome.replayed.iter().enumerate() {
-            let Some((predicted, error)) = outcome.of(size) else { continue };
+            let Some((predicted, error)) = outcome.of(size) else {
+                continue;
+            };
             worst = worst.max((predicted - replayed).abs());
             row.push_str(&format!(
                 " {replayed:.4} ({:+.2}; {:.2}) |",
@@ -153,23 +166,33 @@ fn all(options: &Options) -> io::Result<usize> {
             say(&format!("FAILED: {}: {many}/{parts} of the memory\n", plan.name));
         }
         if outcome.predicted.lost > 0 {
-            say(&format!("FAILED: {}: {} steps of the trail were lost\n", plan.name, outcome.predicted.lost));
+            say(&format!(
+                "FAILED: {}: {} steps of the trail were lost\n",
+                plan.name, outcome.predicted.lost
+            ));
             failed += 1;
         }
         // What a prediction that knows nothing of other sizes would say.
         rejected += usize::from(!outcome.failures(|_| outcome.replayed.first().copied()).is_empty());
     }
     let verdict = if rejected > 0 { "rejected" } else { "FAILED: accepted" };
-    say(&format!("{verdict}: every size misses what the region misses ({rejected} traces)\n"));
+    say(&format!(
+        "{verdict}: every size misses what the region misses ({rejected} traces)\n"
+    ));
     failed += usize::from(rejected == 0);
-    say(&format!("largest difference {:.2} points; {passed} passed, {failed} failed\n", 100.0 * worst));
+    say(&format!(
+        "largest difference {:.2} points; {passed} passed, {failed} failed\n",
+        100.0 * worst
+    ));
     Ok(failed)
 }
 
 fn run(plan: Plan, options: &Options) -> io::Result<Outcome> {
     let memory = options.memory_mib << 20;
     let held = items_held(&plan, options.memory_mib);
-    let steps = usize::try_from(held * options.requests_per_held).unwrap_or(usize::MAX).div_ceil(STEP);
+    let steps = usize::try_from(held * options.requests_per_held)
+        .unwrap_or(usize::MAX)
+        .div_ceil(STEP);
     let mut regions = Vec::new();
     for (many, parts) in options.sizes {
         regions.push(Keyway::new(memory / parts * many)?);
