@@ -150,7 +150,7 @@ enum Command {
     #[command(after_help = memory::HELP)]
     Memory {
         #[command(flatten)]
-        how: memory::Memory,
+        how: memory::HowMuch,
         #[command(flatten)]
         region: Region,
     },

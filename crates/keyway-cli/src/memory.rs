@@ -33,7 +33,7 @@ Examples:
   keyway memory --json | jq '.sizes[] | select(.part == 2) | .miss_ratio'";
 
 #[derive(Args)]
-pub(crate) struct Memory {
+pub(crate) struct HowMuch {
     /// Seconds to follow the requests, at most
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Memory {
 }
 
 /// Follows the region's requests, and prints what is predicted.
-pub(crate) fn run(which: Which, how: &Memory) -> Result<(), Failure> {
+pub(crate) fn run(which: Which, how: &HowMuch) -> Result<(), Failure> {
     let cache = commands::open(which)?;
     let mut session = commands::session(&cache)?;
     let reader = "this user may only read the region: its sessions can only be asked for a trail by one that may write";

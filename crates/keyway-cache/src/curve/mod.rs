@@ -31,6 +31,8 @@ const ITEMS_FOR_SIZE: usize = 1000;
 const SIZES_DIFFER: f64 = 0.2;
 /// Buckets and items of the region that are looked at between two looks at the trail, while its items are read.
 const WALK: usize = 4096;
+/// Sizes are named in units of this many bytes.
+const ROUNDED: u64 = 1 << 20;
 /// Steps that are enough for the first window.
 const WINDOW_MIN: u64 = 4096;
 
@@ -86,7 +88,7 @@ pub struct Predictions {
     pub lost: u64,
     /// one key in this many is on the trail
     pub one_in: u64,
-    /// bytes that the region may use
+    /// bytes that the region may use, to the next MiB
     pub memory: u64,
     /// one of each size that a region can have, the smallest first
     pub sizes: Vec<Prediction>,
@@ -220,7 +222,8 @@ impl MemoryCurve {
     fn predict(&self, since: &Mark, now: &Mark) -> Predictions {
         let counted = now.counters.since(&since.counters);
         let gets = counted.cmd_get;
-        let memory = self.cache.info().limit_bytes;
+        // The limit is of whole segments: a little less than what the region was made with.
+        let memory = self.cache.info().limit_bytes.next_multiple_of(ROUNDED);
         let one_in = 1u64 << self.shift;
         let ratio = |misses: f64| if gets == 0 { 0.0 } else { misses / gets as f64 };
         let window = |now: [u64; GROUPS], since: [u64; GROUPS]| -> [f64; GROUPS] {
