@@ -77,6 +77,11 @@ pub(super) struct Miniature {
     pub evicted: u64,
 }
 
+/// The second in which an item expires.
+fn expires_s(extent: Extent, now_s: u64) -> Option<u64> {
+    extent.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s))
+}
+
 /// The group of a key.
 pub(super) fn group_of(key: u64) -> usize {
     usize::try_from(key % GROUPS as u64).unwrap_or(0)
@@ -94,6 +99,10 @@ impl Miniature {
                 }
             }
             Fate::Hit(extent) => {
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    // As it is in the region, whatever the trail has lost or rounded.
+                    entry.expires_s = expires_s(extent, now_s);
+                }
                 if !self.get(key, now_s) {
                     self.miss(key);
                     // After a miss, the application would have stored it.
@@ -174,7 +183,7 @@ impl Miniature {
             in_main,
             frequency,
             since: self.clock,
-            expires_s: extent.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s)),
+            expires_s: expires_s(extent, now_s),
         };
         self.used += u64::from(entry.size);
         if in_main {
@@ -322,6 +331,9 @@ mod tests {
         let ask_at = |now_s| move |cache: &mut Miniature| [1, 2].into_iter().for_each(|key| cache.step(key, Fate::Missed, now_s));
         assert_eq!(misses(&mut cache, ask_at(14)), 0);
         assert_eq!(misses(&mut cache, ask_at(15)), 1);
+        cache.step(1, Fate::Stored(short), 20);
+        cache.step(1, Fate::Hit(Extent { ttl_s: Some(60), ..ITEM }), 21);
+        assert_eq!(misses(&mut cache, ask_at(80)), 0, "it was touched");
         cache.clear();
         assert_eq!(misses(&mut cache, ask_at(15)), 2);
         assert_eq!((cache.used, cache.in_admission), (0, 0));
