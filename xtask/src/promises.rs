@@ -58,6 +58,12 @@ pub const ALL: &[Promise] = &[
         alone: false,
     },
     Promise {
+        name: "memory-curve",
+        shows: "what is predicted for other sizes of a region is within 2 points of what regions of those sizes miss",
+        region: Region::Plain,
+        alone: false,
+    },
+    Promise {
         name: "storm",
         shows: "processes killed, stopped and restarted at random see one linearizable history for each key",
         region: Region::Broken,

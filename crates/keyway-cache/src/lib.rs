@@ -44,6 +44,7 @@ mod clock;
 mod copies;
 mod copy;
 mod creation;
+mod curve;
 mod descriptor;
 mod error;
 mod fork;
@@ -84,6 +85,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub use copy::{Copied, CopyError};
+pub use curve::{MemoryCurve, Prediction, PredictionState, Predictions};
 pub use error::{GrowError, LocalError, OpenError, ReadError, SessionError};
 pub use gate::{Gate, GateState};
 pub use hot::{Hot, HotCounts};

@@ -11,6 +11,7 @@ use crate::socket;
 use crate::timer::{Sampler, Timer};
 use keyway_region::heap::reserve;
 use keyway_region::layout::latency::{Door, Verb};
+use keyway_region::layout::trail::{Extent, Fate};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
 use keyway_region::verbs::{KEY_LEN_MAX, RELATIVE_EXPTIME_MAX};
 use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
@@ -68,6 +69,7 @@ impl Writer {
             gets: if latch.is_on() { 1 } else { first },
             gets_behind_gate: first,
             changes: first,
+            trail: false,
         };
         Some(Self {
             sampler: Sampler::new(timer.as_ref().map_or(1, |timer| timer.now().rotate_left(17) ^ id)),
@@ -103,13 +105,45 @@ impl Writer {
     fn sampled<R>(&mut self, verb: Verb, key: &[u8], work: impl FnOnce(&mut Self) -> R) -> R {
         // If it fails, the next one is the sample.
         self.left.changes = 1;
+        let mut is_sample = true;
         if self.ready().is_ok() {
             // A key that is too long is counted by a part of it: the verb refuses it.
             let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
             let _inside = self.latch.open();
+            is_sample = self.inner.is_set_sample();
             self.left.changes = self.inner.sample_set(hash);
         }
-        self.timed(verb, work)
+        let result = match is_sample {
+            true => self.timed(verb, work),
+            false => work(self),
+        };
+        self.leave_trail(key);
+        result
+    }
+
+    /// After a change: if the region's trail is kept, and the key is on it, says there what the change has left.
+    #[cold]
+    #[inline(never)]
+    fn leave_trail(&mut self, key: &[u8]) {
+        if !self.is_ready() || key.is_empty() || key.len() > KEY_LEN_MAX {
+            return;
+        }
+        let kept = {
+            let _inside = self.latch.open();
+            self.inner.region().kept_trail()
+        };
+        self.left.trail = kept.is_some();
+        let name = kept.and_then(|shift| Region::on_trail(self.inner.region().hash(key), shift));
+        if let Some(name) = name
+            && let Ok(found) = self.look(key)
+        {
+            let fate = match &found {
+                Read::Hit(item) => Fate::Stored(extent_of(item)),
+                _ => Fate::Gone,
+            };
+            let _inside = self.latch.open();
+            self.inner.leave_trail(name, fate);
+        }
     }
 
     #[cold]
@@ -134,6 +168,10 @@ impl Writer {
     #[inline(never)]
     fn measured<R>(&mut self, verb: Verb, work: impl FnOnce(&mut Self) -> R) -> R {
         self.sampler.begin_again();
+        if self.is_ready() {
+            let _inside = self.latch.open();
+            self.left.trail = self.inner.region().kept_trail().is_some();
+        }
         self.timed(verb, work)
     }
 
@@ -295,9 +333,10 @@ impl Writer {
         sink: &mut S,
         hit: impl Fn(Item) -> R,
     ) -> Result<Option<R>, WriteError> {
-        let given = Cell::new(0);
+        let (given, extent) = (Cell::new(0), Cell::new(None));
         let hit = |item: Item| {
             given.set(if how.value { item.value_len } else { 0 });
+            extent.set(Some(extent_of(&item)));
             hit(item)
         };
         let at_once = match self.latch.is_on() {
@@ -314,6 +353,9 @@ impl Writer {
         let hash = self.inner.region().hash(key);
         let _inside = self.latch.open();
         let next = self.inner.sample_get(hash, given.get());
+        if let Some(name) = self.inner.on_trail(hash) {
+            self.inner.leave_trail(name, extent.get().map_or(Fate::Missed, Fate::Hit));
+        }
         match self.latch.is_on() {
             true => self.left.gets_behind_gate = next,
             false => self.left.gets = next,
@@ -521,7 +563,11 @@ impl Writer {
         }
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
-        change!(self, key, |inner, key, now| inner.delete(key, how, now))
+        let deleted = change!(self, key, |inner, key, now| inner.delete(key, how, now));
+        if self.left.trail {
+            self.leave_trail(key);
+        }
+        deleted
     }
 
     #[inline]
@@ -574,7 +620,11 @@ impl Writer {
         }
         self.ready()?;
         self.translate_exptime(exptime);
-        change!(self, key, |inner, key, now| inner.touch(key, exptime, at(now)))
+        let touched = change!(self, key, |inner, key, now| inner.touch(key, exptime, at(now)));
+        if self.left.trail {
+            self.leave_trail(key);
+        }
+        touched
     }
 
     pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
@@ -719,6 +769,16 @@ struct Left {
     gets: u32,
     gets_behind_gate: u32,
     changes: u32,
+    /// whether the region's trail was kept when the session last looked: then deletes and touches are on it
+    trail: bool,
+}
+
+/// What the trail says of an item.
+fn extent_of(item: &Item) -> Extent {
+    Extent {
+        size: u32::try_from(item.size).unwrap_or(u32::MAX),
+        ttl_s: item.ttl_s,
+    }
 }
 
 /// Counts an operation. Whether it is the one that was waited for.

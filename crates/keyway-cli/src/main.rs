@@ -25,6 +25,7 @@ mod listen;
 mod logger;
 mod manual;
 mod memcached;
+mod memory;
 mod notify;
 mod password;
 mod ping;
@@ -142,6 +143,14 @@ enum Command {
     Hot {
         #[command(flatten)]
         how: hot::HotKeys,
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Show how many misses there would be with more memory, or less, and what evictions cost
+    #[command(after_help = memory::HELP)]
+    Memory {
+        #[command(flatten)]
+        how: memory::HowMuch,
         #[command(flatten)]
         region: Region,
     },
@@ -372,6 +381,7 @@ fn run() -> Result<(), Failure> {
                 Command::Stats { region } => commands::stats(region.place()),
                 Command::Top(top) => top.run(),
                 Command::Hot { how, region } => hot::run(region.place(), &how),
+                Command::Memory { how, region } => memory::run(region.place(), &how),
                 Command::Big { how, region } => big::run(region.place(), &how),
                 Command::Regions(how) => regions::run(&how),
                 Command::Ping { place } => ping::run(place.as_deref()),

@@ -41,6 +41,8 @@ pub(crate) struct Sampling {
     random: Cell<u64>,
     /// what the next get that is a sample stands for, and the next store
     one_in: [Cell<u32>; 2],
+    /// while a trail is kept, and each operation is looked at: those after the present one until the next sample
+    ahead: [Cell<u32>; 2],
 }
 
 impl Sampling {
@@ -50,6 +52,7 @@ impl Sampling {
         Self {
             random: Cell::new(begin | 1),
             one_in: [const { Cell::new(ONE_IN) }; 2],
+            ahead: [const { Cell::new(0) }; 2],
         }
     }
 
@@ -80,7 +83,40 @@ impl Session {
     }
 
     /// Counts a sample: a get of this key, which gave out so many bytes of value. Returns the gets until the next one, that one included.
+    /// While a trail is kept, each get is looked at like a sample: then it returns 1, and only those are counted that are samples.
     pub fn sample_get(&self, hash: u64, given: usize) -> u32 {
+        let [ahead, _] = &self.sampling.ahead;
+        let next = match ahead.get() {
+            0 => self.count_get(hash, given),
+            left => left,
+        };
+        self.next_look(ahead, next)
+    }
+
+    /// The same of a store.
+    pub fn sample_set(&self, hash: u64) -> u32 {
+        let [_, ahead] = &self.sampling.ahead;
+        let next = match ahead.get() {
+            0 => self.count_set(hash),
+            left => left,
+        };
+        self.next_look(ahead, next)
+    }
+
+    /// Whether the store that is looked at is a sample.
+    pub fn is_set_sample(&self) -> bool {
+        let [_, ahead] = &self.sampling.ahead;
+        ahead.get() == 0
+    }
+
+    /// Operations until the next one that is looked at, if the next sample is `next` operations ahead.
+    fn next_look(&self, ahead: &Cell<u32>, next: u32) -> u32 {
+        let keeps_trail = self.region.kept_trail().is_some();
+        ahead.set(if keeps_trail { next - 1 } else { 0 });
+        if keeps_trail { 1 } else { next }
+    }
+
+    fn count_get(&self, hash: u64, given: usize) -> u32 {
         let [one_in, _] = &self.sampling.one_in;
         let weight = one_in.get().into();
         self.region.note_hot(By::Gets, hash, weight);
@@ -90,8 +126,7 @@ impl Session {
         self.sampling.again([true, false], self.region.hot_one_in())
     }
 
-    /// The same of a store.
-    pub fn sample_set(&self, hash: u64) -> u32 {
+    fn count_set(&self, hash: u64) -> u32 {
         let [_, one_in] = &self.sampling.one_in;
         self.region.note_hot(By::Sets, hash, one_in.get().into());
         self.sampling.again([false, true], self.region.hot_one_in())

@@ -18,6 +18,7 @@ use super::session::{self, Hold, Lease, ProcessSlot, Tenancy, ThreadSlot};
 use super::slot::{self, Slot};
 use super::stats::Counters;
 use super::superblock::{self, DoorWord, FlushAt, FlushWord, Superblock};
+use super::trail::{self, TrailEntry, TrailHead, TrailWord};
 use crate::changes;
 use crate::index;
 use crate::log;
@@ -36,6 +37,8 @@ const INPUTS: &[&[Input]] = &[
     LatencyRow::FIELDS,
     HotCounter::FIELDS,
     HotGroup::FIELDS,
+    TrailHead::FIELDS,
+    TrailEntry::FIELDS,
     SegmentWords::FIELDS,
     SegmentHeader::FIELDS,
     WORDS,
@@ -133,6 +136,9 @@ const WORDS: &[Input] = &[
     ("door word: number", DoorWord(0).next(0, 0).0),
     ("door word: incarnation", DoorWord(0).next(0, u64::MAX).0),
     ("door word: slot", DoorWord(0).next(usize::MAX, 0).0),
+    ("trail word: shift", TrailWord::new(1, 0).0),
+    ("trail: place of a hash", trail::SPREAD),
+    ("trail: bits of a key", trail::KEY_BITS as u64),
     ("feature: strict", superblock::STRICT),
     ("feature: checksums", superblock::CHECKSUMS),
 ];
@@ -264,7 +270,7 @@ const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
 }
 
 /// The offsets of the arrays in a region of this shape.
-const fn arrays(shape: Shape) -> [Input; 15] {
+const fn arrays(shape: Shape) -> [Input; 17] {
     let layout = Layout::new(shape);
     [
         ("process slots", layout.processes as u64),
@@ -273,6 +279,8 @@ const fn arrays(shape: Shape) -> [Input; 15] {
         ("latency pages: their number", latency::pages(shape.thread_slots) as u64),
         ("hot-key counters", layout.hot as u64),
         ("hot-key groups", layout.hot_groups as u64),
+        ("trail", layout.trail as u64),
+        ("trail: entries", layout.trail_entries as u64),
         ("segment words", layout.words as u64),
         ("segment headers", layout.headers as u64),
         ("bucket directory", layout.bucket_directory as u64),

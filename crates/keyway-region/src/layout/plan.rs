@@ -1,7 +1,7 @@
 //! The offset of everything in a region of a given size, and which parts of it must be backed by memory.
 //!
 //! ```text
-//! superblock | process slots | thread slots | latency pages | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
+//! superblock | process slots | thread slots | latency pages | hot-key counters | trail | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
 //! ```
 //!
 //! The arrays have space for the most segments that the region can ever have, so that nothing moves when it grows; only the
@@ -11,7 +11,8 @@ use super::hot::{By, HotGroup};
 use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::{ROUNDS_MAX, SEGMENTS_MAX};
-use super::{bucket, hot, latency, superblock};
+use super::trail::{TrailEntry, TrailHead};
+use super::{bucket, hot, latency, superblock, trail};
 use core::ops::Range;
 
 /// Smallest region, bytes.
@@ -190,6 +191,10 @@ pub struct Layout {
     pub hot: usize,
     /// groups of each of their tables, a power of two
     pub hot_groups: usize,
+    /// the trail
+    pub trail: usize,
+    /// its entries, a power of two
+    pub trail_entries: usize,
     /// segment words
     pub words: usize,
     /// segment headers
@@ -215,7 +220,9 @@ impl Layout {
         let latencies = threads + shape.thread_slots * size_of::<ThreadSlot>();
         let hot = latencies + latency::pages(shape.thread_slots) * latency::PAGE_SIZE;
         let hot_groups = hot::groups(shape.buckets_initial);
-        let words = (hot + hot::TABLES * hot_groups * size_of::<HotGroup>()).next_multiple_of(page);
+        let trail = hot + hot::TABLES * hot_groups * size_of::<HotGroup>();
+        let trail_entries = trail::entries(shape.buckets_initial);
+        let words = (trail + size_of::<TrailHead>() + trail_entries * size_of::<TrailEntry>()).next_multiple_of(page);
         let headers = (words + shape.segments_max * size_of::<SegmentWords>()).next_multiple_of(page);
         let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
         let hint_directory = (bucket_directory + shape.segments_max * 4).next_multiple_of(page);
@@ -230,6 +237,8 @@ impl Layout {
             latencies,
             hot,
             hot_groups,
+            trail,
+            trail_entries,
             words,
             headers,
             bucket_directory,
@@ -254,6 +263,11 @@ impl Layout {
     /// Offset of a group of the hot-key counters.
     pub fn hot_group(&self, by: By, group: usize) -> usize {
         self.hot + (by as usize * self.hot_groups + group) * size_of::<HotGroup>()
+    }
+
+    /// Offset of an entry of the trail.
+    pub fn trail_entry(&self, entry: usize) -> usize {
+        self.trail + size_of::<TrailHead>() + entry * size_of::<TrailEntry>()
     }
 
     /// Length of the file with this many segments.

@@ -130,7 +130,9 @@ pub struct Superblock {
     pub given_back: AtomicU64,
     /// second of the region's clock until which the hot-key counters are looked at
     pub hot_until: AtomicU64,
-    pad4: [AtomicU64; 2],
+    /// see [`super::trail::TrailWord`]
+    pub trail: AtomicU64,
+    pad4: [AtomicU64; 1],
 
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
@@ -188,6 +190,7 @@ super::fields!(Superblock {
     withdrawn,
     given_back,
     hot_until,
+    trail,
     pad4,
     sparse_filled,
     sparse,

@@ -110,7 +110,7 @@ impl Outcome {
 }
 
 /// Items that a region of so many MiB holds, about: what the trace's number of keys follows from.
-fn items_held(plan: &Plan, memory_mib: u64) -> u64 {
+pub fn items_held(plan: &Plan, memory_mib: u64) -> u64 {
     let item_size = if plan.sizes == SMALL { 110 } else { 270 };
     (memory_mib << 20) / item_size
 }

@@ -33,6 +33,11 @@ impl Keyway {
         })
     }
 
+    /// The region.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
     /// What the region has counted.
     pub fn counters(&self) -> Counters {
         self.cache.counters()

@@ -14,6 +14,8 @@ pub enum Kind {
     Scans,
     /// zipf 0.99 whose ranks drift; 2 % of the requests bring a new key into the ranks, 10 % are for keys asked for once
     Churn,
+    /// one request in twenty brings a new key; the others are for zipf 0.99 keys, the newest first (YCSB's workload D)
+    Latest,
 }
 
 /// Numbers of keys outside the ranks begin here.
@@ -27,6 +29,7 @@ pub struct Mixture {
     kind: Kind,
     rng: Rng,
     zipf: Zipf,
+    keys: u64,
     swept: u64,
     sweep_len: u64,
     /// how many keys have been new so far
@@ -40,12 +43,13 @@ impl Mixture {
     pub fn new(kind: Kind, keys: u64, sweep_len: u64, seed: u64) -> Self {
         let exponent = match kind {
             Kind::Zipf(exponent) => exponent,
-            Kind::Scans | Kind::Churn => Zipf::THETA,
+            Kind::Scans | Kind::Churn | Kind::Latest => Zipf::THETA,
         };
         let mut rng = Rng::new(mix(seed));
         Self {
             kind,
             zipf: Zipf::with(keys, exponent),
+            keys,
             swept: rng.clone().below(sweep_len),
             sweep_len,
             fresh: 0,
@@ -69,6 +73,7 @@ impl Mixture {
             }
             Kind::Churn if dice < 10 => ONCE + self.fresh(),
             Kind::Churn => self.drifting(dice),
+            Kind::Latest => self.latest(dice),
             Kind::Zipf(_) | Kind::Scans => self.zipf.rank(&mut self.rng),
         }
     }
@@ -76,6 +81,16 @@ impl Mixture {
     fn fresh(&mut self) -> u64 {
         self.fresh += 1;
         self.fresh - 1
+    }
+
+    fn latest(&mut self, dice: u64) -> u64 {
+        let rank = if dice < 5 {
+            self.fresh();
+            0
+        } else {
+            self.zipf.rank(&mut self.rng)
+        };
+        (self.keys + self.fresh).saturating_sub(1 + rank)
     }
 
     fn drifting(&mut self, dice: u64) -> u64 {
@@ -106,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_requests_again() {
-        for kind in [Kind::Zipf(0.7), Kind::Scans, Kind::Churn] {
+        for kind in [Kind::Zipf(0.7), Kind::Scans, Kind::Churn, Kind::Latest] {
             assert_eq!(keys(kind, 1000, 7), keys(kind, 1000, 7));
             assert_ne!(keys(kind, 1000, 7), keys(kind, 1000, 8));
         }
@@ -118,6 +133,18 @@ mod tests {
         assert!((share(&scans, SWEPT) - 0.2).abs() < 0.01);
         let swept: Vec<u64> = scans.into_iter().filter(|key| *key >= SWEPT).map(|key| key - SWEPT).collect();
         assert!(swept.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 10_000));
+    }
+
+    #[test]
+    fn the_newest_keys_are_asked_for_most() {
+        let latest = keys(Kind::Latest, 100_000, 1);
+        let newest = latest.iter().max().copied().unwrap_or(0);
+        assert!(
+            (14_800..15_300).contains(&newest),
+            "{newest}: a twentieth of the requests brings one"
+        );
+        let late = latest[50_000..].iter().filter(|key| **key >= 12_000).count();
+        assert!(late > 25_000, "{late} of 50,000");
     }
 
     #[test]
