@@ -86,6 +86,10 @@ pub struct Seen {
     pub processes: Vec<Attached>,
     /// when the region was made, Unix seconds
     pub created_unix_s: u64,
+    /// thread slots
+    pub sessions_max: u64,
+    /// by how many seconds Unix time was set since the region was made, forward or back (negative)
+    pub unix_set_by_s: i64,
 }
 
 /// A process that is attached for writing.
@@ -151,15 +155,18 @@ impl Watched {
                 attached.threads.push(seated);
             }
         }
+        let now = self.clock.now();
         Seen {
             counters: region.counters(),
             latencies: region.latencies(),
-            ages: region.ages(region.tick(self.clock.now())),
+            ages: region.ages(region.tick(now)),
             limit_bytes: limit_bytes(region),
             segment_bytes: shape.segment_size as u64,
             segments: region.segments_by_use(),
             processes: processes.into_iter().map(|(_, attached)| attached).collect(),
             created_unix_s: region.created_unix_s(),
+            sessions_max: shape.thread_slots as u64,
+            unix_set_by_s: region.unix_set_by_s(now),
         }
     }
 }

@@ -15,6 +15,7 @@ mod big;
 mod commands;
 mod config;
 mod cpus;
+mod doctor;
 mod exec;
 mod exit;
 mod hot;
@@ -26,6 +27,7 @@ mod logger;
 mod manual;
 mod memcached;
 mod notify;
+mod numbers;
 mod password;
 mod ping;
 mod place;
@@ -33,6 +35,7 @@ mod plan;
 mod regions;
 mod serve;
 mod size;
+mod stats;
 mod top;
 
 use std::ffi::OsString;
@@ -58,12 +61,13 @@ Examples:
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
   keyway top                                      watch the default region, with or without a server
+  keyway doctor                                   look for what is wrong with it and the machine, with remedies
   keyway regions                                  list the regions of this machine
   keyway ping 127.0.0.1:11211                     ask a running server whether it works
   keyway bench --quick                            measure it, and memcached if that is installed
   keyway copy /dev/shm/keyway-0-11211 /mnt/warm   copy a region while it is in use
 
-Exit codes: 0 done; 1 negative result (key absent, region damaged, no answer to a ping) or the server ended badly; 2 the region cannot be opened;
+Exit codes: 0 done; 1 negative result (key absent, region damaged, no answer to a ping, `doctor` found something) or the server ended badly; 2 the region cannot be opened;
 3 `check` of a region in use: no problem found, but not everything can be verified; 64 wrong command line; 67 no such user;
 71 the system refused something.";
 
@@ -130,13 +134,19 @@ enum Command {
         #[command(flatten)]
         region: Region,
     },
-    /// Print a region's properties and counters
+    /// Print a region's properties and counters: on a terminal in groups, with units, rates and ratios; otherwise a line for each
+    #[command(after_help = stats::HELP)]
     Stats {
+        #[command(flatten)]
+        how: stats::Stats,
         #[command(flatten)]
         region: Region,
     },
     /// Show a region in use, live: operations and their latencies by door, hit ratio, memory, evictions, and the processes
     Top(top::Top),
+    /// Look at a region and at the machine, and say what is wrong and what to do; if something is, exit with 1
+    #[command(after_help = doctor::HELP)]
+    Doctor(doctor::Doctor),
     /// Show the hottest keys: by gets, by sets, and by the bytes that gets give out; in the last seconds, and since the region was made
     #[command(after_help = hot::HELP)]
     Hot {
@@ -369,8 +379,9 @@ fn run() -> Result<(), Failure> {
                 Command::Delete { key, region } => commands::delete(region.place(), &key),
                 Command::Keys { region } => commands::keys(region.place()),
                 Command::Dump { region } => commands::dump(region.place()),
-                Command::Stats { region } => commands::stats(region.place()),
+                Command::Stats { how, region } => stats::run(region.place(), &how),
                 Command::Top(top) => top.run(),
+                Command::Doctor(doctor) => doctor.run(),
                 Command::Hot { how, region } => hot::run(region.place(), &how),
                 Command::Big { how, region } => big::run(region.place(), &how),
                 Command::Regions(how) => regions::run(&how),
