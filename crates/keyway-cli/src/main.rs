@@ -138,7 +138,7 @@ enum Command {
     #[command(after_help = stats::HELP)]
     Stats {
         #[command(flatten)]
-        how: stats::Stats,
+        how: stats::How,
         #[command(flatten)]
         region: Region,
     },

@@ -26,7 +26,7 @@ Examples:
   keyway stats --plain | awk '$1 == \"evictions\"'   a line for each, on a terminal too; as every output that is no terminal";
 
 #[derive(Args)]
-pub(crate) struct Stats {
+pub(crate) struct How {
     /// A line for each property and counter, as if the output were no terminal
     #[arg(long)]
     plain: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Stats {
 }
 
 /// Prints them.
-pub(crate) fn run(which: Which, how: &Stats) -> Result<(), Failure> {
+pub(crate) fn run(which: Which, how: &How) -> Result<(), Failure> {
     if how.plain || !(how.grouped || how.server.is_some() || std::io::stdout().is_terminal()) {
         return plain(which);
     }
