@@ -37,6 +37,7 @@ mod serve;
 mod size;
 mod stats;
 mod top;
+mod trace;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -147,6 +148,14 @@ enum Command {
     /// Look at a region and at the machine, and say what is wrong and what to do; if something is, exit with 1
     #[command(after_help = doctor::HELP)]
     Doctor(doctor::Doctor),
+    /// Say why a key is not there: never set, deleted, expired, evicted or flushed, or there under another name; and what cannot be known
+    #[command(after_help = trace::HELP)]
+    Trace {
+        #[command(flatten)]
+        asked: trace::Asked,
+        #[command(flatten)]
+        region: Region,
+    },
     /// Show the hottest keys: by gets, by sets, and by the bytes that gets give out; in the last seconds, and since the region was made
     #[command(after_help = hot::HELP)]
     Hot {
@@ -381,6 +390,7 @@ fn run() -> Result<(), Failure> {
                 Command::Dump { region } => commands::dump(region.place()),
                 Command::Stats { how, region } => stats::run(region.place(), &how),
                 Command::Top(top) => top.run(),
+                Command::Trace { asked, region } => trace::run(region.place(), &asked),
                 Command::Doctor(doctor) => doctor.run(),
                 Command::Hot { how, region } => hot::run(region.place(), &how),
                 Command::Big { how, region } => big::run(region.place(), &how),

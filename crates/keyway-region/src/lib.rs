@@ -39,6 +39,7 @@ mod region;
 mod session;
 mod sessions;
 mod sink;
+mod trace;
 pub mod verbs;
 
 pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
@@ -53,3 +54,4 @@ pub use region::{Moment, seconds_of};
 pub use region::{Seated, USES};
 pub use session::{Limits, Process, Seat, Session};
 pub use sink::{Headed, Lending, Lent, Placed, Sink, Target, Unread};
+pub use trace::{Left, Trace, Whereabouts};
