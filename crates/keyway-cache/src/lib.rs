@@ -73,6 +73,7 @@ mod sessions;
 mod socket;
 mod survey;
 mod timer;
+mod trace;
 mod trust;
 mod writer;
 
@@ -99,6 +100,7 @@ pub use keyway_region::layout::hot::By as HotBy;
 pub use keyway_region::layout::latency::{Door, Latencies, Latency, Verb};
 pub use keyway_region::layout::stats::Counters;
 pub use keyway_region::verbs::*;
+pub use keyway_region::{Left, Trace, Whereabouts};
 pub use limits::Limit;
 pub use options::{Gap, Options, Owners};
 pub use session::Session;

@@ -93,6 +93,10 @@ pub struct Seen {
     pub processes: Vec<Attached>,
     /// when the region was made, Unix seconds
     pub created_unix_s: u64,
+    /// thread slots
+    pub sessions_max: u64,
+    /// by how many seconds Unix time was set since the region was made, forward or back (negative)
+    pub unix_set_by_s: i64,
 }
 
 /// A process that is attached for writing.
@@ -194,10 +198,11 @@ fn see(region: &Region, liveness: &Liveness, clock: &Clock, is_there: impl Fn(us
         }
     }
     let (segment_map, segments_per_part) = region.segment_map(MAP_PARTS_MAX);
+    let now = clock.now();
     Seen {
         counters: region.counters(),
         latencies: region.latencies(),
-        ages: region.ages(region.tick(clock.now())),
+        ages: region.ages(region.tick(now)),
         limit_bytes: limit_bytes(region),
         segment_bytes: shape.segment_size as u64,
         segments: region.segments_by_use(),
@@ -205,6 +210,8 @@ fn see(region: &Region, liveness: &Liveness, clock: &Clock, is_there: impl Fn(us
         segments_per_part,
         processes: processes.into_iter().map(|(_, attached)| attached).collect(),
         created_unix_s: region.created_unix_s(),
+        sessions_max: shape.thread_slots as u64,
+        unix_set_by_s: region.unix_set_by_s(now),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `get`, `set`, `delete`, `keys`, `dump`, `stats`, `check`, `copy`: commands on a region, through the library door. They need no server.
+//! `get`, `set`, `delete`, `keys`, `dump`, `check`, `copy`: commands on a region, through the library door. They need no server.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use keyway_cache::{Cache, CopyError, Delete, Deleted, Get, Options, Owners, Place, Session, Store, Stored, WriteError};
 use keyway_proto::is_plain;
-use keyway_server::size_text;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::{self, Failure};
@@ -20,6 +19,7 @@ const ITEMS_PER_STEP: usize = 1024;
 const ITEM_SIZE_MAX: usize = 1 << 30;
 
 /// The region that a command works on.
+#[derive(Clone)]
 pub(crate) struct Which {
     /// `None`: at the default place
     pub(crate) path: Option<PathBuf>,
@@ -149,60 +149,6 @@ pub(crate) fn dump(region: Which) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Prints a region's properties, and its counters since it was made.
-pub(crate) fn stats(region: Which) -> Result<(), Failure> {
-    let cache = open(region)?;
-    let (info, counters) = (cache.info(), cache.counters());
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| text.push_str(&format!("{name:<20} {value}\n"));
-    line("memory", size_text(info.limit_bytes));
-    line(
-        "segments",
-        format!(
-            "{} of {}, {} free",
-            info.segments,
-            size_text(info.segment_bytes),
-            info.segments_free
-        ),
-    );
-    if info.segments_withdrawn > 0 {
-        line(
-            "out of use",
-            format!(
-                "{} segments, the memory of {} given back",
-                info.segments_withdrawn, info.segments_given_back
-            ),
-        );
-    }
-    line(
-        "index",
-        format!("{} buckets, {}", info.index_buckets, size_text(info.index_bytes)),
-    );
-    line("sessions", format!("{} of {}", info.sessions, info.sessions_max));
-    line("gate", info.gate.to_string());
-    line("largest item", size_text(info.item_size_max as u64));
-    line("items", counters.curr_items.to_string());
-    line("bytes", counters.bytes.to_string());
-    for (name, count) in [
-        ("gets", counters.cmd_get),
-        ("get hits", counters.get_hits),
-        ("get misses", counters.get_misses),
-        ("sets", counters.cmd_set),
-        ("deletes", counters.delete_hits),
-        ("evictions", counters.evictions),
-        ("expired unfetched", counters.expired_unfetched),
-        ("no memory", counters.store_no_memory),
-        ("too large", counters.store_too_large),
-        ("relocations", counters.relocations),
-        ("segments recycled", counters.segments_recycled),
-        ("recoveries", counters.recoveries),
-        ("corrupt", counters.corrupt),
-    ] {
-        line(name, count.to_string());
-    }
-    written(std::io::stdout().write_all(text.as_bytes()))
 }
 
 /// Copies a region, which may be in use.

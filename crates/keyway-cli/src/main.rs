@@ -15,6 +15,7 @@ mod big;
 mod commands;
 mod config;
 mod cpus;
+mod doctor;
 mod exec;
 mod exit;
 mod hot;
@@ -27,6 +28,7 @@ mod manual;
 mod memcached;
 mod memory;
 mod notify;
+mod numbers;
 mod password;
 mod ping;
 mod place;
@@ -34,7 +36,9 @@ mod plan;
 mod regions;
 mod serve;
 mod size;
+mod stats;
 mod top;
+mod trace;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -59,12 +63,13 @@ Examples:
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
   keyway top                                      watch the default region, with or without a server
+  keyway doctor                                   look for what is wrong with it and the machine, with remedies
   keyway regions                                  list the regions of this machine
   keyway ping 127.0.0.1:11211                     ask a running server whether it works
   keyway bench --quick                            measure it, and memcached if that is installed
   keyway copy /dev/shm/keyway-0-11211 /mnt/warm   copy a region while it is in use
 
-Exit codes: 0 done; 1 negative result (key absent, region damaged, no answer to a ping) or the server ended badly; 2 the region cannot be opened;
+Exit codes: 0 done; 1 negative result (key absent, region damaged, no answer to a ping, `doctor` found something) or the server ended badly; 2 the region cannot be opened;
 3 `check` of a region in use: no problem found, but not everything can be verified; 64 wrong command line; 67 no such user;
 71 the system refused something.";
 
@@ -131,13 +136,27 @@ enum Command {
         #[command(flatten)]
         region: Region,
     },
-    /// Print a region's properties and counters
+    /// Print a region's properties and counters: on a terminal in groups, with units, rates and ratios; otherwise a line for each
+    #[command(after_help = stats::HELP)]
     Stats {
+        #[command(flatten)]
+        how: stats::How,
         #[command(flatten)]
         region: Region,
     },
     /// Show a region in use, live: operations and their latencies by door, hit ratio, memory, evictions, and the processes
     Top(top::Top),
+    /// Look at a region and at the machine, and say what is wrong and what to do; if something is, exit with 1
+    #[command(after_help = doctor::HELP)]
+    Doctor(doctor::Doctor),
+    /// Say why a key is not there: never set, deleted, expired, evicted or flushed, or there under another name; and what cannot be known
+    #[command(after_help = trace::HELP)]
+    Trace {
+        #[command(flatten)]
+        asked: trace::Asked,
+        #[command(flatten)]
+        region: Region,
+    },
     /// Show the hottest keys: by gets, by sets, and by the bytes that gets give out; in the last seconds, and since the region was made
     #[command(after_help = hot::HELP)]
     Hot {
@@ -378,8 +397,10 @@ fn run() -> Result<(), Failure> {
                 Command::Delete { key, region } => commands::delete(region.place(), &key),
                 Command::Keys { region } => commands::keys(region.place()),
                 Command::Dump { region } => commands::dump(region.place()),
-                Command::Stats { region } => commands::stats(region.place()),
+                Command::Stats { how, region } => stats::run(region.place(), &how),
                 Command::Top(top) => top.run(),
+                Command::Trace { asked, region } => trace::run(region.place(), &asked),
+                Command::Doctor(doctor) => doctor.run(),
                 Command::Hot { how, region } => hot::run(region.place(), &how),
                 Command::Memory { how, region } => memory::run(region.place(), &how),
                 Command::Big { how, region } => big::run(region.place(), &how),

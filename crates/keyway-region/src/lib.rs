@@ -39,6 +39,7 @@ mod region;
 mod session;
 mod sessions;
 mod sink;
+mod trace;
 mod trail;
 pub mod verbs;
 
@@ -54,4 +55,5 @@ pub use region::{Moment, seconds_of};
 pub use region::{Seated, USES};
 pub use session::{Limits, Process, Seat, Session};
 pub use sink::{Headed, Lending, Lent, Placed, Sink, Target, Unread};
+pub use trace::{Left, Trace, Whereabouts};
 pub use trail::{TrailPlace, TrailStep, is_among};

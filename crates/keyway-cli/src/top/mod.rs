@@ -8,7 +8,7 @@
 //! | `server` | what a server adds, if one is asked |
 
 mod screen;
-mod server;
+pub(crate) mod server;
 mod view;
 
 use std::fs::File;

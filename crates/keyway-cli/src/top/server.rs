@@ -1,4 +1,4 @@
-//! What `keyway top` asks a server of the region.
+//! What `keyway top`, `keyway stats` and `keyway doctor` ask a server of the region.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::ping::{self, Wire};
 const ANSWER_MAX: usize = 1 << 20;
 
 /// A server that is asked again and again.
-pub(super) struct Server {
+pub(crate) struct Server {
     place: String,
     wire: Box<dyn Wire>,
     /// device and inode of the region
@@ -18,16 +18,16 @@ pub(super) struct Server {
 
 /// What it says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Answered {
-    pub(super) pid: u64,
-    pub(super) connections: u64,
-    pub(super) threads: u64,
-    pub(super) uptime_s: u64,
+pub(crate) struct Answered {
+    pub(crate) pid: u64,
+    pub(crate) connections: u64,
+    pub(crate) threads: u64,
+    pub(crate) uptime_s: u64,
 }
 
 impl Server {
     /// Connects to the server at this place, which must serve this region.
-    pub(super) fn connect(place: &str, region: (u64, u64)) -> Result<Self, Failure> {
+    pub(crate) fn connect(place: &str, region: (u64, u64)) -> Result<Self, Failure> {
         let mut server = Self {
             place: place.to_owned(),
             wire: ping::connect_to(place)?,
@@ -39,7 +39,7 @@ impl Server {
         Ok(server)
     }
 
-    pub(super) fn ask(&mut self) -> Result<Answered, String> {
+    pub(crate) fn ask(&mut self) -> Result<Answered, String> {
         let said = self.stats("stats\r\n")?;
         let region = self.stats("stats settings\r\n")?.remove("keyway_region");
         let own = format!("{}:{}", self.region.0, self.region.1);
@@ -55,7 +55,8 @@ impl Server {
         })
     }
 
-    fn stats(&mut self, request: &str) -> Result<BTreeMap<String, String>, String> {
+    /// The lines of an answer to `stats`, by name.
+    pub(crate) fn stats(&mut self, request: &str) -> Result<BTreeMap<String, String>, String> {
         self.wire.write_all(request.as_bytes()).map_err(ping::failed)?;
         let mut answer = Vec::new();
         while !answer.ends_with(b"END\r\n") {

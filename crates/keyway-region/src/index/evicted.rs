@@ -52,8 +52,20 @@ impl Session {
         }
     }
 
-    /// Counts an item that was evicted, or that was expired or flushed when its place was reclaimed.
+    /// Counts an item that was evicted, or that was expired when its place was taken.
     pub(crate) fn count_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
+        self.tell_gone(seen, slot, present, now);
+        self.count_removed(self.region.memory.get(seen.at), seen);
+    }
+
+    /// The same while its segment is being emptied. It is not marked dead: so [`crate::Region::trace`] can tell it from what a request
+    /// deleted, as long as the segment is not used again.
+    pub(crate) fn count_emptied(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
+        self.tell_gone(seen, slot, present, now);
+        self.count_left(seen);
+    }
+
+    fn tell_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         let fetched = slot.1.is_fetched();
         if present {
             self.note_evicted(seen, slot, now);
@@ -63,6 +75,5 @@ impl Session {
             self.count(Counter::reclaimed, 1);
             self.count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
         }
-        self.count_removed(self.region.memory.get(seen.at), seen);
     }
 }

@@ -45,6 +45,16 @@ impl Region {
 
     /// Whether the key's ghost is there; removes it.
     pub(super) fn take_ghost(&self, hash: u64) -> bool {
+        self.find_ghost(hash, true)
+    }
+
+    /// Whether the key's ghost is there.
+    pub(crate) fn has_ghost(&self, hash: u64) -> bool {
+        self.find_ghost(hash, false)
+    }
+
+    #[inline(always)]
+    fn find_ghost(&self, hash: u64, takes: bool) -> bool {
         let Some((line, fingerprint)) = self.ghost(hash) else {
             return false;
         };
@@ -55,7 +65,9 @@ impl Region {
             let differing = old ^ (fingerprint * ONES);
             let zeros = differing.wrapping_sub(ONES) & !differing & ONES << (BITS - 1);
             if zeros != 0 {
-                word.store(old & !(LOWEST << (zeros.trailing_zeros() + 1 - BITS)), Relaxed);
+                if takes {
+                    word.store(old & !(LOWEST << (zeros.trailing_zeros() + 1 - BITS)), Relaxed);
+                }
                 return true;
             }
         }

@@ -130,10 +130,16 @@ impl Session {
     /// An item left the index. `first`: its first word.
     #[inline(always)]
     pub(crate) fn count_removed(&self, first: &AtomicU32, seen: &ItemView) {
+        let size = self.count_left(seen);
+        self.bury(first, seen, size);
+    }
+
+    /// An item left the index, but is not marked dead: its segment is being emptied. Returns what its header says of its size.
+    pub(crate) fn count_left(&self, seen: &ItemView) -> usize {
         let size = seen.header.size();
         self.count(Counter::curr_items, 1u64.wrapping_neg());
         self.count(Counter::bytes, (self.region.size_in_all(seen, size) as u64).wrapping_neg());
         self.count_items(-1);
-        self.bury(first, seen, size);
+        size
     }
 }

@@ -360,7 +360,7 @@ impl Session {
                 }
             }
             if self.evict_slot(place, word) {
-                self.count_gone(&seen, (place, word), present, now);
+                self.count_emptied(&seen, (place, word), present, now);
                 if present && purge.cursor.spare == Spare::Promoted {
                     region.add_ghost(key_hash);
                 }

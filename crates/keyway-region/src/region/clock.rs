@@ -133,6 +133,15 @@ impl Region {
         let by_boot = since(self.clock(now.boot).as_secs(), seen.clock_s());
         by_boot.abs_diff(since(now.unix.as_secs(), seen.unix_s()))
     }
+
+    /// By how many seconds Unix time has been set forward since the region was made, or back (negative), as far as the clock knows: what
+    /// was set while the machine was off is not in it.
+    pub fn unix_set_by_s(&self, now: Moment) -> i64 {
+        let whole = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
+        let passed = whole(self.clock(now.boot).as_secs()).saturating_sub(whole(START_S));
+        let unix_s = whole(now.unix.as_secs());
+        unix_s.saturating_sub(whole(self.created_unix_s()).saturating_add(passed))
+    }
 }
 
 /// The offset with which the clock shows `clock_s` seconds and the same fraction as Unix time: both begin the next second together.

@@ -1,0 +1,109 @@
+//! What `keyway doctor` looks at, before anything is judged.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+
+use keyway_cache::server::{Entrance, Seen, Watched};
+use keyway_cache::{OpenError, Owners};
+use nix::sys::statfs::fstatfs;
+
+use super::machine::{self, Machine, Process};
+use crate::exit::{self, Failure};
+use crate::top::server::Server;
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) place: String,
+    pub(super) seen: Seen,
+    pub(super) disk: Disk,
+    /// bytes of the region that are swapped out
+    pub(super) swapped: Option<u64>,
+    pub(super) machine: Machine,
+    /// those that are attached
+    pub(super) processes: Vec<Attached>,
+    /// `stats` and `stats settings` of the server that is asked
+    pub(super) server: Option<BTreeMap<String, String>>,
+}
+
+/// The file system of the region's file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk {
+    /// statfs(2)
+    pub(super) magic: i64,
+    /// bytes; 0: it has no limit of its own
+    pub(super) size: u64,
+    pub(super) available: u64,
+}
+
+/// A process that is attached for writing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attached {
+    pub(super) pid: u64,
+    pub(super) is_server: bool,
+    /// threads in a call that may change items
+    pub(super) in_call: usize,
+    /// segments that it keeps from being recycled
+    pub(super) protects: usize,
+    /// sessions that are fenced
+    pub(super) fenced: usize,
+    /// `None`: it is of another process namespace, or of another user
+    pub(super) process: Option<Process>,
+}
+
+impl Facts {
+    pub(super) fn gather(path: &Path, owners: &Owners, server: Option<&str>) -> Result<Self, Failure> {
+        let failed = |why: OpenError| Failure::new(exit::NO_REGION, why);
+        let file = File::open(path).map_err(|source| {
+            failed(OpenError::Io {
+                what: "open",
+                path: path.to_owned(),
+                source,
+            })
+        })?;
+        let disk = fstatfs(&file).map(|fs| {
+            let block = u64::try_from(fs.block_size()).unwrap_or(0);
+            Disk {
+                magic: i64::try_from(fs.filesystem_type().0).unwrap_or(0),
+                size: fs.blocks().saturating_mul(block),
+                available: fs.blocks_available().saturating_mul(block),
+            }
+        });
+        let watched = Watched::open(file, path, owners).map_err(failed)?;
+        let seen = watched.look();
+        let (_, inode) = watched.identity();
+        let said = match server {
+            None => None,
+            Some(place) => {
+                let mut server = Server::connect(place, watched.identity())?;
+                let mut ask = |request| {
+                    let said = server.stats(request);
+                    said.map_err(|why| Failure::new(exit::NO, format_args!("{place}: {why}")))
+                };
+                let mut said = ask("stats\r\n")?;
+                said.extend(ask("stats settings\r\n")?);
+                Some(said)
+            }
+        };
+        let processes = seen.processes.iter().map(|process| Attached {
+            pid: process.pid,
+            is_server: process.entrance == Entrance::Server,
+            in_call: process.threads.iter().filter(|thread| thread.is_writing).count(),
+            protects: process.threads.iter().map(|thread| thread.protects).sum(),
+            fenced: process.threads.iter().filter(|thread| thread.is_fenced).count(),
+            process: Some(process.pid)
+                .filter(|_| process.is_known_here)
+                .and_then(|pid| Process::read(Path::new("/proc"), pid, inode)),
+        });
+        Ok(Self {
+            place: path.display().to_string(),
+            disk: disk.unwrap_or_default(),
+            swapped: machine::mapped(Path::new("/proc/self"), inode).map(|mapped| mapped.swapped),
+            machine: Machine::read(Path::new("/")),
+            processes: processes.collect(),
+            server: said,
+            seen,
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! `keyway doctor`: what is wrong with a region in use and with the machine for it, and what to do about it. The region is mapped for
+//! reading only, so what is looked at is neither changed nor slowed down, and no server is needed.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `facts` | what is looked at |
+//! | `machine` | the machine's files, and those of processes |
+//! | `checks` | what is judged, each check by itself |
+
+mod checks;
+mod facts;
+mod machine;
+
+use std::io::Write;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::exit::{self, Failure};
+use crate::{commands, place};
+use checks::{Finding, Is};
+use facts::Facts;
+
+pub(crate) const HELP: &str = "\
+Each check prints one line: `ok`, `unknown` with what would make it known, or `WRONG` with the value, the limit and, in a line of its own, a
+remedy. The region and the files of /proc are only read. Other users' processes can be examined by root only.
+
+Exit codes: 0 all is well, or unknown; 1 something is wrong; 2 the region cannot be opened.
+
+Examples:
+  keyway doctor                                    the default region, with or without a server
+  keyway doctor --server 127.0.0.1:11211           also what this server of the region says of itself
+  keyway doctor --json | jq '.checks[] | select(.is == \"wrong\")'";
+
+#[derive(Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    region: crate::Region,
+    /// Also ask this server of the region: ADDR[:PORT], or the path of a Unix socket
+    #[arg(long, value_name = "PLACE")]
+    server: Option<String>,
+    /// Print it as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Doctor {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let commands::Which { path, owners } = self.region.place();
+        let path = path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
+        let facts = Facts::gather(&path, &owners, self.server.as_deref())?;
+        let findings = checks::all(&facts);
+        let wrong = findings.iter().filter(|finding| finding.is == Is::Wrong).count();
+        let text = match self.json {
+            true => format!("{}\n", json(&facts, &findings)),
+            false => text(&facts, &findings, wrong),
+        };
+        commands::written(std::io::stdout().write_all(text.as_bytes()))?;
+        match wrong {
+            0 => Ok(()),
+            1 => Err(Failure::new(exit::NO, format_args!("{}: 1 thing is wrong", facts.place))),
+            n => Err(Failure::new(exit::NO, format_args!("{}: {n} things are wrong", facts.place))),
+        }
+    }
+}
+
+fn text(facts: &Facts, findings: &[Finding], wrong: usize) -> String {
+    let mut text = format!("keyway doctor  {}\n", facts.place);
+    for finding in findings {
+        text.push_str(&format!("{:<8} {:<13} {}\n", finding.is.word(), finding.check, finding.what));
+        if let Some(remedy) = &finding.remedy {
+            text.push_str(&format!("{:<8} {:<13} remedy: {remedy}\n", "", ""));
+        }
+    }
+    let unknown = findings.iter().filter(|finding| finding.is == Is::Unknown).count();
+    text.push_str(&match (wrong, unknown) {
+        (0, 0) => "all is well\n".to_owned(),
+        (0, n) => format!("all is well as far as it is known; {n} of {} are unknown\n", findings.len()),
+        (n, _) => format!("{n} of {} are wrong\n", findings.len()),
+    });
+    text
+}
+
+fn json(facts: &Facts, findings: &[Finding]) -> serde_json::Value {
+    let checks: Vec<_> = findings
+        .iter()
+        .map(|finding| {
+            json!({
+                "check": finding.check,
+                "is": finding.is.word().to_lowercase(),
+                "what": finding.what,
+                "remedy": finding.remedy,
+            })
+        })
+        .collect();
+    json!({ "place": facts.place, "checks": checks })
+}

@@ -1,0 +1,170 @@
+//! What the region still knows of a key: its item, and what is left of earlier ones. Nothing is changed.
+//!
+//! An item that has left the index stays in its log segment until that segment is used again. If an operation deleted or replaced it, it is
+//! marked dead. If its segment was emptied, which evicts what is in it, the segment is free or being emptied, and the item is not marked.
+//! Other processes use the segments meanwhile: what was read counts only if a segment's generation is the same afterwards.
+
+use crate::atomics::{Acquire, Relaxed, fence};
+use crate::layout::item::{self, flag};
+use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentLife, State, TailWord};
+use crate::layout::slot::Slot;
+use crate::log::ItemView;
+use crate::region::{Region, seconds_of};
+
+/// What is left of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Left {
+    /// where it is left
+    pub whereabouts: Whereabouts,
+    /// it was stored within these last seconds: its segment was opened then
+    pub stored_within_s: u32,
+    /// seconds since its time was over; `None`: it has no expiry, or there is time left
+    pub expired_for_s: Option<u32>,
+    /// it was stored before the last flush that is in force
+    pub is_flushed: bool,
+    /// bytes of its header, key and value; of a large value without the value
+    pub size: usize,
+    /// orders what is left of a key: the CAS unique, and then the segment's number
+    order: (u64, u64),
+}
+
+/// How an item is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// it is in the index: present, unless it has expired or was flushed
+    InIndex,
+    /// marked dead: a request deleted or replaced it, or a full bucket evicted it
+    Dead,
+    /// its segment was emptied, and it was not dead before
+    Emptied,
+    /// neither in the index nor marked, in a segment in use: it is on its way in or out, or a process died on it
+    Lost,
+}
+
+/// What the region knows of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trace {
+    /// what is left of its newest item
+    pub newest: Option<Left>,
+    /// items of the key that are left, the newest included
+    pub left: usize,
+    /// the ghost table has its fingerprint: it was evicted before any client read it (one in a hundred other keys has one, too)
+    pub is_ghost: bool,
+    /// no segment was ever used again: everything that was stored since the region was made is still in the log
+    pub is_complete: bool,
+}
+
+impl Region {
+    /// Searches the index and all segments for what is left of a key. `now`: a tick.
+    pub fn trace(&self, key: &[u8], now: u32) -> Trace {
+        self.learn();
+        let hash = self.hasher.hash(key);
+        let mut trace = Trace {
+            is_ghost: self.has_ghost(hash),
+            ..Trace::default()
+        };
+        let mut has_left = false;
+        for segment in 0..self.segments() {
+            let life = self.segment_life(segment);
+            has_left |= life.generation > SegmentLife::FIRST.generation;
+            self.trace_segment(segment, life, (key, hash), now, &mut trace);
+        }
+        trace.is_complete = !has_left;
+        trace
+    }
+
+    /// Adds what one segment has of the key.
+    fn trace_segment(&self, segment: usize, life: SegmentLife, (key, hash): (&[u8], u64), now: u32, trace: &mut Trace) {
+        let (header, shape) = (self.header(segment), self.layout.shape);
+        // PAIRS: open, large, owner: as in `Session::purge_step`.
+        let state = State(header.state.load(Acquire));
+        // A free segment has what its last generation left.
+        let (generation, is_emptied) = match state.kind() {
+            Some(Kind::Open) => (life.generation, false),
+            Some(Kind::Retired | Kind::Claimed) => (life.generation, true),
+            Some(Kind::Free) => match life.generation.checked_sub(1) {
+                Some(generation) => (generation, true),
+                None => return,
+            },
+            _ => return,
+        };
+        // PAIRS: leasing: the exchange in `Session::lease_in`.
+        let lease = LeaseWord(header.lease.load(Acquire));
+        if !lease.is_of_generation(generation) || lease.cells() > shape.cells() {
+            return;
+        }
+        let base = self.segment(segment);
+        let sequence = header.sequence.load(Relaxed);
+        let opened = header.opened.load(Relaxed);
+        let epoch = self.epoch_unchanged(now);
+        let mut found: Vec<Left> = Vec::new();
+        for (first, end) in lease.extents() {
+            let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
+            // PAIRS: extent: the store in `Session::start_extent`.
+            if start >= end || ExtentWord(self.word(base + start).load(Acquire)).generation() != generation {
+                continue;
+            }
+            // PAIRS: tail: the store in `Session::commit`.
+            let tail = TailWord(self.word(base + start + 8).load(Acquire)).tail().min(end);
+            let mut offset = start + EXTENT_HEADER_SIZE;
+            while offset + item::SIZE_MIN <= tail {
+                let Some(header) = self.item_header(base + offset).validate(tail - offset) else {
+                    break;
+                };
+                let seen = ItemView {
+                    segment,
+                    life,
+                    at: base + offset,
+                    offset,
+                    header,
+                };
+                if self.has_key(&seen, key) {
+                    let expiry = header.expiry();
+                    let whereabouts = match header.has(flag::DEAD) {
+                        true => Whereabouts::Dead,
+                        false if self.names(hash, segment, offset) => Whereabouts::InIndex,
+                        false if is_emptied => Whereabouts::Emptied,
+                        false => Whereabouts::Lost,
+                    };
+                    let since = |tick: u32| u32::try_from(seconds_of(now).saturating_sub(seconds_of(tick))).unwrap_or(u32::MAX);
+                    found.push(Left {
+                        whereabouts,
+                        stored_within_s: since(opened),
+                        expired_for_s: (expiry != 0 && header.is_expired(now)).then(|| since(expiry)),
+                        is_flushed: !life.is_since(epoch),
+                        size: header.size(),
+                        order: (self.cas_unique(&seen), sequence),
+                    });
+                }
+                offset += header.size();
+            }
+        }
+        // PAIRS: generation: as in `Region::is_still`.
+        fence(Acquire);
+        let is_same = self.segment_life(segment).generation == life.generation;
+        // A free segment that was taken meanwhile is not free any more.
+        // PAIRS: open, large, owner: as above.
+        let is_same = is_same && (!is_emptied || State(header.state.load(Acquire)) == state);
+        if !is_same {
+            return;
+        }
+        trace.left += found.len();
+        let is_newer = |left: &Left, than: &Left| {
+            (left.whereabouts == Whereabouts::InIndex, left.order) > (than.whereabouts == Whereabouts::InIndex, than.order)
+        };
+        for left in found {
+            if trace.newest.as_ref().is_none_or(|newest| is_newer(&left, newest)) {
+                trace.newest = Some(left);
+            }
+        }
+    }
+
+    /// Whether the index leads to this place by this hash.
+    fn names(&self, hash: u64, segment: usize, offset: usize) -> bool {
+        let here = Slot::confirmed(0, 0, segment, offset);
+        let buckets = self.buckets(hash, self.table());
+        buckets.is_some_and(|buckets| buckets.iter().any(|(_, at)| here.same_places(&self.memory.line(at)) != 0))
+    }
+}
