@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 const SOURCES: &str = "crates/keyway-region/src/";
 
 /// The rooms, each after those that it may use. All may use `layout` and the files beside the rooms, which use no room.
-const ROOMS: [&str; 10] = [
+const ROOMS: [&str; 11] = [
     "durable",
     "region",
     "sessions",
     "changes",
     "hot",
+    "watch",
     "log",
     "index",
     "recover",

@@ -73,6 +73,7 @@ mod socket;
 mod survey;
 mod timer;
 mod trust;
+pub mod watch;
 mod writer;
 
 use attach::Access;

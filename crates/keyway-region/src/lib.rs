@@ -40,6 +40,7 @@ mod session;
 mod sessions;
 mod sink;
 pub mod verbs;
+mod watch;
 
 pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
 pub use hash::{Hasher, all_choices, hash};
@@ -53,3 +54,4 @@ pub use region::{Moment, seconds_of};
 pub use region::{Seated, USES};
 pub use session::{Limits, Process, Seat, Session};
 pub use sink::{Headed, Lending, Lent, Placed, Sink, Target, Unread};
+pub use watch::{Event, Told, WATCHED_S, Watching};

@@ -80,6 +80,7 @@ pub use source::{LOOPBACK, Network};
 pub use takeover::{TakeOver, TakeOverError};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
 pub use vitals::{Manager, News};
+pub use watch::WatchAsked;
 
 use acceptor::Acceptor;
 use account::Account;
@@ -395,7 +396,6 @@ impl Server {
                     cache: cache.clone(),
                     shared: Arc::clone(&shared),
                     worker,
-                    tells_evictions: false,
                     effort: Effort::default(),
                     timer: Timer::new(),
                 };
@@ -582,6 +582,7 @@ impl Server {
         let accepted = acceptor.run(manager);
         shared.stop();
         memory::join(&shared);
+        shared.watch.join();
         for thread in threads {
             // A panic has been reported by the thread's own end.
             let _ = thread.join();

@@ -18,6 +18,7 @@ use super::session::{self, Hold, Lease, ProcessSlot, Tenancy, ThreadSlot};
 use super::slot::{self, Slot};
 use super::stats::Counters;
 use super::superblock::{self, DoorWord, FlushAt, FlushWord, Superblock};
+use super::watch::{self, Cell, Command, Ring, Status, Tag};
 use crate::changes;
 use crate::index;
 use crate::log;
@@ -36,6 +37,9 @@ const INPUTS: &[&[Input]] = &[
     LatencyRow::FIELDS,
     HotCounter::FIELDS,
     HotGroup::FIELDS,
+    Ring::FIELDS,
+    Cell::FIELDS,
+    EVENTS,
     SegmentWords::FIELDS,
     SegmentHeader::FIELDS,
     WORDS,
@@ -58,6 +62,17 @@ const INPUTS: &[&[Input]] = &[
         page_size: 2 << 20,
     }),
     MEANINGS,
+];
+
+/// The words of events.
+const EVENTS: &[Input] = &[
+    ("ring owner", Ring::owner_of(u16::MAX, u32::MAX)),
+    ("cell tag: position", Tag::new(u64::MAX, 0, 0).0),
+    ("cell tag: event", Tag::new(0, u64::MAX, 0).0),
+    ("event: text", watch::TEXT_MAX as u64),
+    ("event: last kind", watch::KINDS as u64),
+    ("event: last command", Command::None as u64),
+    ("event: last status", Status::NoMemory as u64),
 ];
 
 /// Words with every bit of one field set.
@@ -264,7 +279,7 @@ const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
 }
 
 /// The offsets of the arrays in a region of this shape.
-const fn arrays(shape: Shape) -> [Input; 15] {
+const fn arrays(shape: Shape) -> [Input; 17] {
     let layout = Layout::new(shape);
     [
         ("process slots", layout.processes as u64),
@@ -273,6 +288,8 @@ const fn arrays(shape: Shape) -> [Input; 15] {
         ("latency pages: their number", latency::pages(shape.thread_slots) as u64),
         ("hot-key counters", layout.hot as u64),
         ("hot-key groups", layout.hot_groups as u64),
+        ("rings", layout.rings as u64),
+        ("cells of a ring", layout.ring_cells as u64),
         ("segment words", layout.words as u64),
         ("segment headers", layout.headers as u64),
         ("bucket directory", layout.bucket_directory as u64),

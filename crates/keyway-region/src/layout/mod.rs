@@ -31,6 +31,7 @@ pub mod session;
 pub mod slot;
 pub mod stats;
 pub mod superblock;
+pub mod watch;
 
 /// Bytes of a field.
 const fn bytes_of<T, F>(_: fn(&T) -> &F) -> usize {

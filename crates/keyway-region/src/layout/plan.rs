@@ -1,7 +1,7 @@
 //! The offset of everything in a region of a given size, and which parts of it must be backed by memory.
 //!
 //! ```text
-//! superblock | process slots | thread slots | latency pages | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
+//! superblock | process slots | thread slots | latency pages | hot-key counters | rings | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
 //! ```
 //!
 //! The arrays have space for the most segments that the region can ever have, so that nothing moves when it grows; only the
@@ -11,7 +11,7 @@ use super::hot::{By, HotGroup};
 use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::{ROUNDS_MAX, SEGMENTS_MAX};
-use super::{bucket, hot, latency, superblock};
+use super::{bucket, hot, latency, superblock, watch};
 use core::ops::Range;
 
 /// Smallest region, bytes.
@@ -190,6 +190,10 @@ pub struct Layout {
     pub hot: usize,
     /// groups of each of their tables, a power of two
     pub hot_groups: usize,
+    /// rings of events for watchers
+    pub rings: usize,
+    /// cells of each of them, a power of two
+    pub ring_cells: usize,
     /// segment words
     pub words: usize,
     /// segment headers
@@ -215,7 +219,9 @@ impl Layout {
         let latencies = threads + shape.thread_slots * size_of::<ThreadSlot>();
         let hot = latencies + latency::pages(shape.thread_slots) * latency::PAGE_SIZE;
         let hot_groups = hot::groups(shape.buckets_initial);
-        let words = (hot + hot::TABLES * hot_groups * size_of::<HotGroup>()).next_multiple_of(page);
+        let rings = hot + hot::TABLES * hot_groups * size_of::<HotGroup>();
+        let ring_cells = watch::cells(shape.buckets_initial);
+        let words = (rings + watch::size(ring_cells)).next_multiple_of(page);
         let headers = (words + shape.segments_max * size_of::<SegmentWords>()).next_multiple_of(page);
         let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
         let hint_directory = (bucket_directory + shape.segments_max * 4).next_multiple_of(page);
@@ -230,6 +236,8 @@ impl Layout {
             latencies,
             hot,
             hot_groups,
+            rings,
+            ring_cells,
             words,
             headers,
             bucket_directory,
