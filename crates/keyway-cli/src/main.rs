@@ -34,6 +34,7 @@ mod regions;
 mod serve;
 mod size;
 mod top;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -58,6 +59,7 @@ Examples:
   keyway get greeting                             read the default region, with or without a server
   keyway check /dev/shm/keyway-0-11211            verify a region
   keyway top                                      watch the default region, with or without a server
+  keyway watch mutations --prefix user:           print each store of a key that begins with user:
   keyway regions                                  list the regions of this machine
   keyway ping 127.0.0.1:11211                     ask a running server whether it works
   keyway bench --quick                            measure it, and memcached if that is installed
@@ -142,6 +144,14 @@ enum Command {
     Hot {
         #[command(flatten)]
         how: hot::HotKeys,
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Print a line for each event in a region: look-ups, stores, deletions, evictions, connections, through every door
+    #[command(after_help = watch::HELP)]
+    Watch {
+        #[command(flatten)]
+        how: watch::Watch,
         #[command(flatten)]
         region: Region,
     },
@@ -372,6 +382,7 @@ fn run() -> Result<(), Failure> {
                 Command::Stats { region } => commands::stats(region.place()),
                 Command::Top(top) => top.run(),
                 Command::Hot { how, region } => hot::run(region.place(), &how),
+                Command::Watch { how, region } => watch::run(region.place(), &how),
                 Command::Big { how, region } => big::run(region.place(), &how),
                 Command::Regions(how) => regions::run(&how),
                 Command::Ping { place } => ping::run(place.as_deref()),

@@ -16,9 +16,9 @@ use crate::memory::Shared;
 /// Rings of a region: so many sessions can write events at a time. Those without a ring count theirs as lost.
 pub const RINGS: usize = 32;
 /// Fewest and most cells of a ring, powers of two: with the most, the rings take a MiB.
-const CELLS: (usize, usize) = (16, 512);
-/// One cell in each ring for this many buckets of the first index, which has a bucket for each 8 KiB: the rings take at most a sixty-fourth
-/// of a small region.
+const CELLS: (usize, usize) = (8, 512);
+/// One cell in each ring for this many buckets of the first index, which has a bucket for each 8 KiB: the rings take less than a
+/// hundredth of a small region.
 const BUCKETS_PER_CELL: usize = 32;
 
 /// Words of a cell after its tag.

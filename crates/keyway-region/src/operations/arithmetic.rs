@@ -114,7 +114,6 @@ impl Session {
             size: item.value_len,
             ttl_s: exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
             cas: item.cas,
-            is_published: true,
         };
         self.tell_change(key, Some(done));
     }

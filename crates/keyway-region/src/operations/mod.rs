@@ -320,8 +320,7 @@ impl Session {
                 size: 0,
                 ttl_s: how.exptime.or(how.vivify).map_or(0, |exptime| self.ttl_of(exptime, now)),
                 cas: 0,
-                is_published: true,
-            };
+                };
             let item = found.as_ref().ok().and_then(Option::as_ref);
             let done = item.filter(|_| what == Changed::Put).map(|item| Done {
                 size: item.value_len,
@@ -505,7 +504,7 @@ impl Session {
                 self.count(Counter::total_items, 1);
                 Ok(Stored::Stored {
                     cas: written.cas,
-                    value_len: written.value_len,
+value_len: written.value_len,
                     size: written.size,
                 })
             }
@@ -561,7 +560,6 @@ impl Session {
             size,
             ttl_s: self.ttl_of(how.exptime, now),
             cas,
-            is_published: matches!(stored, Ok(Stored::Stored { .. })),
         };
         self.tell_change(key, Some(done));
     }
@@ -703,8 +701,7 @@ impl Session {
                 size: if how.remove_value { 0 } else { self.size_before() },
                 ttl_s: how.exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
                 cas: written.cas,
-                is_published: true,
-            };
+                };
             self.tell_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
         }
         deleted

@@ -9,7 +9,8 @@
 //! - The events of the changes of a key are printed in the order in which the changes were published. A session draws a *stamp*, a number
 //!   that only rises, after it has read what its change replaces, and before the compare-and-swap that publishes the change. A later change
 //!   of the key has read what this one has published, so its stamp is greater. Before it draws, a session says so in its thread slot, so that
-//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]).
+//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). What changes nothing draws its stamp when it is told, so
+//!   an operation that began after another one had ended is told after that.
 //!
 //! Never: a decision of the cache. Nothing that is read here changes what an operation does.
 
@@ -36,10 +37,8 @@ const WATCHED_MAX_S: u64 = 12 * WATCHED_S;
 /// Events that a session without a ring loses before it looks for one again.
 const UNTIL_NEXT_TRY: u32 = 1024;
 
-/// Set in an event's flags: its stamp says when it was published.
-const ORDERED: u64 = 1;
-/// The item had been fetched.
-const FETCHED: u64 = 2;
+/// Set in an event's flags: the item had been fetched.
+const FETCHED: u64 = 1;
 
 /// What a session knows of its events.
 pub(crate) struct Telling {
@@ -89,7 +88,7 @@ struct Entry<'e> {
     idle_s: u32,
     fetched: bool,
     cas: u64,
-    /// `None`: it was not published
+    /// `None`: it gets the next one
     stamp: Option<u64>,
     /// the key
     text: &'e [u8],
@@ -123,8 +122,6 @@ pub(crate) struct Done {
     /// seconds; 0: it does not expire
     pub ttl_s: i64,
     pub cas: u64,
-    /// the change was published
-    pub is_published: bool,
 }
 
 impl Region {
@@ -307,6 +304,7 @@ impl Session {
             command: done.map_or(Command::Get, |done| done.command),
             status,
             size,
+            stamp,
             ..Entry::new(Kind::Fetch, key)
         });
         if let Some(done) = done {
@@ -316,7 +314,7 @@ impl Session {
                 size: done.size,
                 ttl_s: done.ttl_s,
                 cas: done.cas,
-                stamp: stamp.filter(|_| done.is_published),
+                stamp,
                 ..Entry::new(done.kind, key)
             });
         }
@@ -395,9 +393,16 @@ impl Session {
         if !self.region.is_wanted(entry.kind) {
             return;
         }
-        match self.own_ring() {
-            Some(ring) => self.write_event(ring, entry),
-            None => self.count(Counter::events_lost, 1),
+        let Some(ring) = self.own_ring() else {
+            return self.count(Counter::events_lost, 1);
+        };
+        match entry.stamp {
+            Some(stamp) => self.write_event(ring, entry, stamp),
+            None => {
+                let stamp = self.draw_stamp();
+                self.write_event(ring, entry, stamp);
+                self.end_stamp();
+            }
         }
     }
 
@@ -441,12 +446,12 @@ impl Session {
         }
     }
 
-    fn write_event(&self, number: usize, entry: &Entry<'_>) {
+    fn write_event(&self, number: usize, entry: &Entry<'_>, stamp: u64) {
         let region = &*self.region;
         let ring = region.ring(number);
         let (first, event) = (ring.cells.load(Relaxed), ring.events.load(Relaxed));
         let text = entry.text.get(..TEXT_MAX).unwrap_or(entry.text);
-        let mut words = self.event_words(entry, text.len()).into_iter().chain(text.chunks(8).map(|bytes| {
+        let mut words = self.event_words(entry, text.len(), stamp).into_iter().chain(text.chunks(8).map(|bytes| {
             let mut word = [0; 8];
             word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
             u64::from_le_bytes(word)
@@ -470,7 +475,7 @@ impl Session {
         ring.events.store(event.wrapping_add(1), Release);
     }
 
-    fn event_words(&self, entry: &Entry<'_>, text_len: usize) -> [u64; HEAD_WORDS] {
+    fn event_words(&self, entry: &Entry<'_>, text_len: usize, stamp: u64) -> [u64; HEAD_WORDS] {
         let process = self.region.process(self.telling.process);
         let own = match Entrance::of(process.entrance.load(Relaxed)) {
             Entrance::Library => Door::Library,
@@ -478,7 +483,7 @@ impl Session {
             Entrance::Server => Door::Text,
         };
         let (door, _, descriptor) = self.telling.request.get().unwrap_or((own, false, 0));
-        let flags = if entry.stamp.is_some() { ORDERED } else { 0 } | if entry.fetched { FETCHED } else { 0 };
+        let flags = if entry.fetched { FETCHED } else { 0 };
         let last = match entry.kind {
             Kind::Eviction | Kind::Expiry => entry.idle_s,
             _ => descriptor.cast_unsigned(),
@@ -487,7 +492,7 @@ impl Session {
         let size = u64::from(u32::try_from(entry.size).unwrap_or(u32::MAX));
         let ttl = i32::try_from(entry.ttl_s).unwrap_or(i32::MAX).cast_unsigned();
         [
-            entry.stamp.unwrap_or_else(|| self.region.superblock().stamps.load(Relaxed)),
+            stamp,
             entry.kind as u64
                 | (entry.command as u64) << 8
                 | (door as u64) << 16

@@ -1,6 +1,6 @@
 //! A watcher: reads the rings, puts the events in order, and counts what it could not read.
 
-use super::{FETCHED, ORDERED};
+use super::FETCHED;
 use crate::atomics::{Acquire, Relaxed, fence};
 use crate::layout::index;
 use crate::layout::latency::Door;
@@ -46,8 +46,6 @@ pub struct Event {
     pub text: Vec<u8>,
     /// events are told in the order of these
     pub stamp: u64,
-    /// its stamp says when it was published
-    is_ordered: bool,
 }
 
 /// What a watcher is told.
@@ -81,7 +79,7 @@ pub struct Watching {
     lost: Vec<u64>,
     /// events that wait for others
     held: Vec<Event>,
-    /// every published change with a smaller stamp was told or lost
+    /// every event with a smaller stamp was told or lost
     bound: u64,
     /// by thread slot: what it is about to tell, and since when
     waiting: Vec<(u64, Duration)>,
@@ -118,7 +116,7 @@ impl Watching {
     /// read.
     pub fn poll(&mut self, now: Duration, tell: &mut impl FnMut(Told)) -> usize {
         let region = Arc::clone(&self.region);
-        // In this order: a change whose stamp is below this number is announced in its thread slot, or its event is in its ring, or lost.
+        // In this order: what has a smaller stamp is announced in its thread slot, or its event is in its ring, or lost.
         // PAIRS: told: the exchange in `Session::draw_stamp`.
         let drawn = region.superblock().stamps.load(Acquire);
         let mut bound = drawn;
@@ -149,11 +147,10 @@ impl Watching {
             bound = drawn;
         }
         self.held.sort_by_key(|event| event.stamp);
-        let due = |event: &Event| event.stamp < bound || event.stamp == bound && !event.is_ordered;
-        let count = self.held.iter().take_while(|event| due(event)).count();
+        let count = self.held.iter().take_while(|event| event.stamp < bound).count();
         for event in self.held.drain(..count) {
             // Others of the same key may have been told since.
-            if event.is_ordered && event.stamp < self.bound {
+            if event.stamp < self.bound {
                 lost.push((event.slot.into(), 1));
             } else {
                 tell(Told::Event(event));
@@ -256,7 +253,7 @@ impl Watching {
                 return None;
             }
         }
-        Some((decode(&words, len).filter(|event| event.stamp <= self.latest(drawn)), number, count))
+        Some((decode(&words, len).filter(|event| event.stamp < self.latest(drawn)), number, count))
     }
 
     /// The stamps that events can have by now.
@@ -332,6 +329,5 @@ fn decode(words: &[u64], len: usize) -> Option<Event> {
         cas,
         text: text.collect(),
         stamp,
-        is_ordered: flags & ORDERED != 0,
     })
 }
