@@ -449,8 +449,8 @@ impl Session {
 
     /// Whether any watcher is told that connections begin and end.
     #[doc(hidden)]
-    pub fn tells_connections(&self) -> bool {
-        match &self.0 {
+    pub fn tells_connections(&mut self) -> bool {
+        match &mut self.0 {
             Way::Writer(writer) => writer.tells_connections(),
             Way::Reader(_) => false,
         }
@@ -458,8 +458,8 @@ impl Session {
 
     /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
     #[doc(hidden)]
-    pub fn tell_connection(&self, text: &[u8]) {
-        if let Way::Writer(writer) = &self.0 {
+    pub fn tell_connection(&mut self, text: &[u8]) {
+        if let Way::Writer(writer) = &mut self.0 {
             writer.tell_connection(text);
         }
     }

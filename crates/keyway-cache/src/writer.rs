@@ -643,15 +643,15 @@ impl Writer {
         self.inner.serve_as(door, is_meta, descriptor);
     }
 
-    pub(crate) fn tells_connections(&self) -> bool {
-        self.is_ready() && {
+    pub(crate) fn tells_connections(&mut self) -> bool {
+        self.ready().is_ok() && {
             let _inside = self.latch.open();
             self.inner.tells_connections()
         }
     }
 
-    pub(crate) fn tell_connection(&self, text: &[u8]) {
-        if self.is_ready() {
+    pub(crate) fn tell_connection(&mut self, text: &[u8]) {
+        if self.ready().is_ok() {
             let _inside = self.latch.open();
             self.inner.tell_connection(text);
         }

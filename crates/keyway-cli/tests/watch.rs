@@ -268,7 +268,7 @@ fn processes_that_are_killed_or_stopped_keep_no_change_from_being_told() {
     for process in processes.iter_mut().take(2) {
         // In the middle of its changes.
         let mut line = String::new();
-        let mut out = BufReader::new(process.stdout.as_mut().unwrap());
+        let mut out = BufReader::new(process.stdout.take().unwrap());
         while !line.starts_with("changes") {
             line.clear();
             assert!(out.read_line(&mut line).unwrap() > 0);

@@ -139,7 +139,7 @@ fn what_is_overwritten_is_counted() {
         let mut random = Random::new(batch);
         let (mut seen, mut last) = (0, 0);
         let now = now(&region);
-        let stores = 140_000;
+        let stores = 210_000;
         for number in 1..=stores {
             let key = vec![b'k'; 1 + random.index(250)];
             session.set(&key, number.to_string().as_bytes(), 0, 0, now).expect("a store");

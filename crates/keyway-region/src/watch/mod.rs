@@ -186,7 +186,8 @@ impl Region {
     fn is_vacant(&self, owner: u64) -> bool {
         Ring::owner_in(owner).is_none_or(|(slot, incarnation)| {
             slot >= self.layout.shape.thread_slots || {
-                let lease = Lease(self.thread(slot).lease.load(Relaxed));
+                // PAIRS: vacate: the end of the owner's session: its next owner comes after all that it has written.
+                let lease = Lease(self.thread(slot).lease.load(Acquire));
                 !lease.is_leased() || lease.incarnation() != incarnation
             }
         })
@@ -424,8 +425,7 @@ impl Session {
         let found = (0..RINGS).map(|n| (first + n) % RINGS).find(|ring| {
             let owner = &region.ring(*ring).owner;
             let old = owner.load(Relaxed);
-            // PAIRS: ring: the same exchange by the ring's next owner, which comes after all that this one has written.
-            region.is_vacant(old) && owner.compare_exchange(old, own, Acquire, Relaxed).is_ok()
+            region.is_vacant(old) && owner.compare_exchange(old, own, Relaxed, Relaxed).is_ok()
         });
         if let Some(ring) = found {
             self.mend(ring);

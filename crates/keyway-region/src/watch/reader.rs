@@ -97,8 +97,7 @@ impl Watching {
         let rings = core::array::from_fn(|ring| rest(region.ring(ring)));
         let lost = (0..slots).map(|slot| lost_by(&region, slot)).collect();
         Self {
-            // PAIRS: told: the exchange in `Session::draw_stamp`.
-            bound: region.superblock().stamps.load(Acquire),
+            bound: region.superblock().stamps.load(Relaxed),
             rings,
             lost,
             held: Vec::new(),

@@ -345,8 +345,8 @@ impl Worker {
         self.send_connection_to_watchers("conn_close", &peer, Some(reason));
     }
 
-    fn send_connection_to_watchers(&self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
-        let session = &self.desk.executor.session;
+    fn send_connection_to_watchers(&mut self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
+        let session = &mut self.desk.executor.session;
         if session.tells_connections() {
             let (ip, port, transport) = match &peer.address {
                 PeerAddress::Tcp { remote, .. } => (remote.ip().to_string(), remote.port(), "tcp"),
