@@ -17,6 +17,7 @@ const ROOMS: [&str; 11] = [
     "changes",
     "trail",
     "hot",
+    "watch",
     "log",
     "index",
     "recover",

@@ -75,6 +75,7 @@ mod survey;
 mod timer;
 mod trace;
 mod trust;
+pub mod watch;
 mod writer;
 
 use attach::Access;

@@ -8,7 +8,8 @@
 //! - to hand a region out to another process: `Cache::descriptors`, `descriptor_to_read`, `identity`, `may_write`;
 //! - to answer from the kernel: `Cache::turn_kernel_door_on`, `doorway`, `hash`, `hash_seed`, `monotonic`, `flush_at_s`,
 //!   `is_shut_out`, `Session::note_hit`, `clock`, `clock_s`;
-//! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`, `remember_evicted`, `take_evicted`;
+//! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`;
+//! - to tell watchers: `Session::serve_as`, `tell_connection`;
 //! - to count by session: `Session::seat`, `Cache::counters_of`, `seated`, `Session::note_latency`, [`Timer`];
 //! - to take the slots that are reserved for servers: `Options::server`;
 //! - to list regions without attaching to them: [`describe`], [`remove_unused`]; to look at one again and again: [`Watched`],

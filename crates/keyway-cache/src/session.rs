@@ -438,21 +438,29 @@ impl Session {
         either!(self, way => way.look(key))
     }
 
-    /// Turns on or off that this session records the items that it evicts, for [`Session::take_evicted`].
+    /// The next verbs are those of a connection: watchers are told its door, whether it is a meta command, and the connection's descriptor.
     #[doc(hidden)]
-    pub fn remember_evicted(&mut self, wanted: bool) {
-        if let Way::Writer(writer) = &mut self.0 {
-            writer.remember_evicted(wanted);
+    #[inline]
+    pub fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
+        if let Way::Writer(writer) = &self.0 {
+            writer.serve_as(door, is_meta, descriptor);
         }
     }
 
-    /// The items, with their keys, that this session has evicted since the last call; if there are very many, the first of
-    /// them.
+    /// Whether any watcher is told that connections begin and end.
     #[doc(hidden)]
-    pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
+    pub fn tells_connections(&mut self) -> bool {
         match &mut self.0 {
-            Way::Writer(writer) => writer.take_evicted(),
-            Way::Reader(_) => Vec::new(),
+            Way::Writer(writer) => writer.tells_connections(),
+            Way::Reader(_) => false,
+        }
+    }
+
+    /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
+    #[doc(hidden)]
+    pub fn tell_connection(&mut self, text: &[u8]) {
+        if let Way::Writer(writer) = &mut self.0 {
+            writer.tell_connection(text);
         }
     }
 

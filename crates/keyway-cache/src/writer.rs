@@ -688,12 +688,23 @@ impl Writer {
         )
     }
 
-    pub(crate) fn remember_evicted(&mut self, wanted: bool) {
-        self.inner.remember_evicted(wanted);
+    #[inline]
+    pub(crate) fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
+        self.inner.serve_as(door, is_meta, descriptor);
     }
 
-    pub(crate) fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
-        self.inner.take_evicted()
+    pub(crate) fn tells_connections(&mut self) -> bool {
+        self.ready().is_ok() && {
+            let _inside = self.latch.open();
+            self.inner.tells_connections()
+        }
+    }
+
+    pub(crate) fn tell_connection(&mut self, text: &[u8]) {
+        if self.ready().is_ok() {
+            let _inside = self.latch.open();
+            self.inner.tell_connection(text);
+        }
     }
 
     pub(crate) fn note_hit(&mut self, key: &[u8]) {

@@ -39,6 +39,7 @@ mod size;
 mod stats;
 mod top;
 mod trace;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,7 @@ Examples:
   keyway check /dev/shm/keyway-0-11211            verify a region
   keyway top                                      watch the default region, with or without a server
   keyway doctor                                   look for what is wrong with it and the machine, with remedies
+  keyway watch mutations --prefix user:           print each store of a key that begins with user:
   keyway regions                                  list the regions of this machine
   keyway ping 127.0.0.1:11211                     ask a running server whether it works
   keyway bench --quick                            measure it, and memcached if that is installed
@@ -170,6 +172,14 @@ enum Command {
     Memory {
         #[command(flatten)]
         how: memory::HowMuch,
+        #[command(flatten)]
+        region: Region,
+    },
+    /// Print a line for each event in a region: look-ups, stores, deletions, evictions, connections, through every door
+    #[command(after_help = watch::HELP)]
+    Watch {
+        #[command(flatten)]
+        how: watch::Watch,
         #[command(flatten)]
         region: Region,
     },
@@ -403,6 +413,7 @@ fn run() -> Result<(), Failure> {
                 Command::Doctor(doctor) => doctor.run(),
                 Command::Hot { how, region } => hot::run(region.place(), &how),
                 Command::Memory { how, region } => memory::run(region.place(), &how),
+                Command::Watch { how, region } => watch::run(region.place(), &how),
                 Command::Big { how, region } => big::run(region.place(), &how),
                 Command::Regions(how) => regions::run(&how),
                 Command::Ping { place } => ping::run(place.as_deref()),

@@ -42,6 +42,7 @@ mod sink;
 mod trace;
 mod trail;
 pub mod verbs;
+mod watch;
 
 pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
 pub use hash::{Hasher, all_choices, hash};
@@ -57,3 +58,4 @@ pub use session::{Limits, Process, Seat, Session};
 pub use sink::{Headed, Lending, Lent, Placed, Sink, Target, Unread};
 pub use trace::{Left, Trace, Whereabouts};
 pub use trail::{TrailPlace, TrailStep, is_among};
+pub use watch::{Event, Told, WATCHED_S, Watching};

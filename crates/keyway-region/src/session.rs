@@ -7,7 +7,6 @@ use crate::atomics::{Acquire, Relaxed, Release, add_single_writer};
 use crate::changes::Stripes;
 use crate::hash::Key;
 use crate::hot::Sampling;
-use crate::index::Evicted;
 use crate::layout::bucket::Table;
 use crate::layout::latency::{Door, Verb, bucket_of};
 use crate::layout::segment::{Owner, Stream};
@@ -19,6 +18,7 @@ use crate::memory::Pinned;
 use crate::reclaim::{self, Reclaim};
 use crate::region::Region;
 use crate::verbs::{KEY_LEN_MAX, WriteError};
+use crate::watch::Telling;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -74,8 +74,8 @@ pub struct Session {
     pub(crate) dead: Cell<u64>,
     /// which of its operations are samples
     pub(crate) sampling: Sampling,
-    /// what it has evicted, for a caller that wants to know
-    pub(crate) evicted: RefCell<Evicted>,
+    /// what it tells watchers
+    pub(crate) telling: Telling,
     /// what it is about to reclaim
     pub(crate) reclaim: Reclaim,
     /// where its segments come from when none is free
@@ -117,12 +117,13 @@ impl Region {
             thread.items.store(0, Relaxed);
             thread.door.store(0, Relaxed);
             thread.stripe.store(0, Relaxed);
+            self.count_untold(slot);
             thread.writing.store(0, Relaxed);
             for intent in &thread.intents {
                 // PAIRS: intent-end: the loads of intents: also what the slot's last tenant did comes before.
                 intent.store(0, Release);
             }
-            return Some(Session {
+            let session = Session {
                 region: Arc::clone(self),
                 owner: Owner {
                     slot: u16::try_from(slot).unwrap_or(u16::MAX),
@@ -141,14 +142,16 @@ impl Region {
                 held: Cell::new(Slot::EMPTY),
                 dead: Cell::new(0),
                 sampling: Sampling::new(&self.hasher, slot, incarnation),
-                evicted: RefCell::default(),
+                telling: Telling::new(process.slot),
                 reclaim: Reclaim::default(),
                 supply: reclaim::SUPPLY,
                 given_back_next: Cell::new(0),
                 door: Cell::new(0),
                 counts: Cell::new(false),
                 stripes: RefCell::default(),
-            });
+            };
+            session.tell_connection(b"type=session_new");
+            return Some(session);
         }
         None
     }
@@ -259,6 +262,7 @@ impl Session {
             // It was taken back as certainly dead, though this session is still running: its extents and claims belong to others now.
             return;
         }
+        self.tell_connection(b"type=session_close");
         // Before the slot is vacant: an extent is closed by a plain store, and its segment may have another owner after that.
         self.release_extents();
         let untold = thread.items.swap(0, Relaxed);

@@ -81,6 +81,7 @@ pub use source::{LOOPBACK, Network};
 pub use takeover::{TakeOver, TakeOverError};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
 pub use vitals::{Manager, News};
+pub use watch::WatchAsked;
 
 use acceptor::Acceptor;
 use account::Account;
@@ -396,7 +397,6 @@ impl Server {
                     cache: cache.clone(),
                     shared: Arc::clone(&shared),
                     worker,
-                    tells_evictions: false,
                     effort: Effort::default(),
                     timer: Timer::new(),
                 };
@@ -583,6 +583,7 @@ impl Server {
         let accepted = acceptor.run(manager);
         shared.stop();
         memory::join(&shared);
+        shared.watch.join();
         for thread in threads {
             // A panic has been reported by the thread's own end.
             let _ = thread.join();

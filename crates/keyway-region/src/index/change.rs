@@ -19,6 +19,7 @@ use crate::layout::item::flag;
 use crate::layout::segment::{SegmentHeader, SegmentLife};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::layout::watch::{CHANGES, Status};
 use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
@@ -141,7 +142,7 @@ impl Session {
         now: &mut impl Now,
         mut decide: impl Decide<'v>,
     ) -> Option<(Changed, Written)> {
-        if !self.region.is_plain() || !self.enter_known() {
+        if !self.region.is_plain() || self.region.is_watched(CHANGES) || !self.enter_known() {
             return None;
         }
         let changed = match self.region.epoch_at_any_time() {
@@ -205,6 +206,7 @@ impl Session {
         decide: &mut AnyDecision<'_, '_>,
     ) -> Result<(Changed, Written), WriteError> {
         self.enter()?;
+        self.begin_telling();
         let built = &mut *self.built.borrow_mut();
         let mut prepared = Prepared::default();
         let rules = Rules::of(&self.region);
@@ -231,6 +233,9 @@ impl Session {
             Scan::Here(here) => self.change_here(attempt, here, decide),
             Scan::Absent(absent) => {
                 attempt.built.clear();
+                if self.is_telling() {
+                    self.note_before(Status::NotFound, 0);
+                }
                 match decide(None, attempt.built) {
                     Decision::Put(draft) | Decision::Replace(draft) => self.put_absent(attempt, &absent, &draft),
                     Decision::Keep | Decision::Remove | Decision::Unreadable(_) => KEPT,
@@ -275,6 +280,9 @@ impl Session {
         let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
         let old = Old::of(self, attempt.key.bytes, &here, asked, rules.has_checksums());
         attempt.built.clear();
+        if !PLAIN && self.is_telling() {
+            self.note_before_change(present.then_some(&old), seen.header.is_expired(attempt.now.tick()));
+        }
         let mut decision = decide.decide(present.then_some(&old), attempt.built);
         if rules.has_checksums() {
             match self.verified.outcome.take() {
@@ -313,6 +321,17 @@ impl Session {
                 self.put_here_aside((attempt.key.bytes, attempt.key.hash), epoch, now, here, draft)
             }
             Decision::Replace(draft) => self.put_here(attempt, &here, draft, Stamp::Once(seen.life.epoch)),
+        }
+    }
+
+    /// Notes, for watchers, what a change has found.
+    #[cold]
+    #[inline(never)]
+    fn note_before_change(&self, old: Option<&Old<'_>>, is_expired: bool) {
+        match old {
+            Some(old) => self.note_before(Status::Found, old.item().value_len),
+            None if is_expired => self.note_before(Status::Expired, 0),
+            None => self.note_before(Status::NotFound, 0),
         }
     }
 

@@ -1,55 +1,29 @@
-//! Items that leave the index although no operation deletes them: how they are counted, and what a session remembers of them for
-//! its caller.
+//! Items that leave the index although no operation deletes them: how they are counted, and what watchers are told of them.
 
 use crate::index::lookup::Place;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::layout::watch::Kind;
 use crate::log::ItemView;
 use crate::session::Session;
-use crate::verbs::Item;
-
-/// Items that a session has evicted.
-#[derive(Default)]
-pub(crate) struct Evicted {
-    wanted: bool,
-    items: Vec<(Vec<u8>, Item)>,
-}
-
-/// Most evicted items that a session remembers until its caller takes them.
-const EVICTED_MAX: usize = 1024;
 
 impl Session {
-    /// Switches on or off whether this session remembers the items that it evicts, each with its key, for
-    /// [`Self::take_evicted`].
-    pub fn remember_evicted(&mut self, wanted: bool) {
-        *self.evicted.get_mut() = Evicted {
-            wanted,
-            items: Vec::new(),
+    /// Tells watchers that an item was removed.
+    #[cold]
+    fn tell_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
+        let kind = match present {
+            true => Kind::Eviction,
+            false if seen.header.is_expired(now) => Kind::Expiry,
+            false => return self.end_removal(),
         };
-    }
-
-    /// What was evicted since the last call, as far as it is remembered.
-    pub fn take_evicted(&mut self) -> Vec<(Vec<u8>, Item)> {
-        std::mem::take(&mut self.evicted.get_mut().items)
-    }
-
-    /// An item is being evicted before its time is over.
-    fn note_evicted(&self, seen: &ItemView, slot: (Place, Slot), now: u32) {
-        let Ok(mut evicted) = self.evicted.try_borrow_mut() else {
-            return;
-        };
-        if !evicted.wanted || evicted.items.len() >= EVICTED_MAX {
-            return;
-        }
         let mut key = Vec::new();
-        let has_key = self
-            .region
-            .memory
-            .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
-        if has_key {
-            let item = self.region.facts(seen, slot, true, now);
-            evicted.items.push((key, item));
+        let memory = &self.region.memory;
+        if !memory.append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key) {
+            return self.end_removal();
         }
+        let item = self.region.facts(seen, slot, true, now);
+        let ttl_s = item.ttl_s.map_or(-1, i64::from);
+        self.tell_removal(kind, item.fetched, (item.value_len, ttl_s, item.idle_s), item.cas, &key);
     }
 
     /// Counts an item that was evicted, or that was expired when its place was taken.
@@ -67,8 +41,10 @@ impl Session {
 
     fn tell_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         let fetched = slot.1.is_fetched();
+        if self.is_telling_removal() {
+            self.tell_gone(seen, slot, present, now);
+        }
         if present {
-            self.note_evicted(seen, slot, now);
             self.count(Counter::evictions, 1);
             self.count(Counter::evicted_unfetched, u64::from(!fetched));
         } else {

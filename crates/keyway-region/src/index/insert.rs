@@ -62,9 +62,11 @@ impl Session {
         let won = if over.is_empty() {
             put()
         } else {
+            self.stamp_removal();
             self.counted_eviction(over, put)
         };
         if !won {
+            self.end_removal();
             self.settle();
             return false;
         }
@@ -72,11 +74,14 @@ impl Session {
             let present = seen.is_present(epoch, now);
             self.count_gone(&seen, (place, over), present, now);
             self.free_replaced(&seen, None);
+        } else {
+            self.end_removal();
         }
         // First twins (tentative words of the same key), then the table word, then the epoch: the model's order.
         let confirmed = (self.rescan(key, table, place) || mutants::is(Mutant::InsertWithoutRescan))
             && region.table() == table
             && region.epoch(now) == epoch
+            && self.stamp_insert()
             // PUBLISH: the key is there. Before it no reader returns the entry, and any thread may abort it.
             && self.counted(tentative, || {
                 // PAIRS: item: the loads of slots, as in `swap_same`.

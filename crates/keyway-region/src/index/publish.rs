@@ -149,6 +149,7 @@ impl Session {
         if PLAIN {
             return self.swap(here.slot, here.word, to);
         }
+        self.stamp_change();
         self.counted(here.word, || {
             let done = self.swap(here.slot, here.word, to);
             if done && rules.is_strict() {
@@ -179,7 +180,12 @@ impl Session {
 
     /// PUBLISH of an eviction, or of a removal for age: the slot's item is gone. `false`: the slot had changed.
     pub(crate) fn evict_slot(&self, place: Place, word: Slot) -> bool {
-        self.counted_eviction(word, || self.region.vacate(place.at, word))
+        self.stamp_removal();
+        let gone = self.counted_eviction(word, || self.region.vacate(place.at, word));
+        if !gone {
+            self.end_removal();
+        }
+        gone
     }
 
     /// Removes a word that leads to nothing from the index.

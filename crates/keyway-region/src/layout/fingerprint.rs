@@ -19,6 +19,7 @@ use super::slot::{self, Slot};
 use super::stats::Counters;
 use super::superblock::{self, DoorWord, FlushAt, FlushWord, Superblock};
 use super::trail::{self, TrailEntry, TrailHead, TrailWord};
+use super::watch::{self, Cell, Command, Ring, Status, Tag};
 use crate::changes;
 use crate::index;
 use crate::log;
@@ -39,6 +40,9 @@ const INPUTS: &[&[Input]] = &[
     HotGroup::FIELDS,
     TrailHead::FIELDS,
     TrailEntry::FIELDS,
+    Ring::FIELDS,
+    Cell::FIELDS,
+    EVENTS,
     SegmentWords::FIELDS,
     SegmentHeader::FIELDS,
     WORDS,
@@ -61,6 +65,17 @@ const INPUTS: &[&[Input]] = &[
         page_size: 2 << 20,
     }),
     MEANINGS,
+];
+
+/// The words of events.
+const EVENTS: &[Input] = &[
+    ("ring owner", Ring::owner_of(u16::MAX, u32::MAX)),
+    ("cell tag: position", Tag::new(u64::MAX, 0, 0).0),
+    ("cell tag: event", Tag::new(0, u64::MAX, 0).0),
+    ("event: text", watch::TEXT_MAX as u64),
+    ("event: last kind", watch::KINDS as u64),
+    ("event: last command", Command::None as u64),
+    ("event: last status", Status::NoMemory as u64),
 ];
 
 /// Words with every bit of one field set.
@@ -281,6 +296,8 @@ const fn arrays(shape: Shape) -> [Input; 17] {
         ("hot-key groups", layout.hot_groups as u64),
         ("trail", layout.trail as u64),
         ("trail: entries", layout.trail_entries as u64),
+        ("rings", layout.rings as u64),
+        ("cells of a ring", layout.ring_cells as u64),
         ("segment words", layout.words as u64),
         ("segment headers", layout.headers as u64),
         ("bucket directory", layout.bucket_directory as u64),

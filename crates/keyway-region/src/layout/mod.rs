@@ -32,6 +32,7 @@ pub mod slot;
 pub mod stats;
 pub mod superblock;
 pub mod trail;
+pub mod watch;
 
 /// Bytes of a field.
 const fn bytes_of<T, F>(_: fn(&T) -> &F) -> usize {

@@ -1,7 +1,7 @@
 //! The offset of everything in a region of a given size, and which parts of it must be backed by memory.
 //!
 //! ```text
-//! superblock | process slots | thread slots | latency pages | hot-key counters | trail | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
+//! superblock | process slots | thread slots | latency pages | hot-key counters | trail | rings | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
 //! ```
 //!
 //! The arrays have space for the most segments that the region can ever have, so that nothing moves when it grows; only the
@@ -12,7 +12,7 @@ use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords}
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::{ROUNDS_MAX, SEGMENTS_MAX};
 use super::trail::{TrailEntry, TrailHead};
-use super::{bucket, hot, latency, superblock, trail};
+use super::{bucket, hot, latency, superblock, trail, watch};
 use core::ops::Range;
 
 /// Smallest region, bytes.
@@ -195,6 +195,10 @@ pub struct Layout {
     pub trail: usize,
     /// its entries, a power of two
     pub trail_entries: usize,
+    /// rings of events for watchers
+    pub rings: usize,
+    /// cells of each of them, a power of two
+    pub ring_cells: usize,
     /// segment words
     pub words: usize,
     /// segment headers
@@ -222,7 +226,9 @@ impl Layout {
         let hot_groups = hot::groups(shape.buckets_initial);
         let trail = hot + hot::TABLES * hot_groups * size_of::<HotGroup>();
         let trail_entries = trail::entries(shape.buckets_initial);
-        let words = (trail + size_of::<TrailHead>() + trail_entries * size_of::<TrailEntry>()).next_multiple_of(page);
+        let rings = trail + size_of::<TrailHead>() + trail_entries * size_of::<TrailEntry>();
+        let ring_cells = watch::cells(shape.buckets_initial);
+        let words = (rings + watch::size(ring_cells)).next_multiple_of(page);
         let headers = (words + shape.segments_max * size_of::<SegmentWords>()).next_multiple_of(page);
         let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
         let hint_directory = (bucket_directory + shape.segments_max * 4).next_multiple_of(page);
@@ -239,6 +245,8 @@ impl Layout {
             hot_groups,
             trail,
             trail_entries,
+            rings,
+            ring_cells,
             words,
             headers,
             bucket_directory,

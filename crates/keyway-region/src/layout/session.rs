@@ -152,7 +152,8 @@ pub struct ThreadSlot {
     pub door: AtomicU64,
     /// the stripe, plus 1, in which the thread has counted a change as begun, or is about to; 0 for none
     pub stripe: AtomicU64,
-    reserved: [AtomicU64; 1],
+    /// while the thread is about to publish a change that it will tell watchers: a lower bound of the change's stamp; otherwise 0
+    pub telling: AtomicU64,
     /// intents (hazard pointers): segments, plus 1, that no recycler may give a new generation meanwhile; 0 for none. By index:
     /// [`OPERATION`], [`UPKEEP`], [`LEASING`], [`WRITTEN`], [`FREEING`]
     pub intents: [AtomicU64; INTENTS],
@@ -181,7 +182,7 @@ super::fields!(ThreadSlot {
     writing,
     door,
     stripe,
-    reserved,
+    telling,
     intents,
     reserved_intents,
     counters,

@@ -79,5 +79,6 @@ counters! {
     splits: "buckets split while the index grew",
     recoveries: "thread slots of the dead taken back",
     fences: "sessions fenced because their process seemed to be dead",
+    events_lost: "events that were watched and that had no room: their session had no ring, or died before it had written one",
     corrupt: "slots or items that could not be what they said",
 }

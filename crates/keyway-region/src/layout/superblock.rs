@@ -79,8 +79,8 @@ pub struct Superblock {
     pub thirds: AtomicU64,
     /// items in segments that were opened before this sequence number are stale; 0: none are
     pub stale_before: AtomicU64,
-    /// see [`FlushAt`]
-    pub flush_at: AtomicU64,
+    /// the kinds of events that watchers want, a bit each ([`super::watch::Kind`])
+    pub watched: AtomicU64,
 
     // Allocation: one cache line of words that are written about once per segment.
     /// the next segment's sequence number
@@ -132,13 +132,20 @@ pub struct Superblock {
     pub hot_until: AtomicU64,
     /// see [`super::trail::TrailWord`]
     pub trail: AtomicU64,
-    pad4: [AtomicU64; 1],
+    /// see [`FlushAt`]
+    pub flush_at: AtomicU64,
+
+    /// the next stamp of a change that is told to watchers: alone in its line, because every session increments it while they watch
+    pub stamps: AtomicU64,
+    pad5: [AtomicU64; 7],
+    /// second of the region's clock until which each kind of event is watched
+    pub watched_until: [AtomicU64; 8],
 
     /// which entries of `sparse` are filled, a bit each
     pub sparse_filled: [AtomicU32; 16],
     /// segments, plus 1, with many dead bytes: hints, by level
     pub sparse: [[AtomicU32; SPARSE_WAYS]; FREE + 1],
-    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 32 - 8 - 8 - 8 - 8 - (FREE + 1) * SPARSE_WAYS / 2],
+    reserved: [AtomicU64; 512 - 64 - 8 - 8 - 32 - 8 - 8 - 8 - 8 - 8 - 8 - (FREE + 1) * SPARSE_WAYS / 2],
 }
 
 const _: () = assert!(size_of::<Superblock>() == SIZE);
@@ -167,7 +174,7 @@ super::fields!(Superblock {
     kernel_door,
     thirds,
     stale_before,
-    flush_at,
+    watched,
     sequence,
     free,
     free_hint,
@@ -191,7 +198,10 @@ super::fields!(Superblock {
     given_back,
     hot_until,
     trail,
-    pad4,
+    flush_at,
+    stamps,
+    pad5,
+    watched_until,
     sparse_filled,
     sparse,
     reserved,

@@ -7,12 +7,14 @@ use crate::heap;
 use crate::index::{Changed, Decide, Decision, Old};
 use crate::layout::item::flag;
 use crate::layout::stats::Counter;
+use crate::layout::watch::{Command, Kind, Status};
 use crate::log::{Draft, Value, Written};
 use crate::operations::memcached_size;
 use crate::region::ttl;
 use crate::session::Session;
 use crate::sink::Unread;
 use crate::verbs::{Arithmetic, Counted, Item, Now, Number, WriteError};
+use crate::watch::Done;
 
 impl Session {
     /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
@@ -80,16 +82,51 @@ impl Session {
         self.arithmetic_if((key.bytes, key.hash), how, now).map(Number::from)
     }
 
-    /// Arithmetic of any kind.
+    /// Arithmetic of any kind, told to watchers.
     #[inline(never)]
-    fn arithmetic_if(&self, (bytes, hash): (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
+    fn arithmetic_if(&self, key: (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
+        let (counted, hit) = match self.arithmetic_untold(key, how, now) {
+            Ok((counted, hit)) => (Ok(counted), hit),
+            Err(error) => (Err(error), false),
+        };
+        if self.is_telling() {
+            self.tell_sum(key.0, &how, counted.as_ref().ok(), hit, now);
+        }
+        counted
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_sum(&self, key: &[u8], how: &Arithmetic, counted: Option<&Counted>, hit: bool, now: u32) {
+        let Some(Counted::Value { item, .. }) = counted else {
+            return self.tell_change(key, None);
+        };
+        // As memcached, which tells of arithmetic only what creates an item.
+        let (kind, command, exptime) = match (hit, how.decrement) {
+            (false, _) => (Kind::Mutation, Command::Add, how.vivify.map(|(_, exptime)| exptime)),
+            (true, false) => (Kind::Update, Command::Incr, how.exptime),
+            (true, true) => (Kind::Update, Command::Decr, how.exptime),
+        };
+        let done = Done {
+            kind,
+            command,
+            status: Status::Stored,
+            size: item.value_len,
+            ttl_s: exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
+            cas: item.cas,
+        };
+        self.tell_change(key, Some(done));
+    }
+
+    #[inline(never)]
+    fn arithmetic_untold(&self, (bytes, hash): (&[u8], u64), how: Arithmetic, now: u32) -> Result<(Counted, bool), WriteError> {
         let mut sum = Sum::default();
         let (what, written) = self.change(&Key { bytes, hash }, now, &mut |old, built| {
             let decision;
             (decision, sum) = self::sum(self, &how, now, old, built);
             decision
         })?;
-        Ok(self.counted_sum(&how, what, sum, &written, now))
+        Ok((self.counted_sum(&how, what, sum, &written, now), sum.hit))
     }
 
     /// Counts the request in the statistics, and makes its answer.

@@ -10,6 +10,7 @@ use crate::index::{Changed, Decide, Decision, FoundItem, Lookup, Old, Place, Qui
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::layout::watch::{Command, Kind, Status};
 use crate::log::{Draft, Value, Written};
 use crate::region::{EXPIRED, Moment, Region, expiry_at, seconds_of, ttl};
 use crate::session::Session;
@@ -17,6 +18,7 @@ use crate::sink::{Lent, Sink, Unread};
 use crate::verbs::{
     Delete, Deleted, Get, Item, KEY_LEN_MAX, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError,
 };
+use crate::watch::Done;
 
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte after the key
 /// and a line end after the value. Counting the same way makes the same stores fail.
@@ -228,6 +230,7 @@ impl Session {
                                 return self.copy_after_all(key, &copying, now, sink);
                             }
                         }
+                        self.tell_fetch(key.bytes, Status::Found, item.value_len, item.cas);
                         return Ok(Some(item));
                     }
                     sink.truncate(start);
@@ -236,6 +239,8 @@ impl Session {
                     self.count_missed(found)?;
                     let is_absent = matches!(found, Lookup::Miss | Lookup::Expired | Lookup::Flushed);
                     if how.vivify.is_none() || !is_absent {
+                        let status = if matches!(found, Lookup::Expired) { Status::Expired } else { Status::NotFound };
+                        self.tell_fetch(key.bytes, status, 0, 0);
                         return Ok(None);
                     }
                     return self.change_by_get(key, how, now, sink);
@@ -306,8 +311,39 @@ impl Session {
         }
     }
 
-    /// A get that changes the item: touches it, wins it, or creates it.
+    /// A get that changes the item: touches it, wins it, or creates it. It is told to watchers.
     fn change_by_get(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
+        let (found, what) = match self.change_by_get_untold(key, how, now, sink) {
+            Ok((found, what)) => (Ok(found), what),
+            Err(error) => (Err(error), Changed::Kept),
+        };
+        if self.is_telling() {
+            let done = Done {
+                kind: Kind::Update,
+                command: if how.exptime.is_some() { Command::Touch } else { Command::Mark },
+                status: Status::Stored,
+                size: 0,
+                ttl_s: how.exptime.or(how.vivify).map_or(0, |exptime| self.ttl_of(exptime, now)),
+                cas: 0,
+                };
+            let item = found.as_ref().ok().and_then(Option::as_ref);
+            let done = item.filter(|_| what == Changed::Put).map(|item| Done {
+                size: item.value_len,
+                cas: item.cas,
+                ..done
+            });
+            self.tell_change(key.bytes, done);
+        }
+        found
+    }
+
+    fn change_by_get_untold(
+        &self,
+        key: &Key<'_>,
+        how: &Get,
+        now: u32,
+        sink: &mut impl Sink,
+    ) -> Result<(Option<Item>, Changed), WriteError> {
         let start = sink.len();
         let mut answer = None;
         let changed = self.change(key, now, &mut |old, built| {
@@ -364,7 +400,8 @@ impl Session {
         if changed.is_err() {
             sink.truncate(start);
         }
-        match (changed?, &mut answer) {
+        let changed = changed?;
+        match (changed, &mut answer) {
             // Created here: its details are known only now.
             ((Changed::Put, written), Some(item)) if item.cas == 0 => {
                 item.cas = written.cas;
@@ -376,7 +413,7 @@ impl Session {
             ((Changed::Put, _), Some(_)) => self.mark_fetched(key, now),
             _ => {}
         }
-        Ok(answer)
+        Ok((answer, changed.0))
     }
 
     /// A touch is an access: the new word starts as fetched.
@@ -395,14 +432,20 @@ impl Session {
         if how.is_plain() {
             return self.set(key, value, how.flags, how.exptime, now);
         }
-        let key = self.storable(key, value, how.flags)?;
+        let key = match self.storable(key, value, how.flags) {
+            Ok(key) => key,
+            Err(error) => return Err(self.refused(key, value.len(), self.command_of(how), error)),
+        };
         self.store_if((key.bytes, key.hash), value, how, now.tick())
     }
 
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
     #[inline(always)]
     pub fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64, mut now: impl Now) -> Result<Stored, WriteError> {
-        let key = self.storable(key, value, flags)?;
+        let key = match self.storable(key, value, flags) {
+            Ok(key) => key,
+            Err(error) => return Err(self.refused(key, value.len(), Command::Set, error)),
+        };
         let draft = Draft {
             marks: 0,
             client_flags: flags,
@@ -466,7 +509,7 @@ impl Session {
                 self.count(Counter::total_items, 1);
                 Ok(Stored::Stored {
                     cas: written.cas,
-                    value_len: written.value_len,
+value_len: written.value_len,
                     size: written.size,
                 })
             }
@@ -478,9 +521,78 @@ impl Session {
         }
     }
 
-    /// A store of any kind.
+    /// A store that is refused for its size, and told to watchers.
+    #[cold]
     #[inline(never)]
-    fn store_if(&self, (bytes, hash): (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+    fn refused(&self, key: &[u8], len: usize, command: Command, error: WriteError) -> WriteError {
+        if matches!(error, WriteError::TooLarge { .. }) && self.region.is_watched(Kind::Mutation.bit()) {
+            self.tell_refused(key, command, len);
+        }
+        error
+    }
+
+    /// A store of any kind, told to watchers.
+    #[inline(never)]
+    fn store_if(&self, key: (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+        let stored = self.store_untold(key, value, how, now);
+        if self.is_telling() {
+            self.tell_store(key.0, value.len(), how, &stored, now);
+        }
+        stored
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_store(&self, key: &[u8], len: usize, how: &Store, stored: &Result<Stored, WriteError>, now: u32) {
+        let (size, cas) = match stored {
+            // The whole length: for an append, the old value's and the new one's.
+            Ok(Stored::Stored { value_len, cas, .. }) => (*value_len, *cas),
+            _ => (len, 0),
+        };
+        let done = Done {
+            kind: Kind::Mutation,
+            command: self.command_of(how),
+            status: match stored {
+                Ok(Stored::Stored { .. }) => Status::Stored,
+                Ok(Stored::NotStored) => Status::NotStored,
+                Ok(Stored::Exists) => Status::Exists,
+                Ok(Stored::NotFound) => Status::NotFound,
+                // As memcached.
+                Err(_) if matches!(how.mode, StoreMode::Append | StoreMode::Prepend) => Status::NotStored,
+                Err(WriteError::TooLarge { .. }) => Status::TooLarge,
+                Err(_) => Status::NoMemory,
+            },
+            size,
+            ttl_s: self.ttl_of(how.exptime, now),
+            cas,
+        };
+        self.tell_change(key, Some(done));
+    }
+
+    /// As which command a store is told.
+    fn command_of(&self, how: &Store) -> Command {
+        match how.mode {
+            StoreMode::Set if how.compare_cas.is_some() => Command::Cas,
+            StoreMode::Replace if how.compare_cas.is_some() && self.is_meta() => Command::Cas,
+            StoreMode::Set => Command::Set,
+            StoreMode::Add => Command::Add,
+            StoreMode::Replace => Command::Replace,
+            StoreMode::Append => Command::Append,
+            StoreMode::Prepend => Command::Prepend,
+        }
+    }
+
+    /// The number of seconds from now that an exptime means; 0: it never expires, or has expired.
+    pub(crate) fn ttl_of(&self, exptime: i64, now: u32) -> i64 {
+        let ttl_s = match exptime {
+            ..=RELATIVE_EXPTIME_MAX => exptime,
+            _ => exptime - self.unix_at_zero_s - i64::try_from(seconds_of(now)).unwrap_or(0),
+        };
+        ttl_s.max(0)
+    }
+
+    #[inline(never)]
+    fn store_untold(&self, (bytes, hash): (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let key = &Key { bytes, hash };
         let fresh = |exptime| self.draft(value, how, exptime, now);
         let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
@@ -578,13 +690,34 @@ impl Session {
         Ok(answer)
     }
 
-    /// A delete of any kind.
+    /// A delete of any kind, told to watchers.
     #[inline(never)]
-    fn delete_if(&self, (bytes, hash): (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
+    fn delete_if(&self, key: (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
+        let (deleted, written) = match self.delete_untold(key, how, now) {
+            Ok((deleted, written)) => (Ok(deleted), written),
+            Err(error) => (Err(error), Written::NONE),
+        };
+        if self.is_telling() {
+            let done = Done {
+                // An item that is marked as stale is still there.
+                kind: if how.invalidate || how.uncounted { Kind::Update } else { Kind::Deletion },
+                command: if self.is_meta() { Command::MetaDelete } else { Command::Delete },
+                status: Status::Stored,
+                size: if how.remove_value { 0 } else { self.size_before() },
+                ttl_s: how.exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
+                cas: written.cas,
+                };
+            self.tell_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
+        }
+        deleted
+    }
+
+    #[inline(never)]
+    fn delete_untold(&self, (bytes, hash): (&[u8], u64), how: &Delete, now: u32) -> Result<(Deleted, Written), WriteError> {
         let key = &Key { bytes, hash };
         let mut answer = Deleted::NotFound;
         let mut stays_fetched = false;
-        self.change(key, now, &mut |old, built| {
+        let (_, written) = self.change(key, now, &mut |old, built| {
             stays_fetched = false;
             let Some(old) = old else {
                 answer = Deleted::NotFound;
@@ -627,7 +760,7 @@ impl Session {
         if stays_fetched {
             self.mark_fetched(key, now);
         }
-        Ok(answer)
+        Ok((answer, written))
     }
 
     /// Touch ("Touch"). `false`: the key has no item.
@@ -651,6 +784,7 @@ impl Session {
         self.enter()?;
         // A delayed flush is counted now, when it is set: no copy is given out for longer than until it begins.
         self.counted_flush(|| self.region.flush(at));
+        self.tell_flush();
         self.leave();
         Ok(())
     }

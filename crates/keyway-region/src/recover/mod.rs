@@ -195,6 +195,7 @@ impl Region {
     /// Undoes the insert that a dead tenant had begun, and reports the counts that it had not reported.
     fn undo(&self, slot: usize) {
         self.abort_on_record(slot);
+        self.count_untold(slot);
         let items = self.thread(slot).items.swap(0, Relaxed);
         self.superblock().items.fetch_add(items, Relaxed);
     }

@@ -19,6 +19,7 @@ use super::{CloseReason, Connection, Desk, Phase};
 use crate::auth::Role;
 use crate::buffer::Buffer;
 use crate::port::Intake;
+use crate::watch::WatchAsked;
 use crate::takeover::{CARRIED_MAX, Carried, CarriedPhase, Handed, Origin};
 
 impl Connection {
@@ -66,6 +67,8 @@ impl Connection {
     /// What the next server gets. `None`: the connection stays here and is drained.
     pub(crate) fn handed(&mut self, desk: &Desk) -> Option<Handed> {
         if let Some(watcher) = &self.watcher {
+            let shared = &desk.executor.shared;
+            shared.watch.pump(shared);
             watcher.take(&mut self.output);
         }
         let (input, output) = (self.input.data(), &self.output[self.sent..]);
@@ -73,15 +76,20 @@ impl Connection {
             return None;
         }
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let is_movable = matches!(self.phase, Phase::Serving | Phase::Watching);
         let phase = match &self.phase {
             Phase::Login => CarriedPhase::Login,
             Phase::Refused { until } => CarriedPhase::Refused {
                 for_ms: milliseconds(until.saturating_duration_since(desk.now)),
             },
             Phase::Serving => CarriedPhase::Serving,
-            Phase::Watching => CarriedPhase::Watching {
-                events: self.watcher.as_ref()?.events(),
-            },
+            Phase::Watching => {
+                let asked = self.watcher.as_ref()?.asked();
+                CarriedPhase::Watching {
+                    events: u32::try_from(asked.kinds()).unwrap_or(0),
+                    what: asked.words(),
+                }
+            }
             Phase::Verifying(..) | Phase::Dumping(_) | Phase::Waiting(_) | Phase::Closing(_) => return None,
         };
         let origin = Origin::of(&self.peer.address)?;
@@ -90,7 +98,7 @@ impl Connection {
             phase,
             progress: self.decoder.progress()?.into(),
             has_logged_in: desk.executor.shared.users.is_some()
-                && matches!(phase, CarriedPhase::Serving | CarriedPhase::Watching { .. }),
+                && is_movable,
             role: self.role.as_ref().map(|role| (role.may_write(), role.prefix().to_vec())),
             is_identified: self.is_identified,
             has_begun_sasl: self.has_begun_sasl,
@@ -148,16 +156,25 @@ impl Connection {
             .as_ref()
             .filter(|_| desk.executor.shared.users.is_some())
             .map(|(may_write, prefix)| Arc::new(Role::new(*may_write, prefix)));
-        match carried.phase {
+        match &carried.phase {
             CarriedPhase::Refused { for_ms } if has_to_log_in => {
-                let until = desk.now + Duration::from_millis(for_ms).min(LOGIN_TIME);
+                let until = desk.now + Duration::from_millis(*for_ms).min(LOGIN_TIME);
                 self.phase = Phase::Refused { until };
                 return until;
             }
-            CarriedPhase::Watching { events } => match desk.executor.shared.watch.add(events, desk.executor.worker, self.token) {
-                Some(watcher) => (self.phase, self.watcher) = (Phase::Watching, Some(watcher)),
-                None => self.phase = Phase::Closing(CloseReason::Error),
-            },
+            CarriedPhase::Watching { events, what } => {
+                let executor = &desk.executor;
+                let asked = match what.is_empty() {
+                    true => Some(WatchAsked::of_kinds((*events).into())),
+                    false => WatchAsked::parse(what),
+                };
+                let place = (executor.worker, self.token);
+                let add = |asked| executor.shared.watch.add(asked, place, &executor.cache, &executor.shared);
+                match asked.and_then(add) {
+                    Some(watcher) => (self.phase, self.watcher) = (Phase::Watching, Some(watcher)),
+                    None => self.phase = Phase::Closing(CloseReason::Error),
+                }
+            }
             CarriedPhase::Refused { .. } | CarriedPhase::Login | CarriedPhase::Serving => {}
         }
         desk.now

@@ -13,7 +13,8 @@ use crate::connection::CloseReason;
 use crate::dump::Dump;
 use crate::effort::{STATS, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress, lock};
-use crate::{hotkeys, memory, stats, watch};
+use crate::watch::WatchAsked;
+use crate::{hotkeys, memory, stats};
 
 /// The log level is for the operator to set.
 const NO_TLS: &[u8] = b"SERVER_ERROR no TLS here, so no certificates\r\n";
@@ -153,9 +154,10 @@ impl Executor {
     }
 
     fn watch(&self, what: &[u8], out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
-        let answer = match watch::parse(what) {
-            Err(refusal) => refusal,
-            Ok(events) => match self.shared.watch.add(events, self.worker, origin.token) {
+        let place = (self.worker, origin.token);
+        let answer: &[u8] = match WatchAsked::parse(what) {
+            None => reply::ERROR,
+            Some(asked) => match self.shared.watch.add(asked, place, &self.cache, &self.shared) {
                 Some(watcher) => {
                     out.extend_from_slice(reply::OK);
                     return Outcome::Watch(watcher);

@@ -4,7 +4,7 @@
 
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::binary::{self, Command, Head, Request, Status};
-use keyway_proto::{Command as TextCommand, StoreVerb, reply};
+use keyway_proto::{StoreVerb, reply};
 
 use super::{Executor, Origin, Outcome, as_memcached, refusal};
 use crate::config::PROTOCOL_VERSION;
@@ -31,11 +31,11 @@ impl Executor {
                     exptime: exptime.map(i64::from),
                     ..Get::default()
                 };
-                return self.binary_get(request, key, *with_key, &how, out, origin);
+                return self.binary_get(request, key, *with_key, &how, out);
             }
-            Command::Arithmetic { .. } => return self.binary_arithmetic(request, out, origin),
-            Command::Store { .. } => self.binary_store(&request.command, origin),
-            Command::Delete { key, cas } => self.binary_delete(key, *cas, origin),
+            Command::Arithmetic { .. } => return self.binary_arithmetic(request, out),
+            Command::Store { .. } => self.binary_store(&request.command),
+            Command::Delete { key, cas } => self.binary_delete(key, *cas),
             Command::Flush { exptime } => self.binary_flush(i64::from(*exptime), origin),
             Command::Noop => Ok(0),
             Command::Version => {
@@ -81,7 +81,6 @@ impl Executor {
         with_key: bool,
         how: &Get,
         out: &mut Vec<u8>,
-        origin: &Origin<'_>,
     ) -> Outcome {
         let head = request.head;
         let told_key = with_key.then_some(key);
@@ -92,7 +91,7 @@ impl Executor {
         });
         match found {
             Ok(item) => {
-                self.fetched(key, item.as_ref(), origin);
+                self.fetched(key, item.is_some());
                 match (item, told_key) {
                     (None, _) if request.quiet => {}
                     (None, Some(key)) => binary::miss(out, head, key),
@@ -106,7 +105,7 @@ impl Executor {
     }
 
     /// The CAS unique of the stored item, or why it was not stored.
-    fn binary_store(&mut self, command: &Command<'_>, origin: &Origin<'_>) -> Result<u64, Refusal> {
+    fn binary_store(&mut self, command: &Command<'_>) -> Result<u64, Refusal> {
         let Command::Store {
             verb,
             key,
@@ -132,9 +131,8 @@ impl Executor {
             compare_cas: (*cas != 0).then_some(*cas),
             ..Store::default()
         };
-        self.looked_up(key, origin);
         let stored = as_memcached(mode, self.session.store(key, value, &how));
-        self.mutated(key, &stored, *verb, how.exptime, value.len(), origin);
+        self.mutated(key);
         match stored {
             Ok(Stored::Stored { cas, .. }) => Ok(if self.shared.config.cas_enabled { cas } else { 0 }),
             Ok(Stored::Exists) => Err(Status::KeyExists.into()),
@@ -155,15 +153,13 @@ impl Executor {
         }
     }
 
-    fn binary_delete(&mut self, key: &[u8], cas: u64, origin: &Origin<'_>) -> Result<u64, Refusal> {
+    fn binary_delete(&mut self, key: &[u8], cas: u64) -> Result<u64, Refusal> {
         let how = Delete {
             compare_cas: (cas != 0).then_some(cas),
             ..Delete::default()
         };
-        let before = self.looked_up(key, origin);
         let deleted = self.session.delete(key, &how)?;
-        let gone = (deleted == Deleted::Deleted).then_some(before.unwrap_or(0));
-        self.deleted(key, TextCommand::Delete, gone);
+        self.deleted(key);
         match deleted {
             Deleted::Deleted => Ok(0),
             Deleted::NotFound => Err(Status::KeyNotFound.into()),
@@ -171,7 +167,7 @@ impl Executor {
         }
     }
 
-    fn binary_arithmetic(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+    fn binary_arithmetic(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
         let Command::Arithmetic {
             key,
             decrement,
@@ -189,7 +185,6 @@ impl Executor {
             compare_cas: (*cas != 0).then_some(*cas),
             ..Arithmetic::default()
         };
-        self.looked_up(key, origin);
         let refusal = match self.session.arithmetic(key, &how) {
             Ok(Counted::Value { value, item }) => {
                 if !request.quiet {

@@ -66,14 +66,14 @@ impl Executor {
                     sent += sent_now;
                     self.effort.spend(KEY);
                     self.effort.spend_on_bytes(item.value_len);
-                    self.fetched(key, Some(&item), origin);
+                    self.fetched(key, true);
                     if is_end {
                         return Outcome::Done;
                     }
                 }
                 Ok(None) => {
                     self.effort.spend(KEY);
-                    self.fetched(key, None, origin);
+                    self.fetched(key, false);
                 }
                 Err(error) => {
                     // As memcached: the error line ends the answer, without END.
@@ -114,7 +114,7 @@ impl Executor {
         Ok(found)
     }
 
-    pub(super) fn store(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+    pub(super) fn store(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>) {
         let how = Store {
             mode: match store.verb {
                 StoreVerb::Set | StoreVerb::Cas => StoreMode::Set,
@@ -128,7 +128,6 @@ impl Executor {
             compare_cas: (store.verb == StoreVerb::Cas).then_some(store.cas),
             ..Store::default()
         };
-        self.looked_up(store.key, origin);
         let stored = as_memcached(how.mode, self.session.store(store.key, store.value, &how));
         let answer = match &stored {
             Ok(Stored::Stored { .. }) => reply::STORED,
@@ -137,7 +136,7 @@ impl Executor {
             Ok(Stored::NotFound) => reply::NOT_FOUND,
             Err(error) => self.store_failed(store.key, how.mode, *error),
         };
-        self.mutated(store.key, &stored, store.verb, how.exptime, store.value.len(), origin);
+        self.mutated(store.key);
         answer_unless(store.noreply, answer, out);
     }
 

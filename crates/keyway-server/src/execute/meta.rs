@@ -4,7 +4,7 @@
 
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored};
 use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
-use keyway_proto::{Command, Flags, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, StoreVerb};
+use keyway_proto::{Flags, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode};
 
 use super::{Executor, Origin, as_memcached, refusal};
 use crate::stats::CLASS;
@@ -40,7 +40,6 @@ impl Executor {
             vivify: times.vivify,
             ..how
         };
-        let creates = how.vivify.is_some() && self.is_watched() && !matches!(self.session.look(key), Ok(Read::Hit(_)));
         let cas_enabled = self.shared.config.cas_enabled;
         let found = self.session.get_with(key, &how, out, |item, out| {
             let code = if get.wants_value(item.cas) {
@@ -64,10 +63,10 @@ impl Executor {
                 if get.wants_value(item.cas) {
                     out.extend_from_slice(reply::LINE_END);
                 }
-                self.fetched(key, (!creates).then_some(&item), origin);
+                self.fetched(key, true);
             }
             Ok(None) => {
-                self.fetched(key, None, origin);
+                self.fetched(key, false);
                 if !(get.quiet && reply::is_hidden(MetaCommand::Get, MetaCode::Miss)) {
                     let facts = Facts {
                         key,
@@ -122,7 +121,7 @@ impl Executor {
         Some(u64::try_from(ttl_s).unwrap_or(0))
     }
 
-    pub(super) fn meta_set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+    pub(super) fn meta_set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>) {
         self.counters().cmd_meta.add(1);
         let key = set.key.stored();
         let joins = matches!(set.mode, MetaSetMode::Append | MetaSetMode::Prepend);
@@ -143,17 +142,8 @@ impl Executor {
             vivify: set.vivify.map(i64::from),
             opaque_key: set.key.is_binary(),
         };
-        self.looked_up(key, origin);
         let stored = as_memcached(how.mode, self.session.store(key, set.value, &how));
-        let verb = match set.mode {
-            MetaSetMode::Set | MetaSetMode::Replace if set.compare_cas.is_some() => StoreVerb::Cas,
-            MetaSetMode::Set => StoreVerb::Set,
-            MetaSetMode::Add => StoreVerb::Add,
-            MetaSetMode::Replace => StoreVerb::Replace,
-            MetaSetMode::Append => StoreVerb::Append,
-            MetaSetMode::Prepend => StoreVerb::Prepend,
-        };
-        self.mutated(key, &stored, verb, how.exptime, set.value.len(), origin);
+        self.mutated(key);
         let mut facts = Facts {
             key,
             is_binary: set.key.is_binary(),
@@ -176,7 +166,7 @@ impl Executor {
         }
     }
 
-    pub(super) fn meta_delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+    pub(super) fn meta_delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>) {
         self.counters().cmd_meta.add(1);
         let key = delete.key.stored();
         let how = Delete {
@@ -187,20 +177,13 @@ impl Executor {
             remove_value: delete.remove_value,
             ..Delete::default()
         };
-        let before = self.looked_up(key, origin);
         let code = match self.session.delete(key, &how) {
             Ok(Deleted::Deleted) => MetaCode::Done,
             Ok(Deleted::NotFound) => MetaCode::NotFound,
             Ok(Deleted::Exists) => MetaCode::Exists,
             Err(error) => return out.extend_from_slice(refusal(error)),
         };
-        let gone = match (how.invalidate, how.remove_value) {
-            // The item is marked stale, and still there.
-            (true, _) => None,
-            (false, true) => Some(0),
-            (false, false) => Some(before.unwrap_or(0)),
-        };
-        self.deleted(key, Command::MetaDelete, gone.filter(|_| code == MetaCode::Done));
+        self.deleted(key);
         if !(delete.quiet && reply::is_hidden(MetaCommand::Delete, code)) {
             let facts = Facts {
                 key,
@@ -211,7 +194,7 @@ impl Executor {
         }
     }
 
-    pub(super) fn meta_arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+    pub(super) fn meta_arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>) {
         self.counters().cmd_meta.add(1);
         let key = arithmetic.key.stored();
         let how = Arithmetic {
@@ -231,7 +214,6 @@ impl Executor {
             vivify: times.vivify.map(|exptime| (arithmetic.initial, exptime)),
             ..how
         };
-        let before = self.looked_up(key, origin);
         let mut facts = Facts {
             key,
             is_binary: arithmetic.key.is_binary(),
@@ -248,17 +230,6 @@ impl Executor {
                     ..counted
                 };
                 facts.value_len = value.checked_ilog10().unwrap_or(0) as usize + 1;
-                if let (true, None, Some(exptime)) = (self.is_watched(), before, times.vivify) {
-                    let (cas, value_len, size) = (item.cas, facts.value_len, item.size);
-                    self.mutated(
-                        key,
-                        &Ok(Stored::Stored { cas, value_len, size }),
-                        StoreVerb::Add,
-                        exptime,
-                        value_len,
-                        origin,
-                    );
-                }
                 number = Some(value);
                 if arithmetic.value { MetaCode::Value } else { MetaCode::Done }
             }
@@ -276,10 +247,9 @@ impl Executor {
         }
     }
 
-    pub(super) fn meta_debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+    pub(super) fn meta_debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>) {
         self.counters().cmd_meta.add(1);
         let stored = key.stored();
-        self.looked_up(stored, origin);
         let cas_enabled = self.shared.config.cas_enabled;
         let how = Get {
             details: true,

@@ -9,7 +9,7 @@
 //! | `binary` | the binary protocol |
 //! | `admin` | about the server: flush_all, stats, watch, limits |
 //! | `measured` | none: how long the requests of the other files take |
-//! | `events` | none: what watchers see of the requests of the other files |
+//! | `events` | none: what `stats detail` counts of the requests of the other files |
 //!
 //! Never: waits, or reads a socket.
 
@@ -26,14 +26,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 use keyway_cache::server::Timer;
-use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Session, StoreMode, Stored, WriteError};
-use keyway_proto::{Command, Effect, MetaKey, Request, keys_ahead, reply};
+use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Door, Session, StoreMode, Stored, WriteError};
+use keyway_proto::{Effect, MetaKey, Request, keys_ahead, reply};
 
 use crate::connection::CloseReason;
 use crate::dump::Dump;
 use crate::effort::Effort;
 use crate::shared::{Peer, Shared, WorkerCounters};
-use crate::watch::{self, Watcher};
+use crate::watch::Watcher;
 
 /// What a worker needs to execute requests.
 pub(crate) struct Executor {
@@ -42,8 +42,6 @@ pub(crate) struct Executor {
     pub(crate) shared: Arc<Shared>,
     /// this worker's number
     pub(crate) worker: usize,
-    /// whether the session records what it evicts, because there is a watcher
-    pub(crate) tells_evictions: bool,
     /// work of the present turn
     pub(crate) effort: Effort,
     /// measures requests
@@ -143,15 +141,10 @@ impl Executor {
 
     /// Executes `request` and appends its answer to `out`.
     pub(crate) fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
-        let tells = self.shared.watch.wants(watch::EVICTIONS);
-        if tells != self.tells_evictions {
-            self.session.remember_evicted(tells);
-            self.tells_evictions = tells;
-        }
+        let (door, is_meta) = door_of(request);
+        let door = if origin.is_bounded { Door::Udp } else { door };
+        self.session.serve_as(door, is_meta, origin.peer.fd);
         let outcome = self.execute_verb(request, out, origin);
-        if tells {
-            self.send_evictions_to_watchers();
-        }
         if let Some(post) = &self.shared.kernel
             && request.effect() == Effect::Changes
         {
@@ -166,22 +159,17 @@ impl Executor {
             Request::GetAndTouch { exptime, keys, with_cas } => {
                 return self.get(keys, Some((*exptime).into()), *with_cas, out, origin);
             }
-            Request::Store(store) => self.store(store, out, origin),
+            Request::Store(store) => self.store(store, out),
             Request::MetaGet(get) => self.meta_get(get, out, origin),
-            Request::MetaSet(set) => self.meta_set(set, out, origin),
+            Request::MetaSet(set) => self.meta_set(set, out),
             Request::Delete { key, noreply } => {
-                let before = self.looked_up(key, origin);
                 let answer = match self.session.delete(key, &Delete::default()) {
                     Ok(Deleted::Deleted) => reply::DELETED,
                     Ok(Deleted::NotFound) => reply::NOT_FOUND,
                     Ok(Deleted::Exists) => reply::EXISTS,
                     Err(error) => refusal(error),
                 };
-                self.deleted(
-                    key,
-                    Command::Delete,
-                    (answer == reply::DELETED).then_some(before.unwrap_or(0)),
-                );
+                self.deleted(key);
                 answer_unless(*noreply, answer, out);
             }
             Request::Arithmetic {
@@ -190,7 +178,6 @@ impl Executor {
                 decrement,
                 noreply,
             } => {
-                self.looked_up(key, origin);
                 self.arithmetic(
                     key,
                     &Arithmetic {
@@ -203,7 +190,6 @@ impl Executor {
                 );
             }
             Request::Touch { key, exptime, noreply } => {
-                self.looked_up(key, origin);
                 let answer = match self.session.touch(key, (*exptime).into()) {
                     Ok(true) => reply::TOUCHED,
                     Ok(false) => reply::NOT_FOUND,
@@ -211,13 +197,13 @@ impl Executor {
                 };
                 answer_unless(*noreply, answer, out);
             }
-            Request::MetaDelete(delete) => self.meta_delete(delete, out, origin),
-            Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, out, origin),
+            Request::MetaDelete(delete) => self.meta_delete(delete, out),
+            Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, out),
             Request::MetaNoop => {
                 self.counters().cmd_meta.add(1);
                 out.extend_from_slice(reply::META_NOOP);
             }
-            Request::MetaDebug { key } => self.meta_debug(key, out, origin),
+            Request::MetaDebug { key } => self.meta_debug(key, out),
             Request::Binary(request) => return self.binary(request, out, origin),
             Request::Admin(request) => return self.administer(request, out, origin),
         }
@@ -230,6 +216,21 @@ impl Executor {
             self.forget(key);
         }
         refusal(error)
+    }
+}
+
+/// The door of a request, and whether it is a meta command.
+#[inline]
+fn door_of(request: &Request<'_>) -> (Door, bool) {
+    match request {
+        Request::Binary(_) => (Door::Binary, false),
+        Request::MetaGet(_)
+        | Request::MetaSet(_)
+        | Request::MetaDelete(_)
+        | Request::MetaArithmetic(_)
+        | Request::MetaNoop
+        | Request::MetaDebug { .. } => (Door::Meta, true),
+        _ => (Door::Text, false),
     }
 }
 

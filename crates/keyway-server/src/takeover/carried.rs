@@ -48,7 +48,7 @@ pub(crate) enum Origin {
     Reader,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CarriedPhase {
     Login,
@@ -59,6 +59,9 @@ pub(crate) enum CarriedPhase {
     /// for these events
     Watching {
         events: u32,
+        /// all that it asked for; empty from an older server
+        #[serde(default)]
+        what: Vec<u8>,
     },
 }
 

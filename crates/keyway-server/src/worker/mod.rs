@@ -51,7 +51,6 @@ use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Secure, Strea
 use crate::shared::{Lane, Mailbox, Message, Peer, PeerAddress, Shared};
 use crate::takeover::{Carried, Inherited, Stage};
 use crate::udp::UdpSockets;
-use crate::watch::CONNEVENTS;
 
 /// Initial capacity of a worker's output vector, bytes.
 const OUTPUT_SIZE: usize = 16 * 1024;
@@ -346,11 +345,9 @@ impl Worker {
         self.send_connection_to_watchers("conn_close", &peer, Some(reason));
     }
 
-    fn send_connection_to_watchers(&self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
-        if !self.desk.executor.shared.watch.wants(CONNEVENTS) {
-            return;
-        }
-        self.desk.executor.send_to_watchers(CONNEVENTS, |line| {
+    fn send_connection_to_watchers(&mut self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
+        let session = &mut self.desk.executor.session;
+        if session.tells_connections() {
             let (ip, port, transport) = match &peer.address {
                 PeerAddress::Tcp { remote, .. } => (remote.ip().to_string(), remote.port(), "tcp"),
                 PeerAddress::Udp { local, .. } => (local.ip().to_string(), local.port(), "udp"),
@@ -361,8 +358,8 @@ impl Worker {
                 "type={what} rip={ip} rport={port} transport={transport}{reason} cfd={}",
                 peer.fd
             );
-            line.extend_from_slice(text.as_bytes());
-        });
+            session.tell_connection(text.as_bytes());
+        }
     }
 
     fn tokens(&self, mut wanted: impl FnMut(&Connection) -> bool) -> Vec<usize> {

@@ -168,6 +168,89 @@ pub const ALL: &[Pairing] = &[
         end: judged,
     },
     Pairing {
+        name: "told",
+        says: "a watcher that sees a later stamp, and no session that is about to tell, sees the event",
+        operations: &[
+            of("draw", Shape::Exchange(Release)),
+            of("end", Shape::Store(Release)),
+            of("stamps", Shape::Load(Acquire)),
+            of("telling", Shape::Load(Acquire)),
+        ],
+        initial: &[],
+        threads: &[
+            |w| {
+                w.put(WORD, 1);
+                w.exchange(STATE, 0, 1, "draw");
+                w.put(BYTES, 1);
+                w.store(WORD, 0, "end");
+            },
+            |w| {
+                if w.load(STATE, "stamps") == 1 && w.load(WORD, "telling") == 0 {
+                    w.reached();
+                    w.violated(w.look(BYTES) != 1);
+                }
+            },
+        ],
+        end: judged,
+    },
+    Pairing {
+        name: "cell",
+        says: "a watcher that finds the same tag before and after it has read a cell's words has read that event's",
+        operations: &[
+            of("writer's fence", Shape::Fence(Release)),
+            of("tag", Shape::Store(Release)),
+            of("tag read", Shape::Load(Acquire)),
+            of("reader's fence", Shape::Fence(Acquire)),
+        ],
+        initial: &[(HEADER, 1), (BYTES, 1)],
+        threads: &[
+            |w| {
+                w.put(HEADER, 0);
+                w.fence("writer's fence");
+                w.put(BYTES, 2);
+                w.store(HEADER, 2, "tag");
+            },
+            |w| {
+                let tag = w.load(HEADER, "tag read");
+                let bytes = w.look(BYTES);
+                w.fence("reader's fence");
+                if tag != 0 && w.look(HEADER) == tag {
+                    w.reached();
+                    w.violated(bytes != tag);
+                }
+            },
+        ],
+        end: judged,
+    },
+    Pairing {
+        name: "ring",
+        says: "a watcher that sees that an event is counted sees that its cells are, and sees the cells",
+        operations: &[
+            of("cells", Shape::Store(Release)),
+            of("events", Shape::Store(Release)),
+            of("events read", Shape::Load(Acquire)),
+            of("cells read", Shape::Load(Acquire)),
+        ],
+        initial: &[],
+        threads: &[
+            |w| {
+                w.put(BYTES, 1);
+                w.store(HEADER, 1, "cells");
+                w.store(WORD, 1, "events");
+            },
+            |w| {
+                let events = w.load(WORD, "events read");
+                let cells = w.load(HEADER, "cells read");
+                if cells == 1 {
+                    w.reached();
+                    w.violated(w.look(BYTES) != 1);
+                }
+                w.violated(events == 1 && cells != 1);
+            },
+        ],
+        end: judged,
+    },
+    Pairing {
         name: "dead-mark",
         says: "a purge that finds an item marked dead need not look for its word: no slot has it any more",
         operations: &[of("mark", Shape::Store(Release)), of("header", Shape::Load(Acquire))],

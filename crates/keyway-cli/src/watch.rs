@@ -1,0 +1,262 @@
+//! `keyway watch`: what happens in a region, a line for each event, from the region itself or from a server.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use keyway_cache::watch::{Told, Watcher};
+use keyway_cache::{Cache, Session};
+use keyway_server::WatchAsked;
+
+use crate::commands::{self, Which};
+use crate::exit::{self, Failure};
+use crate::{ping, place};
+
+/// Most bytes of lines that wait for the output.
+const QUEUE_MAX: usize = 1 << 20;
+/// How long the region is not looked at, while something happens and while nothing does.
+const REST: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(5));
+/// How often sessions of dead processes are looked for.
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) const HELP: &str = "\
+Events:
+  fetchers     look-ups, also those that a change makes first (as memcached's lines)
+  mutations    stores, with their results
+  updates      other changes of items: incr, decr, touch, marks
+  deletions    items that were deleted
+  evictions    items that were evicted: whether they were ever fetched, seconds left and since the last access, size
+  expirations  items whose time was over, when their place was reclaimed
+  connevents   connections to servers, and programs' sessions, that begin and end
+  all          all of them [default]
+
+The lines tell of every door: programs with the library, programs written for libmemcached, and all servers. The kernel door's own answers
+are not told, nor are gets by processes that may only read the region. For each key, the lines of its changes are in the order of the changes.
+Events are written into the region only while a watcher looks, over the oldest ones. What was overwritten before it was read is
+counted:
+  skipped=N session=S pid=P       N events of this session are missing above
+  skipped=N                       N lines are missing above: the output was not read fast enough
+  ts=... gid=N type=gap           this program was stopped for so long that the sessions took it for dead: what is missing is unknown
+
+Examples:
+  keyway watch                                      everything that happens in the default region
+  keyway watch mutations deletions --prefix user:   changes of the keys that begin with user:
+  keyway watch evictions --seconds 60 > evicted     what is evicted in a minute
+  keyway watch fetchers --sample 100                the look-ups of one in a hundred keys
+  keyway watch updates --command incr --door library
+                                                    increments by programs with the library
+  keyway watch --server 10.0.0.7 mutations          ask a server, by its command `watch`";
+
+#[derive(Args)]
+pub(crate) struct Watch {
+    /// Kinds of events, listed below
+    events: Vec<String>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "PREFIX")]
+    prefix: Option<String>,
+    /// Only these commands: get, set, add, replace, append, prepend, cas, delete, md, incr, decr, touch, mark
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    command: Vec<String>,
+    /// Only through these doors: library, drop_in, text, meta, binary, udp
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    door: Vec<String>,
+    /// Only one in N keys, each with all its events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    sample: Option<u64>,
+    /// End after so many seconds [default: at a signal]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+    /// Watch through this server, which may be on another machine: ADDR[:PORT], or the path of a Unix socket
+    #[arg(long, value_name = "PLACE", conflicts_with = "region")]
+    server: Option<String>,
+}
+
+impl Watch {
+    /// The arguments of the command `watch` of a server.
+    fn words(&self) -> Result<Vec<u8>, Failure> {
+        let mut words = self.events.clone();
+        if words.is_empty() {
+            words.push("all".to_owned());
+        }
+        let mut list = |name: &str, values: &[String]| {
+            if !values.is_empty() {
+                words.push(format!("{name}={}", values.join(",")));
+            }
+        };
+        list("command", &self.command);
+        list("door", &self.door);
+        words.extend(self.sample.map(|one_in| format!("sample={one_in}")));
+        words.push("detailed".to_owned());
+        if let Some(prefix) = &self.prefix {
+            if prefix.bytes().any(|byte| byte <= b' ' || byte == 0x7F) {
+                return Err(Failure::usage("--prefix: keys have neither blanks nor control characters"));
+            }
+            words.push(format!("prefix={prefix}"));
+        }
+        Ok(words.join(" ").into_bytes())
+    }
+
+    fn end(&self) -> Option<Instant> {
+        self.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds))
+    }
+}
+
+/// Prints events until a signal ends this program, or as long as was asked for.
+pub(crate) fn run(which: Which, how: &Watch) -> Result<(), Failure> {
+    let words = how.words()?;
+    let asked = WatchAsked::parse(&words)
+        .ok_or_else(|| Failure::usage("no such kind of event, command or door: see keyway watch --help"))?;
+    match &how.server {
+        Some(place) => by_server(place, &words, how.end()),
+        None => by_region(which, asked, how.end()),
+    }
+}
+
+fn is_over(end: Option<Instant>) -> bool {
+    end.is_some_and(|end| Instant::now() >= end)
+}
+
+/// Passes on what a server says.
+fn by_server(place: &str, words: &[u8], end: Option<Instant>) -> Result<(), Failure> {
+    let failed = |why: &str| Failure::new(exit::NO, format_args!("{place}: {why}"));
+    let mut wire = BufReader::with_capacity(1 << 16, ping::connect_to(place)?);
+    let request = [b"watch ", words, b"\r\n"].concat();
+    wire.get_mut()
+        .write_all(&request)
+        .map_err(|error| failed(&error.to_string()))?;
+    let mut out = io::stdout();
+    let mut line = Vec::new();
+    let mut is_answered = false;
+    while !is_over(end) {
+        match wire.read_until(b'\n', &mut line) {
+            Ok(0) => return Err(failed("the server has closed the connection")),
+            Ok(_) if !is_answered => {
+                if line != b"OK\r\n" {
+                    return Err(failed(String::from_utf8_lossy(&line).trim_end()));
+                }
+                is_answered = true;
+                eprintln!("keyway: watching {place}");
+            }
+            Ok(_) => {
+                if let Err(error) = out.write_all(&line) {
+                    return commands::written(Err(error));
+                }
+            }
+            // Nothing has happened for a while. What has come of a line stays.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => continue,
+            Err(error) => return Err(failed(&error.to_string())),
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Lines that wait for the output, so that an output that is not read does not keep the region from being looked at.
+#[derive(Default)]
+struct Queue {
+    lines: Vec<u8>,
+    skipped: u64,
+    is_over: bool,
+}
+
+impl Queue {
+    fn push(&mut self, line: &[u8]) {
+        if self.lines.len() + line.len() > QUEUE_MAX {
+            self.skipped += 1;
+            return;
+        }
+        if self.skipped > 0 {
+            let skipped = std::mem::take(&mut self.skipped);
+            let _ = writeln!(self.lines, "skipped={skipped}");
+        }
+        self.lines.extend_from_slice(line);
+    }
+}
+
+type Shared = Arc<(Mutex<Queue>, Condvar)>;
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads the events from the region.
+fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<(), Failure> {
+    let path = which.path.clone().unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
+    let cache = commands::open(which)?;
+    let watcher = cache.watcher(asked.kinds());
+    let watcher = watcher.ok_or_else(|| Failure::new(exit::NO_REGION, "this process may only read the region, and cannot watch it"))?;
+    eprintln!("keyway: watching {}", path.display());
+    let queue = Shared::default();
+    let shared = Arc::clone(&queue);
+    let reader = std::thread::Builder::new()
+        .name("keyway-watch".to_owned())
+        .spawn(move || look(watcher, &asked, &cache, end, &shared))
+        .map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot start a thread: {error}")))?;
+    let mut out = io::stdout();
+    loop {
+        let mut waiting = lock(&queue.0);
+        while waiting.lines.is_empty() && !waiting.is_over {
+            waiting = queue.1.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        let (lines, is_over) = (std::mem::take(&mut waiting.lines), waiting.is_over);
+        drop(waiting);
+        let written = out.write_all(&lines).and_then(|()| out.flush());
+        if written.is_err() || is_over {
+            lock(&queue.0).is_over = true;
+            let _ = reader.join();
+            return commands::written(written);
+        }
+    }
+}
+
+/// The thread that looks at the region.
+fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Instant>, queue: &Shared) {
+    // Without a free session, other processes do the upkeep.
+    let mut session: Option<Session> = cache.session().ok();
+    let (least, most) = REST;
+    let (mut rest, mut kept_up, mut number) = (least, Instant::now(), 0);
+    let (mut told, mut line) = (Vec::new(), Vec::new());
+    loop {
+        let polled = watcher.poll(&mut told);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut waiting = lock(&queue.0);
+        let mut begin = |line: &mut Vec<u8>| {
+            number += 1;
+            line.clear();
+            let _ = write!(line, "ts={}.{:06} gid={number} ", now.as_secs(), now.subsec_micros());
+        };
+        if polled.gap {
+            begin(&mut line);
+            line.extend_from_slice(b"type=gap\n");
+            waiting.push(&line);
+        }
+        for one in told.drain(..) {
+            match one {
+                Told::Event(event) if asked.takes(&event) => {
+                    begin(&mut line);
+                    asked.write(&event, &mut line);
+                    line.push(b'\n');
+                    waiting.push(&line);
+                }
+                Told::Event(_) => {}
+                Told::Lost { slot, pid, count } => {
+                    waiting.push(format!("skipped={count} session={slot} pid={pid}\n").as_bytes());
+                }
+            }
+        }
+        waiting.is_over |= is_over(end);
+        let is_over = waiting.is_over;
+        queue.1.notify_one();
+        drop(waiting);
+        if is_over {
+            return;
+        }
+        if kept_up.elapsed() >= UPKEEP_EVERY {
+            kept_up = Instant::now();
+            session.iter_mut().for_each(Session::upkeep);
+        }
+        rest = if polled.read > 0 { least } else { (2 * rest).min(most) };
+        std::thread::park_timeout(rest);
+    }
+}

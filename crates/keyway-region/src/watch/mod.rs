@@ -1,0 +1,510 @@
+//! Room `watch`: events for watchers of any process.
+//!
+//! Holds the word that says what is watched, the rings into which sessions write events, and what a watcher makes of them.
+//!
+//! - Unless an event is watched, it costs one relaxed load of a word that is in a line that every operation reads. A watcher has to renew
+//!   its wish ([`Region::watch`]); a killed one is forgotten after [`WATCHED_S`] seconds.
+//! - A session writes into a ring of its own, over the oldest events, and waits for no watcher. A session that finds no ring counts the
+//!   events that it could not write.
+//! - The events of the changes of a key are printed in the order in which the changes were published. A session draws a *stamp*, a number
+//!   that only rises, after it has read what its change replaces, and before the compare-and-swap that publishes the change. A later change
+//!   of the key has read what this one has published, so its stamp is greater. Before it draws, a session says so in its thread slot, so that
+//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). What changes nothing draws its stamp when it is told, so
+//!   an operation that began after another one had ended is told after that.
+//!
+//! Never: a decision of the cache. Nothing that is read here changes what an operation does.
+
+mod reader;
+
+pub use reader::{Event, Told, Watching};
+
+use crate::atomics::{Acquire, Relaxed, Release, fence};
+use crate::layout::latency::Door;
+use crate::layout::session::{Entrance, Lease};
+use crate::layout::stats::Counter;
+use crate::layout::watch::{
+    CELL_WORDS, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at, parts,
+    ring_at,
+};
+use crate::region::{Region, seconds_of};
+use crate::session::Session;
+use core::cell::Cell;
+
+/// Seconds after which a watcher that does not renew its wish is forgotten.
+pub const WATCHED_S: u64 = 10;
+/// A wish for longer than this was not written by a watcher.
+const WATCHED_MAX_S: u64 = 12 * WATCHED_S;
+/// Events that a session without a ring loses before it looks for one again.
+const UNTIL_NEXT_TRY: u32 = 1024;
+
+/// Set in an event's flags: the item had been fetched.
+const FETCHED: u64 = 1;
+
+/// What a session knows of its events.
+pub(crate) struct Telling {
+    /// the process slot
+    process: usize,
+    /// for a request of a connection: its door, whether it is a meta command, and the connection's descriptor
+    request: Cell<Option<(Door, bool, i32)>>,
+    ring: Cell<Option<usize>>,
+    until_next_try: Cell<u32>,
+    /// the present change will be told
+    is_changing: Cell<bool>,
+    /// the stamp of the last attempt to publish it
+    stamp: Cell<Option<u64>>,
+    /// the stamp of the last attempt to remove an item that no client has removed
+    gone: Cell<Option<u64>>,
+    /// what the present change has found
+    before: Cell<(Status, usize)>,
+}
+
+impl Telling {
+    /// For a session of the process in this slot.
+    pub fn new(process: usize) -> Self {
+        Self {
+            process,
+            request: Cell::new(None),
+            ring: Cell::new(None),
+            until_next_try: Cell::new(0),
+            is_changing: Cell::new(false),
+            stamp: Cell::new(None),
+            gone: Cell::new(None),
+            before: Cell::default(),
+        }
+    }
+}
+
+/// An event that is to be written.
+#[derive(Clone, Copy)]
+struct Entry<'e> {
+    kind: Kind,
+    command: Command,
+    status: Status,
+    /// of the value, bytes
+    size: usize,
+    /// seconds; −1: it does not expire
+    ttl_s: i64,
+    /// of an item that goes: seconds since it was used
+    idle_s: u32,
+    fetched: bool,
+    cas: u64,
+    /// `None`: it gets the next one
+    stamp: Option<u64>,
+    /// the key
+    text: &'e [u8],
+}
+
+impl<'e> Entry<'e> {
+    const fn new(kind: Kind, text: &'e [u8]) -> Self {
+        Self {
+            kind,
+            command: Command::None,
+            status: Status::NotFound,
+            size: 0,
+            ttl_s: 0,
+            idle_s: 0,
+            fetched: false,
+            cas: 0,
+            stamp: None,
+            text,
+        }
+    }
+}
+
+/// What a change has done, for its event.
+#[derive(Clone, Copy)]
+pub(crate) struct Done {
+    pub kind: Kind,
+    pub command: Command,
+    pub status: Status,
+    /// of the value, bytes
+    pub size: usize,
+    /// seconds; 0: it does not expire
+    pub ttl_s: i64,
+    pub cas: u64,
+}
+
+impl Region {
+    /// A watcher wants these kinds of events at `now`: from now on, and for [`WATCHED_S`] seconds. Returns whether all of them were wanted
+    /// until now.
+    pub fn watch(&self, kinds: u64, now: u32) -> bool {
+        let superblock = self.superblock();
+        let until = seconds_of(now).saturating_add(WATCHED_S);
+        let mut were_wanted = true;
+        for kind in Kind::ALL.into_iter().filter(|kind| kinds & kind.bit() != 0) {
+            were_wanted &= self.is_watched(kind.bit()) && self.is_wanted_at(kind, seconds_of(now));
+            if let Some(word) = superblock.watched_until.get(kind as usize) {
+                let old = word.load(Relaxed);
+                // A word that no watcher has written does not stay.
+                let is_later = old > until && old - until <= WATCHED_MAX_S;
+                if !is_later && old != until {
+                    word.store(until, Relaxed);
+                }
+            }
+        }
+        if superblock.watched.load(Relaxed) & kinds != kinds {
+            superblock.watched.fetch_or(kinds, Relaxed);
+        }
+        were_wanted
+    }
+
+    /// Whether any of these kinds is watched. A new watcher may miss what began at the same moment.
+    #[inline(always)]
+    pub(crate) fn is_watched(&self, kinds: u64) -> bool {
+        self.superblock().watched.load(Relaxed) & kinds != 0
+    }
+
+    fn is_wanted_at(&self, kind: Kind, now_s: u64) -> bool {
+        let until = self.superblock().watched_until.get(kind as usize).map_or(0, |word| word.load(Relaxed));
+        (1..=WATCHED_MAX_S).contains(&until.wrapping_sub(now_s))
+    }
+
+    /// Whether this kind is watched by a watcher that has renewed its wish. Otherwise it is watched no longer.
+    #[cold]
+    fn is_wanted(&self, kind: Kind) -> bool {
+        if !self.is_watched(kind.bit()) {
+            return false;
+        }
+        // The clock is not asked: in a region in use, its last note is about a second old.
+        let now_s = u64::from(self.seen().clock_s());
+        if self.is_wanted_at(kind, now_s) {
+            return true;
+        }
+        self.superblock().watched.fetch_and(!kind.bit(), Relaxed);
+        false
+    }
+
+    fn ring(&self, ring: usize) -> &Ring {
+        self.memory.get(ring_at(&self.layout, ring))
+    }
+
+    fn ring_cell(&self, ring: usize, position: u64) -> &RingCell {
+        self.memory.get(cell_at(&self.layout, ring, position))
+    }
+
+    /// Whether a ring's owner is gone, so that another session may have it.
+    fn is_vacant(&self, owner: u64) -> bool {
+        Ring::owner_in(owner).is_none_or(|(slot, incarnation)| {
+            slot >= self.layout.shape.thread_slots || {
+                // PAIRS: vacate: the end of the owner's session: its next owner comes after all that it has written.
+                let lease = Lease(self.thread(slot).lease.load(Acquire));
+                !lease.is_leased() || lease.incarnation() != incarnation
+            }
+        })
+    }
+
+    /// A thread has died, perhaps after it had published a change and before the change's event was in its ring: the event is counted as lost.
+    pub(crate) fn count_untold(&self, slot: usize) {
+        let thread = self.thread(slot);
+        if thread.telling.swap(0, Relaxed) != 0
+            && let Some(lost) = thread.counters.get(Counter::events_lost as usize)
+        {
+            lost.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Session {
+    /// The next operations are those of a connection: it has this descriptor, and they come through this door.
+    pub fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
+        self.telling.request.set(Some((door, is_meta, descriptor)));
+    }
+
+    /// A change of a key begins.
+    #[inline]
+    pub(crate) fn begin_telling(&self) {
+        let told = self.region.is_watched(CHANGES) && Kind::ALL.iter().any(|kind| kind.bit() & CHANGES != 0 && self.region.is_wanted(*kind));
+        self.telling.is_changing.set(told);
+        self.telling.stamp.set(None);
+    }
+
+    /// Whether the change that began last is told, and not yet.
+    #[inline]
+    pub(crate) fn is_telling(&self) -> bool {
+        self.telling.is_changing.get()
+    }
+
+    /// Whether the present request is a meta command.
+    pub(crate) fn is_meta(&self) -> bool {
+        self.telling.request.get().is_some_and(|(_, is_meta, _)| is_meta)
+    }
+
+    /// The length of the value that the present change has found, bytes.
+    pub(crate) fn size_before(&self) -> usize {
+        self.telling.before.get().1
+    }
+
+    /// The present change has found this.
+    pub(crate) fn note_before(&self, status: Status, size: usize) {
+        self.telling.before.set((status, size));
+    }
+
+    /// To be called after what a change replaces was read, and before the change is published.
+    #[inline]
+    pub(crate) fn stamp_change(&self) {
+        if self.is_telling() {
+            self.telling.stamp.set(Some(self.draw_stamp()));
+        }
+    }
+
+    /// The same, as a condition that always holds.
+    #[inline]
+    pub(crate) fn stamp_insert(&self) -> bool {
+        self.stamp_change();
+        true
+    }
+
+    /// The same for an item that is removed although no client removes it.
+    #[inline]
+    pub(crate) fn stamp_removal(&self) {
+        let is_told = self.region.is_watched(Kind::Eviction.bit() | Kind::Expiry.bit());
+        self.telling.gone.set(is_told.then(|| self.draw_stamp()));
+    }
+
+    /// It was not removed.
+    #[inline]
+    pub(crate) fn end_removal(&self) {
+        if self.telling.gone.take().is_some() {
+            self.end_stamp();
+        }
+    }
+
+    #[cold]
+    fn draw_stamp(&self) -> u64 {
+        let (stamps, telling) = (&self.region.superblock().stamps, &self.thread().telling);
+        if telling.load(Relaxed) == 0 {
+            telling.store(stamps.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+        // PAIRS: told: the load in `Watching::poll`: a watcher that sees a later stamp sees that this one is on its way.
+        stamps.fetch_add(1, Release)
+    }
+
+    /// The event of the last stamp is in the ring, or there is none. Not in the middle of a change, which has a stamp of its own.
+    fn end_stamp(&self) {
+        if self.telling.stamp.get().is_none() {
+            // PAIRS: told: the load in `Watching::poll`: a watcher that sees nothing on its way sees the event.
+            self.thread().telling.store(0, Release);
+        }
+    }
+
+    /// The change that began last is not told: nothing was published.
+    pub(crate) fn end_telling(&self) {
+        self.telling.is_changing.set(false);
+        if self.telling.stamp.take().is_some() {
+            self.end_stamp();
+        }
+    }
+
+    /// Tells the change that began last, and the look-up for it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn tell_change(&self, key: &[u8], done: Option<Done>) {
+        let (status, size) = self.telling.before.get();
+        let stamp = self.telling.stamp.get();
+        self.tell(&Entry {
+            command: done.map_or(Command::Get, |done| done.command),
+            status,
+            size,
+            stamp,
+            ..Entry::new(Kind::Fetch, key)
+        });
+        if let Some(done) = done {
+            self.tell(&Entry {
+                command: done.command,
+                status: done.status,
+                size: done.size,
+                ttl_s: done.ttl_s,
+                cas: done.cas,
+                stamp,
+                ..Entry::new(done.kind, key)
+            });
+        }
+        self.end_telling();
+    }
+
+    /// Tells a store that was refused before anything was looked up.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn tell_refused(&self, key: &[u8], command: Command, size: usize) {
+        self.tell(&Entry {
+            command,
+            status: Status::TooLarge,
+            size,
+            ..Entry::new(Kind::Mutation, key)
+        });
+    }
+
+    /// Tells a look-up that changes nothing.
+    #[inline]
+    pub(crate) fn tell_fetch(&self, key: &[u8], status: Status, size: usize, cas: u64) {
+        if self.region.is_watched(Kind::Fetch.bit()) {
+            self.tell(&Entry {
+                command: Command::Get,
+                status,
+                size,
+                cas,
+                ..Entry::new(Kind::Fetch, key)
+            });
+        }
+    }
+
+    /// Tells that an item was removed although no client has removed it; between [`Self::stamp_removal`] and the next operation.
+    pub(crate) fn tell_removal(&self, kind: Kind, fetched: bool, (size, ttl_s, idle_s): (usize, i64, u32), cas: u64, key: &[u8]) {
+        if let Some(stamp) = self.telling.gone.take() {
+            self.tell(&Entry {
+                size,
+                ttl_s,
+                idle_s,
+                fetched,
+                cas,
+                stamp: Some(stamp),
+                ..Entry::new(kind, key)
+            });
+            self.end_stamp();
+        }
+    }
+
+    /// Whether the removal of the last item is told.
+    pub(crate) fn is_telling_removal(&self) -> bool {
+        self.telling.gone.get().is_some()
+    }
+
+    /// Tells a flush of everything.
+    pub(crate) fn tell_flush(&self) {
+        if self.region.is_watched(Kind::Update.bit()) {
+            self.tell(&Entry::new(Kind::Update, b"type=flush_all"));
+        }
+    }
+
+    /// Whether watchers are told that connections begin and end.
+    pub fn tells_connections(&self) -> bool {
+        self.region.is_watched(Kind::Connection.bit())
+    }
+
+    /// Tells that a connection, or a session, begins or ends: `text` begins with `type=`.
+    pub fn tell_connection(&self, text: &[u8]) {
+        if self.tells_connections() {
+            self.tell(&Entry::new(Kind::Connection, text));
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell(&self, entry: &Entry<'_>) {
+        if !self.region.is_wanted(entry.kind) {
+            return;
+        }
+        let Some(ring) = self.own_ring() else {
+            return self.count(Counter::events_lost, 1);
+        };
+        match entry.stamp {
+            Some(stamp) => self.write_event(ring, entry, stamp),
+            None => {
+                let stamp = self.draw_stamp();
+                self.write_event(ring, entry, stamp);
+                self.end_stamp();
+            }
+        }
+    }
+
+    /// The session's ring; if it has none yet, one that no other session has.
+    fn own_ring(&self) -> Option<usize> {
+        let (region, telling) = (&*self.region, &self.telling);
+        let own = Ring::owner_of(self.owner.slot, self.owner.incarnation);
+        if let Some(ring) = telling.ring.get()
+            && region.ring(ring).owner.load(Relaxed) == own
+        {
+            return Some(ring);
+        }
+        let left = telling.until_next_try.get();
+        if left > 0 {
+            telling.until_next_try.set(left - 1);
+            return None;
+        }
+        let first = usize::from(self.owner.slot);
+        let found = (0..RINGS).map(|n| (first + n) % RINGS).find(|ring| {
+            let owner = &region.ring(*ring).owner;
+            let old = owner.load(Relaxed);
+            region.is_vacant(old) && owner.compare_exchange(old, own, Relaxed, Relaxed).is_ok()
+        });
+        if let Some(ring) = found {
+            self.mend(ring);
+        }
+        telling.ring.set(found);
+        telling.until_next_try.set(if found.is_none() { UNTIL_NEXT_TRY } else { 0 });
+        found
+    }
+
+    /// A new owner counts the event whose writer has died before it could count it.
+    fn mend(&self, number: usize) {
+        let ring = self.region.ring(number);
+        let (cells, events) = (ring.cells.load(Relaxed), ring.events.load(Relaxed));
+        let last = cells.wrapping_sub(1);
+        let tag = Tag(self.region.ring_cell(number, last).tag.load(Relaxed));
+        if tag.part_at(last).is_some() && tag.event() == events & 0xFFFF_FFFF {
+            ring.events.store(events.wrapping_add(1), Relaxed);
+        }
+    }
+
+    fn write_event(&self, number: usize, entry: &Entry<'_>, stamp: u64) {
+        let region = &*self.region;
+        let ring = region.ring(number);
+        let (first, event) = (ring.cells.load(Relaxed), ring.events.load(Relaxed));
+        let text = entry.text.get(..TEXT_MAX).unwrap_or(entry.text);
+        let mut words = self.event_words(entry, text.len(), stamp).into_iter().chain(text.chunks(8).map(|bytes| {
+            let mut word = [0; 8];
+            word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            u64::from_le_bytes(word)
+        }));
+        let count = parts(text.len()) as u64;
+        for part in 0..count {
+            let position = first.wrapping_add(part);
+            let cell = region.ring_cell(number, position);
+            cell.tag.store(0, Relaxed);
+            // PAIRS: cell: the fence in `Watching::read_cell`: a watcher that sees a word of this event sees that the old one is gone.
+            fence(Release);
+            for (to, word) in cell.words.iter().zip(words.by_ref().take(CELL_WORDS)) {
+                to.store(word, Relaxed);
+            }
+            // PAIRS: cell: the load in `Watching::read_cell`: a watcher that sees the tag sees the words.
+            cell.tag.store(Tag::new(position, event, part).0, Release);
+        }
+        // PAIRS: ring: the loads in `Watching::read_ring`.
+        ring.cells.store(first.wrapping_add(count), Release);
+        // PAIRS: ring: the loads in `Watching::read_ring`: what counts the event comes after what contains it.
+        ring.events.store(event.wrapping_add(1), Release);
+    }
+
+    fn event_words(&self, entry: &Entry<'_>, text_len: usize, stamp: u64) -> [u64; HEAD_WORDS] {
+        let process = self.region.process(self.telling.process);
+        let own = match Entrance::of(process.entrance.load(Relaxed)) {
+            Entrance::Library => Door::Library,
+            Entrance::DropIn => Door::DropIn,
+            Entrance::Server => Door::Text,
+        };
+        let (door, _, descriptor) = self.telling.request.get().unwrap_or((own, false, 0));
+        let flags = if entry.fetched { FETCHED } else { 0 };
+        let last = match entry.kind {
+            Kind::Eviction | Kind::Expiry => entry.idle_s,
+            _ => descriptor.cast_unsigned(),
+        };
+        let low = |n: u64| n & 0xFFFF_FFFF;
+        let size = u64::from(u32::try_from(entry.size).unwrap_or(u32::MAX));
+        let ttl = i32::try_from(entry.ttl_s).unwrap_or(i32::MAX).cast_unsigned();
+        [
+            stamp,
+            entry.kind as u64
+                | (entry.command as u64) << 8
+                | (door as u64) << 16
+                | (entry.status as u64) << 24
+                | (text_len as u64) << 32
+                | flags << 40
+                | u64::from(self.owner.slot) << 48,
+            size | u64::from(ttl) << 32,
+            u64::from(last) | low(process.pid.load(Relaxed)) << 32,
+            entry.cas,
+        ]
+    }
+}
+
+const _: () = assert!(KINDS <= 8);

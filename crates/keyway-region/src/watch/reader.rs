@@ -1,0 +1,332 @@
+//! A watcher: reads the rings, puts the events in order, and counts what it could not read.
+
+use super::FETCHED;
+use crate::atomics::{Acquire, Relaxed, fence};
+use crate::layout::index;
+use crate::layout::latency::Door;
+use crate::layout::session::Lease;
+use crate::layout::stats::Counter;
+use crate::layout::watch::{CELL_WORDS, Command, HEAD_WORDS, Kind, PARTS_MAX, RINGS, Ring, Status, TEXT_MAX, Tag, parts};
+use crate::region::Region;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a watcher waits for a session that is about to tell a change. After that, the session's event is counted as lost if it
+/// could only be told too late.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Most events that a watcher holds back while it waits.
+const HELD_MAX: usize = 1 << 16;
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// its kind
+    pub kind: Kind,
+    /// what was asked for
+    pub command: Command,
+    /// through which door
+    pub door: Door,
+    /// what became of it
+    pub status: Status,
+    /// the item had been fetched, for an eviction or expiry
+    pub fetched: bool,
+    /// of the value, bytes
+    pub size: u32,
+    /// seconds until it expires; −1: it does not, for an eviction; 0: for all others
+    pub ttl_s: i32,
+    /// the descriptor of the connection; for an eviction or expiry the seconds since the item was used
+    pub number: u32,
+    /// process number, in the process's own PID namespace
+    pub pid: u32,
+    /// the session's thread slot
+    pub slot: u16,
+    /// the item's CAS unique, as far as the session knows it
+    pub cas: u64,
+    /// the key; of a connection's event all of the text
+    pub text: Vec<u8>,
+    /// events are told in the order of these
+    pub stamp: u64,
+}
+
+/// What a watcher is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// this happened
+    Event(Event),
+    /// so many events are not told, of whatever kind
+    Lost {
+        /// the session's thread slot
+        slot: usize,
+        /// its process, 0 if there is none
+        pid: u64,
+        /// how many
+        count: u64,
+    },
+}
+
+/// How far a ring was read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Read {
+    cells: u64,
+    events: u64,
+}
+
+/// A watcher's place in all rings.
+pub struct Watching {
+    region: Arc<Region>,
+    rings: [Read; RINGS],
+    /// events that each session has lost for want of a ring
+    lost: Vec<u64>,
+    /// events that wait for others
+    held: Vec<Event>,
+    /// every event with a smaller stamp was told or lost
+    bound: u64,
+    /// by thread slot: what it is about to tell, and since when
+    waiting: Vec<(u64, Duration)>,
+}
+
+/// A word of so many bits, out of another one.
+const fn bits(word: u64, from: u32, count: u32) -> u64 {
+    word >> from & ((1 << count) - 1)
+}
+
+impl Watching {
+    /// A watcher of what happens from now on.
+    pub fn new(region: Arc<Region>) -> Self {
+        let slots = region.layout.shape.thread_slots;
+        let rings = core::array::from_fn(|ring| rest(region.ring(ring)));
+        let lost = (0..slots).map(|slot| lost_by(&region, slot)).collect();
+        Self {
+            bound: region.superblock().stamps.load(Relaxed),
+            rings,
+            lost,
+            held: Vec::new(),
+            waiting: vec![(0, Duration::ZERO); slots],
+            region,
+        }
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Hands over what can be told at `now`, a time that only rises: changes in the order of their stamps. Returns how many events it has
+    /// read.
+    pub fn poll(&mut self, now: Duration, tell: &mut impl FnMut(Told)) -> usize {
+        let region = Arc::clone(&self.region);
+        // In this order: what has a smaller stamp is announced in its thread slot, or its event is in its ring, or lost.
+        // PAIRS: told: the exchange in `Session::draw_stamp`.
+        let drawn = region.superblock().stamps.load(Acquire);
+        let mut bound = drawn;
+        let slots = index(region.superblock().threads.load(Relaxed)).min(self.waiting.len());
+        for (slot, waiting) in self.waiting.iter_mut().enumerate().take(slots) {
+            let thread = region.thread(slot);
+            // PAIRS: told: the store in `Session::end_stamp`.
+            let telling = thread.telling.load(Acquire);
+            if telling != waiting.0 {
+                *waiting = (telling, now);
+            }
+            let is_awaited = telling != 0 && Lease(thread.lease.load(Relaxed)).is_leased() && now.saturating_sub(waiting.1) < PATIENCE;
+            if is_awaited {
+                bound = bound.min(telling - 1);
+            }
+        }
+        let before = self.held.len();
+        let mut lost = Vec::new();
+        for ring in 0..RINGS {
+            let count = self.read_ring(ring, drawn);
+            if count > 0 {
+                let owner = region.ring(ring).owner.load(Relaxed);
+                lost.push((Ring::owner_in(owner).map_or(0, |(slot, _)| slot), count));
+            }
+        }
+        let read = self.held.len() - before;
+        if self.held.len() > HELD_MAX {
+            bound = drawn;
+        }
+        self.held.sort_by_key(|event| event.stamp);
+        let count = self.held.iter().take_while(|event| event.stamp < bound).count();
+        for event in self.held.drain(..count) {
+            // Others of the same key may have been told since.
+            if event.stamp < self.bound {
+                lost.push((event.slot.into(), 1));
+            } else {
+                tell(Told::Event(event));
+            }
+        }
+        self.bound = self.bound.max(bound);
+        for slot in 0..slots {
+            let (now, old) = (lost_by(&region, slot), self.lost.get_mut(slot));
+            if let Some(old) = old {
+                lost.push((slot, now.saturating_sub(*old)));
+                *old = now;
+            }
+        }
+        for (slot, count) in lost.into_iter().filter(|(_, count)| *count > 0) {
+            tell(Told::Lost {
+                slot,
+                pid: self.pid_of(slot),
+                count,
+            });
+        }
+        read
+    }
+
+    fn pid_of(&self, slot: usize) -> u64 {
+        let shape = self.region.layout.shape;
+        if slot >= shape.thread_slots {
+            return 0;
+        }
+        let lease = Lease(self.region.thread(slot).lease.load(Relaxed));
+        let process = Some(lease.process()).filter(|process| lease.is_leased() && *process < shape.process_slots);
+        process.map_or(0, |process| self.region.process(process).pid.load(Relaxed))
+    }
+
+    /// Reads what is new in a ring. Returns how many events were overwritten, or damaged.
+    fn read_ring(&mut self, ring: usize, drawn: u64) -> u64 {
+        let region = Arc::clone(&self.region);
+        let size = region.layout.ring_cells as u64;
+        let Some(mut read) = self.rings.get(ring).copied() else { return 0 };
+        let head = region.ring(ring);
+        // The number of events first: what it counts is in the cells that are counted after it.
+        // PAIRS: ring: the stores in `Session::write_event`.
+        let events = head.events.load(Acquire);
+        // PAIRS: ring: the stores in `Session::write_event`.
+        let cells = head.cells.load(Acquire);
+        let mut lost = 0;
+        let new = cells.wrapping_sub(read.cells);
+        if new > u64::MAX / 2 {
+            // The words were damaged: no event before them can be told.
+            read.cells = cells;
+        } else if new > size {
+            // Not to the oldest cells, which are overwritten next.
+            read.cells = cells.wrapping_sub(size - size / 4);
+        }
+        while read.cells != cells {
+            let left = cells.wrapping_sub(read.cells);
+            let Some((event, number, parts)) = self.read_event(ring, read.cells, left, drawn) else {
+                read.cells = read.cells.wrapping_add(1);
+                continue;
+            };
+            lost += missing(&mut read.events, number);
+            read.events = read.events.wrapping_add(1);
+            read.cells = read.cells.wrapping_add(parts);
+            match event {
+                Some(event) => self.held.push(event),
+                None => lost += 1,
+            }
+        }
+        // Those that were lost at the end.
+        let at_end = events.wrapping_sub(read.events);
+        if at_end <= u64::MAX / 2 && at_end > 0 {
+            lost += at_end.min(u64::from(u32::MAX));
+            read.events = events;
+        }
+        if let Some(place) = self.rings.get_mut(ring) {
+            *place = read;
+        }
+        lost
+    }
+
+    /// The event that begins in this cell (`None`: it cannot be what it says), its number, and its cells. `None`: no event begins there
+    /// that is still complete.
+    fn read_event(&self, ring: usize, first: u64, left: u64, drawn: u64) -> Option<(Option<Event>, u64, u64)> {
+        let mut words = [0; CELL_WORDS * PARTS_MAX];
+        let (chunk, _) = words.split_first_chunk_mut::<CELL_WORDS>()?;
+        let (number, part) = self.read_cell(ring, first, chunk)?;
+        if part != 0 {
+            return None;
+        }
+        let len = index(bits(*words.get(1)?, 32, 8));
+        if len > TEXT_MAX {
+            return Some((None, number, 1));
+        }
+        let count = parts(len) as u64;
+        if count > left {
+            return Some((None, number, 1));
+        }
+        for (part, chunk) in (1..count).zip(words.chunks_exact_mut(CELL_WORDS).skip(1)) {
+            let same = self.read_cell(ring, first.wrapping_add(part), chunk);
+            if same != Some((number, part)) {
+                return None;
+            }
+        }
+        Some((decode(&words, len).filter(|event| event.stamp < self.latest(drawn)), number, count))
+    }
+
+    /// The stamps that events can have by now.
+    fn latest(&self, drawn: u64) -> u64 {
+        drawn.max(self.region.superblock().stamps.load(Relaxed))
+    }
+
+    /// Copies a cell: the number of its event, and which part it is. `None`: it was overwritten, or is not what should be at this position.
+    fn read_cell(&self, ring: usize, position: u64, to: &mut [u64]) -> Option<(u64, u64)> {
+        let cell = self.region.ring_cell(ring, position);
+        // PAIRS: cell: the store of the tag in `Session::write_event`.
+        let tag = Tag(cell.tag.load(Acquire));
+        for (to, word) in to.iter_mut().zip(&cell.words) {
+            *to = word.load(Relaxed);
+        }
+        // PAIRS: cell: the fence in `Session::write_event`.
+        fence(Acquire);
+        let is_same = cell.tag.load(Relaxed) == tag.0;
+        tag.part_at(position).filter(|_| is_same).map(|part| (tag.event(), part))
+    }
+}
+
+/// The events between the one that was expected and this one, which is then the one that is expected.
+fn missing(expected: &mut u64, number: u64) -> u64 {
+    let missing = number.wrapping_sub(*expected) & 0xFFFF_FFFF;
+    if missing > u64::from(u32::MAX / 2) {
+        // The numbers were damaged: at least one event was.
+        *expected = number;
+        return 1;
+    }
+    *expected = expected.wrapping_add(missing);
+    missing
+}
+
+/// Where a ring ends now.
+fn rest(ring: &Ring) -> Read {
+    let mut read = Read::default();
+    // Until both words are of the same moment; a ring that is written all the time may count an event too many as lost.
+    for _ in 0..1000 {
+        let events = ring.events.load(Relaxed);
+        // PAIRS: ring: the stores in `Session::write_event`.
+        let cells = ring.cells.load(Acquire);
+        read = Read { cells, events };
+        if ring.events.load(Relaxed) == events {
+            break;
+        }
+    }
+    read
+}
+
+/// Events that the sessions of a thread slot could not write.
+fn lost_by(region: &Region, slot: usize) -> u64 {
+    let counters = &region.thread(slot).counters;
+    counters.get(Counter::events_lost as usize).map_or(0, |lost| lost.load(Relaxed))
+}
+
+/// The event in these words. `None`: no session writes such words.
+fn decode(words: &[u64], len: usize) -> Option<Event> {
+    let [stamp, what, amounts, numbers, cas, ..] = *words else { return None };
+    let text = words.get(HEAD_WORDS..)?.iter().flat_map(|word| word.to_le_bytes()).take(len);
+    let (flags, low) = (bits(what, 40, 8), |word: u64| u32::try_from(bits(word, 0, 32)).unwrap_or(0));
+    Some(Event {
+        kind: *Kind::ALL.get(index(bits(what, 0, 8)))?,
+        command: *Command::ALL.get(index(bits(what, 8, 8)))?,
+        door: *Door::ALL.get(index(bits(what, 16, 8)))?,
+        status: *Status::ALL.get(index(bits(what, 24, 8)))?,
+        fetched: flags & FETCHED != 0,
+        size: low(amounts),
+        ttl_s: low(amounts >> 32).cast_signed(),
+        number: low(numbers),
+        pid: low(numbers >> 32),
+        slot: u16::try_from(what >> 48).unwrap_or(0),
+        cas,
+        text: text.collect(),
+        stamp,
+    })
+}
