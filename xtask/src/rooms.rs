@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const SOURCES: &str = "crates/keyway-region/src/";
 
 /// The rooms, each after those that it may use. All may use `layout` and the files beside the rooms, which use no room.
-const ROOMS: [&str; 11] = [
+const ROOMS: [&str; 12] = [
     "durable",
     "region",
     "sessions",

@@ -6,7 +6,7 @@ use keyway_server::size_text;
 use serde_json::json;
 
 use super::server::Answered;
-use crate::numbers::{age, grouped, number, rate, ratio, time};
+use crate::numbers::{age, grouped, rate, ratio, time};
 
 /// A look at a region.
 pub(super) struct Looked {

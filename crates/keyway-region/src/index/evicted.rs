@@ -28,18 +28,18 @@ impl Session {
 
     /// Counts an item that was evicted, or that was expired when its place was taken.
     pub(crate) fn count_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
-        self.tell_gone(seen, slot, present, now);
+        self.count_loss(seen, slot, present, now);
         self.count_removed(self.region.memory.get(seen.at), seen);
     }
 
     /// The same while its segment is being emptied. It is not marked dead: so [`crate::Region::trace`] can tell it from what a request
     /// deleted, as long as the segment is not used again.
     pub(crate) fn count_emptied(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
-        self.tell_gone(seen, slot, present, now);
+        self.count_loss(seen, slot, present, now);
         self.count_left(seen);
     }
 
-    fn tell_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
+    fn count_loss(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         let fetched = slot.1.is_fetched();
         if self.is_telling_removal() {
             self.tell_gone(seen, slot, present, now);

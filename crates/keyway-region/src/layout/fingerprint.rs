@@ -285,7 +285,7 @@ const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
 }
 
 /// The offsets of the arrays in a region of this shape.
-const fn arrays(shape: Shape) -> [Input; 17] {
+const fn arrays(shape: Shape) -> [Input; 19] {
     let layout = Layout::new(shape);
     [
         ("process slots", layout.processes as u64),
