@@ -319,6 +319,7 @@ struct Shown {
     stats: BTreeMap<String, u64>,
     metrics: Numbers,
     top: Value,
+    page: Value,
 }
 
 impl Shown {
@@ -339,14 +340,18 @@ impl Shown {
             stats: stats.collect(),
             metrics: monitored.numbers(),
             top: serde_json::from_str(&output).unwrap(),
+            page: serde_json::from_str(&monitored.get("/state.json").body).unwrap(),
         }
     }
 
-    /// Of all doors but the kernel's.
-    fn all(&self) -> [Counts; 2] {
-        let stats = |name: &&'static str| (*name, self.stats[*name]);
-        let top = |name: &&'static str| (*name, self.top["counters"][*name].as_u64().unwrap());
-        [COUNTED.iter().map(stats).collect(), COUNTED.iter().map(top).collect()]
+    /// Of all doors but the kernel's: by `stats`, by `top`, and by the page.
+    fn all(&self) -> [Counts; 3] {
+        let of = |counted: &dyn Fn(&str) -> u64| COUNTED.iter().map(|name| (*name, counted(name))).collect();
+        [
+            of(&|name| self.stats[name]),
+            of(&|name| self.top["counters"][name].as_u64().unwrap()),
+            of(&|name| self.page["counters"][name].as_u64().unwrap()),
+        ]
     }
 
     /// Of one door, by `/metrics`.
@@ -452,8 +457,13 @@ fn storm() {
         let journal = scratch.join(&format!("journal-{number}"));
         let (way, place) = [("library", &handed_out), ("text", &address)][number as usize % 2];
         let mut victim = part(way, place, u64::MAX, random.next(), Some(journal.clone())).start();
+        let looking: &[&str] = match number / 2 % 2 {
+            0 => &["top", "--once", "--interval", "30"],
+            _ => &["watch", "all"],
+        };
         let mut looks_on = Command::new(keyway_binary())
-            .args(["top", "--once", "--json", "--interval", "30", "--region", &region])
+            .args(looking)
+            .args(["--region", &region])
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -509,8 +519,14 @@ fn storm() {
         }
     }
     // Whichever way one asks. The server's own reads for the kernel door are in all but its doors.
-    let [by_stats, by_top] = shown.all();
-    assert_eq!(by_stats, by_top);
+    let [by_stats, by_top, by_page] = shown.all();
+    assert_eq!((&by_stats, &by_stats), (&by_top, &by_page));
+    assert_eq!(shown.page["kernel_hits"], kernel["get_hits"]);
+    for door in ["library", "network"] {
+        for (name, count) in shown.of_door(door) {
+            assert_eq!(shown.page[door][name], count, "{door}: {name}");
+        }
+    }
     let mut by_doors = sum(&[shown.of_door("library"), shown.of_door("network")]);
     let own = by_stats["get_hits"] - by_doors["get_hits"] + by_stats["get_misses"] - by_doors["get_misses"];
     assert!(
