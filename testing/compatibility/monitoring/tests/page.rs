@@ -4,7 +4,7 @@
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use browser::{Appearance, Browser, Page};
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Transport, keyway_binary, skip, wait_until};
@@ -309,6 +309,16 @@ fn heat(monitored: &Monitored) -> Value {
     })
 }
 
+/// A program that ends with its handle.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn what_clients_choose_stays_text() {
     let Some(mut browser) = browser() else { return };
@@ -323,12 +333,14 @@ fn what_clients_choose_stays_text() {
     let name = std::ffi::OsString::from_vec(b"<img src=x>\x01\xff".to_vec());
     let program = scratch.path().join(name);
     std::fs::copy(keyway_binary(), &program).expect("a copy");
-    let mut attached = Command::new(&program)
+    let attached = Command::new(&program)
         .args(["hot", "--seconds", "3600", "--region"])
         .arg(monitored.server.region())
         .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .expect("the program");
+    let _attached = Ended(attached);
     let mut page = visit(&mut browser, &monitored, WIDE);
     heat(&monitored);
     for (_, shown) in KEYS {
@@ -368,7 +380,6 @@ fn what_clients_choose_stays_text() {
         "{complaints}"
     );
     page.close();
-    attached.kill().and_then(|()| attached.wait()).expect("the program ends");
 }
 
 #[test]
