@@ -178,6 +178,16 @@ fn numbers_are_those_of_stats_and_charts_move() {
     let segments = state["region"]["segments"].as_object().expect("numbers").values();
     let segments: u64 = segments.filter_map(Value::as_u64).sum();
     assert_eq!(segments, monitored.server.stat("keyway_segments"));
+    // One digit for each segment of this small region.
+    let map = state["region"]["segment_map"].as_str().expect("digits");
+    let of_use = |digit: char| map.chars().filter(|known| *known == digit).count();
+    for (digit, name) in [('0', "free"), ('2', "log"), ('4', "index")] {
+        assert_eq!(state["region"]["segments"][name], of_use(digit), "{name}");
+    }
+    assert_eq!(
+        (map.len() as u64, &state["region"]["segments_per_part"]),
+        (segments, &1.into())
+    );
     let process = &state["region"]["processes"][0];
     assert_eq!(
         (process["pid"].as_u64(), process["door"].as_str()),
