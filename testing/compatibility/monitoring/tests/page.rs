@@ -4,7 +4,7 @@
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use browser::{Appearance, Browser, Page};
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Transport, keyway_binary, skip, wait_until};
@@ -178,6 +178,16 @@ fn numbers_are_those_of_stats_and_charts_move() {
     let segments = state["region"]["segments"].as_object().expect("numbers").values();
     let segments: u64 = segments.filter_map(Value::as_u64).sum();
     assert_eq!(segments, monitored.server.stat("keyway_segments"));
+    // One digit for each segment of this small region.
+    let map = state["region"]["segment_map"].as_str().expect("digits");
+    let of_use = |digit: char| map.chars().filter(|known| *known == digit).count();
+    for (digit, name) in [('0', "free"), ('2', "log"), ('4', "index")] {
+        assert_eq!(state["region"]["segments"][name], of_use(digit), "{name}");
+    }
+    assert_eq!(
+        (map.len() as u64, &state["region"]["segments_per_part"]),
+        (segments, &1.into())
+    );
     let process = &state["region"]["processes"][0];
     assert_eq!(
         (process["pid"].as_u64(), process["door"].as_str()),
@@ -309,6 +319,16 @@ fn heat(monitored: &Monitored) -> Value {
     })
 }
 
+/// A program that ends with its handle.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn what_clients_choose_stays_text() {
     let Some(mut browser) = browser() else { return };
@@ -323,12 +343,14 @@ fn what_clients_choose_stays_text() {
     let name = std::ffi::OsString::from_vec(b"<img src=x>\x01\xff".to_vec());
     let program = scratch.path().join(name);
     std::fs::copy(keyway_binary(), &program).expect("a copy");
-    let mut attached = Command::new(&program)
+    let attached = Command::new(&program)
         .args(["hot", "--seconds", "3600", "--region"])
         .arg(monitored.server.region())
         .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .expect("the program");
+    let _attached = Ended(attached);
     let mut page = visit(&mut browser, &monitored, WIDE);
     heat(&monitored);
     for (_, shown) in KEYS {
@@ -368,7 +390,6 @@ fn what_clients_choose_stays_text() {
         "{complaints}"
     );
     page.close();
-    attached.kill().and_then(|()| attached.wait()).expect("the program ends");
 }
 
 #[test]
