@@ -92,8 +92,8 @@ impl Timer {
 /// Calls of a session for each one that is measured, on average.
 const EVERY: u32 = 256;
 
-/// Decides which gets, deletes, touches and flushes of a session are measured (the other changes are when their key is counted): one in 256, after a random number of others, so that a program that makes its
-/// calls in a fixed order is measured in all of them.
+/// Decides which gets, deletes, touches and flushes of a session are measured (the other changes are when their key is counted): one in
+/// 256, after a random number of others, so that a program that makes its calls in a fixed order is measured in all of them.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     /// calls up to and including the next one that is measured

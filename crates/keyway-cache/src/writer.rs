@@ -99,21 +99,21 @@ impl Writer {
         self.thread == presence::thread_number_if_known() && self.member.is_here()
     }
 
-    /// A change that is a sample: its key is counted, and it is measured. `work`: as for [`Self::measured`].
+    /// A change that is a sample: its key is counted, and mostly it is measured. `work`: as for [`Self::measured`].
     #[cold]
     #[inline(never)]
     fn sampled<R>(&mut self, verb: Verb, key: &[u8], work: impl FnOnce(&mut Self) -> R) -> R {
         // If it fails, the next one is the sample.
         self.left.changes = 1;
-        let mut is_sample = true;
+        let mut is_timed = true;
         if self.ready().is_ok() {
             // A key that is too long is counted by a part of it: the verb refuses it.
             let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
             let _inside = self.latch.open();
-            is_sample = self.inner.is_set_sample();
+            is_timed = self.inner.is_set_timed();
             self.left.changes = self.inner.sample_set(hash);
         }
-        let result = match is_sample {
+        let result = match is_timed {
             true => self.timed(verb, work),
             false => work(self),
         };

@@ -114,6 +114,25 @@ fn one_call_in_256_is_measured_by_its_door_and_verb() {
     }
 }
 
+#[test]
+fn stores_are_measured_as_seldom_while_hot_keys_are_looked_at() {
+    const STORES: u32 = 400_000;
+    let folder = Scratch::new();
+    let cache = open(&folder.join("region"), false);
+    let mut session = cache.session().unwrap();
+    // From the second sample on, the session knows that the counters are looked at.
+    cache.hot_counts();
+    for number in 0..STORES {
+        session.set(&number.to_le_bytes()[..2], b"value", 0).unwrap();
+    }
+    let measured: u64 = counts(&cache.latencies()).iter().map(|(_, _, count)| count).sum();
+    // Six deviations of a binomial count.
+    let (mean, deviation) = (f64::from(STORES) / 256.0, (f64::from(STORES) / 256.0).sqrt());
+    #[allow(clippy::cast_precision_loss, reason = "below 2^53")]
+    let difference = (measured as f64 - mean).abs();
+    assert!(difference < 6.0 * deviation, "{measured}, and not about {mean}");
+}
+
 fn forked_to_end(child: impl FnOnce()) {
     let child = forked(child);
     assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));

@@ -58,12 +58,6 @@ impl Sampling {
 
     /// Operations until the next sample, that one included: 1 to 2 × `one_in` − 1, each equally likely.
     fn again(&self, [gets, sets]: [bool; 2], one_in: u32) -> u32 {
-        // Marsaglia: "Xorshift RNGs", Journal of Statistical Software 8 (14), 2003.
-        let mut random = self.random.get();
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        self.random.set(random);
         let [of_gets, of_sets] = &self.one_in;
         if gets {
             of_gets.set(one_in);
@@ -71,8 +65,18 @@ impl Sampling {
         if sets {
             of_sets.set(one_in);
         }
-        let below = u64::from(2 * one_in - 1);
-        u32::try_from((((random >> 32) * below) >> 32) + 1).unwrap_or(one_in)
+        self.below(2 * one_in - 1) + 1
+    }
+
+    /// A random number below this.
+    fn below(&self, bound: u32) -> u32 {
+        // Marsaglia: "Xorshift RNGs", Journal of Statistical Software 8 (14), 2003.
+        let mut random = self.random.get();
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        self.random.set(random);
+        u32::try_from(((random >> 32) * u64::from(bound)) >> 32).unwrap_or(0)
     }
 }
 
@@ -107,6 +111,12 @@ impl Session {
     pub fn is_set_sample(&self) -> bool {
         let [_, ahead] = &self.sampling.ahead;
         ahead.get() == 0
+    }
+
+    /// Whether the store that is looked at is to be measured: one in [`ONE_IN`] is, also while more of them are samples.
+    pub fn is_set_timed(&self) -> bool {
+        let [_, one_in] = &self.sampling.one_in;
+        self.is_set_sample() && self.sampling.below(ONE_IN / one_in.get().max(1)) == 0
     }
 
     /// Operations until the next one that is looked at, if the next sample is `next` operations ahead.
