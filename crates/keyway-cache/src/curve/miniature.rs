@@ -197,6 +197,7 @@ impl Miniature {
 
     fn remove(&mut self, key: u64) {
         if let Some(entry) = self.entries.remove(&key) {
+            self.used -= u64::from(entry.size);
             if !entry.in_main {
                 self.in_admission -= u64::from(entry.size);
             }
