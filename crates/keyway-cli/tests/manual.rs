@@ -152,7 +152,7 @@ fn shells_take_their_completions() {
         complete(&["keyway", "memcached", "--enable-s"]),
         "--enable-shutdown\n--enable-sasl\n--enable-ssl\n"
     );
-    assert_eq!(complete(&["keyway", "mem"]), "memcached\n");
+    assert_eq!(complete(&["keyway", "memc"]), "memcached\n");
 }
 
 #[test]

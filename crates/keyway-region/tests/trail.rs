@@ -126,9 +126,11 @@ fn a_step_that_a_dead_thread_did_not_write_is_lost_and_no_other() {
     session.leave_trail(1, Fate::Gone);
     session.leave_trail(2, Fate::Gone);
     session.leave_trail(3, Fate::Missed);
-    // The words of the second are not there: its thread died when it had its number.
+    session.leave_trail(5, stored(777));
+    // The first word of the second is not there: its thread died when it had its number. That of the fourth died one store later.
+    let lap = 1 << KEY_BITS;
     for word in private::words(&mut pages) {
-        if *word == 1 << KEY_BITS | 2 {
+        if *word == lap | 2 || *word == lap | stored(777).bits() {
             *word = 0;
         }
     }
@@ -138,7 +140,7 @@ fn a_step_that_a_dead_thread_did_not_write_is_lost_and_no_other() {
         session.leave_trail(4, Fate::Missed);
     }
     region.follow_trail(&mut place, &mut steps);
-    assert_eq!((steps.len(), place.lost), (102, 1));
+    assert_eq!((steps.len(), place.lost), (102, 2));
     assert_eq!(
         steps[..2],
         [

@@ -26,9 +26,9 @@ const ITEM_SIZE_GUESSED: u64 = 512;
 const REFRESH: Duration = Duration::from_millis(250);
 /// The part of the log's bytes that live items take, while nothing is known of it: per cent.
 const LIVE_GUESSED: u64 = 92;
-/// Items of the simulation from which their mean size is taken, and how much that may differ from the region's.
+/// Items of the simulation from which their mean size is taken; it differs by one in so many bytes from the region's at most.
 const ITEMS_FOR_SIZE: usize = 1000;
-const SIZES_DIFFER: f64 = 0.2;
+const SIZES_DIFFER: u64 = 5;
 /// Buckets and items of the region that are looked at between two looks at the trail, while its items are read.
 const WALK: usize = 4096;
 /// Sizes are named in units of this many bytes.
@@ -369,7 +369,7 @@ impl MemoryCurve {
             counters.bytes + free / 100 * LIVE_GUESSED
         };
         let held = held.min(in_use + free);
-        let held = (held as f64 * self.size_on_trail(counters)) as u64;
+        let held = self.on_trail(held, counters);
         let own = usable(info.limit_bytes).max(1);
         for ((many, parts), size) in SIZES.into_iter().zip(&mut self.sizes) {
             let of_size = usable(info.limit_bytes / parts * many);
@@ -378,16 +378,17 @@ impl MemoryCurve {
         }
     }
 
-    /// The size of an item on the trail, as a part of the size of an item in the region. It is less: an item that was moved has its CAS
-    /// unique in its bytes, and the trail has the size that it had before.
-    fn size_on_trail(&self, counters: &Counters) -> f64 {
+    /// Bytes of the region's items as they are on the trail. They are fewer: an item that was moved has its CAS unique in its bytes, and
+    /// the trail has the size that it had before.
+    fn on_trail(&self, bytes: u64, counters: &Counters) -> u64 {
         let own = &self.sizes[OWN];
         if own.len() < ITEMS_FOR_SIZE || counters.curr_items == 0 || counters.bytes == 0 {
-            return 1.0;
+            return bytes;
         }
-        let of_trail = own.used() as f64 / own.len() as f64;
-        let of_region = counters.bytes as f64 / counters.curr_items as f64;
-        (of_trail / of_region).clamp(1.0 - SIZES_DIFFER, 1.0 + SIZES_DIFFER)
+        let of_trail = u128::from(own.used().saturating_mul(counters.curr_items) / own.len() as u64);
+        let scaled = u128::from(bytes) * of_trail / u128::from(counters.bytes);
+        let most = bytes / SIZES_DIFFER;
+        u64::try_from(scaled).unwrap_or(u64::MAX).clamp(bytes - most, bytes + most)
     }
 
     /// The share of the keys of which this region holds enough items.
