@@ -185,7 +185,8 @@ fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<()
     let path = which.path.clone().unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
     let cache = commands::open(which)?;
     let watcher = cache.watcher(asked.kinds());
-    let watcher = watcher.ok_or_else(|| Failure::new(exit::NO_REGION, "this process may only read the region, and cannot watch it"))?;
+    let watcher =
+        watcher.ok_or_else(|| Failure::new(exit::NO_REGION, "this process may only read the region, and cannot watch it"))?;
     eprintln!("keyway: watching {}", path.display());
     let queue = Shared::default();
     let shared = Arc::clone(&queue);

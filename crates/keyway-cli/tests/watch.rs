@@ -43,9 +43,7 @@ fn a_process_with_the_library() {
         changes += match (key.starts_with("counted"), usual) {
             (true, true) => u64::from(session.incr(key.as_bytes(), 1).is_ok()),
             (true, false) | (false, true) => u64::from(session.set(key.as_bytes(), b"7", 0).is_ok()),
-            (false, false) => {
-                u64::from(session.delete(key.as_bytes(), &Delete::default()).unwrap() == Deleted::Deleted)
-            }
+            (false, false) => u64::from(session.delete(key.as_bytes(), &Delete::default()).unwrap() == Deleted::Deleted),
         };
         if number % SAID_EVERY == 0 {
             println!("\nchanges {changes}");
@@ -177,7 +175,10 @@ impl Drop for Watch {
 }
 
 fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
+    let sent = Command::new("kill")
+        .args(["-s", name, &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(sent.success());
 }
 
@@ -188,7 +189,10 @@ fn word<'l>(line: &'l str, name: &str) -> Option<&'l str> {
 
 /// Printed changes, and lost events.
 fn counts(lines: &[String]) -> (u64, u64) {
-    let lost = lines.iter().filter_map(|line| word(line, "skipped")?.parse::<u64>().ok()).sum();
+    let lost = lines
+        .iter()
+        .filter_map(|line| word(line, "skipped")?.parse::<u64>().ok())
+        .sum();
     let printed = lines.iter().filter(|line| word(line, "key").is_some()).count() as u64;
     (printed, lost)
 }
@@ -204,7 +208,10 @@ fn judge_order(lines: &[String], mut is_complete: bool) {
         let own: u64 = word(line, "cas").unwrap().parse().unwrap();
         if key.starts_with("counted") {
             let before = cas.insert(key, own);
-            assert!(before.is_none_or(|before| before < own), "{key}: {before:?} is printed before {own}");
+            assert!(
+                before.is_none_or(|before| before < own),
+                "{key}: {before:?} is printed before {own}"
+            );
         }
         if word(line, "type") == Some("deleted") {
             let before = is_there.insert(key, false);
@@ -222,7 +229,9 @@ fn said(out: &mut impl BufRead) -> u64 {
         if line == "all made" {
             break;
         }
-        changes = line.strip_prefix("changes ").map_or(changes, |number| number.parse().unwrap());
+        changes = line
+            .strip_prefix("changes ")
+            .map_or(changes, |number| number.parse().unwrap());
     }
     changes
 }
@@ -339,7 +348,11 @@ fn filters_choose_by_kind_prefix_command_door_and_sample() {
             ask(&format!("ms b1{end} 1 T9\r\n2\r\n"));
             ask(&format!("delete b1{end}\r\n"));
         }
-        let shown = |line: &String| ["type", "key", "cmd", "door"].map(|name| word(line, name).unwrap_or("-").to_owned()).join(" ");
+        let shown = |line: &String| {
+            ["type", "key", "cmd", "door"]
+                .map(|name| word(line, name).unwrap_or("-").to_owned())
+                .join(" ")
+        };
         // Whatever is chosen, the first event of the end is of the same kind as the first event.
         let first = expected[0].split(' ').nth(1).unwrap();
         let lines: Vec<String> = watch.until(&format!("{first}end")).iter().map(shown).collect();
@@ -352,7 +365,11 @@ fn filters_choose_by_kind_prefix_command_door_and_sample() {
     check(&["updates"], &["item_update a1 incr library"]);
     check(
         &["mutations", "deletions", "--door", "meta,library"],
-        &["item_store a1 set library", "deleted a1 delete library", "item_store b1 set meta"],
+        &[
+            "item_store a1 set library",
+            "deleted a1 delete library",
+            "item_store b1 set meta",
+        ],
     );
     check(
         &["all", "--command", "delete", "--server"],
@@ -366,7 +383,7 @@ fn filters_choose_by_kind_prefix_command_door_and_sample() {
     // The same keys each time, and all events of each.
     let chosen = |watch: &mut Watch, session: &mut keyway_cache::Session| {
         for round in [b"1", b"2"] {
-            for key in 0..100 {
+            for key in 0..60 {
                 session.set(format!("s{key}").as_bytes(), round, 0).unwrap();
             }
         }
@@ -383,6 +400,6 @@ fn filters_choose_by_kind_prefix_command_door_and_sample() {
     };
     let [once, again] = [(); 2].map(|()| chosen(&mut world.watch(&["mutations", "updates", "--sample", "4"]), &mut session));
     assert_eq!(once, again);
-    assert!((20..90).contains(&once.len()), "{}", once.len());
+    assert!((8..60).contains(&once.len()), "{}", once.len());
     assert_eq!(once[..once.len() / 2], once[once.len() / 2..]);
 }

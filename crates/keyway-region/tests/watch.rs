@@ -65,7 +65,16 @@ fn each_verb_tells_what_it_did() {
     session.get(b"k", &how, now, &mut Vec::new()).expect("a get");
     session.delete(b"k", &Delete::default(), now).expect("a delete");
     session.delete(b"k", &Delete::default(), now).expect("a delete");
-    session.arithmetic(b"n", &Arithmetic { vivify: Some((5, 0)), ..Arithmetic::default() }, now).expect("a sum");
+    session
+        .arithmetic(
+            b"n",
+            &Arithmetic {
+                vivify: Some((5, 0)),
+                ..Arithmetic::default()
+            },
+            now,
+        )
+        .expect("a sum");
     session.flush_all(0, now).expect("a flush");
     let (told, lost) = told(&mut watching, 0);
     let found: Vec<(Kind, Command, Status, u32, i32)> = told
@@ -104,7 +113,10 @@ fn evicted_items_are_told_with_whether_they_were_read() {
         session.set(key.as_bytes(), &[b'v'; 2000], 0, 0, now).expect("a store");
         let (told, lost_now) = told(&mut watching, 0);
         for event in &told {
-            assert_eq!((event.kind, event.size, event.ttl_s, event.fetched), (Kind::Eviction, 2000, -1, false));
+            assert_eq!(
+                (event.kind, event.size, event.ttl_s, event.fetched),
+                (Kind::Eviction, 2000, -1, false)
+            );
         }
         evicted += told.len() as u64;
         lost += lost_now;
@@ -123,7 +135,10 @@ fn a_watcher_that_is_gone_is_forgotten() {
         session.set(b"k", b"v", 0, 0, region.tick(moment)).expect("a store");
         told(&mut watching, seconds).0.len()
     };
-    assert_eq!([0, WATCHED_S - 1, WATCHED_S + 1, WATCHED_S + 2].map(&mut set_at), [1, 1, 0, 0]);
+    assert_eq!(
+        [0, WATCHED_S - 1, WATCHED_S + 1, WATCHED_S + 2].map(&mut set_at),
+        [1, 1, 0, 0]
+    );
     // It was, until it said so again.
     let later = region.tick(Moment::from_secs(UNIX_S + 100));
     assert!(!region.watch(Kind::Mutation.bit(), later));
@@ -145,7 +160,10 @@ fn what_is_overwritten_is_counted() {
             session.set(&key, number.to_string().as_bytes(), 0, 0, now).expect("a store");
             if number % batch == 0 {
                 let (told, lost) = told(&mut watching, 0);
-                assert!(told.iter().all(|event| std::mem::replace(&mut last, event.stamp) <= event.stamp));
+                assert!(
+                    told.iter()
+                        .all(|event| std::mem::replace(&mut last, event.stamp) <= event.stamp)
+                );
                 seen += told.len() as u64 + lost;
                 assert_eq!(seen, number, "batches of {batch}");
                 assert!(batch > 10 || lost == 0);

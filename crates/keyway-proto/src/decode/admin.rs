@@ -162,7 +162,9 @@ fn is_stream(word: &[u8]) -> bool {
             | b"expirations"
             | b"all"
             | b"detailed"
-    ) || [&b"prefix="[..], b"command=", b"door=", b"sample="].iter().any(|filter| word.starts_with(filter))
+    ) || [&b"prefix="[..], b"command=", b"door=", b"sample="]
+        .iter()
+        .any(|filter| word.starts_with(filter))
 }
 
 /// `all`, `hash`, or class ids separated by commas (protocol.txt, "LRU_Crawler").

@@ -52,7 +52,12 @@ pub struct Cell {
 }
 
 const _: () = assert!(size_of::<Ring>() == 64 && size_of::<Cell>() == 64);
-super::fields!(Ring { owner, cells, events, pad });
+super::fields!(Ring {
+    owner,
+    cells,
+    events,
+    pad
+});
 super::fields!(Cell { tag, words });
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]

@@ -239,7 +239,11 @@ impl Session {
                     self.count_missed(found)?;
                     let is_absent = matches!(found, Lookup::Miss | Lookup::Expired | Lookup::Flushed);
                     if how.vivify.is_none() || !is_absent {
-                        let status = if matches!(found, Lookup::Expired) { Status::Expired } else { Status::NotFound };
+                        let status = if matches!(found, Lookup::Expired) {
+                            Status::Expired
+                        } else {
+                            Status::NotFound
+                        };
                         self.tell_fetch(key.bytes, status, 0, 0);
                         return Ok(None);
                     }
@@ -315,12 +319,16 @@ impl Session {
         if self.is_telling() {
             let done = Done {
                 kind: Kind::Update,
-                command: if how.exptime.is_some() { Command::Touch } else { Command::Mark },
+                command: if how.exptime.is_some() {
+                    Command::Touch
+                } else {
+                    Command::Mark
+                },
                 status: Status::Stored,
                 size: 0,
                 ttl_s: how.exptime.or(how.vivify).map_or(0, |exptime| self.ttl_of(exptime, now)),
                 cas: 0,
-                };
+            };
             let item = found.as_ref().ok().and_then(Option::as_ref);
             let done = item.filter(|_| what == Changed::Put).map(|item| Done {
                 size: item.value_len,
@@ -504,7 +512,7 @@ impl Session {
                 self.count(Counter::total_items, 1);
                 Ok(Stored::Stored {
                     cas: written.cas,
-value_len: written.value_len,
+                    value_len: written.value_len,
                     size: written.size,
                 })
             }
@@ -695,13 +703,21 @@ value_len: written.value_len,
         if self.is_telling() {
             let done = Done {
                 // An item that is marked as stale is still there.
-                kind: if how.invalidate || how.uncounted { Kind::Update } else { Kind::Deletion },
-                command: if self.is_meta() { Command::MetaDelete } else { Command::Delete },
+                kind: if how.invalidate || how.uncounted {
+                    Kind::Update
+                } else {
+                    Kind::Deletion
+                },
+                command: if self.is_meta() {
+                    Command::MetaDelete
+                } else {
+                    Command::Delete
+                },
                 status: Status::Stored,
                 size: if how.remove_value { 0 } else { self.size_before() },
                 ttl_s: how.exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
                 cas: written.cas,
-                };
+            };
             self.tell_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
         }
         deleted

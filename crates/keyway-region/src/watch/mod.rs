@@ -155,7 +155,11 @@ impl Region {
     }
 
     fn is_wanted_at(&self, kind: Kind, now_s: u64) -> bool {
-        let until = self.superblock().watched_until.get(kind as usize).map_or(0, |word| word.load(Relaxed));
+        let until = self
+            .superblock()
+            .watched_until
+            .get(kind as usize)
+            .map_or(0, |word| word.load(Relaxed));
         (1..=WATCHED_MAX_S).contains(&until.wrapping_sub(now_s))
     }
 
@@ -213,7 +217,10 @@ impl Session {
     /// A change of a key begins.
     #[inline]
     pub(crate) fn begin_telling(&self) {
-        let told = self.region.is_watched(CHANGES) && Kind::ALL.iter().any(|kind| kind.bit() & CHANGES != 0 && self.region.is_wanted(*kind));
+        let told = self.region.is_watched(CHANGES)
+            && Kind::ALL
+                .iter()
+                .any(|kind| kind.bit() & CHANGES != 0 && self.region.is_wanted(*kind));
         self.telling.is_changing.set(told);
         self.telling.stamp.set(None);
     }
@@ -451,11 +458,14 @@ impl Session {
         let ring = region.ring(number);
         let (first, event) = (ring.cells.load(Relaxed), ring.events.load(Relaxed));
         let text = entry.text.get(..TEXT_MAX).unwrap_or(entry.text);
-        let mut words = self.event_words(entry, text.len(), stamp).into_iter().chain(text.chunks(8).map(|bytes| {
-            let mut word = [0; 8];
-            word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            u64::from_le_bytes(word)
-        }));
+        let mut words = self
+            .event_words(entry, text.len(), stamp)
+            .into_iter()
+            .chain(text.chunks(8).map(|bytes| {
+                let mut word = [0; 8];
+                word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+                u64::from_le_bytes(word)
+            }));
         let count = parts(text.len()) as u64;
         for part in 0..count {
             let position = first.wrapping_add(part);

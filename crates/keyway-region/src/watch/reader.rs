@@ -127,7 +127,8 @@ impl Watching {
             if telling != waiting.0 {
                 *waiting = (telling, now);
             }
-            let is_awaited = telling != 0 && Lease(thread.lease.load(Relaxed)).is_leased() && now.saturating_sub(waiting.1) < PATIENCE;
+            let is_awaited =
+                telling != 0 && Lease(thread.lease.load(Relaxed)).is_leased() && now.saturating_sub(waiting.1) < PATIENCE;
             if is_awaited {
                 bound = bound.min(telling - 1);
             }
@@ -194,7 +195,9 @@ impl Watching {
     fn read_ring(&mut self, ring: usize, drawn: u64) -> u64 {
         let region = Arc::clone(&self.region);
         let size = region.layout.ring_cells as u64;
-        let Some(mut read) = self.rings.get(ring).copied() else { return 0 };
+        let Some(mut read) = self.rings.get(ring).copied() else {
+            return 0;
+        };
         let head = region.ring(ring);
         // The number of events first: what it counts is in the cells that are counted after it.
         // PAIRS: ring: the stores in `Session::write_event`.
@@ -259,7 +262,11 @@ impl Watching {
                 return None;
             }
         }
-        Some((decode(&words, len).filter(|event| event.stamp < self.latest(drawn)), number, count))
+        Some((
+            decode(&words, len).filter(|event| event.stamp < self.latest(drawn)),
+            number,
+            count,
+        ))
     }
 
     /// The stamps that events can have by now.
@@ -313,12 +320,16 @@ fn rest(ring: &Ring) -> Read {
 /// Events that the sessions of a thread slot could not write.
 fn lost_by(region: &Region, slot: usize) -> u64 {
     let counters = &region.thread(slot).counters;
-    counters.get(Counter::events_lost as usize).map_or(0, |lost| lost.load(Relaxed))
+    counters
+        .get(Counter::events_lost as usize)
+        .map_or(0, |lost| lost.load(Relaxed))
 }
 
 /// The event in these words. `None`: no session writes such words.
 fn decode(words: &[u64], len: usize) -> Option<Event> {
-    let [stamp, what, amounts, numbers, cas, ..] = *words else { return None };
+    let [stamp, what, amounts, numbers, cas, ..] = *words else {
+        return None;
+    };
     let text = words.get(HEAD_WORDS..)?.iter().flat_map(|word| word.to_le_bytes()).take(len);
     let (flags, low) = (bits(what, 40, 8), |word: u64| u32::try_from(bits(word, 0, 32)).unwrap_or(0));
     Some(Event {

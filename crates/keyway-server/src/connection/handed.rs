@@ -19,8 +19,8 @@ use super::{CloseReason, Connection, Desk, Phase};
 use crate::auth::Role;
 use crate::buffer::Buffer;
 use crate::port::Intake;
-use crate::watch::WatchAsked;
 use crate::takeover::{CARRIED_MAX, Carried, CarriedPhase, Handed, Origin};
+use crate::watch::WatchAsked;
 
 impl Connection {
     /// Whether the ring has to let go of it before it can be handed over.
@@ -97,8 +97,7 @@ impl Connection {
             origin,
             phase,
             progress: self.decoder.progress()?.into(),
-            has_logged_in: desk.executor.shared.users.is_some()
-                && is_movable,
+            has_logged_in: desk.executor.shared.users.is_some() && is_movable,
             role: self.role.as_ref().map(|role| (role.may_write(), role.prefix().to_vec())),
             is_identified: self.is_identified,
             has_begun_sasl: self.has_begun_sasl,

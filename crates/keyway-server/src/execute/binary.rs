@@ -74,14 +74,7 @@ impl Executor {
         Outcome::Done
     }
 
-    fn binary_get(
-        &mut self,
-        request: &Request<'_>,
-        key: &[u8],
-        with_key: bool,
-        how: &Get,
-        out: &mut Vec<u8>,
-    ) -> Outcome {
+    fn binary_get(&mut self, request: &Request<'_>, key: &[u8], with_key: bool, how: &Get, out: &mut Vec<u8>) -> Outcome {
         let head = request.head;
         let told_key = with_key.then_some(key);
         let cas_enabled = self.shared.config.cas_enabled;

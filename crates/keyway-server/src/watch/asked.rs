@@ -70,7 +70,8 @@ impl WatchAsked {
             None => self.kinds |= KINDS.iter().find(|(name, _)| *name == word)?.1,
             Some(("command", names)) => {
                 for name in names.split(',') {
-                    self.commands.push(*Command::ALL.iter().find(|command| command.name() == name)?);
+                    self.commands
+                        .push(*Command::ALL.iter().find(|command| command.name() == name)?);
                 }
             }
             Some(("door", names)) => {
@@ -134,7 +135,12 @@ impl WatchAsked {
     /// Appends the line of an event, without its end.
     pub fn write(&self, event: &Event, line: &mut Vec<u8>) {
         let (command, status) = (event.command.name(), event.status.name());
-        let &Event { size, ttl_s: ttl, number, .. } = event;
+        let &Event {
+            size,
+            ttl_s: ttl,
+            number,
+            ..
+        } = event;
         let with_key = |kind: &str, line: &mut Vec<u8>| {
             let _ = write!(line, "type={kind} key=");
             reply::uri_encode(line, &event.text);

@@ -153,7 +153,11 @@ impl Hub {
                     let takers = watchers.iter().filter(|watcher| watcher.asked.takes(&event));
                     let (mut plain, mut detailed) = (Vec::new(), Vec::new());
                     for watcher in takers {
-                        let line = if watcher.asked.is_detailed() { &mut detailed } else { &mut plain };
+                        let line = if watcher.asked.is_detailed() {
+                            &mut detailed
+                        } else {
+                            &mut plain
+                        };
                         if line.is_empty() {
                             self.begin(line);
                             watcher.asked.write(&event, line);
@@ -165,7 +169,9 @@ impl Hub {
                 Told::Lost { slot, pid, count } => {
                     self.skipped.fetch_add(count, Relaxed);
                     let line = format!("skipped={count} session={slot} pid={pid}\n");
-                    watchers.iter().for_each(|watcher| queue(watcher, line.as_bytes(), self, shared));
+                    watchers
+                        .iter()
+                        .for_each(|watcher| queue(watcher, line.as_bytes(), self, shared));
                 }
             }
         }
