@@ -179,7 +179,7 @@ enum Command {
     #[command(after_help = watch::HELP)]
     Watch {
         #[command(flatten)]
-        how: watch::Watch,
+        how: watch::Events,
         #[command(flatten)]
         region: Region,
     },

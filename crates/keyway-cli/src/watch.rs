@@ -49,7 +49,7 @@ Examples:
   keyway watch --server 10.0.0.7 mutations          ask a server, by its command `watch`";
 
 #[derive(Args)]
-pub(crate) struct Watch {
+pub(crate) struct Events {
     /// Kinds of events, listed below
     events: Vec<String>,
     /// Only keys that begin with this
@@ -72,7 +72,7 @@ pub(crate) struct Watch {
     server: Option<String>,
 }
 
-impl Watch {
+impl Events {
     /// The arguments of the command `watch` of a server.
     fn words(&self) -> Result<Vec<u8>, Failure> {
         let mut words = self.events.clone();
@@ -103,7 +103,7 @@ impl Watch {
 }
 
 /// Prints events until a signal ends this program, or as long as was asked for.
-pub(crate) fn run(which: Which, how: &Watch) -> Result<(), Failure> {
+pub(crate) fn run(which: Which, how: &Events) -> Result<(), Failure> {
     let words = how.words()?;
     let asked = WatchAsked::parse(&words)
         .ok_or_else(|| Failure::usage("no such kind of event, command or door: see keyway watch --help"))?;

@@ -197,11 +197,11 @@ fn counts(lines: &[String]) -> (u64, u64) {
     (printed, lost)
 }
 
-/// Each key's changes are printed in the order in which they were published.
-fn judge_order(lines: &[String]) {
+/// Each key's changes are printed in the order in which they were published. `is_complete`: what is missing is said before what comes
+/// after it, because no process has died.
+fn judge_order(lines: &[String], mut is_complete: bool) {
     let mut cas: HashMap<&str, u64> = HashMap::new();
     let mut is_there: HashMap<&str, bool> = HashMap::new();
-    let mut is_complete = true;
     for line in lines {
         is_complete &= word(line, "skipped").is_none();
         let Some(key) = word(line, "key") else { continue };
@@ -259,7 +259,7 @@ fn every_change_is_printed_or_counted_and_each_keys_are_in_order() {
         let (printed, lost) = counts(&[lines.clone(), more].concat());
         assert_eq!(printed + lost, changes, "printed {printed}, lost {lost}");
         assert!(printed > 0);
-        judge_order(&lines);
+        judge_order(&lines, true);
         for mut process in processes {
             drop(process.stdin.take());
             assert!(process.wait().unwrap().success());
@@ -297,7 +297,7 @@ fn processes_that_are_killed_or_stopped_keep_no_change_from_being_told() {
     let (printed, lost) = counts(&lines);
     // What the killed ones did after they had said something for the last time is told, too.
     assert!(printed + lost >= changes, "printed {printed}, lost {lost}, made {changes}");
-    judge_order(&lines);
+    judge_order(&lines, false);
     for mut process in processes.into_iter().skip(2) {
         drop(process.stdin.take());
         assert!(process.wait().unwrap().success());
@@ -383,7 +383,9 @@ fn filters_choose_by_kind_prefix_command_door_and_sample() {
     // The same keys each time, and all events of each.
     let chosen = |watch: &mut Watch, session: &mut keyway_cache::Session| {
         for round in [b"1", b"2"] {
-            (0..400).for_each(|key| drop(session.set(format!("s{key}").as_bytes(), round, 0).unwrap()));
+            for key in 0..60 {
+                session.set(format!("s{key}").as_bytes(), round, 0).unwrap();
+            }
         }
         session.flush_all(0).unwrap();
         let mut keys = Vec::new();
@@ -398,6 +400,6 @@ fn filters_choose_by_kind_prefix_command_door_and_sample() {
     };
     let [once, again] = [(); 2].map(|()| chosen(&mut world.watch(&["mutations", "updates", "--sample", "4"]), &mut session));
     assert_eq!(once, again);
-    assert!((120..280).contains(&once.len()), "{}", once.len());
+    assert!((8..60).contains(&once.len()), "{}", once.len());
     assert_eq!(once[..once.len() / 2], once[once.len() / 2..]);
 }

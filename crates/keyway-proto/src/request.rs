@@ -98,7 +98,7 @@ pub enum Admin<'a> {
         format: DumpFormat,
         what: &'a [u8],
     },
-    /// `watch <fetchers|mutations|evictions|connevents|deletions>*`: what follows `watch`
+    /// `watch <fetchers|mutations|evictions|connevents|deletions|…>*`: what follows `watch`
     Watch {
         what: &'a [u8],
     },

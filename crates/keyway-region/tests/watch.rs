@@ -139,6 +139,7 @@ fn a_watcher_that_is_gone_is_forgotten() {
         [0, WATCHED_S - 1, WATCHED_S + 1, WATCHED_S + 2].map(&mut set_at),
         [1, 1, 0, 0]
     );
+    assert_eq!(region.counters().events_lost, 0);
     // It was, until it said so again.
     let later = region.tick(Moment::from_secs(UNIX_S + 100));
     assert!(!region.watch(Kind::Mutation.bit(), later));

@@ -144,7 +144,7 @@ impl<'a> Line<'a, '_> {
     }
 }
 
-/// Whether `watch` accepts this stream (protocol.txt, "Watchers"), including memcached's two undocumented ones.
+/// Whether `watch` accepts this stream (protocol.txt, "Watchers"), including memcached's two undocumented ones, or this word of Keyway's.
 fn is_stream(word: &[u8]) -> bool {
     matches!(
         word,
@@ -158,7 +158,13 @@ fn is_stream(word: &[u8]) -> bool {
             | b"proxyuser"
             | b"rawcmds"
             | b"sysevents"
-    )
+            | b"updates"
+            | b"expirations"
+            | b"all"
+            | b"detailed"
+    ) || [&b"prefix="[..], b"command=", b"door=", b"sample="]
+        .iter()
+        .any(|filter| word.starts_with(filter))
 }
 
 /// `all`, `hash`, or class ids separated by commas (protocol.txt, "LRU_Crawler").

@@ -19,7 +19,7 @@ use crate::layout::item::flag;
 use crate::layout::segment::{SegmentHeader, SegmentLife};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::layout::watch::{CHANGES, Status};
+use crate::layout::watch::Status;
 use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
@@ -142,7 +142,7 @@ impl Session {
         now: &mut impl Now,
         mut decide: impl Decide<'v>,
     ) -> Option<(Changed, Written)> {
-        if !self.region.is_plain() || self.region.is_watched(CHANGES) || !self.enter_known() {
+        if !self.region.is_plain() || !self.enter_known() {
             return None;
         }
         let changed = match self.region.epoch_at_any_time() {

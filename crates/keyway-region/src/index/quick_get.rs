@@ -14,7 +14,6 @@ use crate::layout::bucket::SLOTS;
 use crate::layout::item::{LARGE, padded};
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
-use crate::layout::watch::Kind;
 use crate::log::ItemView;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
@@ -50,9 +49,6 @@ impl Session {
         let Some(epoch) = region.epoch_at_any_time().filter(|_| region.is_plain()) else {
             return Quick::Unusual;
         };
-        if region.is_watched(Kind::Fetch.bit()) {
-            return Quick::Unusual;
-        }
         let view = region.memory.view();
         let table = region.table_kept(&self.table);
         let [a, b] = choices(key.hash);

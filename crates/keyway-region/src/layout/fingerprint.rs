@@ -144,6 +144,7 @@ const WORDS: &[Input] = &[
     ("tenancy word: descriptor", Tenancy::new(0, Hold::Descriptor).0),
     ("tenancy word: presence", Tenancy::new(0, Hold::Presence).0),
     ("flush word: epoch", FlushWord::new(u64::MAX).0),
+    ("flush word: watched", FlushWord::WATCHED),
     ("flush word: delayed", FlushWord::new(0).delayed().0),
     ("flush-at word: epoch", FlushAt::new(u64::MAX, 0).0),
     ("flush-at word: at", FlushAt::new(0, u32::MAX).0),

@@ -312,17 +312,19 @@ const fn program(version: &[u8]) -> [u64; PROGRAM_WORDS] {
 /// In the table word and the flush word: the rest of the word may not be persistent yet (durable mode).
 pub const DIRTY: u64 = 1 << 63;
 
-/// Flush epoch: 63 dirty | 62 a delayed flush begins when [`FlushAt`] says | 61..0 epoch. With ten million flushes a second the epochs
-/// last for 14,000 years.
+/// Flush epoch: 63 dirty | 62 a delayed flush begins when [`FlushAt`] says | 61 events are watched | 60..0 epoch. With ten million flushes a second the epochs
+/// last for 7,000 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushWord(pub u64);
 
 impl FlushWord {
     const DELAYED: u64 = 1 << 62;
+    /// Here, because every operation compares this word: [`Superblock::watched`] says which events.
+    pub const WATCHED: u64 = 1 << 61;
 
     /// The word of a region in which this is the epoch.
     pub const fn new(epoch: u64) -> Self {
-        Self(epoch & (Self::DELAYED - 1))
+        Self(epoch & (Self::WATCHED - 1))
     }
 
     /// The same word, with a delayed flush.
@@ -333,18 +335,18 @@ impl FlushWord {
     /// The epoch: items of older epochs are absent.
     #[inline]
     pub const fn epoch(self) -> u64 {
-        self.0 & (Self::DELAYED - 1)
+        self.0 & (Self::WATCHED - 1)
     }
 
     /// The word after a flush; a delayed flush is then over.
     pub const fn flushed(self) -> Self {
-        Self::new(self.epoch() + 1)
+        Self(Self::new(self.epoch() + 1).0 | self.0 & Self::WATCHED)
     }
 
-    /// Whether it says more than an epoch: a delayed flush, or one that may not be persistent yet.
+    /// Whether it says more than an epoch: a delayed flush, one that may not be persistent yet, or that events are watched.
     #[inline]
     pub const fn is_pending(self) -> bool {
-        self.0 & (DIRTY | Self::DELAYED) != 0
+        self.0 & (DIRTY | Self::DELAYED | Self::WATCHED) != 0
     }
 
     /// Whether there is a delayed flush.

@@ -810,6 +810,8 @@ impl Session {
         self.region.recover();
         self.region.age_hints(now);
         self.region.epoch(now);
+        // Wishes of watchers that are gone end here, too.
+        self.region.wanted();
         // A session that cannot count its changes may make none.
         if self.enter().is_ok() {
             self.reclaim_lost(UPKEEP_LOST, now);

@@ -23,6 +23,23 @@ impl Region {
         (!word.is_pending()).then(|| word.epoch())
     }
 
+    /// Whether operations are told that events are watched.
+    #[inline]
+    pub(crate) fn is_said_watched(&self) -> bool {
+        self.superblock().flush.load(Relaxed) & FlushWord::WATCHED != 0
+    }
+
+    /// Says whether any events are watched, to operations that begin from now on. Returns whether it said so until now.
+    pub(crate) fn say_watched(&self, is_watched: bool) -> bool {
+        let word = &self.superblock().flush;
+        let old = match is_watched {
+            true if word.load(Relaxed) & FlushWord::WATCHED != 0 => return true,
+            true => word.fetch_or(FlushWord::WATCHED, Relaxed),
+            false => word.fetch_and(!FlushWord::WATCHED, Relaxed),
+        };
+        old & FlushWord::WATCHED != 0
+    }
+
     /// The epoch in force when the flush word contains more than an epoch: makes a dirty word persistent, begins a delayed flush
     /// that is due.
     #[cold]

@@ -2,8 +2,8 @@
 //!
 //! Holds the word that says what is watched, the rings into which sessions write events, and what a watcher makes of them.
 //!
-//! - Unless an event is watched, it costs one relaxed load of a word that is in a line that every operation reads. A watcher has to renew
-//!   its wish ([`Region::watch`]); a killed one is forgotten after [`WATCHED_S`] seconds.
+//! - While no event is watched, none costs anything: the word that says so is the flush word, which every operation compares. A watcher has
+//!   to renew its wish ([`Region::watch`]); a killed one is forgotten after [`WATCHED_S`] seconds.
 //! - A session writes into a ring of its own, over the oldest events, and waits for no watcher. A session that finds no ring counts the
 //!   events that it could not write.
 //! - The events of the changes of a key are printed in the order in which the changes were published. A session draws a *stamp*, a number
@@ -23,8 +23,8 @@ use crate::layout::latency::Door;
 use crate::layout::session::{Entrance, Lease};
 use crate::layout::stats::Counter;
 use crate::layout::watch::{
-    CELL_WORDS, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at, parts,
-    ring_at,
+    ALL, CELL_WORDS, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at,
+    parts, ring_at,
 };
 use crate::region::{Region, seconds_of};
 use crate::session::Session;
@@ -145,7 +145,7 @@ impl Region {
         if superblock.watched.load(Relaxed) & kinds != kinds {
             superblock.watched.fetch_or(kinds, Relaxed);
         }
-        were_wanted
+        self.say_watched(true) && were_wanted
     }
 
     /// Whether any of these kinds is watched. A new watcher may miss what began at the same moment.
@@ -176,6 +176,27 @@ impl Region {
         }
         self.superblock().watched.fetch_and(!kind.bit(), Relaxed);
         false
+    }
+
+    /// The kinds that are watched by watchers that have renewed their wishes. If there are none, operations are told so.
+    #[inline]
+    pub(crate) fn wanted(&self) -> u64 {
+        if self.is_said_watched() { self.wanted_now() } else { 0 }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wanted_now(&self) -> u64 {
+        let wanted = Kind::ALL.into_iter().filter(|kind| self.is_wanted(*kind));
+        let wanted = wanted.fold(0, |kinds, kind| kinds | kind.bit());
+        if wanted == 0 {
+            self.say_watched(false);
+            // A watcher may have come meanwhile.
+            if self.is_watched(ALL) {
+                self.say_watched(true);
+            }
+        }
+        wanted
     }
 
     fn ring(&self, ring: usize) -> &Ring {
@@ -217,10 +238,7 @@ impl Session {
     /// A change of a key begins.
     #[inline]
     pub(crate) fn begin_telling(&self) {
-        let told = self.region.is_watched(CHANGES)
-            && Kind::ALL
-                .iter()
-                .any(|kind| kind.bit() & CHANGES != 0 && self.region.is_wanted(*kind));
+        let told = self.region.wanted() & CHANGES != 0;
         self.telling.is_changing.set(told);
         self.telling.stamp.set(None);
     }

@@ -143,6 +143,16 @@ impl Watching {
             }
         }
         let read = self.held.len() - before;
+        for slot in 0..slots {
+            if let Some(old) = self.lost.get_mut(slot) {
+                let now = lost_by(&region, slot);
+                lost.push((slot, now.saturating_sub(*old)));
+                *old = now;
+            }
+        }
+        // Before what has happened since.
+        self.tell_lost(&lost, tell);
+        lost.clear();
         if self.held.len() > HELD_MAX {
             bound = drawn;
         }
@@ -157,21 +167,18 @@ impl Watching {
             }
         }
         self.bound = self.bound.max(bound);
-        for slot in 0..slots {
-            let (now, old) = (lost_by(&region, slot), self.lost.get_mut(slot));
-            if let Some(old) = old {
-                lost.push((slot, now.saturating_sub(*old)));
-                *old = now;
-            }
-        }
-        for (slot, count) in lost.into_iter().filter(|(_, count)| *count > 0) {
+        self.tell_lost(&lost, tell);
+        read
+    }
+
+    fn tell_lost(&self, lost: &[(usize, u64)], tell: &mut impl FnMut(Told)) {
+        for &(slot, count) in lost.iter().filter(|(_, count)| *count > 0) {
             tell(Told::Lost {
                 slot,
                 pid: self.pid_of(slot),
                 count,
             });
         }
-        read
     }
 
     fn pid_of(&self, slot: usize) -> u64 {
