@@ -435,3 +435,35 @@ fn usable(memory: u64) -> u64 {
     let shape = Shape::for_memory(memory.max(MEMORY_MIN), 4096);
     (Layout::new(shape).segments_for(memory) * shape.segment_size) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Delete, Options, Place};
+
+    #[test]
+    fn every_verb_is_on_the_trail() {
+        let cache = Cache::open(&Place::Memfd, &Options::new().memory(4 << 20)).unwrap();
+        let mut session = cache.session().unwrap();
+        let mut curve = cache.memory_curve(None).unwrap();
+        for _ in 0..2000 {
+            session.set(b"number", b"1", 0).unwrap();
+            session.get(b"number").unwrap();
+            curve.follow();
+        }
+        curve.restart();
+        let mut after = |steps: u64, items: usize| {
+            curve.follow();
+            assert_eq!((curve.steps, curve.sizes[OWN].len()), (steps, items));
+        };
+        session.set(b"key", b"value", 0).unwrap();
+        after(1, 2);
+        session.incr(b"number", 1).unwrap();
+        session.touch(b"key", 60).unwrap();
+        session.get(b"key").unwrap();
+        session.get(b"absent").unwrap();
+        after(5, 2);
+        session.delete(b"key", &Delete::default()).unwrap();
+        after(6, 1);
+    }
+}
