@@ -39,7 +39,15 @@ struct Got {
 }
 
 impl Pending {
+    #[inline]
     pub(crate) fn clear(&mut self) {
+        if self.asked {
+            self.forget();
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self) {
         self.bytes.clear();
         self.items.clear();
         self.next = 0;
@@ -125,40 +133,36 @@ impl Drop for Block {
     }
 }
 
-/// Gets the value of a key.
+/// Gets the value of a key, and returns libmemcached's code.
 ///
 /// # Safety
 ///
-/// The handle is ours, and as long as the block is; the key has the given number of bytes.
-#[inline]
-unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, length: usize) -> Result<Block, c_int> {
+/// The handle is ours; the key has the given number of bytes.
+#[inline(always)]
+unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, length: usize, block: &mut Block) -> c_int {
     // SAFETY: guaranteed by the caller.
-    let (key, mut block) = unsafe {
-        store::check_key(st, key, length)?;
-        (std::slice::from_raw_parts(key.cast::<u8>(), length), Block::new(st))
+    let key = unsafe {
+        if let Err(code) = store::check_key(st, key, length) {
+            return code;
+        }
+        std::slice::from_raw_parts(key.cast::<u8>(), length)
     };
     let Some(open) = &handle.open else {
-        return Err(rc::FAILURE);
+        return rc::FAILURE;
     };
     let key = store::whole_key(handle.namespace.as_deref(), &mut handle.key, key);
-    if key.len() > keyway_cache::KEY_LEN_MAX {
-        return Err(store::refused(st, WriteError::KeyLength { len: key.len() }));
-    }
-    match open
-        .cache
-        .with_session(|session, _| session.get_into(key, Get::VALUE, &mut block))
-    {
-        Ok(Ok(true)) => Ok(block),
-        Ok(Ok(false)) => Err(rc::NOTFOUND),
-        Ok(Err(error)) => Err(store::refused(st, error)),
-        Err(error) => Err(store::unreachable(st, &error)),
+    match open.cache.with_session(|session, _| session.get_into(key, Get::VALUE, block)) {
+        Ok(Ok(true)) => rc::SUCCESS,
+        Ok(Ok(false)) => rc::NOTFOUND,
+        Ok(Err(error)) => store::refused(st, error),
+        Err(error) => store::unreachable(st, &error),
     }
 }
 
 /// # Safety
 ///
 /// As [`get`]; the places are NULL or can be written.
-#[inline]
+#[inline(always)]
 unsafe fn get_one(
     st: *mut memcached_st,
     key: *const c_char,
@@ -169,16 +173,17 @@ unsafe fn get_one(
 ) -> Option<*mut c_char> {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let got = match handle::enter(st) {
+        let mut block = Block::new(st);
+        let answer = match handle::enter(st) {
             Way::Here(handle) => {
                 handle.pending.clear();
-                get(st, handle, key, length)
+                get(st, handle, key, length, &mut block)
             }
             Way::Away => return None,
-            Way::Stuck(failed) => Err(failed),
+            Way::Stuck(failed) => failed,
         };
-        Some(match got {
-            Ok(mut block) => {
+        Some(match answer {
+            rc::SUCCESS => {
                 put(value_length, block.len);
                 put(flags, block.flags);
                 let value = block.finish();
@@ -193,7 +198,8 @@ unsafe fn get_one(
                 );
                 value
             }
-            Err(failed) => {
+            failed => {
+                drop(block);
                 put(value_length, 0);
                 put(code, failed);
                 if failed == rc::NOTFOUND {

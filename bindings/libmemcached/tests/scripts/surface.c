@@ -275,6 +275,10 @@ static void fetching(memcached_st *memc) {
   /* a request that is not fetched is forgotten */
   RC(memcached_mget(memc, list, lengths, 4));
   show_get(memc, "m1");
+  count = 0;
+  RC(memcached_mget(memc, list, lengths, 1));
+  RC(memcached_fetch_execute(memc, callbacks, &count, 1));
+  NUMBER(count);
 }
 
 static void comparing(memcached_st *memc) {

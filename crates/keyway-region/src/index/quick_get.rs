@@ -46,7 +46,8 @@ impl Session {
         hit: impl FnOnce(Item) -> R,
     ) -> Quick<R> {
         let region = &*self.region;
-        let Some(epoch) = region.epoch_at_any_time().filter(|_| region.is_plain()) else {
+        debug_assert!(region.is_plain());
+        let Some(epoch) = region.epoch_at_any_time() else {
             return Quick::Unusual;
         };
         let view = region.memory.view();

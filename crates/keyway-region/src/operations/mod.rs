@@ -154,7 +154,7 @@ impl Session {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        if !how.is_plain() {
+        if !how.is_plain() || !self.region.is_plain() {
             return None;
         }
         let key = self.key(key).ok()?;
@@ -178,7 +178,7 @@ impl Session {
     /// # Errors
     ///
     /// As [`Self::get`].
-    #[inline(never)]
+    #[inline]
     pub fn get_by_all_rules<S: Sink>(
         &mut self,
         key: &[u8],
