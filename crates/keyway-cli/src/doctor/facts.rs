@@ -65,7 +65,7 @@ impl Facts {
         let disk = fstatfs(&file).map(|fs| {
             let block = u64::try_from(fs.block_size()).unwrap_or(0);
             Disk {
-                magic: i64::try_from(fs.filesystem_type().0).unwrap_or(0),
+                magic: fs.filesystem_type().0,
                 size: fs.blocks().saturating_mul(block),
                 available: fs.blocks_available().saturating_mul(block),
             }
