@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Items that are stored, and asked for in turn.
 const ITEMS: usize = 1000;
+/// Memory of each server, MiB: room for all of them.
+const MEMORY_MIB: u64 = 256;
 /// Clients that shake hands at a time.
 const SHAKERS: usize = 4;
 /// How long a server may be silent before it counts as dead.
@@ -154,6 +156,7 @@ fn keyway(how: &How, (certificate, key): &(PathBuf, PathBuf)) -> io::Result<Side
     let server = Server::keyway(
         Path::new(&how.program),
         &Settings {
+            memory_mib: MEMORY_MIB,
             more: &more,
             ..Settings::default()
         },
@@ -169,6 +172,7 @@ fn memcached(_: &How, (certificate, key): &(PathBuf, PathBuf)) -> io::Result<Sid
     );
     let more = ["-Z".to_owned(), "-o".to_owned(), files];
     let server = Server::memcached(&Settings {
+        memory_mib: MEMORY_MIB,
         more: &more,
         ..Settings::default()
     });

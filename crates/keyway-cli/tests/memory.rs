@@ -176,10 +176,11 @@ fn what_all_doors_do_is_predicted_for_other_sizes() {
         let due = (1.0 - of("part") * held / KEYS as f64).max(0.0);
         let is_full = size["state"] != "filling";
         assert!(is_full || of("part") > 2.0, "{json}");
-        // A small region has a larger share of what is not for items. One that is not full yet misses more than it will.
+        // A small region has a larger share of what is not for items, so a larger one has room for more. One that is not full yet misses
+        // more than it will.
         let far = of("miss_ratio") - due;
         assert!(
-            (-0.04..0.04).contains(&far) || !is_full && far > 0.0,
+            (-0.07..0.04).contains(&far) || !is_full && far > 0.0,
             "{held} items, {due}: {size}"
         );
         assert!(of("error") < 0.05, "{json}");
