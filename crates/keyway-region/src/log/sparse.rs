@@ -135,6 +135,7 @@ impl Session {
     }
 
     /// An item left the index, but is not marked dead: its segment is being emptied. Returns what its header says of its size.
+    #[inline(always)]
     pub(crate) fn count_left(&self, seen: &ItemView) -> usize {
         let size = seen.header.size();
         self.count(Counter::curr_items, 1u64.wrapping_neg());
