@@ -125,7 +125,7 @@ fn measure(plan: &Plan) {
         format!("{:.3}", per_set(counted.purged)),
         share(counted.reserve_empty, counted.segments_recycled),
         share(counted.evictions, sets.len() as u64),
-        share(counted.get_misses, counted.cmd_get),
+        share(counted.get_misses, counted.cmd_get()),
     ]));
 }
 

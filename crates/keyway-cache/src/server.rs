@@ -25,7 +25,7 @@ pub use crate::presence::Presence;
 pub use crate::survey::{Attached, Described, MAP_PARTS_MAX, Seen, Watched, describe, remove_unused};
 pub use crate::timer::Timer;
 pub use keyway_region::layout::session::Entrance;
-pub use keyway_region::{Seat, Seated, USES};
+pub use keyway_region::{CALLS_PER_SAMPLE, Seat, Seated, USES};
 
 /// The buckets by which operations are counted by their time.
 pub mod latency {

@@ -438,7 +438,7 @@ impl Session {
         either!(self, way => way.look(key))
     }
 
-    /// The next verbs are those of a connection: watchers are told its door, whether it is a meta command, and the connection's descriptor.
+    /// The next verbs are those of a connection: watchers see its door, whether it is a meta command, and the connection's descriptor.
     #[doc(hidden)]
     #[inline]
     pub fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
@@ -447,7 +447,7 @@ impl Session {
         }
     }
 
-    /// Whether any watcher is told that connections begin and end.
+    /// Whether any watcher wants to see that connections begin and end.
     #[doc(hidden)]
     pub fn tells_connections(&mut self) -> bool {
         match &mut self.0 {

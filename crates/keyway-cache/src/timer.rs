@@ -1,6 +1,7 @@
 //! How long operations take, by the processor's counter, and which calls of a session are measured.
 
 use crate::clock;
+use keyway_region::CALLS_PER_SAMPLE;
 
 /// Measures short times. A reading costs some nanoseconds where the processor's counter can be used: it runs at one speed, whatever the
 /// processor does. Elsewhere it is CLOCK_MONOTONIC.
@@ -89,9 +90,6 @@ impl Timer {
     }
 }
 
-/// Calls of a session for each one that is measured, on average.
-const EVERY: u32 = 256;
-
 /// Decides which gets, deletes, touches and flushes of a session are measured (the other changes are when their key is counted): one in
 /// 256, after a random number of others, so that a program that makes its calls in a fixed order is measured in all of them.
 #[derive(Debug)]
@@ -106,7 +104,7 @@ impl Sampler {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             // So many at first that the timer has a scale.
-            left: EVERY,
+            left: CALLS_PER_SAMPLE,
             random: seed | 1,
         }
     }
@@ -130,7 +128,7 @@ impl Sampler {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         // From 1 to 511: 256 on average.
-        let calls = 1 + u32::try_from(self.random % u64::from(2 * EVERY - 1)).unwrap_or(0);
+        let calls = 1 + u32::try_from(self.random % u64::from(2 * CALLS_PER_SAMPLE - 1)).unwrap_or(0);
         self.left = calls + 1;
     }
 }

@@ -24,7 +24,7 @@ pub struct Watcher {
 /// What [`Watcher::poll`] has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
-    /// events that were read; they are told now or later
+    /// events that were read; they are returned now or later
     pub read: usize,
     /// this watcher had not polled for so long that sessions took it for gone: what happened meanwhile is unknown
     pub gap: bool,
@@ -72,8 +72,8 @@ impl Watcher {
         self.kinds = kinds;
     }
 
-    /// Appends what can be told now. It has to be called more often than every [`WATCHED_S`] seconds, and the more often the more is told
-    /// and not lost.
+    /// Appends what can be returned now. It has to be called more often than every [`WATCHED_S`] seconds, and the more often, the fewer events are
+    /// lost.
     pub fn poll(&mut self, told: &mut Vec<Told>) -> Polled {
         let mut polled = Polled::default();
         if self.cache.region().is_none() {

@@ -79,7 +79,7 @@ fn agree(options: &Options) {
         hits += 3 * due.iter().flatten().count() as u64;
     }
     let counted = cache.counters().since(&before);
-    assert_eq!((counted.cmd_get, counted.get_hits), (asked, hits), "a hint is not counted");
+    assert_eq!((counted.cmd_get(), counted.get_hits), (asked, hits), "a hint is not counted");
 
     let keys: Vec<_> = (0..60).chain(0..20).map(name).collect();
     let due: Vec<_> = (0..60)

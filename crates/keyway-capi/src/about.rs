@@ -64,7 +64,7 @@ pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_sta
             ("sessions_max", info.sessions_max),
             ("gate", u64::from(info.gate == GateState::On)),
         ];
-        let all: Vec<(&str, u64)> = cache.counters().named().into_iter().chain(numbers).collect();
+        let all: Vec<(&str, u64)> = cache.counters().named().chain(numbers).collect();
         let room = std::mem::replace(count, all.len());
         for (index, (name, value)) in all.iter().take(room).enumerate() {
             // SAFETY: the caller guarantees that there is space for this many.

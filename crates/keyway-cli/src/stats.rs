@@ -122,7 +122,7 @@ impl Groups {
             format!("{}\n", columns.trim_end())
         };
         text.push_str(&heading("reads"));
-        self.count(&mut text, "gets", |c| c.cmd_get);
+        self.count(&mut text, "gets", |c| c.cmd_get());
         self.count(&mut text, "hits", |c| c.get_hits);
         self.count(&mut text, "misses", |c| c.get_misses);
         self.count(&mut text, "misses: expired", |c| c.get_expired);
@@ -130,7 +130,7 @@ impl Groups {
         let (hits, misses) = (self.between(|c| c.get_hits), self.between(|c| c.get_misses));
         let now = self.elapsed.map_or(String::new(), |_| ratio(hits, misses));
         text.push_str(&columns("hit ratio", &ratio(c.get_hits, c.get_misses), &now));
-        self.count(&mut text, "touches", |c| c.cmd_touch);
+        self.count(&mut text, "touches", |c| c.cmd_touch());
 
         text.push_str(&heading("writes"));
         self.count(&mut text, "sets", |c| c.cmd_set);
@@ -254,7 +254,7 @@ fn plain(region: Which) -> Result<(), Failure> {
     line("items", counters.curr_items.to_string());
     line("bytes", counters.bytes.to_string());
     for (name, count) in [
-        ("gets", counters.cmd_get),
+        ("gets", counters.cmd_get()),
         ("get hits", counters.get_hits),
         ("get misses", counters.get_misses),
         ("sets", counters.cmd_set),

@@ -228,7 +228,7 @@ fn zipf(name: &str, exponent: f64) {
     // The ranges: the truth of the living ones is exact, and of the killed ones, the first has asked at most `KILLED` times.
     let counters = world.cache.counters();
     let zipf = Zipf::new(exponent, 0, 1);
-    let gets = counters.cmd_get as f64;
+    let gets = counters.cmd_get() as f64;
     let mut outside = 0;
     for hot in world.cache.hot_keys(&counts, None, HotBy::Gets, 100) {
         let name = String::from_utf8(hot.name.clone().unwrap()).unwrap();

@@ -295,7 +295,7 @@ fn processes_that_are_killed_or_stopped_keep_no_change_from_being_told() {
     world.cache().session().unwrap().set(b"last", b"", 0).unwrap();
     let lines = reader.join().unwrap();
     let (printed, lost) = counts(&lines);
-    // What the killed ones did after they had said something for the last time is told, too.
+    // What the killed ones did after they had reported for the last time is printed, too.
     assert!(printed + lost >= changes, "printed {printed}, lost {lost}, made {changes}");
     judge_order(&lines, false);
     for mut process in processes.into_iter().skip(2) {

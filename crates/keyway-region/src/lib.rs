@@ -46,7 +46,7 @@ mod watch;
 
 pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
 pub use hash::{Hasher, all_choices, hash};
-pub use hot::{HotRange, HotSnapshot};
+pub use hot::{HotRange, HotSnapshot, ONE_IN as CALLS_PER_SAMPLE};
 pub use index::{AHEAD_MAX, Ahead};
 pub use memory::{append_bytes, copy_bytes};
 pub use reclaim::Ages;

@@ -6,21 +6,9 @@ mod private;
 
 use harness::Random;
 use keyway_region::layout::hot::By;
-use keyway_region::{HotSnapshot, Limits, Process, Region, Session};
-use private::UNIX_S;
+use keyway_region::{HotSnapshot, Region, Session};
+use private::session;
 use std::collections::HashMap;
-use std::sync::Arc;
-
-fn session(region: &Arc<Region>) -> Session {
-    region.attach(0, 1, UNIX_S);
-    let limits = Limits {
-        item_size_max: 1 << 18,
-        evict: true,
-    };
-    region
-        .session(Process { slot: 0, incarnation: 1 }, limits)
-        .expect("the first session")
-}
 
 /// What a sample of a session stands for that no process looks at.
 const WEIGHT: u64 = 256;

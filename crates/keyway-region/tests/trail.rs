@@ -5,21 +5,9 @@ mod private;
 
 use harness::Random;
 use keyway_region::layout::trail::{Extent, Fate, KEY_BITS, SHIFT_MAX, TrailWord};
-use keyway_region::{Limits, Process, Region, Session, TrailStep, is_among};
-use private::UNIX_S;
-use std::sync::Arc;
+use keyway_region::{Region, TrailStep, is_among};
+use private::session;
 use std::sync::atomic::Ordering::Relaxed;
-
-fn session(region: &Arc<Region>) -> Session {
-    region.attach(0, 1, UNIX_S);
-    let limits = Limits {
-        item_size_max: 1 << 18,
-        evict: true,
-    };
-    region
-        .session(Process { slot: 0, incarnation: 1 }, limits)
-        .expect("the first session")
-}
 
 fn stored(size: u32) -> Fate {
     Fate::Stored(Extent { size, ttl_s: None })

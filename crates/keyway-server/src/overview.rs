@@ -3,12 +3,9 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use keyway_cache::server::{Attached, Entrance, Seated, Seen, USES};
+use keyway_cache::server::{Attached, CALLS_PER_SAMPLE, Entrance, Seated, Seen, USES};
 use keyway_cache::{Counters, Door, Latency, Verb};
 use serde_json::{Map, Value, json};
-
-/// Calls of the library for each that is measured, on average.
-const CALLS_PER_SAMPLE: u64 = 256;
 
 /// What was seen of a region, and when.
 pub struct Reading {
@@ -127,7 +124,7 @@ impl<'r> View<'r> {
     pub fn doors(&self) -> Vec<DoorRow<'r>> {
         let row = |(door, verb, all): (Door, Verb, &'r Latency)| {
             let between = all.since(self.before.seen.latencies.of(door, verb));
-            let each = if door.is_sampled() { CALLS_PER_SAMPLE } else { 1 };
+            let each = if door.is_sampled() { CALLS_PER_SAMPLE.into() } else { 1 };
             DoorRow {
                 door,
                 verb,
@@ -175,7 +172,6 @@ impl<'r> View<'r> {
         let counters: Map<_, _> = seen
             .counters
             .named()
-            .into_iter()
             .map(|(name, count)| (name.to_owned(), count.into()))
             .collect();
         let segments: Map<_, _> = USES
@@ -247,9 +243,9 @@ impl<'r> View<'r> {
 /// Operations that have been counted, by key.
 pub(crate) fn operations(c: &Counters) -> u64 {
     let counts = [
-        c.cmd_get,
+        c.cmd_get(),
         c.cmd_set,
-        c.cmd_touch,
+        c.cmd_touch(),
         c.cmd_flush,
         c.delete_hits,
         c.delete_misses,

@@ -111,10 +111,10 @@ fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
 
 fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>) {
     for (name, count) in [
-        ("cmd_get", c.cmd_get),
+        ("cmd_get", c.cmd_get()),
         ("cmd_set", c.cmd_set),
         ("cmd_flush", c.cmd_flush),
-        ("cmd_touch", c.cmd_touch),
+        ("cmd_touch", c.cmd_touch()),
         ("cmd_meta", traffic.cmd_meta),
         ("get_hits", c.get_hits),
         ("get_misses", c.get_misses),

@@ -221,7 +221,7 @@ impl MemoryCurve {
 
     fn predict(&self, since: &Mark, now: &Mark) -> Predictions {
         let counted = now.counters.since(&since.counters);
-        let gets = counted.cmd_get;
+        let gets = counted.cmd_get();
         // The limit is of whole segments: a little less than what the region was made with.
         let memory = self.cache.info().limit_bytes.next_multiple_of(ROUNDED);
         let one_in = 1u64 << self.shift;

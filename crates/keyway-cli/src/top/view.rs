@@ -56,7 +56,7 @@ pub(super) fn lines(view: &View<'_>, looked: &Looked, place: &str, order: Order,
             "hit ratio {} now, {} since the region was made; gets {}/s, sets {}/s",
             ratio(hits, misses),
             ratio(c.get_hits, c.get_misses),
-            rate(view.per_s(view.counted(|c| c.cmd_get))),
+            rate(view.per_s(view.counted(|c| c.cmd_get()))),
             rate(view.per_s(view.counted(|c| c.cmd_set))),
         ),
         format!(

@@ -1,4 +1,4 @@
-//! Items that leave the index although no operation deletes them: how they are counted, and what watchers are told of them.
+//! Items that leave the index although no operation deletes them: how they are counted, and what watchers see of them.
 
 use crate::index::lookup::Place;
 use crate::layout::slot::Slot;

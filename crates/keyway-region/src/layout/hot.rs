@@ -72,13 +72,7 @@ unsafe impl Shared for HotGroup {}
 
 /// Groups of each table in a region with this many buckets in its first index: a power of two.
 pub const fn groups(buckets_initial: usize) -> usize {
-    let groups = buckets_initial / BUCKETS_PER_GROUP;
-    let (least, most) = GROUPS;
-    match groups {
-        groups if groups < least => least,
-        groups if groups > most => most,
-        groups => groups,
-    }
+    super::within(buckets_initial / BUCKETS_PER_GROUP, GROUPS)
 }
 
 /// The group of a hash among this many. Its bits choose neither a bucket nor the tag, so that the keys of a group are spread over

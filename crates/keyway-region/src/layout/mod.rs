@@ -20,6 +20,17 @@ macro_rules! fields {
 }
 use fields;
 
+/// A number, or the nearest of these bounds.
+const fn within(number: usize, (least, most): (usize, usize)) -> usize {
+    if number < least {
+        least
+    } else if number > most {
+        most
+    } else {
+        number
+    }
+}
+
 pub mod bucket;
 pub mod fingerprint;
 pub mod hot;

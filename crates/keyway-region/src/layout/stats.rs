@@ -21,9 +21,20 @@ macro_rules! counters {
             /// The counters' names, by number.
             pub const NAMES: [&'static str; Self::COUNT] = [$(stringify!($name)),*];
 
-            /// Each counter's name and value.
-            pub fn named(&self) -> [(&'static str, u64); Self::COUNT] {
-                [$((stringify!($name), self.$name)),*]
+            /// Each counter's name and value, and the two sums.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                let sums = [("cmd_get", self.cmd_get()), ("cmd_touch", self.cmd_touch())];
+                [$((stringify!($name), self.$name)),*].into_iter().chain(sums)
+            }
+
+            /// Keys looked up, without get-and-touch.
+            pub fn cmd_get(&self) -> u64 {
+                self.get_hits.wrapping_add(self.get_misses)
+            }
+
+            /// Touches, get-and-touch included.
+            pub fn cmd_touch(&self) -> u64 {
+                self.touch_hits.wrapping_add(self.touch_misses)
             }
 
             /// Adds one thread slot's values, read by `value`.
@@ -45,10 +56,8 @@ macro_rules! counters {
 counters! {
     curr_items: "items that are in the index (a gauge; drifts by what a killed thread did not count)",
     bytes: "bytes of those items in the region, headers and padding included (a gauge)",
-    cmd_get: "keys looked up, without get-and-touch",
     cmd_set: "store operations",
     cmd_flush: "flushes",
-    cmd_touch: "touches, get-and-touch included",
     get_hits: "keys found",
     get_misses: "keys not found",
     get_expired: "keys not found because their item's time was over",

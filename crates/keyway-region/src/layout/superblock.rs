@@ -135,7 +135,7 @@ pub struct Superblock {
     /// see [`FlushAt`]
     pub flush_at: AtomicU64,
 
-    /// the next stamp of a change that is told to watchers: alone in its line, because every session increments it while they watch
+    /// the next stamp of an event for watchers: alone in its line, because every session increments it while they watch
     pub stamps: AtomicU64,
     pad5: [AtomicU64; 7],
     /// second of the region's clock until which each kind of event is watched

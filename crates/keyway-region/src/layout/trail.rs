@@ -50,13 +50,7 @@ unsafe impl Shared for TrailEntry {}
 
 /// Entries in a region with this many buckets in its first index: a power of two.
 pub const fn entries(buckets_initial: usize) -> usize {
-    let entries = buckets_initial.saturating_mul(ENTRIES_PER_BUCKET);
-    let (least, most) = ENTRIES;
-    match entries {
-        entries if entries < least => least,
-        entries if entries > most => most,
-        entries => entries,
-    }
+    super::within(buckets_initial.saturating_mul(ENTRIES_PER_BUCKET), ENTRIES)
 }
 
 /// Whether the trail is kept, and of which keys: 63..56 shift: one key in 2^shift | 55..0 the second of the region's clock until which it

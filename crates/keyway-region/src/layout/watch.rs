@@ -103,13 +103,7 @@ impl Tag {
 
 /// Cells of each ring in a region with this many buckets in its first index: a power of two.
 pub const fn cells(buckets_initial: usize) -> usize {
-    let cells = buckets_initial / BUCKETS_PER_CELL;
-    let (least, most) = CELLS;
-    match cells {
-        cells if cells < least => least,
-        cells if cells > most => most,
-        cells => cells,
-    }
+    super::within(buckets_initial / BUCKETS_PER_CELL, CELLS)
 }
 
 /// Bytes of all rings.

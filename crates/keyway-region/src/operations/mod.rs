@@ -163,7 +163,6 @@ impl Session {
             Quick::Miss => None,
             Quick::Unusual => return None,
         };
-        self.count(Counter::cmd_get, 1);
         let counter = if found.is_some() {
             Counter::get_hits
         } else {
@@ -209,10 +208,7 @@ impl Session {
         let copying = Get { at_most: None, ..*how };
         let how = if S::LENDS && VERIFIED { &copying } else { how };
         let start = sink.len();
-        if how.exptime.is_some() {
-            self.count(Counter::cmd_touch, 1);
-        } else {
-            self.count(Counter::cmd_get, 1);
+        if how.exptime.is_none() {
             let mut hit = FoundItem::default();
             let found = self.region.get::<VERIFIED, _>(key, how, now, sink, &mut hit);
             match found {
@@ -315,7 +311,7 @@ impl Session {
         }
     }
 
-    /// A get that changes the item: touches it, wins it, or creates it. It is told to watchers.
+    /// A get that changes the item: touches it, wins it, or creates it. Watchers see it.
     fn change_by_get(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
         let (found, what) = match self.change_by_get_untold(key, how, now, sink) {
             Ok((found, what)) => (Ok(found), what),
@@ -577,7 +573,7 @@ impl Session {
         self.tell_change(key, Some(done));
     }
 
-    /// As which command a store is told.
+    /// As which command watchers see a store.
     fn command_of(&self, how: &Store) -> Command {
         match how.mode {
             StoreMode::Set if how.compare_cas.is_some() => Command::Cas,
@@ -787,7 +783,6 @@ impl Session {
             ..Get::default()
         };
         let hit = self.change_by_get(&key, &how, now, &mut Vec::new())?.is_some();
-        self.count(Counter::cmd_touch, 1);
         self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
         Ok(hit)
     }

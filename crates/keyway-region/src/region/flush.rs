@@ -23,7 +23,7 @@ impl Region {
         (!word.is_pending()).then(|| word.epoch())
     }
 
-    /// Whether operations are told that events are watched.
+    /// Whether the flush word says that events are watched.
     #[inline]
     pub(crate) fn is_said_watched(&self) -> bool {
         self.superblock().flush.load(Relaxed) & FlushWord::WATCHED != 0

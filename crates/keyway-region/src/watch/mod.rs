@@ -9,8 +9,8 @@
 //! - The events of the changes of a key are printed in the order in which the changes were published. A session draws a *stamp*, a number
 //!   that only rises, after it has read what its change replaces, and before the compare-and-swap that publishes the change. A later change
 //!   of the key has read what this one has published, so its stamp is greater. Before it draws, a session says so in its thread slot, so that
-//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). What changes nothing draws its stamp when it is told, so
-//!   an operation that began after another one had ended is told after that.
+//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). What changes nothing draws its stamp when its event is written, so
+//!   an operation that began after another one had ended is printed after that.
 //!
 //! Never: a decision of the cache. Nothing that is read here changes what an operation does.
 

@@ -9,7 +9,7 @@
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::layout::session::Tenant;
 use keyway_region::memory::Memory;
-use keyway_region::{Creation, Host, Life, Region};
+use keyway_region::{Creation, Host, Life, Limits, Process, Region, Session};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -93,4 +93,17 @@ pub fn region_of(memory: u64, spare: usize, host: impl FnOnce(NonNull<u8>, usize
     let mapped = unsafe { Memory::new(base, pages.len() * 4096) };
     let region = Region::create(mapped, &creation, host).expect("memory of the right size");
     (pages, Arc::new(region))
+}
+
+/// The region's first session, of a process that attaches for it.
+#[allow(dead_code, reason = "not every test asks")]
+pub fn session(region: &Arc<Region>) -> Session {
+    region.attach(0, 1, UNIX_S);
+    let limits = Limits {
+        item_size_max: 1 << 18,
+        evict: true,
+    };
+    region
+        .session(Process { slot: 0, incarnation: 1 }, limits)
+        .expect("the first session")
 }

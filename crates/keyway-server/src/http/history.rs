@@ -351,7 +351,7 @@ mod tests {
         let mut drop_ins = DropIns::default();
         let seated = |slot: usize, gets: u64| {
             let mut counters = Counters::default();
-            counters.cmd_get = gets;
+            counters.get_hits = gets;
             Seated {
                 tenancy: (slot, 0),
                 counters,

@@ -48,7 +48,7 @@ impl State {
             redacted: !shows_keys(shared),
         };
         let named = |counters: &Counters| -> Map<_, _> {
-            let numbers = counters.named().into_iter();
+            let numbers = counters.named();
             numbers.map(|(name, count)| (name.to_owned(), count.into())).collect()
         };
         let latencies = s.latencies.counted().map(|(door, verb, latency)| {

@@ -3,12 +3,14 @@
 //!
 //! The traces are generated from a seed (`trace`); every cache sees the same requests. `s3fifo` is the algorithm that Keyway's
 //! segments approximate, item by item, as its authors describe it; `memcached` starts and drives the real one; `keyway` is the
-//! library door. `judge` says what must hold.
+//! library door. `judge` says what must hold;
+//! `program` has what the programs share.
 
 pub mod judge;
 pub mod keyway;
 pub mod memcached;
 pub mod mixture;
+pub mod program;
 pub mod s3fifo;
 pub mod trace;
 

@@ -1,8 +1,9 @@
 //! `cargo xtask hit-ratio`: fewer misses than memcached in the same memory, and as few as item-level S3-FIFO.
 
 use hit_ratio::judge::{self, Outcome, Scale, Subject};
+use hit_ratio::program::{self, Arguments, say};
 use hit_ratio::trace::{ALL, Plan};
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -18,56 +19,19 @@ hit-ratio: miss ratios of Keyway, of a real memcached with as many MB, and of an
 memcached is Debian's, or the one that KEYWAY_MEMCACHED names.
 ";
 
-struct Options {
-    scale: Scale,
-    seed: u64,
-    only: String,
-}
-
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|a| a == "--help") {
-        say(HELP);
-        return ExitCode::SUCCESS;
-    }
-    match options(&args).and_then(|options| all(&options).map_err(|e| e.to_string())) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(why) => {
-            say(&format!("hit-ratio: {why}\n"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn options(args: &[String]) -> Result<Options, String> {
-    let short = args.iter().any(|a| a == "--short");
-    let mut options = Options {
-        scale: if short { Scale::SHORT } else { Scale::FULL },
-        seed: 1,
-        only: String::new(),
-    };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if arg == "--short" {
-            continue;
-        }
-        let value = args.next().ok_or_else(|| format!("{arg} needs a value (--help tells)"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{arg}: '{value}' is no number"));
-        match arg.as_str() {
-            "--memory-mib" => options.scale.memory_mib = number()?,
-            "--requests" => options.scale.requests_per_held = number()?,
-            "--seed" => options.seed = number()?,
-            "--only" => options.only.clone_from(value),
-            _ => return Err(format!("unknown argument {arg} (--help tells)")),
-        }
-    }
-    Ok(options)
+    program::run("hit-ratio", HELP, all)
 }
 
 /// Runs all; how many failed.
-fn all(options: &Options) -> io::Result<usize> {
-    let Options { scale, seed, only } = options;
+fn all(arguments: &Arguments) -> io::Result<usize> {
+    let usual = if arguments.short { Scale::SHORT } else { Scale::FULL };
+    let scale = &Scale {
+        memory_mib: arguments.memory_mib.unwrap_or(usual.memory_mib),
+        requests_per_held: arguments.requests_per_held.unwrap_or(usual.requests_per_held),
+        ..usual
+    };
+    let Arguments { seed, only, .. } = arguments;
     say(&format!(
         "{} MiB each, {} requests for each item held, seed {seed}; miss ratios of the second half\n",
         scale.memory_mib, scale.requests_per_held
@@ -122,10 +86,4 @@ fn show(plan: &Plan, outcome: &Outcome) {
         outcome.held,
         outcome.copies_per_set
     ));
-}
-
-fn say(text: &str) {
-    let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
 }

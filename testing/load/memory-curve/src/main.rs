@@ -7,9 +7,10 @@ use hit_ratio::Contender;
 use hit_ratio::judge::items_held;
 use hit_ratio::keyway::Keyway;
 use hit_ratio::mixture::Kind;
+use hit_ratio::program::{self, say};
 use hit_ratio::trace::{ALL, Plan, SMALL, Trace};
 use keyway_cache::Predictions;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -48,55 +49,28 @@ const MORE: [Plan; 2] = [
     },
 ];
 
-struct Options {
+struct Options<'a> {
     sizes: &'static [(u64, u64)],
     memory_mib: u64,
     requests_per_held: u64,
     seed: u64,
-    only: String,
+    only: &'a str,
 }
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|a| a == "--help") {
-        say(HELP);
-        return ExitCode::SUCCESS;
-    }
-    match options(&args).and_then(|options| all(&options).map_err(|e| e.to_string())) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(why) => {
-            say(&format!("memory-curve: {why}\n"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn options(args: &[String]) -> Result<Options, String> {
-    let short = args.iter().any(|a| a == "--short");
-    let mut options = Options {
-        sizes: if short { &SIZES[..SIZES_SHORT] } else { &SIZES },
-        memory_mib: if short { 16 } else { 64 },
-        requests_per_held: if short { 5 } else { 30 },
-        seed: 1,
-        only: String::new(),
-    };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if arg == "--short" {
-            continue;
-        }
-        let value = args.next().ok_or_else(|| format!("{arg} needs a value (--help tells)"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{arg}: '{value}' is no number"));
-        match arg.as_str() {
-            "--memory-mib" => options.memory_mib = number()?,
-            "--requests" => options.requests_per_held = number()?,
-            "--seed" => options.seed = number()?,
-            "--only" => options.only.clone_from(value),
-            _ => return Err(format!("unknown argument {arg} (--help tells)")),
-        }
-    }
-    Ok(options)
+    program::run("memory-curve", HELP, |arguments| {
+        let (sizes, memory_mib, requests_per_held) = match arguments.short {
+            true => (&SIZES[..SIZES_SHORT], 16, 5),
+            false => (&SIZES[..], 64, 30),
+        };
+        all(&Options {
+            sizes,
+            memory_mib: arguments.memory_mib.unwrap_or(memory_mib),
+            requests_per_held: arguments.requests_per_held.unwrap_or(requests_per_held),
+            seed: arguments.seed,
+            only: &arguments.only,
+        })
+    })
 }
 
 /// A trace through all sizes.
@@ -123,7 +97,7 @@ impl Outcome {
 }
 
 /// Runs all; how many failed.
-fn all(options: &Options) -> io::Result<usize> {
+fn all(options: &Options<'_>) -> io::Result<usize> {
     say(&format!(
         "{} MiB, {} requests for each item held, seed {}; miss ratios of the second half in a region of each size: replayed (predicted less that, in points; the error that it claims)\n",
         options.memory_mib, options.requests_per_held, options.seed
@@ -139,11 +113,7 @@ fn all(options: &Options) -> io::Result<usize> {
     ));
     let (mut passed, mut failed, mut worst) = (0, 0, 0f64);
     let mut rejected = 0;
-    for plan in ALL
-        .iter()
-        .chain(&MORE)
-        .filter(|plan| plan.name.contains(options.only.as_str()))
-    {
+    for plan in ALL.iter().chain(&MORE).filter(|plan| plan.name.contains(options.only)) {
         let outcome = run(*plan, options)?;
         let mut row = format!("| {} |", plan.name);
         for (size, replayed) in outcome.replayed.iter().enumerate() {
@@ -187,7 +157,7 @@ fn all(options: &Options) -> io::Result<usize> {
     Ok(failed)
 }
 
-fn run(plan: Plan, options: &Options) -> io::Result<Outcome> {
+fn run(plan: Plan, options: &Options<'_>) -> io::Result<Outcome> {
     let memory = options.memory_mib << 20;
     let held = items_held(&plan, options.memory_mib);
     let steps = usize::try_from(held * options.requests_per_held)
@@ -222,10 +192,4 @@ fn run(plan: Plan, options: &Options) -> io::Result<Outcome> {
         predicted: curve.predictions_since_restart(),
         replayed: misses.iter().map(|misses| *misses as f64 / count as f64).collect(),
     })
-}
-
-fn say(text: &str) {
-    let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
 }
