@@ -48,11 +48,21 @@ pub enum Verdict {
     NoRoom,
     /// from a source to which this host has sent nothing through this interface lately
     NoPath,
+    /// a TCP segment that was answered
+    TcpHit,
+    /// an answer on TCP that was sent once more
+    TcpRepeated,
+    /// a TCP segment with nothing new to the server
+    TcpReminded,
+    /// a TCP segment that came while something else was on its way
+    TcpBusy,
+    /// a TCP segment whose numbers were translated, either way
+    TcpTranslated,
 }
 
 impl Verdict {
     /// All of them, in the order of the program's counters.
-    pub const ALL: [Verdict; 14] = [
+    pub const ALL: [Verdict; 19] = [
         Self::Hit,
         Self::NotOurs,
         Self::OddPacket,
@@ -67,6 +77,11 @@ impl Verdict {
         Self::TooLong,
         Self::NoRoom,
         Self::NoPath,
+        Self::TcpHit,
+        Self::TcpRepeated,
+        Self::TcpReminded,
+        Self::TcpBusy,
+        Self::TcpTranslated,
     ];
 
     /// Its name in statistics.
@@ -86,6 +101,11 @@ impl Verdict {
             Self::TooLong => "too_long",
             Self::NoRoom => "no_room",
             Self::NoPath => "no_path",
+            Self::TcpHit => "tcp_hits",
+            Self::TcpRepeated => "tcp_repeated",
+            Self::TcpReminded => "tcp_reminded",
+            Self::TcpBusy => "tcp_busy",
+            Self::TcpTranslated => "tcp_translated",
         }
     }
 
@@ -102,8 +122,10 @@ impl Verdict {
 pub struct Settings {
     /// the served address: packets to other addresses are not examined
     pub address: IpAddr,
-    /// the served port
-    pub port: u16,
+    /// the UDP port that is served, if one is
+    pub udp_port: Option<u16>,
+    /// the TCP port that is served, if one is
+    pub tcp_port: Option<u16>,
     /// networks of allowed sources, as address and prefix length; at most [`ALLOW_MAX`]
     pub allow: Vec<(IpAddr, u8)>,
     /// memory for copies and their index, bytes
@@ -120,15 +142,17 @@ pub struct Config {
     pub(crate) pages: u32,
     address4: [u8; 4],
     address6: [u8; 16],
-    port: [u8; 2],
-    allowed: u16,
+    udp_port: [u8; 2],
+    tcp_port: [u8; 2],
+    allowed: u32,
     /// address and mask
     allow: [[[u8; 16]; 2]; ALLOW_MAX],
+    unused: u32,
     answer_ns: u64,
     burst_ns: u64,
 }
 
-const _: () = assert!(size_of::<Config>() == 8 + 20 + 4 + ALLOW_MAX * 32 + 16);
+const _: () = assert!(size_of::<Config>() == 8 + 20 + 8 + ALLOW_MAX * 32 + 4 + 16);
 
 /// The settings list more networks than the program can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,9 +174,11 @@ impl Config {
             pages: small(pages),
             address4: [0; 4],
             address6: [0; 16],
-            port: settings.port.to_be_bytes(),
-            allowed: u16::try_from(settings.allow.len()).unwrap_or(0),
+            udp_port: settings.udp_port.unwrap_or(0).to_be_bytes(),
+            tcp_port: settings.tcp_port.unwrap_or(0).to_be_bytes(),
+            allowed: small(settings.allow.len()),
             allow: [[[0; 16]; 2]; ALLOW_MAX],
+            unused: 0,
             answer_ns: 0,
             burst_ns: 0,
         };
@@ -172,6 +198,12 @@ impl Config {
 
     pub(crate) fn bucket_mask(&self) -> usize {
         self.bucket_mask as usize
+    }
+
+    /// Whether a UDP port is served, and whether a TCP port is.
+    #[cfg(feature = "load")]
+    pub(crate) fn serves(&self) -> (bool, bool) {
+        (self.udp_port != [0; 2], self.tcp_port != [0; 2])
     }
 
     pub(crate) fn pages(&self) -> usize {
@@ -199,9 +231,11 @@ impl Config {
         bytes.extend(self.pages.to_ne_bytes());
         bytes.extend(self.address4);
         bytes.extend(self.address6);
-        bytes.extend(self.port);
+        bytes.extend(self.udp_port);
+        bytes.extend(self.tcp_port);
         bytes.extend(self.allowed.to_ne_bytes());
         bytes.extend(self.allow.as_flattened().as_flattened());
+        bytes.extend(self.unused.to_ne_bytes());
         bytes.extend(self.answer_ns.to_ne_bytes());
         bytes.extend(self.burst_ns.to_ne_bytes());
         bytes

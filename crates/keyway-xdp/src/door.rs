@@ -6,21 +6,24 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput, set_print};
+use libbpf_rs::{ErrorKind, Link, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput, set_print};
 
-use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 
 use crate::config::{Config, Settings, TooManyNetworks, Verdict};
-use crate::filters::Filters;
+use crate::filters::{Filter, Filters, LOOPBACK};
 use crate::hot::HotSet;
 use crate::maps::{self, Maps};
 
 /// The compiled program. Aligned, because it is an ELF file that libbpf reads in place.
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/door.bpf.o")));
+
+/// Of its programs those for TCP; the others are for UDP.
+const TCP_PROGRAMS: [&str; 3] = ["kw_tcp_in", "kw_tcp_out", maps::TRANSLATED];
 
 #[repr(align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
@@ -29,11 +32,13 @@ pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 pub struct Door {
     object: Object,
     maps: Maps,
+    /// UDP, and TCP
+    serves: (bool, bool),
 }
 
 /// The program on an interface; dropping this detaches it.
 #[derive(Debug)]
-pub struct Attached(Option<Filters>);
+pub struct Attached(Vec<Filters>);
 
 /// Why the program cannot be loaded, attached or pinned.
 #[derive(Debug)]
@@ -70,6 +75,11 @@ impl Door {
             .open_memory(&PROGRAM.0)
             .map_err(refused("opening the program"))?;
         let buckets = config.bucket_mask + 1;
+        let (udp, tcp) = config.serves();
+        for mut program in open.progs_mut() {
+            let is_for_tcp = TCP_PROGRAMS.iter().any(|name| program.name() == *name);
+            program.set_autoload(if is_for_tcp { tcp } else { udp });
+        }
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             match name.as_str() {
@@ -95,8 +105,12 @@ impl Door {
             )(error),
             _ => refused("loading the program")(error),
         })?;
-        let maps = Maps::new(&config, |name| handle(&object, name))?;
-        Ok(Self { object, maps })
+        let maps = Maps::new(&config, |name| handle(&object, name), |connections| iterate(&object, connections.as_fd()))?;
+        Ok(Self {
+            object,
+            maps,
+            serves: (udp, tcp),
+        })
     }
 
     /// The hot set that the program reads.
@@ -111,13 +125,45 @@ impl Door {
 
     /// Attaches the program to the interface with this number, beside other programs. Removes the filters of processes that have died.
     pub fn attach(&self, interface: i32) -> Result<Attached, DoorError> {
-        self.hang(interface, false).map(|filters| Attached(Some(filters)))
+        self.hang(interface, false).map(Attached)
     }
 
-    fn hang(&self, interface: i32, pinned: bool) -> Result<Filters, DoorError> {
-        let (ingress, egress) = (self.program("kw_tc")?, self.program("kw_sent")?);
-        Filters::attach(interface, ingress.as_fd(), egress.as_fd(), pinned)
-            .map_err(|error| DoorError::Kernel("attaching to the interface", error))
+    /// One filter each for UDP and TCP, as far as they are served.
+    fn hang(&self, interface: i32, pinned: bool) -> Result<Vec<Filters>, DoorError> {
+        let (udp, tcp) = self.serves;
+        // What arrives on `lo` was sent by this host, so there is nothing to learn for UDP.
+        let pairs = [
+            (udp, "kw_tc", "kw_sent", interface == LOOPBACK),
+            (tcp, "kw_tcp_in", "kw_tcp_out", false),
+        ];
+        let is_needed = |filter: &Filter| self.is_needed(filter);
+        let served = pairs.into_iter().filter(|(is_served, ..)| *is_served);
+        served
+            .map(|(_, ingress, egress, only_ingress)| {
+                let (ingress, egress) = (self.program(ingress)?, self.program(egress)?);
+                let egress = (!only_ingress).then(|| egress.as_fd());
+                Filters::attach(interface, ingress.as_fd(), egress, pinned, &is_needed)
+                    .map_err(|error| DoorError::Kernel("attaching to the interface", error))
+            })
+            .collect()
+    }
+
+    /// Whether a filter that a dead process has left still translates for connections, as far as this process can tell.
+    fn is_needed(&self, filter: &Filter) -> bool {
+        if !filter.what.contains("kw_tcp") {
+            return false;
+        }
+        match left_behind(&self.object, filter) {
+            Ok(0) => false,
+            Ok(count) => {
+                log::info!("a server that has ended left {count} connections whose numbers are translated; its program stays for them");
+                true
+            }
+            Err(error) => {
+                log::warn!("the program of a server that has ended stays: {error}");
+                true
+            }
+        }
     }
 
     /// How many packets got each verdict since the program was loaded, summed over all CPUs.
@@ -134,7 +180,16 @@ impl Door {
         maps::make_folder(folder)?;
         let refused = |error: String| DoorError::Kernel("pinning the program", error);
         let pinned = || -> Result<(), DoorError> {
-            for name in maps::SHARED {
+            let (_, tcp) = self.serves;
+            if tcp {
+                let path = maps::pin_of(folder, maps::TRANSLATED);
+                let mut link = iterate(&self.object, handle(&self.object, "kw_connections")?.as_fd())?;
+                link.pin(&path)
+                    .map_err(|error| refused(format!("{}: {error:#}", path.display())))?;
+                chown(&path, user, None).map_err(|error| refused(format!("{}: {error}", path.display())))?;
+            }
+            let for_tcp = maps::FOR_TCP.into_iter().filter(|_| tcp);
+            for name in maps::SHARED.into_iter().chain(for_tcp) {
                 let path = maps::pin_of(folder, name);
                 let mut map = handle(&self.object, name)?;
                 map.pin(&path)
@@ -149,12 +204,15 @@ impl Door {
     /// Attaches the program to the TC ingress of an interface permanently: it stays after this process ends, and answers nothing until a process
     /// renews its lease. The folder in which it is pinned records the interface.
     pub fn attach_for_good(&self, folder: &Path, interface: i32) -> Result<(), DoorError> {
-        let filters = self.hang(interface, true)?;
-        let mark = maps::interface_folder(folder, interface, filters.handle());
-        std::fs::create_dir(&mark).map_err(|error| {
-            filters.remove();
-            DoorError::Kernel("pinning the program", format!("{}: {error}", mark.display()))
-        })
+        let mut filters = self.hang(interface, true)?;
+        for filter in &filters {
+            let mark = maps::interface_folder(folder, interface, filter.handle());
+            if let Err(error) = std::fs::create_dir(&mark) {
+                filters.drain(..).for_each(Filters::remove);
+                return Err(DoorError::Kernel("pinning the program", format!("{}: {error}", mark.display())));
+            }
+        }
+        Ok(())
     }
 
     /// Runs the TC program on a frame, as if it had arrived on `lo` (`BPF_PROG_TEST_RUN`). Returns its action, the frame after it,
@@ -200,6 +258,30 @@ fn handle(object: &Object, name: &'static str) -> Result<MapHandle, DoorError> {
     MapHandle::try_from(&map).map_err(|error| DoorError::Kernel("opening a map", format!("{name}: {error:#}")))
 }
 
+/// An iterator over the connections in this map of a program.
+fn iterate(object: &Object, connections: BorrowedFd<'_>) -> Result<Link, DoorError> {
+    let program = object.progs_mut().find(|program| program.name() == maps::TRANSLATED);
+    let program = program.ok_or_else(|| DoorError::Kernel("finding a program", maps::TRANSLATED.to_owned()))?;
+    program
+        .attach_iter(connections)
+        .map_err(|error| DoorError::Kernel("making the iterator over connections", format!("{error:#}")))
+}
+
+/// Number of connections for which the program of this filter still translates.
+fn left_behind(object: &Object, filter: &Filter) -> Result<usize, DoorError> {
+    let refused = |error: libbpf_rs::Error| DoorError::Kernel("looking at a program that is left", format!("{error:#}"));
+    let program = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true))
+        .find(|program| Some(program.id) == filter.program)
+        .ok_or_else(|| DoorError::Kernel("looking at a program that is left", "it has gone".to_owned()))?;
+    for id in program.map_ids {
+        let map = MapHandle::from_map_id(id).map_err(refused)?;
+        if map.name() == "kw_connections" {
+            return crate::tcp::count(&iterate(object, map.as_fd())?);
+        }
+    }
+    Ok(0)
+}
+
 /// Detaches the program that is pinned in this folder from its interfaces, and removes the folder. An interface that is gone is skipped.
 pub fn unpin(folder: &Path) -> Result<(), DoorError> {
     let refused = |error: io::Error| DoorError::Kernel("removing the pinned program", format!("{}: {error}", folder.display()));
@@ -224,15 +306,19 @@ pub fn unpin(folder: &Path) -> Result<(), DoorError> {
 impl Attached {
     /// Other programs and filters that see packets from this interface, as text.
     pub fn others(&self) -> Vec<String> {
-        self.0.as_ref().map(Filters::others).unwrap_or_default()
+        self.0.first().map(Filters::others).unwrap_or_default()
+    }
+
+    /// Leaves the program on the interface: it goes on translating for the connections that it has answered for. The next server there
+    /// removes it when the last of them has ended.
+    pub fn leave(mut self) {
+        self.0.clear();
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if let Some(filters) = self.0.take() {
-            filters.remove();
-        }
+        self.0.drain(..).for_each(Filters::remove);
     }
 }
 

@@ -29,9 +29,8 @@ const PINNED: u32 = 0x4B58_0000;
 const NUMBERS: u32 = 256;
 /// Filters of the same priority and kind run one after the other, while each passes a packet on.
 const PRIORITY: u32 = 1;
-/// `lo`, in every network namespace (Linux, `LOOPBACK_IFINDEX`): this host has sent all that arrives there, so nothing is
-/// learnt from what leaves.
-const LOOPBACK: i32 = 1;
+/// `lo`, in every network namespace (Linux, `LOOPBACK_IFINDEX`).
+pub(crate) const LOOPBACK: i32 = 1;
 /// How long a process waits for another one that attaches to the same interface, or detaches from it.
 const TURN_MAX: Duration = Duration::from_secs(1);
 const TURN_PAUSE: Duration = Duration::from_millis(1);
@@ -49,6 +48,7 @@ const PARENT_EGRESS: u32 = 0xFFFF_FFF3;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_ID: u16 = 11;
 /// Lengths of `nlmsghdr` and `tcmsg`.
 const HEAD_LEN: usize = 16;
 const TCMSG_LEN: usize = 20;
@@ -64,20 +64,28 @@ pub(crate) struct Filters {
 
 /// A filter of an interface.
 #[derive(Debug, PartialEq, Eq)]
-struct Filter {
+pub(crate) struct Filter {
     handle: u32,
     priority: u32,
     /// its kind, and the name of a BPF program
-    what: String,
+    pub(crate) what: String,
+    /// the number of a BPF program
+    pub(crate) program: Option<u32>,
 }
 
 impl Filters {
     /// Attaches the programs for ingress and egress, with a number that no other owner has. Removes the filters of owners that have
-    /// died.
-    pub(crate) fn attach(interface: i32, ingress: BorrowedFd<'_>, egress: BorrowedFd<'_>, pinned: bool) -> Result<Self, String> {
+    /// died, but for those that are needed.
+    pub(crate) fn attach(
+        interface: i32,
+        ingress: BorrowedFd<'_>,
+        egress: Option<BorrowedFd<'_>>,
+        pinned: bool,
+        is_needed: &dyn Fn(&Filter) -> bool,
+    ) -> Result<Self, String> {
         let _turn = Turn::take(interface);
         if !pinned {
-            remove_left_behind(interface);
+            remove_left_behind(interface, is_needed);
         }
         // The qdisc of the filters; an existing one is used.
         hook(interface, TC_INGRESS, 0)
@@ -135,7 +143,7 @@ impl Filters {
         self.handle
     }
 
-    fn hang(&self, ingress: BorrowedFd<'_>, egress: BorrowedFd<'_>) -> libbpf_rs::Result<()> {
+    fn hang(&self, ingress: BorrowedFd<'_>, egress: Option<BorrowedFd<'_>>) -> libbpf_rs::Result<()> {
         let at = |program: BorrowedFd<'_>, point: TcAttachPoint| {
             TcHookBuilder::new(program)
                 .ifindex(self.interface)
@@ -144,8 +152,8 @@ impl Filters {
                 .hook(point)
                 .attach()
         };
-        // First the egress program, which learns paths, so that it misses none; it does not answer.
-        if self.interface != LOOPBACK {
+        // First the egress program, which learns, so that it misses nothing; it does not answer.
+        if let Some(egress) = egress {
             at(egress, TC_EGRESS)?;
         }
         at(ingress, TC_INGRESS).map(drop).inspect_err(|_| {
@@ -188,16 +196,24 @@ fn others(interface: i32, own: u32) -> Vec<String> {
     others
 }
 
-/// Removes the filters of owners that have died.
-fn remove_left_behind(interface: i32) {
+/// Removes the filters of owners that have died, but for those that are needed.
+fn remove_left_behind(interface: i32, is_needed: &dyn Fn(&Filter) -> bool) {
     let all = [PARENT_INGRESS, PARENT_EGRESS].map(|parent| found(interface, parent).unwrap_or_default());
+    let mut needed = Vec::new();
     for filter in all
         .into_iter()
         .flatten()
         .filter(|filter| filter.handle & 0xFFFF_0000 == OWNED)
     {
         let number = (filter.handle & 0xFFFF).wrapping_sub(1);
+        if needed.contains(&filter.handle) {
+            continue;
+        }
         if let Ok(name) = hold(&name_of(interface, number)) {
+            if is_needed(&filter) {
+                needed.push(filter.handle);
+                continue;
+            }
             let left = Filters {
                 interface,
                 handle: filter.handle,
@@ -330,9 +346,9 @@ fn filter(message: &[u8], interface: i32) -> Option<Filter> {
     }
     let attributes = message.get(TCMSG_LEN..)?;
     let kind = attribute(attributes, TCA_KIND).map(text).unwrap_or_default();
-    let name = attribute(attributes, TCA_OPTIONS)
-        .filter(|_| kind == "bpf")
-        .and_then(|options| attribute(options, TCA_BPF_NAME));
+    let options = attribute(attributes, TCA_OPTIONS).filter(|_| kind == "bpf");
+    let name = options.and_then(|options| attribute(options, TCA_BPF_NAME));
+    let program = options.and_then(|options| attribute(options, TCA_BPF_ID));
     Some(Filter {
         handle,
         priority: number(16)? >> 16,
@@ -340,6 +356,7 @@ fn filter(message: &[u8], interface: i32) -> Option<Filter> {
             Some(name) => format!("{kind} {}", text(name)),
             None => kind,
         },
+        program: program.and_then(|id| Some(u32::from_ne_bytes(id.try_into().ok()?))),
     })
 }
 
@@ -358,7 +375,12 @@ mod tests {
 
     #[test]
     fn a_filter_is_read_and_what_is_cut_short_is_not() {
-        let options = [attribute_of(8, &[1, 0, 0, 0]), attribute_of(TCA_BPF_NAME, b"kw_tc:[7]\0")].concat();
+        let options = [
+            attribute_of(8, &[1, 0, 0, 0]),
+            attribute_of(TCA_BPF_ID, &[7, 1, 0, 0]),
+            attribute_of(TCA_BPF_NAME, b"kw_tc:[7]\0"),
+        ]
+        .concat();
         let mut message = vec![0; 4];
         for word in [3, OWNED | 1, PARENT_INGRESS, 1 << 16 | 3] {
             message.extend(u32::to_ne_bytes(word));
@@ -369,6 +391,7 @@ mod tests {
             handle: OWNED | 1,
             priority: 1,
             what: "bpf kw_tc:[7]".to_owned(),
+            program: Some(263),
         };
         assert_eq!(filter(&message, 3), Some(expected));
         assert_eq!(filter(&message, 4), None);

@@ -24,6 +24,8 @@ mod maps;
 #[cfg(feature = "load")]
 mod memory;
 pub mod store;
+#[cfg(feature = "load")]
+pub mod tcp;
 
 #[cfg(feature = "load")]
 pub use maps::{Counts, Maps, PIN_FOLDER, interfaces_at};

@@ -8,14 +8,16 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::config::{Config, Settings, Verdict};
 use crate::door::DoorError;
 use crate::hot::{CONTROL_WORDS, HotSet, STRIPES};
 use crate::memory::Mapping;
+use crate::tcp::Connections;
 
 /// The default folder for a pinned program.
 pub const PIN_FOLDER: &str = "/sys/fs/bpf/keyway";
@@ -25,6 +27,9 @@ pub(crate) const CONFIG: &str = ".rodata.config";
 const CONFIG_PIN: &str = "kw_config";
 /// The maps that a server needs.
 pub(crate) const SHARED: [&str; 6] = ["kw_index", "kw_pages", "kw_stripes", "kw_controls", "kw_counts", CONFIG];
+/// Those that it needs for TCP, and the iterator that lists the connections whose numbers are translated.
+pub(crate) const FOR_TCP: [&str; 2] = ["kw_rests", "kw_connections"];
+pub(crate) const TRANSLATED: &str = "kw_translated";
 
 /// The hot set of a program, and its counters.
 pub struct Maps {
@@ -35,6 +40,7 @@ pub struct Maps {
     stripes_map: MapHandle,
     counts: MapHandle,
     pages_count: usize,
+    connections: Option<Arc<Connections>>,
     /// held while this process uses the pinned program
     lock: Option<File>,
 }
@@ -43,13 +49,25 @@ pub struct Maps {
 pub struct Counts(MapHandle);
 
 impl Maps {
-    pub(crate) fn new(config: &Config, map: impl Fn(&'static str) -> Result<MapHandle, DoorError>) -> Result<Self, DoorError> {
+    /// `translated` makes the iterator, for a program that serves TCP.
+    pub(crate) fn new(
+        config: &Config,
+        map: impl Fn(&'static str) -> Result<MapHandle, DoorError>,
+        translated: impl FnOnce(&MapHandle) -> Result<Link, DoorError>,
+    ) -> Result<Self, DoorError> {
         let (index, pages) = config.words();
         let mapped = |name: &'static str, words| {
             Mapping::new(map(name)?.as_fd(), words)
                 .map_err(|error: io::Error| DoorError::Kernel("mapping the hot set", format!("{name}: {error}")))
         };
+        let (_, tcp) = config.serves();
+        let connections = tcp.then(|| {
+            let (rests, connections) = (mapped("kw_rests", Connections::WORDS)?, map("kw_connections")?);
+            let translated = translated(&connections)?;
+            Ok(Arc::new(Connections::new(rests, connections, translated)))
+        });
         Ok(Self {
+            connections: connections.transpose()?,
             index: mapped("kw_index", index)?,
             pages: mapped("kw_pages", pages)?,
             stripes: mapped("kw_stripes", STRIPES + 1)?,
@@ -77,8 +95,13 @@ impl Maps {
         }
         Ok(Self {
             lock: Some(lock),
-            ..Self::new(&config, |name| map_at(folder, name))?
+            ..Self::new(&config, |name| map_at(folder, name), |_| translated_at(folder))?
         })
+    }
+
+    /// The connections for which the program may answer, if it serves TCP.
+    pub fn connections(&self) -> Option<Arc<Connections>> {
+        self.connections.clone()
     }
 
     /// The hot set that the program reads.
@@ -176,6 +199,12 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), DoorError> {
         io::ErrorKind::AlreadyExists => DoorError::AlreadyPinned(folder.to_owned()),
         _ => DoorError::Kernel("making the folder to pin in", format!("{}: {error}", folder.display())),
     })
+}
+
+/// The pinned iterator over connections whose numbers are translated.
+pub(crate) fn translated_at(folder: &Path) -> Result<Link, DoorError> {
+    let path = pin_of(folder, TRANSLATED);
+    Link::open(&path).map_err(|error| DoorError::Kernel("opening a pinned iterator", format!("{}: {error:#}", path.display())))
 }
 
 fn map_at(folder: &Path, name: &str) -> Result<MapHandle, DoorError> {

@@ -337,6 +337,8 @@ int kw_sent(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
+#include "tcp.bpf.h"
+
 /* The kernel offers bpf_probe_read_kernel() and its clock to programs under the GPL only: the files of this folder are under
  * the two-clause BSD licence or the GPL, version 2, as the user chooses. */
 char _license[] SEC("license") = "Dual BSD/GPL";

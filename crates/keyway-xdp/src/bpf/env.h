@@ -34,6 +34,8 @@
 #define KW_OPAQUE(x) asm volatile("" : "+r"(x))
 #define bpf_htons(x) __builtin_bswap16(x)
 #define bpf_ntohs(x) __builtin_bswap16(x)
+#define bpf_htonl(x) __builtin_bswap32(x)
+#define bpf_ntohl(x) __builtin_bswap32(x)
 
 #endif
 
@@ -45,12 +47,28 @@
 #define KW_BUFFER 2048  /* more than KW_HEAD + KW_PAYLOAD_MAX; a power of two, so that a mask bounds an offset */
 #define KW_PAD 2048     /* most bytes that may be copied to the last offset */
 
+/* The part of a stream that only one end of a TCP connection knows: a request that was answered here, or that answer. Numbers of
+* the client from `at` on, `len` of them, do not exist at the server; `before` is how many earlier ones do not. */
+struct kw_splice {
+	__u32 at;
+	__u32 len;
+	__u32 before;
+};
+
+#define KW_HEADERS 96   /* Ethernet 14, IPv6 40, TCP with timestamps 32, and more than enough */
+#define KW_OPTIONS 40   /* the most bytes of TCP options */
+
 /* Per-CPU memory of one packet. */
 struct kw_scratch {
 	__u8 in[KW_BUFFER + KW_PAD];
 	__u8 out[KW_BUFFER + KW_PAD];
-	/* end of the request's payload, without the line end; an offset into `in` */
+	/* end of the request's line, without the line end; an offset into `in` */
 	__u32 end;
+	/* of several requests in one segment: beginning and line feed of the current one, the end of all, the verdict */
+	__u32 line;
+	__u32 line_end;
+	__u32 data_end;
+	__u32 lines;
 	/* the current token */
 	__u32 at;
 	__u32 token_end;
@@ -69,6 +87,13 @@ struct kw_scratch {
 	__u32 interface;
 	/* the answer's link addresses: destination, then source */
 	__u8 link[12];
+	/* TCP: the headers of the segment, and those of one that is sent or passed on instead of it */
+	__u8 head[KW_HEADERS];
+	__u8 made[KW_HEADERS];
+	/* TCP options before and after their numbers are translated */
+	__u8 options[KW_OPTIONS + 8];
+	__u8 options_before[KW_OPTIONS + 8];
+	struct kw_splice edges;
 };
 
 #define KW_AT(offset) ((offset) & (KW_BUFFER - 1))
@@ -109,10 +134,12 @@ struct kw_config {
 	/* the served address, in network byte order; 0: none of this family */
 	__u32 address4;
 	__u32 address6[4];
-	/* in network byte order */
+	/* in network byte order; 0: not served */
 	__u16 port;
-	__u16 allowed;
+	__u16 tcp_port;
+	__u32 allowed;
 	struct kw_network allow[KW_ALLOW_MAX];
+	__u32 unused;
 	/* a source gets one answer per `answer_ns`, and may save up answers for `burst_ns`; 0: no limit */
 	__u64 answer_ns;
 	__u64 burst_ns;

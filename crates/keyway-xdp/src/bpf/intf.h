@@ -24,6 +24,10 @@
 #define KW_PAYLOAD_MAX 1392
 /* Most keys in a request. */
 #define KW_KEYS_MAX 64
+/* Most requests that are answered in one TCP segment. */
+#define KW_LINES_MAX 16
+/* Places where a server publishes that a TCP connection is at rest. */
+#define KW_RESTS (1u << 14)
 /* Most words after the key of `mg`: one for each known flag. */
 #define KW_FLAGS_MAX 8
 /* Most networks of allowed sources. */
@@ -104,6 +108,11 @@ enum kw_verdict {
 	KW_TOO_LONG,     /* more than one datagram */
 	KW_NO_ROOM,      /* the packet cannot be extended */
 	KW_NO_PATH,      /* from a source to which this host has sent nothing through this interface lately */
+	KW_TCP_HIT,      /* a TCP segment that was answered here */
+	KW_TCP_REPEATED, /* an answer on TCP that was sent once more */
+	KW_TCP_REMINDED, /* a TCP segment with nothing new to the server, of which its socket gets the headers only */
+	KW_TCP_BUSY,     /* a TCP segment that comes while something else is on its way */
+	KW_TCP_TRANSLATED, /* a TCP segment whose numbers were translated, either way */
 	KW_VERDICTS
 };
 
@@ -113,6 +122,14 @@ struct kw_network {
 	__u32 mask[4];
 };
 
+/* A place where a server publishes that a TCP connection is at rest; a line each, because processors write them. */
+struct kw_rest {
+	/* the connection's ticket plus the number of bytes that the server has read; 0: not at rest */
+	__u64 word;
+	__u64 unused[7];
+};
+
+_Static_assert(sizeof(struct kw_rest) == 64, "a line of its own");
 _Static_assert(sizeof(struct kw_bucket) == 64, "a bucket is a cache line");
 _Static_assert(__builtin_offsetof(struct kw_copy, line) == KW_COPY_HEADER, "the header of a copy");
 _Static_assert(sizeof(struct kw_control) == 64, "a line of its own");

@@ -122,7 +122,7 @@ KW_INLINE void kw_source(const struct kw_scratch *s, int v6, __u32 source[4])
 KW_INLINE int kw_may_ask(const __u32 source[4])
 {
 	const volatile struct kw_config *config = kw_config();
-	int i;
+	__u32 i;
 
 #pragma clang loop unroll(disable)
 	for (i = 0; i < KW_ALLOW_MAX; i++) {

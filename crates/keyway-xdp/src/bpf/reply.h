@@ -287,13 +287,12 @@ KW_INLINE enum kw_verdict kw_meta_get(struct kw_context *context)
 	return verdict;
 }
 
-/* Answers the request of `len` bytes in `in`. */
-KW_INLINE enum kw_verdict kw_answer(struct kw_context *context, __u32 len)
+/* Appends the answer to the line that begins at `from`, with its line feed at `end`. */
+KW_INLINE enum kw_verdict kw_answer_line(struct kw_context *context, __u32 from, __u32 end)
 {
 	struct kw_scratch *s = context->s;
 
-	s->out_end = KW_HEAD;
-	switch (kw_command(s, len)) {
+	switch (kw_command(s, from, end)) {
 	case KW_GET:
 		s->with_cas = 0;
 		return kw_get(context);
@@ -305,6 +304,52 @@ KW_INLINE enum kw_verdict kw_answer(struct kw_context *context, __u32 len)
 	default:
 		return KW_ODD_REQUEST;
 	}
+}
+
+/* Answers the request of `len` bytes in `in`: one line. */
+KW_INLINE enum kw_verdict kw_answer(struct kw_context *context, __u32 len)
+{
+	struct kw_scratch *s = context->s;
+	__u32 end = KW_HEAD + len - 1;
+
+	s->out_end = KW_HEAD;
+	if (s->in[KW_AT(end)] != '\n')
+		return KW_ODD_REQUEST;
+	return kw_answer_line(context, KW_HEAD, end);
+}
+
+/* One of several requests. */
+KW_CALLBACK long kw_line_step(__u32 index, struct kw_context *context)
+{
+	struct kw_context inner = { .s = context->s };
+	struct kw_scratch *s = context->s;
+	__u32 data_end = s->data_end;
+
+	s->line_end = 0;
+	s->lines = KW_ODD_REQUEST;
+	kw_loop((KW_PAYLOAD_MAX + 31) / 32, kw_feed_step, &inner);
+	if (s->line_end <= s->line || s->line_end >= data_end)
+		return 1;
+	s->lines = kw_answer_line(&inner, s->line, s->line_end);
+	s->line = s->line_end + 1;
+	/* One request too many, unless a further step sets another verdict. */
+	if (s->lines == KW_HIT && s->line < data_end)
+		s->lines = KW_ODD_REQUEST;
+	else
+		return 1;
+	return 0;
+}
+
+/* Answers the `len` bytes in `in`: whole lines, in their order, each of which can be answered. */
+KW_INLINE enum kw_verdict kw_answer_lines(struct kw_context *context, __u32 len)
+{
+	struct kw_scratch *s = context->s;
+
+	s->out_end = KW_HEAD;
+	s->line = KW_HEAD;
+	s->data_end = KW_HEAD + len;
+	kw_loop(KW_LINES_MAX, kw_line_step, context);
+	return s->lines;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * Reading the request: one line of `get`, `gets` or `mg`, its words, and nothing else in the datagram.
+ * Reading a request: one line of `get`, `gets` or `mg`, and its words.
  *
  * Words are separated by one space. Everything else that memcached accepts (runs of spaces, other control characters, flags
  * with arguments that it ignores) is left to user space.
@@ -78,30 +78,52 @@ enum kw_command {
 	KW_MG,
 };
 
-/* Removes the line's end from a payload of `len` bytes, and the command from its front. */
-KW_INLINE enum kw_command kw_command(struct kw_scratch *s, __u32 len)
+/* Removes the line's end from the line that begins at `from`, with its line feed at `end`, and the command from its front. */
+KW_INLINE enum kw_command kw_command(struct kw_scratch *s, __u32 from, __u32 end)
 {
-	__u64 word = kw_word(s->in + KW_HEAD);
-	__u32 end = KW_HEAD + len - 1;
+	__u64 word = kw_word(s->in + KW_AT(from));
 
-	if (len < 5 || s->in[KW_AT(end)] != '\n')
+	if (end < from + 4)
 		return KW_NONE;
 	if (s->in[KW_AT(end - 1)] == '\r')
 		end--;
 	s->end = end;
 	if ((word & 0xFFFFFFFFull) == 0x20746567ull) { /* "get " */
-		s->at = KW_HEAD + 4;
+		s->at = from + 4;
 		return s->at < end ? KW_GET : KW_NONE;
 	}
 	if ((word & 0xFFFFFFFFFFull) == 0x2073746567ull) { /* "gets " */
-		s->at = KW_HEAD + 5;
+		s->at = from + 5;
 		return s->at < end ? KW_GETS : KW_NONE;
 	}
 	if ((word & 0xFFFFFFull) == 0x20676Dull) { /* "mg " */
-		s->at = KW_HEAD + 3;
+		s->at = from + 3;
 		return s->at < end ? KW_MG : KW_NONE;
 	}
 	return KW_NONE;
+}
+
+/* Looks for a line feed in the next 32 bytes. */
+KW_CALLBACK long kw_feed_step(__u32 index, struct kw_context *context)
+{
+	struct kw_scratch *s = context->s;
+	__u32 from = s->line + index * 32;
+	const __u8 *bytes = s->in + KW_AT(from);
+	__u64 differs, marks;
+
+#define KW_FEED(word)                                                                      \
+	differs = kw_word(bytes + 8 * (word)) ^ 0x0A0A0A0A0A0A0A0Aull;                     \
+	marks = (differs - 0x0101010101010101ull) & ~differs & 0x8080808080808080ull;      \
+	if (marks) {                                                                       \
+		s->line_end = from + 8 * (word) + kw_lowest(marks);                        \
+		return 1;                                                                  \
+	}
+	KW_FEED(0)
+	KW_FEED(1)
+	KW_FEED(2)
+	KW_FEED(3)
+#undef KW_FEED
+	return 0;
 }
 
 #endif

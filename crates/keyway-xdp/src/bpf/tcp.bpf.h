@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * The kernel door for TCP.
+ *
+ * `kw_tcp_in` runs at TC ingress. A segment for the served address and port belongs to a socket of this machine; if the server has
+ * enrolled that socket, its storage says what is known of the connection. The segment is answered, or goes to the socket with the numbers that the
+ * socket expects. `kw_tcp_out` runs at TC egress and gives what the socket sends the numbers that the client expects.
+ *
+ * One request, with the client's numbers above and the socket's below:
+ *
+ *     client            here                                 socket
+ *       | seq 100 ack 500 "get a"  ->                          |  expects 100, has sent up to 500
+ *       |        <- seq 500 ack 106 "VALUE a…END"              |  (learns nothing)
+ *       | seq 106 ack 540 "set b…" ->   seq 100 ack 500 "set b…" -> |
+ *       |        <- seq 540 ack 120     <- seq 500 ack 114 "STORED" |
+ *
+ * When the socket has closed and only its remains answer (TIME_WAIT), `kw_closing` has the numbers.
+ */
+#ifndef KW_TCP_BPF_H
+#define KW_TCP_BPF_H
+
+#include <bpf/bpf_core_read.h>
+
+#include "segment.h"
+
+/* The parts of the kernel's structures that are read; libbpf finds their places (CO-RE). */
+struct sock_common {
+	volatile unsigned char skc_state;
+	unsigned short skc_family;
+	__be16 skc_dport;
+	__u16 skc_num;
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+} __attribute__((preserve_access_index));
+
+struct sock {
+	struct sock_common __sk_common;
+} __attribute__((preserve_access_index));
+
+struct inet_sock {
+	struct sock sk;
+} __attribute__((preserve_access_index));
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+} __attribute__((preserve_access_index));
+
+struct tcp_options_received {
+	__u16 snd_wscale : 4, rcv_wscale : 4;
+} __attribute__((preserve_access_index));
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
+	__u32 write_seq;
+	__u32 rcv_wnd;
+	__u32 mss_cache;
+	__u32 packets_out;
+	__u64 bytes_received;
+	struct tcp_options_received rx_opt;
+} __attribute__((preserve_access_index));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct kw_connection);
+} kw_connections SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, KW_RESTS);
+	__type(key, __u32);
+	__type(value, struct kw_rest);
+} kw_rests SEC(".maps");
+
+struct kw_peer {
+	__u32 address[4];
+	__u32 port; /* network byte order */
+};
+
+/* Connections with translated numbers that the server's socket has closed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct kw_peer);
+	__type(value, struct kw_numbers);
+} kw_closing SEC(".maps");
+
+/* Where a packet's headers are. */
+struct kw_found {
+	__u32 tcp_at;   /* in the packet */
+	__u32 head_len; /* of TCP, with options */
+	__u32 len;      /* of the data */
+	__u32 is_ordinary; /* nothing in the headers before TCP's but what Linux itself writes */
+};
+
+/* Per-CPU memory of one segment, beside `kw_scratches`: a program's stack is small. */
+struct kw_work {
+	struct kw_found found;
+	struct kw_segment segment;
+	struct kw_facts facts;
+	struct kw_plan plan;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kw_work);
+} kw_works SEC(".maps");
+
+/* Whether the packet is TCP and concerns the served address and port: 4, 6, or 0. Others must cost little. */
+KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
+{
+	const __u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 port_at;
+
+	if (data + KW_TCP4 + KW_TCP_LEN > end) {
+		if (skb->len < KW_TCP4 + KW_TCP_LEN || bpf_skb_pull_data(skb, KW_TCP4 + KW_TCP_LEN))
+			return 0;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (data + KW_TCP4 + KW_TCP_LEN > end)
+			return 0;
+	}
+	if (kw_half(data + 12) == bpf_htons(ETH_P_IP)) {
+		if (!config.address4 || data[23] != KW_PROTOCOL_TCP ||
+		    kw_quad(data + KW_LINK_LEN + (is_incoming ? 16 : 12)) != config.address4)
+			return 0;
+		port_at = KW_LINK_LEN + (data[14] & 15) * 4 + (is_incoming ? 2 : 0);
+		if (data[14] == 0x45)
+			return kw_half(data + KW_TCP4 + (is_incoming ? 2 : 0)) == config.tcp_port ? 4 : 0;
+		/* With options; the port is looked at later. */
+		return port_at > KW_TCP4 ? 4 : 0;
+	}
+	if (kw_half(data + 12) != bpf_htons(ETH_P_IPV6) || !config.address6[3])
+		return 0;
+	if (data + KW_TCP6 + KW_TCP_LEN > end) {
+		if (skb->len < KW_TCP6 + KW_TCP_LEN || bpf_skb_pull_data(skb, KW_TCP6 + KW_TCP_LEN))
+			return 0;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (data + KW_TCP6 + KW_TCP_LEN > end)
+			return 0;
+	}
+	data += KW_LINK_LEN;
+	if (data[6] != KW_PROTOCOL_TCP || kw_half(data + 40 + (is_incoming ? 2 : 0)) != config.tcp_port)
+		return 0;
+	data += is_incoming ? 24 : 8;
+	return kw_quad(data) == config.address6[0] && kw_quad(data + 4) == config.address6[1] && kw_quad(data + 8) == config.address6[2] &&
+	       kw_quad(data + 12) == config.address6[3] ? 6 : 0;
+}
+
+/* Reads the packet's headers into `head`; 0 if they are a TCP segment's. */
+KW_INLINE int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, struct kw_found *found, int is_incoming, int v6)
+{
+	const __u8 *tcp = s->head + kw_tcp_at(v6);
+	__u32 ip_len = 40, len;
+
+	if (bpf_skb_load_bytes(skb, 0, s->head, kw_tcp_at(v6) + KW_TCP_LEN))
+		return -1;
+	found->is_ordinary = 1;
+	if (v6) {
+		len = bpf_ntohs(kw_half(s->head + KW_LINK_LEN + 4)) + 40;
+		if ((s->head[KW_LINK_LEN + 1] & 0x30) == 0x30) /* congestion experienced (RFC 3168) */
+			found->is_ordinary = 0;
+	} else {
+		const __u8 *ip = s->head + KW_LINK_LEN;
+
+		ip_len = (ip[0] & 15) * 4;
+		len = bpf_ntohs(kw_half(ip + 2));
+		if (ip[0] >> 4 != 4 || ip_len < 20 || kw_half(ip + 6) & bpf_htons(0x1FFF))
+			return -1;
+		if (ip_len != 20 || kw_half(ip + 6) & ~bpf_htons(0x4000) & 0xFFFF || (ip[1] & 3) == 3 ||
+		    kw_fold(kw_ip4_head_sum(s->head)) != 0xFFFF)
+			found->is_ordinary = 0;
+		if (ip_len != 20 && bpf_skb_load_bytes(skb, KW_LINK_LEN + ip_len, s->head + KW_TCP4, KW_TCP_LEN))
+			return -1;
+	}
+	if (kw_half(tcp + (is_incoming ? 2 : 0)) != config.tcp_port)
+		return -1;
+	found->tcp_at = KW_LINK_LEN + ip_len;
+	found->head_len = (tcp[12] >> 4) * 4;
+	/* Several segments in one packet may be longer than the IP header can say; a short frame may be padded. */
+	if (skb->gso_size)
+		len = skb->len - KW_LINK_LEN;
+	if (found->head_len < KW_TCP_LEN || ip_len + found->head_len > len || KW_LINK_LEN + len > skb->len)
+		return -1;
+	found->len = len - ip_len - found->head_len;
+	/* What is read as timestamps later. */
+	if (found->head_len >= KW_TCP_LEN + KW_STAMPS_LEN &&
+	    bpf_skb_load_bytes(skb, found->tcp_at + KW_TCP_LEN, s->head + kw_tcp_at(v6) + KW_TCP_LEN, KW_STAMPS_LEN))
+		return -1;
+	if (skb->vlan_present || skb->gso_size)
+		found->is_ordinary = 0;
+	return 0;
+}
+
+/* Gives the packet these numbers, and its selective acknowledgements those of `edges`. */
+KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, __u32 seq, __u32 ack,
+			  const struct kw_splice *edges, int to_client, int v6)
+{
+	struct kw_context context = { .s = s };
+	__u32 place = found->tcp_at, len = found->head_len - KW_TCP_LEN, words[2] = { bpf_htonl(seq), bpf_htonl(ack) };
+	const __u8 *tcp = s->head + kw_tcp_at(v6);
+	__s64 differs;
+
+	if (words[0] == kw_quad(tcp + 4) && words[1] == kw_quad(tcp + 8))
+		return 0;
+	/* Without effect where hardware will write the checksum: then the field does not have these words in it. */
+	bpf_l4_csum_replace(skb, place + 16, kw_quad(tcp + 4), words[0], 4);
+	bpf_l4_csum_replace(skb, place + 16, kw_quad(tcp + 8), words[1], 4);
+	if (bpf_skb_store_bytes(skb, place + 4, words, 8, 0))
+		return -1;
+	kw_count(KW_TCP_TRANSLATED);
+	if (!len || (len == KW_STAMPS_LEN && kw_quad(tcp + KW_TCP_LEN) == KW_STAMPS_BEGIN))
+		return 0;
+	KW_OPAQUE(len);
+	if (len < 4 || len > KW_OPTIONS || bpf_skb_load_bytes(skb, place + KW_TCP_LEN, s->options, len))
+		return 0;
+	__builtin_memcpy(s->options_before, s->options, KW_OPTIONS);
+	kw_translate_options(&context, len, edges, to_client);
+	len &= 60;
+	KW_OPAQUE(len);
+	if (len < 4 || len > KW_OPTIONS)
+		return 0;
+	differs = bpf_csum_diff((__be32 *)s->options_before, len, (__be32 *)s->options, len, 0);
+	if (differs < 0)
+		return -1;
+	bpf_l4_csum_replace(skb, place + 16, 0, differs, 0);
+	return bpf_skb_store_bytes(skb, place + KW_TCP_LEN, s->options, len, 0) ? -1 : 0;
+}
+
+KW_INLINE void kw_peer_of(const struct kw_scratch *s, struct kw_peer *peer, int is_incoming, int v6)
+{
+	const __u8 *ip = s->head + KW_LINK_LEN;
+
+	if (v6) {
+		__builtin_memcpy(peer->address, ip + (is_incoming ? 8 : 24), 16);
+	} else {
+		peer->address[0] = 0;
+		peer->address[1] = 0;
+		peer->address[2] = 0xFFFF0000;
+		peer->address[3] = kw_quad(ip + (is_incoming ? 12 : 16));
+	}
+	peer->port = kw_half(s->head + kw_tcp_at(v6) + (is_incoming ? 0 : 2));
+}
+
+/* What the socket is doing now. */
+KW_INLINE void kw_look(const struct tcp_sock *socket, struct kw_facts *facts)
+{
+	facts->state = socket->inet_conn.icsk_inet.sk.__sk_common.skc_state;
+	facts->received = socket->rcv_nxt;
+	facts->sent = socket->snd_nxt;
+	facts->written = socket->write_seq;
+	facts->room = socket->rcv_wnd;
+	facts->mss = socket->mss_cache;
+	facts->in_flight = socket->packets_out;
+	facts->bytes_received = socket->bytes_received;
+	facts->scale = BPF_CORE_READ_BITFIELD(socket, rx_opt.snd_wscale);
+}
+
+/* Makes the answer to the segment in `out`, if it is one that may have one: its length, or 0. */
+KW_INLINE __u32 kw_tcp_answer(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, const struct kw_segment *segment,
+			      enum kw_checksum *checksum, __u64 now, int v6)
+{
+	const struct kw_control *control = kw_control();
+	struct kw_context context = { .s = s };
+	struct kw_peer peer;
+	enum kw_verdict verdict;
+	__u32 len = segment->len, place = found->tcp_at + found->head_len;
+
+	if (!control || now >= *(volatile const __u64 *)&control->lease_ns) {
+		kw_count(KW_SILENT);
+		return 0;
+	}
+	KW_OPAQUE(len);
+	if (len < 5 || len > KW_PAYLOAD_MAX) {
+		kw_count(KW_ODD_REQUEST);
+		return 0;
+	}
+	if (bpf_skb_load_bytes(skb, place, s->in + KW_HEAD, len))
+		return 0;
+	*checksum = kw_tcp_check(s, len, segment->is_stamped, v6);
+	if (*checksum == KW_CHECKSUM_BAD) {
+		kw_count(KW_ODD_PACKET);
+		return 0;
+	}
+	s->seed = *(volatile const __u64 *)&control->seed;
+	s->now_s = (now + *(volatile const __u64 *)&control->clock_ns) / 1000000000;
+	verdict = kw_answer_lines(&context, len);
+	if (verdict == KW_HIT) {
+		kw_peer_of(s, &peer, 1, v6);
+		if (kw_is_over_rate(peer.address, now))
+			verdict = KW_OVER_RATE;
+	}
+	if (verdict != KW_HIT) {
+		kw_count(verdict);
+		return 0;
+	}
+	return s->out_end - KW_HEAD;
+}
+
+/* Writes the segment in `made`, with the first `len` bytes of `out`, over the packet. */
+KW_INLINE int kw_put(struct __sk_buff *skb, struct kw_scratch *s, __u32 head_len, __u32 len)
+{
+	KW_OPAQUE(len);
+	KW_OPAQUE(head_len);
+	if (head_len < KW_TCP4 + KW_TCP_LEN || head_len > KW_HEADERS || len > KW_PAYLOAD_MAX)
+		return -1;
+	if (bpf_skb_change_tail(skb, head_len + len, 0))
+		return -1;
+	if (bpf_skb_store_bytes(skb, 0, s->made, head_len, BPF_F_RECOMPUTE_CSUM))
+		return -1;
+	if (!len)
+		return 0;
+	KW_OPAQUE(len);
+	if (len < 1 || len > KW_PAYLOAD_MAX)
+		return -1;
+	return bpf_skb_store_bytes(skb, head_len, s->out + KW_HEAD, len, BPF_F_RECOMPUTE_CSUM) ? -1 : 0;
+}
+
+/* Sends the answer, and gives the socket the headers of the segment, if it has to learn something from them. */
+KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_plan *plan, const struct kw_segment *segment,
+		       enum kw_checksum checksum, int v6)
+{
+	__u32 head_len = kw_tcp_at(v6) + KW_TCP_LEN + (segment->is_stamped ? KW_STAMPS_LEN : 0), len = plan->reply_len;
+	struct kw_made made = {
+		.seq = plan->reply_seq,
+		.ack = plan->reply_ack,
+		.stamp = plan->stamp,
+		.window = plan->window,
+		.flags = KW_TCP_ACK | KW_TCP_PSH,
+		.has_stamps = segment->is_stamped,
+		.is_turned = 1,
+	};
+
+	if (plan->step != KW_REMIND) {
+		KW_OPAQUE(len);
+		if (len < 1 || len > KW_PAYLOAD_MAX)
+			return TC_ACT_SHOT;
+		made.len = len;
+		__builtin_memcpy(s->link, plan->link, 12);
+		kw_make(s, &made, checksum, v6);
+		/* The client sends a request again whose answer could not be written here. */
+		if (kw_put(skb, s, head_len, len))
+			return TC_ACT_SHOT;
+		if (!plan->tells)
+			return bpf_redirect(skb->ifindex, 0);
+		bpf_clone_redirect(skb, skb->ifindex, 0);
+	}
+	made = (struct kw_made){
+		.seq = plan->seq,
+		.ack = plan->ack,
+		.window = bpf_htons((__u16)segment->window),
+		.flags = KW_TCP_ACK,
+		.has_stamps = segment->is_stamped,
+	};
+	kw_make(s, &made, checksum, v6);
+	return kw_put(skb, s, head_len, 0) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* A segment for a socket that the server has enrolled. */
+KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct kw_work *work, struct kw_connection *c,
+			   const struct tcp_sock *socket, int v6)
+{
+	const struct kw_found *found = &work->found;
+	const struct kw_segment *segment = &work->segment;
+	struct kw_facts *facts = &work->facts;
+	struct kw_plan *plan = &work->plan;
+	__u32 slot = c->slot, answer_len = 0, len;
+	enum kw_checksum checksum = KW_CHECKSUM_BAD;
+	struct kw_rest *rest;
+	__u64 now = kw_clock();
+
+	rest = bpf_map_lookup_elem(&kw_rests, &slot);
+	if (!rest)
+		return TC_ACT_UNSPEC;
+	if (segment->len && !kw_is_taken(&c->numbers.in, segment)) {
+		/* Without the lock: only whether an answer is worth making. */
+		kw_look(socket, facts);
+		if (!kw_is_at_rest(c, segment, facts, *(volatile __u64 *)&rest->word))
+			kw_count(KW_TCP_BUSY);
+		else if (!kw_fits(c, segment, facts, 1))
+			kw_count(KW_ODD_PACKET);
+		else if (now - c->heard_ns > KW_PATH_NS || now - c->enrolled_ns < KW_SETTLE_NS)
+			kw_count(KW_NO_PATH);
+		else
+			answer_len = kw_tcp_answer(skb, s, found, segment, &checksum, now, v6);
+	}
+	bpf_spin_lock(&c->lock);
+	kw_look(socket, facts);
+	kw_arrive(c, segment, facts, *(volatile __u64 *)&rest->word, answer_len, (__u32)(now / 1000000), plan);
+	bpf_spin_unlock(&c->lock);
+	if (plan->step == KW_PASS)
+		return kw_renumber(skb, s, found, plan->seq, plan->ack, &plan->out, 0, v6) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	if (plan->step == KW_REPLY) {
+		len = answer_len;
+		KW_OPAQUE(len);
+		if (len < 1 || len > KW_PAYLOAD_MAX)
+			return TC_ACT_SHOT;
+		kw_move(c->answer, s->out + KW_HEAD, len);
+		bpf_spin_lock(&c->lock);
+		c->answer_len = answer_len;
+		bpf_spin_unlock(&c->lock);
+		kw_count(KW_TCP_HIT);
+	} else {
+		checksum = kw_tcp_kind(s, found->head_len + found->len, v6);
+		if (plan->step == KW_REPEAT) {
+			len = plan->reply_len;
+			KW_OPAQUE(len);
+			if (len < 1 || len > KW_PAYLOAD_MAX)
+				return TC_ACT_SHOT;
+			kw_move(s->out + KW_HEAD, c->answer, len);
+		}
+		kw_count(plan->step == KW_REPEAT ? KW_TCP_REPEATED : KW_TCP_REMINDED);
+	}
+	return kw_reply(skb, s, plan, segment, checksum, v6);
+}
+
+/* A segment for a connection of which the socket has only remains. */
+KW_INLINE int kw_tcp_after(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, const struct kw_segment *segment,
+			   int is_incoming, int v6)
+{
+	const struct kw_numbers *numbers;
+	struct kw_numbers copy;
+	struct kw_peer peer;
+
+	kw_peer_of(s, &peer, is_incoming, v6);
+	numbers = bpf_map_lookup_elem(&kw_closing, &peer);
+	if (!numbers)
+		return TC_ACT_UNSPEC;
+	if (segment->flags & KW_TCP_SYN) {
+		/* A new connection from the same port. */
+		bpf_map_delete_elem(&kw_closing, &peer);
+		return TC_ACT_UNSPEC;
+	}
+	copy = *numbers;
+	if (is_incoming)
+		return kw_renumber(skb, s, found, kw_inner(&copy.in, segment->seq), kw_inner(&copy.out, segment->ack), &copy.out, 0, v6) ?
+			       TC_ACT_SHOT : TC_ACT_UNSPEC;
+	return kw_renumber(skb, s, found, kw_outer(&copy.out, segment->seq), kw_outer(&copy.in, segment->ack), &copy.in, 1, v6) ?
+		       TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+KW_INLINE struct kw_work *kw_work(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&kw_works, &key);
+}
+
+KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, int v6)
+{
+	struct kw_scratch *s = kw_scratch();
+	struct bpf_sock_tuple tuple = {};
+	struct kw_work *work = kw_work();
+	struct kw_connection *c = 0;
+	struct kw_segment *segment;
+	struct kw_found *found;
+	struct bpf_sock *common;
+	struct tcp_sock *socket;
+	int action;
+
+	if (!s || !work)
+		return TC_ACT_UNSPEC;
+	segment = &work->segment;
+	found = &work->found;
+	if (kw_tcp_open(skb, s, found, 1, v6))
+		return TC_ACT_UNSPEC;
+	kw_read_segment(s->head + kw_tcp_at(v6), found->len, segment);
+	segment->interface = skb->ifindex;
+	segment->is_plain = found->is_ordinary && (found->head_len == KW_TCP_LEN ||
+						 (found->head_len == KW_TCP_LEN + KW_STAMPS_LEN && segment->is_stamped));
+	if (v6) {
+		__builtin_memcpy(tuple.ipv6.saddr, s->head + KW_LINK_LEN + 8, 32);
+		__builtin_memcpy(&tuple.ipv6.sport, s->head + KW_TCP6, 4);
+		common = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		__builtin_memcpy(&tuple.ipv4.saddr, s->head + KW_LINK_LEN + 12, 8);
+		__builtin_memcpy(&tuple.ipv4.sport, s->head + KW_TCP4, 4);
+		common = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	if (!common)
+		return kw_tcp_after(skb, s, found, segment, 1, v6);
+	socket = bpf_skc_to_tcp_sock(common);
+	if (socket)
+		c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
+	if (c)
+		action = kw_tcp_serve(skb, s, work, c, socket, v6);
+	else if (socket && !(segment->flags & KW_TCP_SYN))
+		action = TC_ACT_UNSPEC;
+	else
+		action = kw_tcp_after(skb, s, found, segment, 1, v6);
+	bpf_sk_release(common);
+	return action;
+}
+
+SEC("tc")
+int kw_tcp_in(struct __sk_buff *skb)
+{
+	if (skb->pkt_type != 0 /* PACKET_HOST */)
+		return TC_ACT_UNSPEC;
+	switch (kw_tcp_family(skb, 1)) {
+	case 4:
+		return kw_tcp_receive(skb, 0);
+	case 6:
+		return kw_tcp_receive(skb, 1);
+	default:
+		return TC_ACT_UNSPEC;
+	}
+}
+
+KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
+{
+	struct kw_scratch *s = kw_scratch();
+	struct kw_segment segment = {};
+	struct kw_connection *c;
+	struct kw_sending sending;
+	struct kw_numbers numbers;
+	struct kw_found found;
+	struct bpf_sock *socket = skb->sk;
+	struct kw_peer peer;
+	__u32 seq, ack;
+	__u64 now = kw_clock();
+
+	if (!s || kw_tcp_open(skb, s, &found, 0, v6))
+		return TC_ACT_UNSPEC;
+	kw_read_segment(s->head + kw_tcp_at(v6), found.len, &segment);
+	if (socket)
+		socket = bpf_sk_fullsock(socket);
+	/* The kernel's own socket, which sends for those that have gone, is a raw one. */
+	if (!socket || socket->type != 1 /* SOCK_STREAM */)
+		return kw_tcp_after(skb, s, &found, &segment, 0, v6);
+	c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
+	if (!c)
+		return TC_ACT_UNSPEC;
+	sending = (struct kw_sending){
+		.seq = segment.seq,
+		.ack = segment.ack,
+		.stamp = bpf_ntohl(kw_quad(s->head + kw_tcp_at(v6) + KW_TCP_LEN + 4)),
+		.interface = skb->ifindex,
+		.window = bpf_htons((__u16)segment.window),
+		.flags = segment.flags,
+		.is_stamped = segment.is_stamped,
+	};
+	__builtin_memcpy(sending.link, s->head, 12);
+	bpf_spin_lock(&c->lock);
+	kw_depart(c, &sending, now, &numbers, &seq, &ack);
+	bpf_spin_unlock(&c->lock);
+	if (!kw_is_spliced(&numbers))
+		return TC_ACT_UNSPEC;
+	if (segment.flags & KW_TCP_FIN) {
+		kw_peer_of(s, &peer, 0, v6);
+		bpf_map_update_elem(&kw_closing, &peer, &numbers, BPF_ANY);
+	}
+	return kw_renumber(skb, s, &found, seq, ack, &numbers.in, 1, v6) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+SEC("tc")
+int kw_tcp_out(struct __sk_buff *skb)
+{
+	/* What arrived by an interface was not sent by a socket here: it is forwarded, or `kw_tcp_in` has made it. */
+	if (skb->ingress_ifindex)
+		return TC_ACT_UNSPEC;
+	switch (kw_tcp_family(skb, 0)) {
+	case 4:
+		return kw_tcp_send(skb, 0);
+	case 6:
+		return kw_tcp_send(skb, 1);
+	default:
+		return TC_ACT_UNSPEC;
+	}
+}
+
+/* The kernel's structures for iterators. */
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	void *map;
+	void *sk;
+	void *value;
+} __attribute__((preserve_access_index));
+
+/* Lists the connections of `kw_connections` whose numbers are translated: a byte for each. */
+SEC("iter/bpf_sk_storage_map")
+int kw_translated(struct bpf_iter__bpf_sk_storage_map *iteration)
+{
+	struct seq_file *out = iteration->meta->seq;
+	struct kw_connection *c = iteration->value;
+	char mark = '.';
+
+	if (c && kw_is_spliced(&c->numbers))
+		bpf_seq_write(out, &mark, 1);
+	return 0;
+}
+
+#endif

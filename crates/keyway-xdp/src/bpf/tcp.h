@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * Answering on a TCP connection that a server's socket goes on serving: TCP splicing (Maltz and Bhagwat, "TCP Splicing for
+ * Application Layer Performance", 1998).
+ *
+ * A request that is answered here never reaches the server's socket, and the answer does not come from it. So the two ends count
+ * differently: *outer* numbers are the client's, *inner* ones the server's socket's. From its first answer on, every segment of the
+ * connection is translated, in both directions, until the connection has ended.
+ *
+ * A request is answered only if the connection is *at rest* (`kw_is_at_rest`): everything that the client has sent before was read and
+ * executed by the server, and everything that the server has sent was acknowledged by the client. So at most one answer is on
+ * its way, nothing that the server sent before it will be needed again, and one splice a direction is exact.
+ *
+ * The functions here know numbers only. They run under the connection's lock, which makes each segment's translation one step.
+ * `model/tcp_door.py` explores them with loss, reordering and retransmission.
+ */
+#ifndef KW_TCP_H
+#define KW_TCP_H
+
+#include "env.h"
+
+/* linux/tcp.h; the fourteenth byte of the header */
+#define KW_TCP_FIN 0x01
+#define KW_TCP_SYN 0x02
+#define KW_TCP_RST 0x04
+#define KW_TCP_PSH 0x08
+#define KW_TCP_ACK 0x10
+#define KW_TCP_ESTABLISHED 1
+
+/* The numbers of a connection. */
+struct kw_numbers {
+	struct kw_splice in;  /* what the client sends: the last request that was answered here */
+	struct kw_splice out; /* what it receives: the answer to it */
+};
+
+/* What is known of a connection, kept at the server's socket (socket-local storage) from the moment when the server enrols it. The
+* server writes `slot` and `ticket`, once. */
+struct kw_connection {
+	struct bpf_spin_lock lock;
+	/* where the server publishes that the connection is at rest, and what it adds to the number of bytes that it has read */
+	__u32 slot;
+	__u64 ticket;
+	/* nanoseconds of CLOCK_MONOTONIC: when it was enrolled; when the server's socket last sent something */
+	__u64 enrolled_ns;
+	__u64 heard_ns;
+	struct kw_numbers numbers;
+	/* outer number after the last byte that the server's socket may have got */
+	__u32 next;
+	/* where the server's socket last sent something: interface, link addresses, window, and its clock for timestamps minus this
+	* machine's milliseconds; the last timestamp that the client may have seen */
+	__u32 interface;
+	__u32 stamp_offset;
+	__u32 stamp;
+	__u16 window; /* network byte order, scaled */
+	__u8 link[12];
+	__u8 is_stamped;
+	__u8 has_next;
+	__u8 has_heard;
+	__u8 unused;
+	/* length of the last answer; 0 while it is written */
+	__u32 answer_len;
+	__u8 answer[KW_PAYLOAD_MAX];
+};
+
+/* A segment from the client, in host byte order, but for `window` and `stamp`. */
+struct kw_segment {
+	__u32 seq;
+	__u32 ack;
+	__u32 len; /* of its data */
+	__u32 interface;
+	__u32 window;
+	__u8 flags;
+	__u8 is_stamped;
+	__u8 is_plain; /* no options but timestamps, nothing unusual in its headers */
+	__u8 is_linear; /* a single segment: neither the sender nor the card has put several into this packet */
+};
+
+/* The server's socket, at one instant. */
+struct kw_facts {
+	__u32 state;
+	__u32 received; /* inner number after the last byte that it has received in order */
+	__u32 sent;     /* after the last that it has sent; and that it was given to send */
+	__u32 written;
+	__u32 room;     /* its receive window, bytes */
+	__u32 mss;
+	__u32 in_flight; /* segments that it believes not acknowledged */
+	__u32 scale;    /* of the client's window */
+	__u64 bytes_received;
+};
+
+enum kw_step {
+	KW_PASS,    /* to the server's socket, translated */
+	KW_REPLY,   /* the answer goes out and the request ends here */
+	KW_REPEAT,  /* the last answer goes out once more */
+	KW_REMIND,  /* nothing of it is new to the server: its socket is asked for an acknowledgement */
+};
+
+/* What to do with a segment from the client. */
+struct kw_plan {
+	enum kw_step step;
+	/* numbers of the segment for the server's socket */
+	__u32 seq;
+	__u32 ack;
+	/* numbers and data of the answer, if one goes out */
+	__u32 reply_seq;
+	__u32 reply_ack;
+	__u32 reply_len;
+	__u32 stamp;
+	/* the server's socket has to learn what the client has acknowledged */
+	__u32 tells;
+	struct kw_splice out;
+	__u16 window;
+	__u8 link[12];
+};
+
+/* Numbers come round: a is before b if it is less than half the circle behind (RFC 9293, section 3.4). */
+KW_INLINE int kw_before(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) < 0;
+}
+
+/* The inner number of an outer one. Those that do not exist inside are where the splice was made. */
+KW_INLINE __u32 kw_inner(const struct kw_splice *splice, __u32 outer)
+{
+	__u32 past = outer - splice->at;
+
+	if ((__s32)past <= 0)
+		return outer - splice->before;
+	if (past < splice->len)
+		return splice->at - splice->before;
+	return outer - splice->before - splice->len;
+}
+
+/* The outer number of an inner one. Where the splice was made, it is the one after it. */
+KW_INLINE __u32 kw_outer(const struct kw_splice *splice, __u32 inner)
+{
+	if (kw_before(inner, splice->at - splice->before))
+		return inner + splice->before;
+	return inner + splice->before + splice->len;
+}
+
+/* A splice that is a quarter of the circle behind is only an offset: no segment from before it can be on its way any more (the
+* largest window is 1 GiB, RFC 7323), and numbers half a circle behind would seem to be ahead. */
+KW_INLINE void kw_settle(struct kw_splice *splice, __u32 outer)
+{
+	if ((__s32)(outer - splice->at) > 1 << 30) {
+		splice->before += splice->len;
+		splice->len = 0;
+		splice->at = outer;
+	}
+}
+
+KW_INLINE int kw_is_spliced(const struct kw_numbers *numbers)
+{
+	return (numbers->in.len | numbers->in.before) != 0;
+}
+
+/* Whether the segment has a byte of the request that was answered last, or claims to follow one of them (a keepalive). */
+KW_INLINE int kw_is_taken(const struct kw_splice *in, const struct kw_segment *segment)
+{
+	__u32 end = segment->seq + segment->len;
+
+	if (!in->len || segment->flags & KW_TCP_RST)
+		return 0;
+	if (!segment->len)
+		return segment->seq - in->at - 1 < in->len - 1;
+	return kw_before(segment->seq, in->at + in->len) && kw_before(in->at, end);
+}
+
+/* How long after it was enrolled a connection is left alone: segments that passed before have reached the socket by then. */
+#define KW_SETTLE_NS 100000000ull
+
+/* Whether the connection is at rest, and this segment the next one: nothing is on its way in either direction. `word` is what the
+* server has published. */
+KW_INLINE int kw_is_at_rest(const struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, __u64 word)
+{
+	const struct kw_numbers *numbers = &c->numbers;
+
+	if (facts->state != KW_TCP_ESTABLISHED || !c->has_next || !c->has_heard || c->interface != segment->interface)
+		return 0;
+	/* The server has executed all that its socket has received... */
+	if (!word || word != c->ticket + facts->bytes_received)
+		return 0;
+	/* ...this is what comes next, and no other segment is on its way from here to the socket... */
+	if (segment->seq != c->next || segment->seq != kw_outer(&numbers->in, facts->received))
+		return 0;
+	/* ...all that the server has written was sent, and the client has received it. */
+	return facts->sent == facts->written && segment->ack == kw_outer(&numbers->out, facts->written);
+}
+
+/* Whether an answer of `len` bytes fits the segment and the client's window, and looks like the socket's own segments. */
+KW_INLINE int kw_fits(const struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, __u32 len)
+{
+	if (!segment->is_plain || (segment->flags & ~KW_TCP_PSH) != KW_TCP_ACK || segment->is_stamped != c->is_stamped)
+		return 0;
+	return len <= facts->mss && len <= segment->window << (facts->scale & 15);
+}
+
+/* The timestamp for an answer (RFC 7323): never less than the socket's last one, and never ahead of its clock. */
+KW_INLINE __u32 kw_stamp(struct kw_connection *c, __u32 now_ms)
+{
+	__u32 stamp = now_ms + c->stamp_offset;
+
+	if (kw_before(stamp, c->stamp))
+		stamp = c->stamp;
+	c->stamp = stamp;
+	return stamp;
+}
+
+/* The segment goes to the server's socket. */
+KW_INLINE void kw_pass(struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, struct kw_plan *plan)
+{
+	struct kw_numbers *numbers = &c->numbers;
+	__u32 end = segment->seq + segment->len + (segment->flags & KW_TCP_FIN ? 1 : 0);
+
+	plan->step = KW_PASS;
+	plan->seq = kw_inner(&numbers->in, segment->seq);
+	plan->ack = kw_inner(&numbers->out, segment->ack);
+	/* What lies beyond its window is refused by the socket, so a forged segment does not count. */
+	if (end != segment->seq && end - kw_outer(&numbers->in, facts->received) <= facts->room && (!c->has_next || kw_before(c->next, end))) {
+		c->next = end;
+		c->has_next = 1;
+	}
+	kw_settle(&numbers->in, kw_outer(&numbers->in, facts->received));
+}
+
+/* Decides on a segment from the client, and does what the decision changes. `answer_len` is that of its answer, 0 if it has none.
+* PUBLISH: with KW_REPLY the request is answered; `answer_len` of the connection is set when the answer is in `answer`. */
+KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, __u64 word,
+			 __u32 answer_len, __u32 now_ms, struct kw_plan *plan)
+{
+	struct kw_numbers *numbers = &c->numbers;
+
+	plan->tells = 0;
+	if (kw_is_taken(&numbers->in, segment)) {
+		/* Never to the server: it must not execute what was answered here. */
+		int is_owed = kw_before(segment->ack, numbers->out.at + numbers->out.len);
+
+		plan->step = segment->len && is_owed && c->answer_len ? KW_REPEAT : KW_REMIND;
+		/* One before what the socket has received: it answers with an acknowledgement, as to a keepalive. */
+		plan->seq = numbers->in.at - numbers->in.before - 1;
+		plan->ack = kw_inner(&numbers->out, segment->ack);
+		plan->tells = 1;
+		plan->reply_seq = numbers->out.at;
+		plan->reply_ack = numbers->in.at + numbers->in.len;
+		plan->reply_len = c->answer_len;
+	} else if (answer_len && kw_is_at_rest(c, segment, facts, word) && kw_fits(c, segment, facts, answer_len)) {
+		plan->step = KW_REPLY;
+		plan->seq = kw_inner(&numbers->in, segment->seq);
+		plan->ack = kw_inner(&numbers->out, segment->ack);
+		plan->tells = facts->in_flight != 0;
+		plan->reply_seq = segment->ack;
+		plan->reply_ack = segment->seq + segment->len;
+		plan->reply_len = answer_len;
+		numbers->in.before += numbers->in.len;
+		numbers->in.at = segment->seq;
+		numbers->in.len = segment->len;
+		numbers->out.before += numbers->out.len;
+		numbers->out.at = segment->ack;
+		numbers->out.len = answer_len;
+		c->next = plan->reply_ack;
+		c->answer_len = 0;
+	} else {
+		kw_pass(c, segment, facts, plan);
+	}
+	plan->out = numbers->out;
+	plan->window = c->window;
+	__builtin_memcpy(plan->link, c->link, 12);
+	plan->stamp = kw_stamp(c, now_ms);
+}
+
+/* A segment that the server's socket sends, in host byte order, but for `window`. */
+struct kw_sending {
+	__u32 seq;
+	__u32 ack;
+	__u32 stamp;
+	__u32 interface;
+	__u16 window; /* network byte order */
+	__u8 flags;
+	__u8 is_stamped;
+	__u8 link[12];
+};
+
+/* Translates it into `seq` and `ack`, and learns from it how the socket sends. */
+KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns, struct kw_numbers *numbers, __u32 *seq,
+			 __u32 *ack)
+{
+	*seq = kw_outer(&c->numbers.out, sending->seq);
+	*ack = kw_outer(&c->numbers.in, sending->ack);
+	*numbers = c->numbers;
+	kw_settle(&c->numbers.out, *seq);
+	if (sending->flags & (KW_TCP_RST | KW_TCP_SYN))
+		return;
+	c->heard_ns = now_ns;
+	c->interface = sending->interface;
+	c->window = sending->window;
+	__builtin_memcpy(c->link, sending->link, 12);
+	c->is_stamped = sending->is_stamped;
+	if (sending->is_stamped) {
+		c->stamp_offset = sending->stamp - (__u32)(now_ns / 1000000);
+		if (!c->has_heard || kw_before(c->stamp, sending->stamp))
+			c->stamp = sending->stamp;
+	}
+	c->has_heard = 1;
+}
+
+#endif

@@ -1,0 +1,92 @@
+//! The TCP door's side in this process: which connections the program may answer for, and when they are at rest.
+//!
+//! What the program knows of a connection is stored at the server's socket (`BPF_MAP_TYPE_SK_STORAGE`), so it ends with the socket. A
+//! server makes this entry when it *enrols* the connection, and afterwards publishes one word whenever the connection is at rest.
+
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering::Release;
+
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, MapHandle};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::door::DoorError;
+use crate::memory::Mapping;
+
+/// Size of `struct kw_connection`, and the places of what the server writes there.
+const CONNECTION_LEN: usize = 1488;
+const SLOT_AT: usize = 4;
+const TICKET_AT: usize = 8;
+const ENROLLED_AT: usize = 16;
+/// Words of `struct kw_rest`: a cache line.
+const REST_WORDS: usize = 8;
+
+/// Connections for which the program may answer.
+pub struct Connections {
+    rests: Mapping,
+    map: MapHandle,
+    translated: Link,
+}
+
+impl Connections {
+    /// Number of connections that can be enrolled at the same time (`KW_RESTS`).
+    pub const SLOTS: u32 = 1 << 14;
+    pub(crate) const WORDS: usize = Self::SLOTS as usize * REST_WORDS;
+
+    pub(crate) fn new(rests: Mapping, map: MapHandle, translated: Link) -> Self {
+        Self { rests, map, translated }
+    }
+
+    /// Lets the program answer on the connection of this socket, which this process has accepted, when it is at rest. `slot` is where this
+    /// process publishes that; it belongs to this connection alone. `ticket` is a random number.
+    ///
+    /// # Errors
+    ///
+    /// That of `bpf(BPF_MAP_UPDATE_ELEM)`, as text: EEXIST if the socket was enrolled before, ENOMEM if it may use no more memory
+    /// (`net.core.optmem_max`), EPERM if this process may not use the map.
+    pub fn enrol(&self, socket: BorrowedFd<'_>, slot: u32, ticket: u64) -> io::Result<()> {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+        let now_ns = u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0);
+        let mut connection = [0; CONNECTION_LEN];
+        connection[SLOT_AT..][..4].copy_from_slice(&slot.to_ne_bytes());
+        connection[TICKET_AT..][..8].copy_from_slice(&ticket.to_ne_bytes());
+        connection[ENROLLED_AT..][..8].copy_from_slice(&now_ns.to_ne_bytes());
+        self.map
+            .update(&socket.as_raw_fd().to_ne_bytes(), &connection, MapFlags::NO_EXIST)
+            .map_err(|error| io::Error::other(format!("{error:#}")))
+    }
+
+    /// Publishes that the connection with this slot is at rest: `word` is its ticket plus the number of bytes that this process has
+    /// read from its socket since it was accepted. All of them are executed, all answers are in the socket, and nothing will be written before
+    /// more is read. 0: it is not at rest.
+    pub fn publish(&self, slot: u32, word: u64) {
+        if let Some(rest) = self.rests.words().get(slot as usize * REST_WORDS) {
+            // PAIRS: the program's load of the word. What was written to the socket before was written by a system call.
+            rest.store(word, Release);
+        }
+    }
+
+    /// Number of the sockets, of this process and of others, whose connections have other numbers than their clients: the program has
+    /// answered for them, and translates until they have ended.
+    pub fn translated(&self) -> Result<usize, DoorError> {
+        count(&self.translated)
+    }
+
+    /// Publishes of no connection that it is at rest.
+    pub fn clear(&self) {
+        self.rests
+            .words()
+            .iter()
+            .step_by(REST_WORDS)
+            .for_each(|rest| rest.store(0, Release));
+    }
+}
+
+/// Number of connections that an iterator of `kw_translated` lists.
+pub(crate) fn count(translated: &Link) -> Result<usize, DoorError> {
+    let refused = |error: String| DoorError::Kernel("counting the connections whose numbers are translated", error);
+    let mut marks = Vec::new();
+    let mut iter = Iter::new(translated).map_err(|error| refused(format!("{error:#}")))?;
+    iter.read_to_end(&mut marks).map_err(|error| refused(error.to_string()))?;
+    Ok(marks.len())
+}
