@@ -147,7 +147,9 @@ KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
 			return 0;
 	}
 	data += KW_LINK_LEN;
-	if (data[6] != KW_PROTOCOL_TCP || kw_half(data + 40 + (is_incoming ? 2 : 0)) != config.tcp_port)
+	/* Linux puts packets of more than 64 KiB together (BIG TCP); they have an option before TCP, so the port is looked at later. */
+	if (!(data[6] == KW_PROTOCOL_TCP && kw_half(data + 40 + (is_incoming ? 2 : 0)) == config.tcp_port) &&
+	    !(data[6] == KW_JUMBO && data[40] == KW_PROTOCOL_TCP))
 		return 0;
 	data += is_incoming ? 24 : 8;
 	return kw_quad(data) == config.address6[0] && kw_quad(data + 4) == config.address6[1] && kw_quad(data + 8) == config.address6[2] &&
@@ -164,6 +166,12 @@ KW_INLINE int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, struct kw
 		return -1;
 	found->is_ordinary = 1;
 	if (v6) {
+		if (s->head[KW_LINK_LEN + 6] == KW_JUMBO) {
+			ip_len += KW_JUMBO_LEN;
+			found->is_ordinary = 0;
+			if (bpf_skb_load_bytes(skb, KW_LINK_LEN + ip_len, s->head + KW_TCP6, KW_TCP_LEN))
+				return -1;
+		}
 		len = bpf_ntohs(kw_half(s->head + KW_LINK_LEN + 4)) + 40;
 		if ((s->head[KW_LINK_LEN + 1] & 0x30) == 0x30) /* congestion experienced (RFC 3168) */
 			found->is_ordinary = 0;
@@ -374,15 +382,17 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct k
 	__u32 slot = c->slot, answer_len = 0, len;
 	enum kw_checksum checksum = KW_CHECKSUM_BAD;
 	struct kw_rest *rest;
-	__u64 now = kw_clock();
+	__u64 now = kw_clock(), word;
 
 	rest = bpf_map_lookup_elem(&kw_rests, &slot);
 	if (!rest)
 		return TC_ACT_UNSPEC;
 	if (segment->len && !kw_is_taken(&c->numbers.in, segment)) {
 		/* Without the lock: only whether an answer is worth making. */
+		word = *(volatile __u64 *)&rest->word;
+		kw_read_barrier();
 		kw_look(socket, facts);
-		if (!kw_is_at_rest(c, segment, facts, *(volatile __u64 *)&rest->word))
+		if (!kw_is_at_rest(c, segment, facts, word))
 			kw_count(KW_TCP_BUSY);
 		else if (!kw_fits(c, segment, facts, 1))
 			kw_count(KW_ODD_PACKET);
@@ -392,8 +402,11 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct k
 			answer_len = kw_tcp_answer(skb, s, found, segment, &checksum, now, v6);
 	}
 	bpf_spin_lock(&c->lock);
+	/* First the word: what the server wrote before it published is then in the socket's numbers. */
+	word = *(volatile __u64 *)&rest->word;
+	kw_read_barrier();
 	kw_look(socket, facts);
-	kw_arrive(c, segment, facts, *(volatile __u64 *)&rest->word, answer_len, (__u32)(now / 1000000), plan);
+	kw_arrive(c, segment, facts, word, answer_len, (__u32)(now / 1000000), plan);
 	bpf_spin_unlock(&c->lock);
 	if (plan->step == KW_PASS)
 		return kw_renumber(skb, s, found, plan->seq, plan->ack, &plan->out, 0, v6) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
