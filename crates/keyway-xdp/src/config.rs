@@ -102,9 +102,13 @@ impl Verdict {
 pub struct Settings {
     /// the served address: packets to other addresses are not examined
     pub address: IpAddr,
-    /// the served port
+    /// the served UDP port; 0: no UDP is served
     pub port: u16,
-    /// networks of allowed sources, as address and prefix length; at most [`ALLOW_MAX`]
+    /// TCP connections are served, too
+    pub tcp: bool,
+    /// their port on this side; `None`: the UDP port
+    pub tcp_port: Option<u16>,
+    /// networks of allowed sources of datagrams, as address and prefix length; at most [`ALLOW_MAX`]
     pub allow: Vec<(IpAddr, u8)>,
     /// memory for copies and their index, bytes
     pub memory: usize,

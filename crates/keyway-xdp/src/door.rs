@@ -226,6 +226,11 @@ impl Attached {
     pub fn others(&self) -> Vec<String> {
         self.0.as_ref().map(Filters::others).unwrap_or_default()
     }
+
+    /// Leaves the program on the interface after this process has ended: it goes on translating for connections that it has answered.
+    pub fn leave(mut self) {
+        self.0.take();
+    }
 }
 
 impl Drop for Attached {
@@ -294,7 +299,7 @@ impl fmt::Display for DoorError {
             ),
             Self::OtherSettings(folder) => write!(
                 f,
-                "the kernel door: what is pinned at {} was attached with other settings (UDP address, networks, memory or rate): \
+                "the kernel door: what is pinned at {} was attached with other settings (addresses, TCP, networks, memory or rate): \
                  attach it again with those of the server",
                 folder.display()
             ),

@@ -24,9 +24,13 @@ mod maps;
 #[cfg(feature = "load")]
 mod memory;
 pub mod store;
+#[cfg(feature = "load")]
+mod tcp;
 
 #[cfg(feature = "load")]
 pub use maps::{Counts, Maps, PIN_FOLDER, interfaces_at};
+#[cfg(feature = "load")]
+pub use tcp::Connections;
 
 // Linked for its headers; see the build script.
 #[cfg(feature = "load")]

@@ -16,6 +16,7 @@ use crate::config::{Config, Settings, Verdict};
 use crate::door::DoorError;
 use crate::hot::{CONTROL_WORDS, HotSet, STRIPES};
 use crate::memory::Mapping;
+use crate::tcp::Connections;
 
 /// The default folder for a pinned program.
 pub const PIN_FOLDER: &str = "/sys/fs/bpf/keyway";
@@ -104,6 +105,11 @@ impl Maps {
     /// The lock on a pinned program, as a descriptor of its own.
     pub fn lock(&self) -> io::Result<Option<File>> {
         self.lock.as_ref().map(File::try_clone).transpose()
+    }
+
+    /// The TCP connections that the program may answer. `None`: it was loaded without TCP.
+    pub fn connections(&self) -> Option<Connections> {
+        None
     }
 
     /// The counts of packets alone.
