@@ -21,6 +21,8 @@
 //!
 //! Never: executes a request (`connection` and `execute` do).
 
+#[cfg(all(test, feature = "kernel"))]
+mod at_rest;
 mod halting;
 mod moves;
 #[cfg(test)]
