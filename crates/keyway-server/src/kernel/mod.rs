@@ -42,6 +42,7 @@ pub(crate) use served::Served;
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -52,7 +53,7 @@ use keyway_cache::server::{KernelDoor, KernelDoorError};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use keyway_xdp::config::{Settings, Verdict};
-use keyway_xdp::door::{Attached, Door};
+use keyway_xdp::door::{Attached, Door, DoorError};
 use keyway_xdp::{Counts, Maps};
 use nix::net::if_::if_nametoindex;
 
@@ -267,7 +268,7 @@ pub fn kernel_settings(
 
 fn program(kernel: &Kernel, settings: &Settings, pinned: Option<File>) -> Result<Program, String> {
     if let Some(folder) = &kernel.pinned {
-        return Maps::pinned(folder, settings, pinned)
+        return open_pinned(folder, settings, pinned)
             .map(Program::Pinned)
             .map_err(|error| error.to_string());
     }
@@ -286,6 +287,27 @@ fn program(kernel: &Kernel, settings: &Settings, pinned: Option<File>) -> Result
         attached.push(here);
     }
     Ok(Program::Loaded(door, attached))
+}
+
+/// Opens a pinned program. One that was attached without TCP serves UDP only.
+fn open_pinned(folder: &Path, settings: &Settings, held: Option<File>) -> Result<Maps, DoorError> {
+    let again = held.as_ref().and_then(|held| held.try_clone().ok());
+    match Maps::pinned(folder, settings, held) {
+        Err(DoorError::OtherSettings(_)) if settings.tcp => {
+            let without = Settings {
+                tcp: false,
+                tcp_port: None,
+                ..settings.clone()
+            };
+            let maps = Maps::pinned(folder, &without, again)?;
+            log::warn!(
+                "the kernel door serves UDP only: the program pinned at {} was attached without --tcp (--kernel-tcp off says that this is meant)",
+                folder.display()
+            );
+            Ok(maps)
+        }
+        opened => opened,
+    }
 }
 
 /// The number of an interface.
@@ -358,5 +380,66 @@ impl Post {
             }
         }
         out.extend_from_slice(reply::END);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(udp: &[&str], tcp: &[&str], kernel: &Kernel) -> Result<(Settings, Option<SocketAddr>), String> {
+        let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        settings(&Config::default(), kernel, &parse(udp), &parse(tcp))
+    }
+
+    #[test]
+    fn one_address_is_served_over_udp_and_tcp() {
+        let kernel = Kernel::default();
+        for (udp, tcp, address, ports) in [
+            (&["10.0.0.1:5"][..], &["10.0.0.1:6"][..], "10.0.0.1", (5, Some(6))),
+            (&["10.0.0.1:5"], &["127.0.0.1:7", "10.0.0.1:6"], "10.0.0.1", (5, Some(6))),
+            (&["10.0.0.1:5"], &["0.0.0.0:7"], "10.0.0.1", (5, Some(7))),
+            (&["10.0.0.1:5"], &["[::]:7"], "10.0.0.1", (5, None)),
+            (&["10.0.0.1:5"], &["127.0.0.1:5"], "10.0.0.1", (5, None)),
+            (&["10.0.0.1:5"], &[], "10.0.0.1", (5, None)),
+            (&[], &["[::1]:6", "127.0.0.1:7"], "::1", (0, Some(6))),
+        ] {
+            let (settings, served) = made(udp, tcp, &kernel).unwrap();
+            assert_eq!(
+                (settings.address.to_string(), (settings.port, settings.tcp_port)),
+                (address.to_owned(), ports),
+                "{udp:?} {tcp:?}"
+            );
+            assert_eq!(settings.tcp, settings.tcp_port.is_some());
+            assert_eq!(served, settings.tcp_port.map(|port| SocketAddr::new(settings.address, port)));
+            assert_eq!(
+                settings.allow.is_empty(),
+                udp.is_empty(),
+                "no datagram is answered without a UDP socket"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused() {
+        let without_tcp = Kernel {
+            tcp: false,
+            ..Kernel::default()
+        };
+        for (udp, tcp, kernel, word) in [
+            (&[][..], &[][..], &Kernel::default(), "--listen"),
+            (&[], &["127.0.0.1:5"], &without_tcp, "--udp"),
+            (&["0.0.0.0:5"], &["0.0.0.0:5"], &Kernel::default(), "not 0.0.0.0:5"),
+            (&[], &["[::]:5"], &Kernel::default(), "to --listen"),
+            (&["10.0.0.1:5", "10.0.0.2:5"], &[], &Kernel::default(), "there are 2"),
+        ] {
+            let error = made(udp, tcp, kernel).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        let (udp, tcp) = ("10.0.0.1:5".parse().ok(), "10.0.0.2:5".parse().ok());
+        let error = kernel_settings(udp, tcp, Vec::new(), &Kernel::default()).unwrap_err();
+        assert!(error.contains("give both the same"), "{error}");
+        let (settings, _) = made(&["10.0.0.1:5"], &["10.0.0.1:5"], &without_tcp).unwrap();
+        assert!(!settings.tcp);
     }
 }
