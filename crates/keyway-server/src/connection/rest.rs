@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use keyway_proto::{Protocol, Request, Within};
+use keyway_proto::{Request, Within};
 
 use super::{Connection, Desk, Phase};
 use crate::kernel::{Enrolment, Enrolments, Served};
@@ -61,6 +61,7 @@ impl Rest {
     #[inline]
     pub(super) fn note(&mut self, request: &Request<'_>, served: Option<&mut Served>) {
         match (&mut self.step, served) {
+            // A binary get is another kind of request, and a connection speaks one protocol, so those that are enrolled speak text.
             (Step::Waiting { has_got, .. }, _) => *has_got |= matches!(request, Request::Get { .. } | Request::MetaGet(_)),
             (Step::Enrolled(_), Some(served)) => served.note(request),
             (Step::Enrolled(_), None) => {}
@@ -173,9 +174,8 @@ impl Connection {
     /// See the top of the file.
     fn is_at_rest(&self) -> bool {
         let is_between_requests = || {
-            self.decoder
-                .progress()
-                .is_some_and(|progress| progress.protocol == Protocol::Text && progress.within == Within::Nothing)
+            let progress = self.decoder.progress();
+            progress.is_some_and(|progress| progress.within == Within::Nothing)
         };
         matches!(self.phase, Phase::Serving)
             && self.input.is_empty()
