@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Options, Place};
-use keyway_uring::Ring;
+use keyway_uring::{Event, Ring};
 use mio::Events;
 use socket2::SockRef;
 
@@ -411,6 +411,14 @@ fn a_line_of_keys_that_has_not_ended_is_no_rest() {
         bench.ask(&mut client, b"\r\n", END);
         bench.settle();
         assert!(bench.may_answer(&client), "{event_loop:?}");
+        // A refused one is dropped as it arrives.
+        client.send(format!("get {}{}", "k".repeat(251), " key".repeat(20_000)).as_bytes());
+        bench.await_answer(&mut client, b"CLIENT_ERROR bad command line format\r\n");
+        bench.settle();
+        assert!(!bench.may_answer(&client), "{event_loop:?}: refused");
+        client.send(b" key\r\n");
+        bench.settle();
+        assert!(bench.may_answer(&client), "{event_loop:?}: refused");
     }
 }
 
@@ -556,6 +564,16 @@ fn a_connection_that_the_program_keeps_silent_is_not_taken_for_idle() {
     }
 }
 
+impl Worker {
+    /// Waits until the ring, if there is one, has received something, and leaves that for later.
+    fn wait_for_data(&mut self) {
+        let is_data = |event: &Event| matches!(event, Event::Received { .. });
+        while self.desk.ring.is_some() && !self.told.iter().any(is_data) {
+            self.wait_for_ring(Some(DEADLINE)).expect("a ring");
+        }
+    }
+}
+
 /// Brings the only connection to where it can be handed over.
 fn handed(bench: &mut Bench) -> Handed {
     let (worker, token) = bench.place();
@@ -582,6 +600,8 @@ fn what_is_handed_over_is_cleared_and_never_enrolled_there() {
         assert!(bench.may_answer(&client), "{event_loop:?}");
         // Bytes that arrive while it halts are counted.
         client.send(b"get ab");
+        let (worker, _) = bench.place();
+        bench.workers[worker].wait_for_data();
         handed(&mut bench);
         client.send(b"sent\r\n");
         let (worker, token) = bench.place();
