@@ -1,6 +1,7 @@
 //! `keyway kernel`: attaches the kernel door's program to interfaces and pins it, as a separate step for a privileged user; the server
 //! then needs no capability.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -46,10 +47,13 @@ pub(crate) struct Attach {
     #[command(flatten)]
     pin: Pin,
     /// The server's --udp
+    #[arg(long, value_name = "ADDR[:PORT]", required_unless_present = "tcp")]
+    udp: Option<String>,
+    /// The server's --listen, for TCP connections; the same address as --udp
     #[arg(long, value_name = "ADDR[:PORT]")]
-    udp: String,
+    tcp: Option<String>,
     /// The server's --udp-allow [default: loopback]
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long, value_name = "CIDR", requires = "udp", value_delimiter = ',')]
     udp_allow: Vec<Network>,
     /// The server's --kernel-memory
     #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
@@ -77,13 +81,8 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
 impl Attach {
     fn run(self) -> Result<(), Failure> {
         let refused = |why: String| Failure::new(exit::SYSTEM, why);
-        let addresses =
-            listen::parse(&self.udp, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?;
-        let [address] = addresses.as_slice() else {
-            return Err(Failure::usage(
-                "--udp names no address, or more than one: the program answers for one",
-            ));
-        };
+        let udp = self.udp.as_deref().map(|text| address("--udp", text)).transpose()?;
+        let tcp = self.tcp.as_deref().map(|text| address("--tcp", text)).transpose()?;
         let user = match &self.user {
             None => None,
             Some(name) => {
@@ -106,7 +105,7 @@ impl Attach {
             .iter()
             .map(|network| (network.address(), network.prefix_len()))
             .collect();
-        let settings = kernel_settings(*address, allow, &kernel).map_err(refused)?;
+        let settings = kernel_settings(udp, tcp, allow, &kernel).map_err(refused)?;
         let numbers: Vec<i32> = self
             .interfaces
             .iter()
@@ -123,12 +122,28 @@ impl Attach {
                 return Err(refused(format!("{name}: {error}")));
             }
         }
+        let served: Vec<String> = [("udp", udp), ("tcp", tcp)]
+            .into_iter()
+            .filter_map(|(name, address)| Some(format!("{name} {}", address?)))
+            .collect();
         println!(
-            "attached to {} for udp {address}, pinned at {}",
+            "attached to {} for {}, pinned at {}",
             self.interfaces.join(","),
+            served.join(" and "),
             folder.display()
         );
         Ok(())
+    }
+}
+
+/// The only address that an option names.
+fn address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
+    let addresses = listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("{option}: {why}")))?;
+    match addresses.as_slice() {
+        [address] => Ok(*address),
+        _ => Err(Failure::usage(format_args!(
+            "{option} names no address, or more than one: the program answers for one"
+        ))),
     }
 }
 

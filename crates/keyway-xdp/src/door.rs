@@ -380,7 +380,7 @@ impl fmt::Display for DoorError {
             ),
             Self::OtherSettings(folder) => write!(
                 f,
-                "the kernel door: what is pinned at {} was attached with other settings (UDP address, networks, memory or rate): \
+                "the kernel door: what is pinned at {} was attached with other settings (addresses, TCP, networks, memory or rate): \
                  attach it again with those of the server",
                 folder.display()
             ),

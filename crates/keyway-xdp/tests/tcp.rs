@@ -17,7 +17,7 @@ use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
 use keyway_xdp::door::{Attached, Door};
 use keyway_xdp::host::Program;
 use keyway_xdp::store::{Put, Store};
-use keyway_xdp::tcp::Connections;
+use keyway_xdp::Connections;
 
 const LOOPBACK: i32 = 1;
 /// Keys of which the program has copies; others are the server's alone.
