@@ -14,6 +14,7 @@ use keyway_xdp::config::Settings;
 use keyway_xdp::door::Door;
 
 use crate::stage::monotonic_ns;
+use crate::frame::PORT;
 use crate::world::{Hot, NOW_S, State, fill, items, reference, settings};
 
 /// The answer to what goes up.
