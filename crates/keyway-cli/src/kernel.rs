@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use keyway_server::kernel::{interface, kernel_settings};
 use keyway_server::{Kernel, LOOPBACK, Network};
-use keyway_xdp::door::{Door, unpin};
+use keyway_xdp::door::{Door, DoorError, reset_left_behind, unpin};
 use keyway_xdp::{Counts, PIN_FOLDER, interfaces_at};
 use nix::net::if_::if_indextoname;
 use nix::unistd::User;
@@ -20,10 +20,14 @@ use crate::{listen, place, size};
 pub(crate) enum Command {
     /// Load the program, put it on interfaces, and pin it. It is silent until `keyway serve --kernel-pinned` feeds it
     Attach(Attach),
-    /// Take the pinned program off its interfaces, and away
+    /// Take the pinned program off its interfaces, and away. It stays, and answers nothing, while it translates the sequence numbers of
+    /// TCP connections that it has answered for
     Detach {
         #[command(flatten)]
         pin: Pin,
+        /// End these connections; and those that servers which have ended left, with the programs that they left for them
+        #[arg(long)]
+        reset: bool,
     },
     /// Print where the pinned program is, and what became of the packets that it saw
     Status {
@@ -69,11 +73,7 @@ pub(crate) struct Attach {
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Attach(attach) => attach.run(),
-        Command::Detach { pin } => {
-            unpin(&pin.pin).map_err(|error| Failure::new(exit::SYSTEM, error))?;
-            println!("detached");
-            Ok(())
-        }
+        Command::Detach { pin, reset } => detach(&pin.pin, reset),
         Command::Status { pin } => status(&pin.pin),
     }
 }
@@ -118,7 +118,7 @@ impl Attach {
         for (name, number) in self.interfaces.iter().zip(numbers) {
             if let Err(error) = door.attach_for_good(folder, number) {
                 // Either all interfaces or none.
-                let _ = unpin(folder);
+                let _ = unpin(folder, false);
                 return Err(refused(format!("{name}: {error}")));
             }
         }
@@ -134,6 +134,27 @@ impl Attach {
         );
         Ok(())
     }
+}
+
+fn detach(folder: &std::path::Path, reset: bool) -> Result<(), Failure> {
+    let refused = |error: DoorError| Failure::new(exit::SYSTEM, error);
+    let mut ended = 0;
+    if reset {
+        ended = reset_left_behind().map_err(refused)?;
+    }
+    match unpin(folder, reset) {
+        Ok(count) => {
+            ended += count;
+            println!("detached");
+        }
+        // What other servers left was to be removed, too.
+        Err(DoorError::NothingPinned(_)) if reset => {}
+        Err(error) => return Err(refused(error)),
+    }
+    if reset {
+        println!("{ended} TCP connections were ended");
+    }
+    Ok(())
 }
 
 /// The only address that an option names.

@@ -2,9 +2,11 @@
 //! that they would see without it. Needs root, which may load programs.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +19,8 @@ use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
 use keyway_xdp::door::{Attached, Door};
 use keyway_xdp::host::Program;
 use keyway_xdp::store::{Put, Store};
+use nix::net::if_::if_nametoindex;
+use nix::sched::{CloneFlags, setns};
 use keyway_xdp::Connections;
 
 const LOOPBACK: i32 = 1;
@@ -326,4 +330,124 @@ fn mix(address: SocketAddr, seed: u64, time: Duration) -> u64 {
     client.send(b"quit\r\n");
     assert_eq!(client.input.read_to_end(&mut Vec::new()).unwrap(), 0);
     done
+}
+
+/// Network namespaces for a client, a server, and the weather between them.
+struct Network {
+    name: String,
+    weather: Option<Child>,
+}
+
+const SERVER_IPS: [&str; 2] = ["10.77.0.1", "fd77::1"];
+
+impl Network {
+    fn start(test: &str, seed: u64, shares: [u32; 3]) -> Self {
+        let mut network = Self {
+            name: format!("keyway-{}-{test}", std::process::id()),
+            weather: None,
+        };
+        let [client, server, between] = ["c", "s", "w"].map(|which| network.namespace(which));
+        for namespace in [&client, &server, &between] {
+            ip(&["netns", "add", namespace]);
+        }
+        for (end, namespace, addresses) in [("left", &client, ["10.77.0.2/24", "fd77::2/64"]), ("right", &server, ["10.77.0.1/24", "fd77::1/64"])] {
+            ip(&["-n", &between, "link", "add", "name", end, "type", "veth", "peer", "name", "v", "netns", namespace]);
+            // Segments as a wire has them.
+            for (namespace, name) in [(&between, end), (namespace, "v")] {
+                run(Command::new("ip").args(["netns", "exec", namespace, "ethtool", "-K", name, "tso", "off", "gso", "off", "gro", "off", "tx", "off"]));
+                ip(&["-n", namespace, "link", "set", name, "up"]);
+            }
+            for address in addresses {
+                ip(&["-n", namespace, "address", "add", address, "dev", "v", "nodad"]);
+            }
+        }
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/weather.py");
+        let mut weather = Command::new("ip");
+        weather.args(["netns", "exec", &between, "python3", script, &seed.to_string()]);
+        weather.args(shares.map(|share| share.to_string())).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut weather = weather.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(weather.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        network.weather = Some(weather);
+        network
+    }
+
+    fn namespace(&self, which: &str) -> String {
+        format!("{}-{which}", self.name)
+    }
+
+    /// Moves this thread, and what it starts, into a namespace.
+    fn enter(&self, which: &str) {
+        let namespace = File::open(format!("/run/netns/{}", self.namespace(which))).unwrap();
+        setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Some(weather) = &mut self.weather {
+            drop(weather.stdin.take());
+            let _ = weather.wait();
+        }
+        for which in ["c", "s", "w"] {
+            let _ = Command::new("ip").args(["netns", "del", &self.namespace(which)]).status();
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    run(Command::new("ip").args(arguments));
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn through_a_network_that_loses_repeats_and_delays_segments() {
+    let Some(_alone) = alone("tcp weather") else { return };
+    let seed = Random::seed_for("tcp weather");
+    for (shares, index) in [[0, 0, 0], [1, 1, 5], [5, 5, 20]].into_iter().zip(0..) {
+        for ip in SERVER_IPS {
+            let network = Network::start("weather", seed + index, shares);
+            let outcome = thread::scope(|scope| {
+                let served = scope.spawn(|| {
+                    network.enter("s");
+                    let listener = listen(ip.parse().unwrap());
+                    let interface = if_nametoindex("v").unwrap().cast_signed();
+                    let kernel = Kernel::start(listener.local_addr().unwrap(), interface);
+                    let server = Server::start(listener, Some(kernel.connections()));
+                    (kernel, server)
+                });
+                let (kernel, server) = served.join().unwrap();
+                let address = server.address;
+                let clients: Vec<_> = (0..6)
+                    .map(|number| {
+                        let network = &network;
+                        scope.spawn(move || {
+                            network.enter("c");
+                            mix(address, seed ^ number, Duration::from_secs(3))
+                        })
+                    })
+                    .collect();
+                let done: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+                let counts = kernel.door.counts().unwrap();
+                drop(server);
+                // The filters are in the server's namespace.
+                scope.spawn(|| {
+                    network.enter("s");
+                    drop(kernel);
+                }).join().unwrap();
+                (done, counts)
+            });
+            let (done, counts) = outcome;
+            let count = |verdict| counts.iter().find(|(other, _)| *other == verdict).unwrap().1;
+            let total: u64 = done.into_iter().map(|done| done.unwrap()).sum();
+            harness::say(&format!("{ip}, {shares:?}: {total} operations, {counts:?}"));
+            assert!(count(Verdict::TcpHit) > 100, "seed {seed}, {ip}, {shares:?}: {counts:?}");
+            assert!(shares[0] < 5 || count(Verdict::TcpRepeated) > 0, "seed {seed}, {ip}: {counts:?}");
+        }
+    }
 }

@@ -24,6 +24,12 @@
 #include "segment.h"
 
 /* The parts of the kernel's structures that are read; libbpf finds their places (CO-RE). */
+struct in6_addr {
+	union {
+		__u32 u6_addr32[4];
+	} in6_u;
+} __attribute__((preserve_access_index));
+
 struct sock_common {
 	volatile unsigned char skc_state;
 	unsigned short skc_family;
@@ -31,7 +37,11 @@ struct sock_common {
 	__u16 skc_num;
 	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
 } __attribute__((preserve_access_index));
+
+#define KW_AF_INET 2
 
 struct sock {
 	struct sock_common __sk_common;
@@ -539,6 +549,7 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	struct kw_peer peer;
 	__u32 seq, ack;
 	__u64 now = kw_clock();
+	int waits;
 
 	if (!s || kw_tcp_open(skb, s, &found, 0, v6))
 		return TC_ACT_UNSPEC;
@@ -556,14 +567,18 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 		.ack = segment.ack,
 		.stamp = bpf_ntohl(kw_quad(s->head + kw_tcp_at(v6) + KW_TCP_LEN + 4)),
 		.interface = skb->ifindex,
+		.len = found.len,
 		.window = bpf_htons((__u16)segment.window),
 		.flags = segment.flags,
 		.is_stamped = segment.is_stamped,
 	};
 	__builtin_memcpy(sending.link, s->head, 12);
 	bpf_spin_lock(&c->lock);
-	kw_depart(c, &sending, now, &numbers, &seq, &ack);
+	waits = kw_depart(c, &sending, now, &numbers, &seq, &ack);
 	bpf_spin_unlock(&c->lock);
+	/* Like a segment that is lost: the socket sends it again. */
+	if (waits)
+		return TC_ACT_SHOT;
 	if (!kw_is_spliced(&numbers))
 		return TC_ACT_UNSPEC;
 	if (segment.flags & KW_TCP_FIN) {
@@ -603,16 +618,28 @@ struct bpf_iter__bpf_sk_storage_map {
 	void *value;
 } __attribute__((preserve_access_index));
 
-/* Lists the connections of `kw_connections` whose numbers are translated: a byte for each. */
+/* Lists the connections of `kw_connections` whose numbers are translated. */
 SEC("iter/bpf_sk_storage_map")
 int kw_translated(struct bpf_iter__bpf_sk_storage_map *iteration)
 {
 	struct seq_file *out = iteration->meta->seq;
 	struct kw_connection *c = iteration->value;
-	char mark = '.';
+	const struct sock *socket = iteration->sk;
+	struct kw_ends ends = {};
 
-	if (c && kw_is_spliced(&c->numbers))
-		bpf_seq_write(out, &mark, 1);
+	if (!c || !socket || !kw_is_spliced(&c->numbers))
+		return 0;
+	ends.family = socket->__sk_common.skc_family;
+	ends.local_port = bpf_htons(socket->__sk_common.skc_num);
+	ends.remote_port = socket->__sk_common.skc_dport;
+	if (ends.family == KW_AF_INET) {
+		ends.local[0] = socket->__sk_common.skc_rcv_saddr;
+		ends.remote[0] = socket->__sk_common.skc_daddr;
+	} else {
+		BPF_CORE_READ_INTO(&ends.local, socket, __sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32);
+		BPF_CORE_READ_INTO(&ends.remote, socket, __sk_common.skc_v6_daddr.in6_u.u6_addr32);
+	}
+	bpf_seq_write(out, &ends, sizeof(ends));
 	return 0;
 }
 
