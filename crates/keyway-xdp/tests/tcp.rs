@@ -41,7 +41,7 @@ fn alone(test: &str) -> Option<MutexGuard<'static, ()>> {
 /// A program on an interface, and its hot copies.
 struct Kernel {
     door: Door,
-    attached: Option<Attached>,
+    _attached: Attached,
 }
 
 impl Kernel {
@@ -75,7 +75,7 @@ impl Kernel {
         let attached = door.attach(interface).unwrap();
         let kernel = Self {
             door,
-            attached: Some(attached),
+            _attached: attached,
         };
         kernel.lease(true);
         kernel
