@@ -107,7 +107,7 @@ fn event_loops() -> Vec<EventLoop> {
     match Ring::open() {
         Ok(_) => vec![EventLoop::Epoll, EventLoop::IoUring],
         Err(error) => {
-            println!("SKIP: no io_uring here: {error}");
+            harness::skip("the event loop io_uring", &error.to_string());
             vec![EventLoop::Epoll]
         }
     }
