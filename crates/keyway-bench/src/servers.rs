@@ -209,9 +209,9 @@ impl Server {
     /// Where it is reached through this door.
     pub fn target(&self, door: Door) -> Option<Target> {
         self.targets.iter().find_map(|target| match (target, door) {
-            (Target::Tcp(_), Door::Tcp | Door::Bypass | Door::KernelTcp) | (Target::Unix(_), Door::Unix) | (Target::Udp(_), Door::Udp) => {
-                Some(target.clone())
-            }
+            (Target::Tcp(_), Door::Tcp | Door::Bypass | Door::KernelTcp)
+            | (Target::Unix(_), Door::Unix)
+            | (Target::Udp(_), Door::Udp) => Some(target.clone()),
             (Target::Udp(address), Door::Split) => Some(Target::Split(*address)),
             _ => None,
         })

@@ -446,7 +446,10 @@ fn the_kernel_door_is_measured_on_tcp_where_it_is_there() {
     );
     drop(server);
     if !nix::unistd::geteuid().is_root() {
-        return skip("bench through the kernel door on TCP", "this is not root, which may load its programs");
+        return skip(
+            "bench through the kernel door on TCP",
+            "this is not root, which may load its programs",
+        );
     }
     // A run in which the kernel answers nothing fails.
     let report = run(&format!("{line} tcp,kernel-tcp"));

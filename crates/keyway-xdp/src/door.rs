@@ -115,7 +115,11 @@ impl Door {
             )(error),
             _ => refused("loading the program")(error),
         })?;
-        let maps = Maps::new(&config, |name| handle(&object, name), |connections| iterate(&object, connections.as_fd()))?;
+        let maps = Maps::new(
+            &config,
+            |name| handle(&object, name),
+            |connections| iterate(&object, connections.as_fd()),
+        )?;
         Ok(Self {
             object,
             maps,
@@ -167,7 +171,9 @@ impl Door {
         match count {
             Ok(0) => false,
             Ok(count) => {
-                log::info!("a server that has ended left {count} connections whose numbers are translated; its program stays for them");
+                log::info!(
+                    "a server that has ended left {count} connections whose numbers are translated; its program stays for them"
+                );
                 true
             }
             Err(error) => {
@@ -220,7 +226,10 @@ impl Door {
             let mark = maps::interface_folder(folder, interface, filter.handle());
             if let Err(error) = std::fs::create_dir(&mark) {
                 filters.drain(..).for_each(Filters::remove);
-                return Err(DoorError::Kernel("pinning the program", format!("{}: {error}", mark.display())));
+                return Err(DoorError::Kernel(
+                    "pinning the program",
+                    format!("{}: {error}", mark.display()),
+                ));
             }
         }
         Ok(())

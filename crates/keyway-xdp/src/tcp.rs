@@ -119,7 +119,13 @@ pub(crate) fn reset(translated: &Link) -> Result<usize, DoorError> {
     let netlink = netlink.map_err(refused)?;
     setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::seconds(END_MAX_S)).map_err(refused)?;
     for ends in ends.chunks_exact(ENDS_LEN) {
-        sendto(netlink.as_raw_fd(), &destroy(ends), &NetlinkAddr::new(0, 0), MsgFlags::empty()).map_err(refused)?;
+        sendto(
+            netlink.as_raw_fd(),
+            &destroy(ends),
+            &NetlinkAddr::new(0, 0),
+            MsgFlags::empty(),
+        )
+        .map_err(refused)?;
         let mut answer = [0; 256];
         recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty()).map_err(refused)?;
         let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);

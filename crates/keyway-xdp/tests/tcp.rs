@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use harness::{DEADLINE, Random, skip, wait_until};
+use keyway_xdp::Connections;
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
 use keyway_xdp::door::{Attached, Door};
@@ -21,7 +22,6 @@ use keyway_xdp::host::Program;
 use keyway_xdp::store::{Put, Store};
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, setns};
-use keyway_xdp::Connections;
 
 const LOOPBACK: i32 = 1;
 /// Keys of which the program has copies; others are the server's alone.
@@ -227,8 +227,15 @@ impl Client {
         let mut got = vec![0; expected.len()];
         self.input.read_exact(&mut got).unwrap();
         if let Some(at) = got.iter().zip(expected).position(|(a, b)| a != b) {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[at.saturating_sub(20)..bytes.len().min(at + 60)]).into_owned();
-            panic!("{:?} at {at} of {}: {:?} instead of {:?}", self.output.local_addr(), expected.len(), text(&got), text(expected));
+            let text =
+                |bytes: &[u8]| String::from_utf8_lossy(&bytes[at.saturating_sub(20)..bytes.len().min(at + 60)]).into_owned();
+            panic!(
+                "{:?} at {at} of {}: {:?} instead of {:?}",
+                self.output.local_addr(),
+                expected.len(),
+                text(&got),
+                text(expected)
+            );
         }
     }
 
@@ -286,15 +293,20 @@ fn mixed_with_what_only_the_server_can_do() {
         let listener = listen(ip);
         let kernel = Kernel::start(listener.local_addr().unwrap(), LOOPBACK);
         let server = Server::start(listener, Some(kernel.connections()));
-        let clients: Vec<_> = (0..8).map(|seed| {
-            let address = server.address;
-            thread::spawn(move || mix(address, seed, Duration::from_secs(2)))
-        }).collect();
+        let clients: Vec<_> = (0..8)
+            .map(|seed| {
+                let address = server.address;
+                thread::spawn(move || mix(address, seed, Duration::from_secs(2)))
+            })
+            .collect();
         let done: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
         eprintln!("{ip}: {:?}", kernel.door.counts());
         let done: u64 = done.into_iter().map(|done| done.unwrap()).sum();
         let hits = kernel.count(Verdict::TcpHit);
-        eprintln!("{ip}: {done} operations, {hits} answered, {:?}", kernel.door.counts().unwrap());
+        eprintln!(
+            "{ip}: {done} operations, {hits} answered, {:?}",
+            kernel.door.counts().unwrap()
+        );
         assert!(hits > 1000, "{ip}: {hits} of {done}");
     }
 }
@@ -311,14 +323,19 @@ fn mix(address: SocketAddr, seed: u64, time: Duration) -> u64 {
             client.get(usize::try_from(random.below(HOT as u64)).unwrap());
         } else if kind < 85 {
             let len = [1, 100, 5000, 70_000, 600_000][usize::try_from(random.below(5)).unwrap()];
-            let (key, value) = (format!("own-{seed}-{}", random.below(20)), vec![b'a' + u8::try_from(random.below(26)).unwrap(); len]);
+            let (key, value) = (
+                format!("own-{seed}-{}", random.below(20)),
+                vec![b'a' + u8::try_from(random.below(26)).unwrap(); len],
+            );
             client.send(&[format!("set {key} 0 0 {len}\r\n").as_bytes(), &value, b"\r\n"].concat());
             client.expect(b"STORED\r\n");
             client.send(format!("get {key}\r\n").as_bytes());
             client.expect(&answer_of(&key, &value));
         } else {
             // Several at once: hot ones, and some that only the server has.
-            let numbers: Vec<usize> = (0..=random.below(6)).map(|_| usize::try_from(random.below(HOT as u64 + 20)).unwrap()).collect();
+            let numbers: Vec<usize> = (0..=random.below(6))
+                .map(|_| usize::try_from(random.below(HOT as u64 + 20)).unwrap())
+                .collect();
             let requests: String = numbers.iter().map(|number| format!("get {}\r\n", key_of(*number))).collect();
             client.send(requests.as_bytes());
             for number in numbers {
@@ -350,11 +367,18 @@ impl Network {
         for namespace in [&client, &server, &between] {
             ip(&["netns", "add", namespace]);
         }
-        for (end, namespace, addresses) in [("left", &client, ["10.77.0.2/24", "fd77::2/64"]), ("right", &server, ["10.77.0.1/24", "fd77::1/64"])] {
-            ip(&["-n", &between, "link", "add", "name", end, "type", "veth", "peer", "name", "v", "netns", namespace]);
+        for (end, namespace, addresses) in [
+            ("left", &client, ["10.77.0.2/24", "fd77::2/64"]),
+            ("right", &server, ["10.77.0.1/24", "fd77::1/64"]),
+        ] {
+            ip(&[
+                "-n", &between, "link", "add", "name", end, "type", "veth", "peer", "name", "v", "netns", namespace,
+            ]);
             // Segments as a wire has them.
             for (namespace, name) in [(&between, end), (namespace, "v")] {
-                run(Command::new("ip").args(["netns", "exec", namespace, "ethtool", "-K", name, "tso", "off", "gso", "off", "gro", "off", "tx", "off"]));
+                run(Command::new("ip").args([
+                    "netns", "exec", namespace, "ethtool", "-K", name, "tso", "off", "gso", "off", "gro", "off", "tx", "off",
+                ]));
                 ip(&["-n", namespace, "link", "set", name, "up"]);
             }
             for address in addresses {
@@ -364,7 +388,10 @@ impl Network {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/weather.py");
         let mut weather = Command::new("ip");
         weather.args(["netns", "exec", &between, "python3", script, &seed.to_string()]);
-        weather.args(shares.map(|share| share.to_string())).stdin(Stdio::piped()).stdout(Stdio::piped());
+        weather
+            .args(shares.map(|share| share.to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut weather = weather.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(weather.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -402,7 +429,11 @@ fn ip(arguments: &[&str]) {
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -436,10 +467,13 @@ fn through_a_network_that_loses_repeats_and_delays_segments() {
                 let counts = kernel.door.counts().unwrap();
                 drop(server);
                 // The filters are in the server's namespace.
-                scope.spawn(|| {
-                    network.enter("s");
-                    drop(kernel);
-                }).join().unwrap();
+                scope
+                    .spawn(|| {
+                        network.enter("s");
+                        drop(kernel);
+                    })
+                    .join()
+                    .unwrap();
                 (done, counts)
             });
             let (done, counts) = outcome;
@@ -447,7 +481,10 @@ fn through_a_network_that_loses_repeats_and_delays_segments() {
             let total: u64 = done.into_iter().map(|done| done.unwrap()).sum();
             harness::say(&format!("{ip}, {shares:?}: {total} operations, {counts:?}"));
             assert!(count(Verdict::TcpHit) > 100, "seed {seed}, {ip}, {shares:?}: {counts:?}");
-            assert!(shares[0] < 5 || count(Verdict::TcpRepeated) > 0, "seed {seed}, {ip}: {counts:?}");
+            assert!(
+                shares[0] < 5 || count(Verdict::TcpRepeated) > 0,
+                "seed {seed}, {ip}: {counts:?}"
+            );
         }
     }
 }

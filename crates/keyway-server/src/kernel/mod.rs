@@ -112,10 +112,11 @@ pub(crate) fn start(
     let Predecessor { presence, pinned } = predecessor.unwrap_or_default();
     let program = program(kernel, &settings, pinned)?;
     let counts = program.maps().counts().map_err(|error| error.to_string())?;
-    let enrolments =
-        program.maps().connections().zip(tcp).map(|(connections, address)| {
-            Arc::new(Enrolments::new(connections, address, config.local_bypass.is_some()))
-        });
+    let enrolments = program
+        .maps()
+        .connections()
+        .zip(tcp)
+        .map(|(connections, address)| Arc::new(Enrolments::new(connections, address, config.local_bypass.is_some())));
     if enrolments.is_some() && config.request_rate.is_some() {
         log::warn!("the kernel door answers no TCP connection, because requests are counted (--max-request-rate)");
     }
@@ -395,7 +396,12 @@ mod tests {
         let kernel = Kernel::default();
         for (udp, tcp, address, ports) in [
             (&["10.0.0.1:5"][..], &["10.0.0.1:6"][..], "10.0.0.1", (Some(5), Some(6))),
-            (&["10.0.0.1:5"], &["127.0.0.1:7", "10.0.0.1:6"], "10.0.0.1", (Some(5), Some(6))),
+            (
+                &["10.0.0.1:5"],
+                &["127.0.0.1:7", "10.0.0.1:6"],
+                "10.0.0.1",
+                (Some(5), Some(6)),
+            ),
             (&["10.0.0.1:5"], &["0.0.0.0:7"], "10.0.0.1", (Some(5), Some(7))),
             (&["10.0.0.1:5"], &["[::]:7"], "10.0.0.1", (Some(5), None)),
             (&["10.0.0.1:5"], &["127.0.0.1:5"], "10.0.0.1", (Some(5), None)),

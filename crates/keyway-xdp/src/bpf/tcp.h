@@ -63,6 +63,9 @@ struct kw_connection {
 	__u8 answer[KW_PAYLOAD_MAX];
 };
 
+_Static_assert(__builtin_offsetof(struct kw_connection, ticket) == 8, "what the server writes");
+_Static_assert(sizeof(struct kw_connection) == 96 + KW_PAYLOAD_MAX, "no gap that the server does not know");
+
 /* A segment from the client, in host byte order, but for `window` and `stamp`. */
 struct kw_segment {
 	__u32 seq;

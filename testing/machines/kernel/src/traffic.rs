@@ -13,8 +13,8 @@ use std::time::Duration;
 use keyway_xdp::config::Settings;
 use keyway_xdp::door::Door;
 
-use crate::stage::monotonic_ns;
 use crate::frame::PORT;
+use crate::stage::monotonic_ns;
 use crate::world::{Hot, NOW_S, State, fill, items, reference, settings};
 
 /// The answer to what goes up.
@@ -231,9 +231,7 @@ fn ask(address: &str) -> Result<String, String> {
         .map_err(|_| "no address")?;
     let socket = UdpSocket::bind((any, 0)).map_err(|error| error.to_string())?;
     socket.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
-    socket
-        .connect((settings.address, PORT))
-        .map_err(|error| error.to_string())?;
+    socket.connect((settings.address, PORT)).map_err(|error| error.to_string())?;
     wait_for_path(&socket)?;
     let items = items();
     let (mut answered, mut up, mut again) = (0, 0, 0);
