@@ -195,23 +195,10 @@ fn library(length: Duration, repeats: usize) -> io::Result<()> {
     }
     regions[1].watch()?;
     machine::pin(&[SERVER_CPU])?;
-    // How long one step of the program's own work takes, and an operation on the region that no watcher looks at.
-    let step_ns = {
-        let before = machine::thread_cpu();
-        work(10_000_000);
-        (machine::thread_cpu() - before).as_secs_f64() * 1e9 / 1e7
-    };
-    for (name, is_paced) in [("library, as fast as it can", false), ("library, a million a second", true)] {
+    let paced = pace(&mut sessions[0], &order, length);
+    for (name, steps) in [("library, as fast as it can", 0), ("library, a million a second", paced)] {
         let mut rates = Rates::default();
         for _ in 0..repeats {
-            let own_ns = 1e9 / calls(&mut sessions[0], &order, length / 10, 0)[1];
-            let steps = if is_paced {
-                ((PACE_NS - own_ns) / step_ns).max(0.0)
-            } else {
-                0.0
-            };
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "about a thousand")]
-            let steps = steps as u64;
             let mut sides = [[0.0; 2]; 2];
             for (session, side) in sessions.iter_mut().zip(&mut sides) {
                 calls(session, &order, length / 10, steps);
@@ -222,6 +209,22 @@ fn library(length: Duration, repeats: usize) -> io::Result<()> {
         say(rates.row(name));
     }
     Ok(())
+}
+
+/// The work of its own with which a program makes a million calls a second, on a region that no watcher looks at.
+#[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "about a thousand")]
+fn pace(session: &mut Session, order: &[Key], length: Duration) -> u64 {
+    let before = machine::thread_cpu();
+    work(10_000_000);
+    let step_ns = (machine::thread_cpu() - before).as_secs_f64() * 1e9 / 1e7;
+    let mut steps = PACE_NS / step_ns;
+    // A call takes longer between other work than after another call.
+    for _ in 0..5 {
+        let took_ns = 1e9 / calls(session, order, length, steps as u64)[1];
+        steps = (steps + (PACE_NS - took_ns) / step_ns).max(0.0);
+    }
+    steps as u64
 }
 
 /// Makes calls for so long, with so much work of its own after each. Returns the rate by the clock and by this thread's processor time.
