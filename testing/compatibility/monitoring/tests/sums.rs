@@ -534,7 +534,8 @@ fn storm() {
         let mut victim = part(way, place, u64::MAX, random.next(), Some(journal.clone())).start();
         let looking: &[&str] = match number / 2 % 2 {
             0 => &["top", "--once", "--interval", "30"],
-            _ => &["watch", "all"],
+            // No other kinds: what sessions cannot write is counted whatever its kind.
+            _ => &["watch", "mutations", "updates", "deletions"],
         };
         let mut looks_on = Command::new(keyway_binary())
             .args(looking)
@@ -615,7 +616,7 @@ fn storm() {
     assert_eq!(shown.stats["cmd_get"], by_stats["get_hits"] + by_stats["get_misses"]);
     assert_eq!(shown.stats["evictions"], 0, "nothing else was counted away");
 
-    // The watcher knows of each change. Lost events may have been others, because some of the killed watchers wanted all.
+    // The watcher knows of each change.
     let mut session = Cache::open(&Place::Socket(handed_out.clone().into()), &Options::new())
         .unwrap()
         .session()
@@ -633,7 +634,7 @@ fn storm() {
     // A killed process may have published a change that it had not counted, and the other way round.
     let killed_in_it = u64::from(KILLED);
     assert!(
-        has_gap || printed + lost + killed_in_it >= changes && printed <= changes + killed_in_it,
+        has_gap || changes.abs_diff(printed + lost) <= killed_in_it,
         "{changes} changes; {printed} are printed, {lost} events are lost"
     );
     assert!(printed > 0);
