@@ -235,7 +235,8 @@ impl Store {
 
     /// Requests that the kernel door has answered so far, if there is one.
     pub fn kernel_hits(&self) -> Option<u64> {
-        self.stat("keyway_kernel_hits")
+        let datagrams = self.stat("keyway_kernel_hits")?;
+        Some(datagrams + self.kernel_tcp_hits().unwrap_or(0))
     }
 
     /// Messages that bypassed TCP so far, if the server has the bypass.
