@@ -89,8 +89,10 @@ impl Keyway {
             .args(["serve", "--memory", "16m", "--listen", &address.to_string(), "--region"])
             .arg(region)
             .args(arguments);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a server");
+        let mut child = command.stdout(Stdio::null()).spawn().expect("a server");
         wait_until("a server that answers", DEADLINE, || {
+            // Otherwise another server on this port might answer.
+            assert_eq!(child.try_wait().expect("a child"), None, "it serves");
             let mut wire = harness::Wire::from_tcp(TcpStream::connect(address).ok()?).ok()?;
             wire.ask("version").ok()
         });
@@ -116,8 +118,7 @@ impl Drop for Keyway {
 }
 
 fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address")
+    SocketAddr::from(([127, 0, 0, 1], harness::free_port()))
 }
 
 const ALONE: (&str, &str) = ("KEYWAY_LIBMEMCACHED_REAL", NOWHERE);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -86,7 +86,8 @@ fn a_server_with_logins_or_tls_is_asked_as_it_can_be() {
     assert_eq!(code, Some(1), "{said}");
 }
 
-/// What a server answers, each time to the next request, until it closes the connection.
+/// What a server answers, each time to the next request, until it closes the connection. It takes what its client still sends: a socket
+/// that is closed with bytes in it resets the connection, and the client may lose the last answer.
 fn pretends(answers: &'static [&'static str]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -97,6 +98,8 @@ fn pretends(answers: &'static [&'static str]) -> String {
             let Ok(1..) = stream.read(&mut bytes) else { return };
             stream.write_all(answer.as_bytes()).unwrap();
         }
+        stream.shutdown(Shutdown::Write).unwrap();
+        while let Ok(1..) = stream.read(&mut bytes) {}
     });
     address
 }

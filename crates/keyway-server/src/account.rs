@@ -2,7 +2,8 @@
 //!
 //! Each connection has a [`Charge`] on the server's [`Account`], which is updated when a turn ends. Small amounts are not charged (an
 //! idle connection holds nothing but itself), so ordinary traffic never touches the shared counter. A request that is larger than one
-//! read is charged in full before more of it is read, so a request that is admitted has the memory to be completed.
+//! read is charged in full before more of it is read, so a request that is admitted has the memory to be completed. It is charged only
+//! when more of it has come: clients that begin a value and stop would hold all memory, and others would wait.
 //!
 //! | part of the limit in use | what happens |
 //! |---|---|

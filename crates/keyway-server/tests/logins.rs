@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use argon2::PasswordHasher;
-use harness::{Random, Scratch, say, skip};
+use harness::{Random, Scratch, say, skip, wait_until};
 use keyway_cache::{Cache, Options, Place};
 use keyway_proto::binary::{self, Head};
 use keyway_proto::{Command, EXAMPLE_KEY};
@@ -273,7 +273,7 @@ fn a_source_whose_logins_fail_all_the_time_has_to_wait_and_another_has_not() {
     let mut other = Client(BufReader::new(UnixStream::connect(&server.socket).unwrap()));
     assert_eq!(other.log_in("ann", "secret"), "STORED");
     assert_eq!(other.stat("keyway_auth_delays"), "0");
-    // Connections that do not wait for their answers.
+    // Connections that do not wait for their answers. All of a batch are judged, or wait, before the next one: so few of them wait.
     let begun = Instant::now();
     let mut guessers = Vec::new();
     while other.stat("keyway_auth_delays") == "0" {
@@ -288,11 +288,15 @@ fn a_source_whose_logins_fail_all_the_time_has_to_wait_and_another_has_not() {
             guesser.send(b"set x 0 0 9\r\nann wrong\r\n");
             guessers.push(guesser);
         }
+        wait_until("the guesses have arrived", PATIENCE, || {
+            let counted = ["auth_errors", "keyway_auth_delays"].map(|name| other.stat(name).parse::<usize>().unwrap());
+            (counted.iter().sum::<usize>() >= guessers.len()).then_some(())
+        });
     }
     assert!(guessers.len() > 100, "as many as may fail at once: {}", guessers.len());
     let mut another = Client(BufReader::new(UnixStream::connect(&server.socket).unwrap()));
     assert_eq!(another.log_in("ann", "secret"), "STORED");
-    // The source's own right login waits for its turn.
+    // The source's own right login waits for its turn, and comes before the end of its time.
     drop(guessers);
     server.log_in("ann", "secret");
 }

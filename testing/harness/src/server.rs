@@ -2,11 +2,15 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, setsockopt, socket, sockopt};
 
 use crate::{
     Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, keyway_binary, memcached_binary, wait_until,
@@ -469,17 +473,26 @@ fn default_place(port: u16) -> PathBuf {
     PathBuf::from(format!("/dev/shm/keyway-{user}-{port}"))
 }
 
-/// A port on loopback that was free a moment ago.
+/// A TCP port on loopback that no other program is given while this one runs.
+///
+/// A socket stays bound to it and does not listen: so the kernel gives the port to no socket that names none (bind(2) with port 0, connect(2)).
+/// A server that names it gets it if it sets `SO_REUSEADDR`, as servers do (socket(7)), again and again.
 ///
 /// # Panics
 ///
 /// When there is none.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap_or_else(|e| panic!("no free port on loopback: {e}"));
-    listener
-        .local_addr()
-        .map(|address| address.port())
-        .unwrap_or_else(|e| panic!("a bound socket has an address: {e}"))
+    static KEPT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+    let bound = || -> nix::Result<(OwnedFd, u16)> {
+        let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+        bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0))?;
+        let port = getsockname::<SockaddrIn>(socket.as_raw_fd())?.port();
+        Ok((socket, port))
+    };
+    let (socket, port) = bound().unwrap_or_else(|e| panic!("no free port on loopback: {e}"));
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+    port
 }
 
 /// `keyway check` on a region file: whether it passed, and what it printed.

@@ -9,7 +9,7 @@ use mio::{Interest, Registry, Token, event};
 
 use super::login::LOGIN_INPUT_MAX;
 use super::secure::Arrived;
-use super::stream::Reader;
+use super::stream::{Front, Reader};
 use super::{CloseReason, Connection, Desk, INPUT_SIZE, Phase, STATE_EXECUTING, UNSENT_MAX};
 use crate::account::{PATIENCE, SMALL};
 use crate::buffer::Buffer;
@@ -153,6 +153,23 @@ impl Connection {
             self.readable = false;
         }
         Ok(())
+    }
+
+    /// Whether a large request, for which no memory is reserved yet, has nothing to be read at the moment. Only a client that goes on gets
+    /// memory: one that has begun a value and sends no more would take it from others until it is closed.
+    pub(super) fn lacks_bytes(&mut self) -> io::Result<bool> {
+        if self.need <= INPUT_SIZE || self.reserved >= self.need {
+            return Ok(false);
+        }
+        match self.stream.front()? {
+            Front::Bytes => return Ok(false),
+            Front::Nothing => self.readable = false,
+            Front::End => self.at_end = true,
+        }
+        // A stopping server reads no more.
+        self.at_end |= self.stopping;
+        self.paused_since = None;
+        Ok(true)
     }
 
     /// Whether it must not be read now, because its request is large and memory is tight. After [`PATIENCE`] a connection without progress ends.

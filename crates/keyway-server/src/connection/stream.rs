@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token, event};
+use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 
 use crate::shared::PeerAddress;
@@ -16,12 +17,33 @@ pub(crate) enum Stream {
     Unix(UnixStream),
 }
 
+/// What a socket holds for its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Front {
+    Bytes,
+    /// nothing yet
+    Nothing,
+    /// the client sends no more
+    End,
+}
+
 impl Stream {
     /// The effective user of the process that connected; `None`: it is not on this machine, or the kernel does not say.
     pub(super) fn peer_user(&self) -> Option<u32> {
         match self {
             Self::Tcp(_) => None,
             Self::Unix(stream) => getsockopt(stream, sockopt::PeerCredentials).ok().map(|peer| peer.uid()),
+        }
+    }
+
+    /// Looks at what a read would return, and takes nothing. Never waits, even if the socket is blocking.
+    pub(super) fn front(&self) -> io::Result<Front> {
+        match recv(self.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => Ok(Front::End),
+            // Interrupted: a read tells.
+            Ok(_) | Err(Errno::EINTR) => Ok(Front::Bytes),
+            Err(Errno::EAGAIN) => Ok(Front::Nothing),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -243,6 +243,8 @@ impl Connection {
                     again = true;
                     break;
                 }
+                // The next round of this loop ends the turn.
+                Stop::NeedBytes if self.lacks_bytes()? => {}
                 Stop::NeedBytes if self.must_pause(desk) => {
                     self.send(desk)?;
                     if self

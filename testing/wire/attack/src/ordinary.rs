@@ -5,10 +5,16 @@
 //! a server that is kept busy also waits for processors that others use (this machine's other work, the attacker's too), and that is the
 //! kernel's to decide. The kernel moves a running thread's processor time on at its ticks only, some milliseconds apart: it tells long waits
 //! from short ones, and says nothing of a percentile below that.
+//!
+//! Of the wait by the wall, what the one thread that serves this client was ready to run and had no processor does not count as the
+//! server's work: the server's other threads may have worked for others all that time. A thread that waits for a lock is not ready to run.
 
+use std::fs::File;
 use std::io::{self, IoSliceMut, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use harness::Server;
@@ -26,14 +32,19 @@ pub struct Ordinary {
     socket: TcpStream,
     /// the processor time that the server's process has used
     used: ClockId,
+    /// what the kernel counts for the thread that serves this client, if one thread serves all such clients
+    thread: Option<File>,
 }
 
-/// How long answers took, in rising order.
+/// How long answers took, each in rising order.
+#[derive(Default)]
 pub struct Waits {
     /// by the server's own processor time, of which no more counts than was waited
     work: Vec<Duration>,
     /// by the clock on the wall
     wall: Vec<Duration>,
+    /// of the wall, how long the thread that serves this client was ready to run and had no processor
+    unserved: Vec<Duration>,
 }
 
 impl Ordinary {
@@ -46,6 +57,7 @@ impl Ordinary {
         let mut ordinary = Self {
             socket,
             used: clock_getcpuclockid(Pid::from_raw(pid)).expect("a process has a clock"),
+            thread: serving_thread(pid),
         };
         let set = format!("set ordinary 0 0 {}\r\n{VALUE}\r\n", VALUE.len());
         let (stored, _) = ordinary.ask(&set, &[b"STORED\r\n"]).expect("an ordinary set is answered");
@@ -58,6 +70,18 @@ impl Ordinary {
         clock_gettime(self.used)
             .map(Duration::from)
             .expect("the server's clock can be read")
+    }
+
+    /// How long the thread that serves it has been ready to run without a processor, so far (Documentation/scheduler/sched-stats.rst of the
+    /// kernel). Zero where that is not known.
+    fn unserved(&self) -> Duration {
+        let mut room = [0; 128];
+        let counted = self.thread.as_ref().and_then(|thread| {
+            let len = thread.read_at(&mut room, 0).ok()?;
+            let text = std::str::from_utf8(room.get(..len)?).ok()?;
+            text.split_whitespace().nth(1)?.parse().ok()
+        });
+        counted.map_or(Duration::ZERO, Duration::from_nanos)
     }
 
     /// Asks for something, of which these are the answers that there can be. Which one came, and how long after the request its end was
@@ -105,18 +129,44 @@ impl Ordinary {
     /// When one is not answered.
     pub fn waits(&mut self, period: Duration) -> Waits {
         let start = Instant::now();
-        let (mut work, mut wall) = (Vec::new(), Vec::new());
+        let mut waits = Waits::default();
         while start.elapsed() < period {
-            let used = self.used();
+            let begun = Instant::now();
+            let (used, unserved) = (self.used(), self.unserved());
             let wait = self.get().unwrap_or_else(|e| panic!("an ordinary get is not answered: {e}"));
-            // What the server used after its answer, until this thread ran again, no client waited for.
-            work.push(self.used().saturating_sub(used).min(wait));
-            wall.push(wait);
+            let used = self.used().saturating_sub(used);
+            let unserved = self.unserved().saturating_sub(unserved);
+            // All of that may have been after the answer, until this thread ran again.
+            let after = begun.elapsed().saturating_sub(wait);
+            let unserved = unserved.saturating_sub(after).min(wait);
+            waits.work.push(work_of(wait, used, unserved));
+            waits.wall.push(wait);
+            waits.unserved.push(unserved);
         }
-        work.sort_unstable();
-        wall.sort_unstable();
-        Waits { work, wall }
+        for kind in [&mut waits.work, &mut waits.wall, &mut waits.unserved] {
+            kind.sort_unstable();
+        }
+        waits
     }
+}
+
+/// How much of a wait was the server's work, when the server used this much processor time from the request until this thread ran again,
+/// and the thread that serves this client had no processor for this long of the wait.
+fn work_of(wait: Duration, used: Duration, unserved: Duration) -> Duration {
+    // What the server used after its answer no client waited for.
+    used.min(wait.saturating_sub(unserved))
+}
+
+/// The counts of the thread of a server that serves connections with short turns. `None`: there are several, or the kernel counts nothing.
+fn serving_thread(pid: i32) -> Option<File> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let is_named = |task: &Path, name: &str| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
+    let tasks: Vec<_> = tasks.filter_map(|task| Some(task.ok()?.path())).collect();
+    if tasks.iter().any(|task| is_named(task, "keyway-1")) {
+        return None;
+    }
+    let serving = tasks.iter().find(|task| is_named(task, "keyway-0"))?;
+    File::open(serving.join("schedstat")).ok()
 }
 
 /// A wait by the server's work, and by the clock on the wall.
@@ -124,11 +174,16 @@ impl Ordinary {
 pub struct Wait {
     pub work: Duration,
     pub wall: Duration,
+    pub unserved: Duration,
 }
 
 impl std::fmt::Display for Wait {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.1?} of the server's work ({:.1?} on the wall)", self.work, self.wall)
+        let Self { work, wall, unserved } = self;
+        write!(
+            f,
+            "{work:.1?} of the server's work ({wall:.1?} on the wall, {unserved:.1?} without a processor)"
+        )
     }
 }
 
@@ -148,6 +203,7 @@ impl Waits {
         Wait {
             work: of(&self.work),
             wall: of(&self.wall),
+            unserved: of(&self.unserved),
         }
     }
 }
@@ -161,10 +217,33 @@ pub fn median(waits: &[Wait]) -> Wait {
     Wait {
         work: middle(waits.iter().map(|wait| wait.work).collect()),
         wall: middle(waits.iter().map(|wait| wait.wall).collect()),
+        unserved: middle(waits.iter().map(|wait| wait.unserved).collect()),
     }
 }
 
 /// For people.
 pub fn kib(bytes: u64) -> String {
     format!("{} KiB", bytes >> 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_thread_that_had_no_processor_excuses_a_wait() {
+        let work = |wait, used, unserved| {
+            let [wait, used, unserved] = [wait, used, unserved].map(Duration::from_millis);
+            work_of(wait, used, unserved).as_millis()
+        };
+        // Held up for all the time, on a quiet machine and on a busy one.
+        assert_eq!(work(30, 30, 0), 30);
+        assert_eq!(work(200, 30, 170), 30);
+        // Others of the server's threads worked while this one had no processor.
+        assert_eq!(work(200, 50, 195), 5);
+        // It waited for a lock of theirs: then it sleeps.
+        assert_eq!(work(200, 30, 0), 30);
+        // What was used after the answer.
+        assert_eq!(work(5, 60, 0), 5);
+    }
 }

@@ -155,7 +155,7 @@ fn values_that_are_only_begun_bind_no_memory() {
             "keyway grew by {growth} bytes for {BEGUN} values of which 5 bytes have come"
         );
     }
-    // A client that goes on is served: it gets the memory of those that do not. They may be closed for that by now.
+    // A client that goes on is served at once: those that do not hold no memory that it would have to wait for.
     for n in [BEGUN, BEGUN + 2] {
         let mut last = begin(n);
         last.send(&[vec![b'x'; 999_995], b"\r\n".to_vec()].concat())
@@ -163,6 +163,12 @@ fn values_that_are_only_begun_bind_no_memory() {
         let answer = if n.is_multiple_of(3) { "HD" } else { "STORED" };
         assert_eq!(String::from_utf8_lossy(&last.line().expect("an answer")), answer);
     }
+    for counter in ["keyway_connections_paused", "keyway_connections_closed_for_memory"] {
+        assert_eq!(server.stat(counter), 0, "{counter}");
+    }
+    // With the ordinary client, and the one that asks.
+    let (there, all) = (server.stat("curr_connections"), u64::try_from(BEGUN + 2).expect("few"));
+    assert!(there >= all, "{there} of {all} connections are there");
     drop(begun);
 }
 
