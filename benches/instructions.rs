@@ -163,7 +163,7 @@ fn run(operation: &str, count: u64, how: &str) {
             assert!(session.get_append(key, &mut out).unwrap().is_none());
         }),
         "set" => each(session, &keys, count, |session, key| {
-            session.set(key, value, 0).expect("a set is not refused");
+            session.set(key, black_box(value), 0).expect("a set is not refused");
         }),
         "incr" => each(session, &keys, count, |session, key| {
             session.incr(key, 1).expect("there is room");

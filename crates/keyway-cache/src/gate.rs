@@ -124,12 +124,11 @@ impl Latch {
         if self.is_on() { self.enter() } else { Inside(Self::NONE) }
     }
 
-    /// The same for code that is only used with a gate.
+    /// The same at the beginning of a verb behind a gate: the thread is not inside. If it were, the end of the verb would close the
+    /// gate nevertheless.
     #[inline(always)]
     pub(crate) fn open_gate(self) -> InsideGate {
-        if is_open_for(self.0) {
-            return InsideGate(Self::NONE);
-        }
+        debug_assert!(self.is_on() && !is_open_for(self.0));
         self.open_register();
         InsideGate(self)
     }
@@ -190,9 +189,7 @@ pub(crate) struct InsideGate(Latch);
 impl Drop for InsideGate {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.0.is_on() {
-            self.0.close_register();
-        }
+        self.0.close_register();
     }
 }
 

@@ -65,7 +65,7 @@ impl Cache {
     /// # Errors
     ///
     /// [`SessionError::Busy`] where `work` of this thread is still under way: within it, or after it was left by a jump.
-    #[inline]
+    #[inline(always)]
     pub fn with_session<R>(&self, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, LocalError> {
         let seat = match self.seat() {
             Some(seat) => seat,

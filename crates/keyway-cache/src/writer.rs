@@ -40,6 +40,31 @@ pub(crate) struct Writer {
     timer: Option<Box<Timer>>,
 }
 
+/// A change behind a gate, with a copy of its key: `$work`, compiled into the caller.
+macro_rules! change_inside {
+    ($writer:expr, $key:expr, |$inner:ident, $inside_key:ident, $now:ident| $work:expr) => {{
+        let writer: &mut Writer = $writer;
+        let coarse_ns = writer.member.watch.ahead(clock::coarse_ns);
+        let $inside_key = writer.copies.of_key($key);
+        let _inside = writer.latch.open_gate();
+        prepare(&mut writer.inner, &mut writer.member)?;
+        let $now = Watched::behind_gate(&mut writer.member, coarse_ns);
+        let $inner = &mut writer.inner;
+        $work
+    }};
+}
+
+/// A change without a gate: `$work`, compiled into the caller.
+macro_rules! change_without_gate {
+    ($writer:expr, $key:expr, |$inner:ident, $inside_key:ident, $now:ident| $work:expr) => {{
+        let writer: &mut Writer = $writer;
+        prepare(&mut writer.inner, &mut writer.member)?;
+        let ($inner, $inside_key) = (&mut writer.inner, $key);
+        let $now = Watched::without_gate(&mut writer.member);
+        $work
+    }};
+}
+
 /// A verb that may change the region, with its key: `$work`, compiled into the caller where there is no gate, and into a function
 /// of its own behind one.
 macro_rules! change {
@@ -48,10 +73,7 @@ macro_rules! change {
         if writer.latch.is_on() {
             writer.change_behind_gate($key, |$inner, $inside_key, $now| $work)
         } else {
-            prepare(&mut writer.inner, &mut writer.member)?;
-            let ($inner, $inside_key) = (&mut writer.inner, $key);
-            let $now = Watched::without_gate(&mut writer.member);
-            $work
+            change_without_gate!(writer, $key, |$inner, $inside_key, $now| $work)
         }
     }};
 }
@@ -65,10 +87,11 @@ impl Writer {
             let _inside = latch.open();
             inner.first_sample()
         };
+        let shown = if latch.is_on() { 1 } else { first };
         let left = Left {
-            gets: if latch.is_on() { 1 } else { first },
-            gets_behind_gate: first,
-            changes: first,
+            gets: shown,
+            changes: shown,
+            behind_gate: [first; 2],
             trail: false,
         };
         Some(Self {
@@ -104,15 +127,16 @@ impl Writer {
     #[inline(never)]
     fn sampled<R>(&mut self, verb: Verb, key: &[u8], work: impl FnOnce(&mut Self) -> R) -> R {
         // If it fails, the next one is the sample.
-        self.left.changes = 1;
+        let mut next = 1;
         let mut is_timed = true;
         if self.ready().is_ok() {
             // A key that is too long is counted by a part of it: the verb refuses it.
             let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
             let _inside = self.latch.open();
             is_timed = self.inner.is_set_timed();
-            self.left.changes = self.inner.sample_set(hash);
+            next = self.inner.sample_set(hash);
         }
+        self.left.next_change(self.latch, next);
         let result = match is_timed {
             true => self.timed(verb, work),
             false => work(self),
@@ -248,11 +272,22 @@ impl Writer {
     pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         match self.get_at_once(key, how, sink, |item| item) {
             Some(found) => Ok(found),
-            None => self.get_any_way(key, how, sink, |item| item),
+            None => self.get_another_way(key, how, sink),
         }
     }
 
-    /// [`Self::get`] of the common case, for a caller that needs only what `hit` returns. `None`: [`Self::get_any_way`] knows more.
+    #[cold]
+    #[inline(never)]
+    fn get_another_way<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        let mut found = None;
+        match self.get_through_gate(key, how, sink, |item| found = Some(item)) {
+            Behind::Known => Ok(found),
+            Behind::Unknown => self.get_any_way(key, how, sink, |item| item),
+        }
+    }
+
+    /// [`Self::get`] of the common case without a gate, for a caller that needs only what `hit` returns. `None`:
+    /// [`Self::get_any_way`] knows more.
     #[inline(always)]
     pub(crate) fn get_at_once<S: Sink, R>(
         &mut self,
@@ -261,7 +296,7 @@ impl Writer {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        // Behind a gate each get is said to be a sample.
+        // Behind a gate each get is said to be a sample: see `Left`.
         if self.sampler.is_due() || is_last(&mut self.left.gets) || !self.is_ready() {
             return None;
         }
@@ -269,7 +304,31 @@ impl Writer {
         self.inner.get_at_once(key, how, now, sink, hit)
     }
 
-    /// [`Self::get`] of anything, without a quick attempt if there is no gate.
+    /// Whether the mapping has a gate, so that [`Self::get_through_gate`] may know more.
+    #[inline(always)]
+    pub(crate) fn has_gate(&self) -> bool {
+        self.latch.is_on()
+    }
+
+    /// The same behind a gate, for a get that [`Self::get_at_once`] has just left to it. Without a gate it does nothing. `hit` puts the
+    /// item directly in its place: a result of several words would be moved. Not compiled into the caller, whose registers the get
+    /// without a gate needs.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn get_through_gate<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl FnMut(Item)) -> Behind {
+        // A get that is to be measured is not counted yet.
+        if !self.latch.is_on() || self.left.gets != 0 {
+            return Behind::Unknown;
+        }
+        self.left.gets = 1;
+        let [gets, _] = &mut self.left.behind_gate;
+        if is_last(gets) || !self.is_ready() {
+            return Behind::Unknown;
+        }
+        self.attempt_behind_gate(key, how, sink, hit)
+    }
+
+    /// [`Self::get`] of anything, after the two quick attempts.
     #[inline(always)]
     pub(crate) fn get_any_way<S: Sink, R>(
         &mut self,
@@ -279,15 +338,21 @@ impl Writer {
         hit: impl Fn(Item) -> R,
     ) -> Result<Option<R>, WriteError> {
         if self.sampler.has_come() {
-            return self.measured(verb_of(how), |this| match this.get_at_once(key, how, sink, &hit) {
-                Some(found) => Ok(found),
-                None => this.get_unmeasured(key, how, sink, hit),
+            return self.measured(verb_of(how), |this| {
+                if let Some(found) = this.get_at_once(key, how, sink, &hit) {
+                    return Ok(found);
+                }
+                let mut found = None;
+                match this.get_through_gate(key, how, sink, |item| found = Some(hit(item))) {
+                    Behind::Known => Ok(found),
+                    Behind::Unknown => this.get_unmeasured(key, how, sink, hit),
+                }
             });
         }
         self.get_unmeasured(key, how, sink, hit)
     }
 
-    /// [`Self::get_any_way`], when it is known whether it is measured.
+    /// The same, when it is known whether it is measured.
     #[inline(always)]
     fn get_unmeasured<S: Sink, R>(
         &mut self,
@@ -301,25 +366,19 @@ impl Writer {
         if is_sample {
             return self.get_sampled(key, how, sink, hit);
         }
-        if self.latch.is_on()
-            && let Some(found) = self.get_behind_gate(key, how, sink, &hit)?
-        {
-            return Ok(found);
-        }
         Ok(self.get_by_all_rules(key, how, sink)?.map(hit))
     }
 
-    /// Whether the get that [`Self::get_at_once`] has not answered is a sample. If it fails, the next one is.
+    /// Whether the get that was not answered quickly is a sample. If it fails, the next one is.
     fn is_sample(&mut self) -> bool {
-        let left = &mut self.left;
-        if self.latch.is_on() {
-            left.gets = 1;
-            let is_sample = is_last(&mut left.gets_behind_gate);
-            left.gets_behind_gate += u32::from(is_sample);
-            return is_sample;
-        }
-        let is_sample = left.gets == 0;
-        left.gets += u32::from(is_sample);
+        let [behind_gate, _] = &mut self.left.behind_gate;
+        let left = if self.latch.is_on() {
+            behind_gate
+        } else {
+            &mut self.left.gets
+        };
+        let is_sample = *left == 0;
+        *left += u32::from(is_sample);
         is_sample
     }
 
@@ -339,12 +398,13 @@ impl Writer {
             extent.set(Some(extent_of(&item)));
             hit(item)
         };
-        let at_once = match self.latch.is_on() {
-            true => self.get_behind_gate(key, how, sink, hit)?,
-            false => {
-                let now = Watched::without_gate(&mut self.member);
-                self.inner.get_at_once(key, how, now, sink, hit)
-            }
+        let at_once = if self.latch.is_on() {
+            let mut found = None;
+            let answer = self.attempt_behind_gate(key, how, sink, |item| found = Some(hit(item)));
+            (answer == Behind::Known).then_some(found)
+        } else {
+            let now = Watched::without_gate(&mut self.member);
+            self.inner.get_at_once(key, how, now, sink, hit)
         };
         let found = match at_once {
             Some(found) => found,
@@ -356,42 +416,36 @@ impl Writer {
         if let Some(name) = self.inner.on_trail(hash) {
             self.inner.leave_trail(name, extent.get().map_or(Fate::Missed, Fate::Hit));
         }
-        match self.latch.is_on() {
-            true => self.left.gets_behind_gate = next,
-            false => self.left.gets = next,
-        }
+        self.left.next_get(self.latch, next);
         Ok(found)
     }
 
-    /// [`Self::get_at_once`] behind a gate. While the gate is open, no code and no memory of a caller in another language is accessed:
-    /// the value goes to the session's own buffer, and from there to the sink.
+    /// One quick attempt at a get behind a gate. While the gate is open, no code and no memory of a caller in another language is
+    /// accessed: the value goes to the session's own buffer, and from there to the sink. `hit`, which is this crate's, may run inside.
     #[inline(always)]
-    fn get_behind_gate<S: Sink, R>(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        sink: &mut S,
-        hit: impl FnOnce(Item) -> R,
-    ) -> Result<Option<Option<R>>, WriteError> {
-        let coarse_ns = self.member.watch.coarse_ns_ahead();
+    fn attempt_behind_gate<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S, mut hit: impl FnMut(Item)) -> Behind {
+        let coarse_ns = self.member.watch.ahead(clock::coarse_ns);
         let now = Watched::behind_gate(&mut self.member, coarse_ns);
         let (key, value) = self.copies.for_read(key);
-        // The item goes directly to its place: what is returned through several functions is moved in each.
-        let mut got = None;
-        let take = |item| got = Some(item);
         if let Some(out) = sink.vector() {
             let _inside = self.latch.open_gate();
-            let is_known = self.inner.get_at_once(key, how, now, out, take).is_some();
-            return Ok(is_known.then(|| got.map(hit)));
+            return match self.inner.get_at_once(key, how, now, out, hit) {
+                Some(_) => Behind::Known,
+                None => Behind::Unknown,
+            };
         }
         let inside = self.latch.open_gate();
-        let is_known = self.inner.get_at_once(key, how, now, value, take).is_some();
+        let found = self.inner.get_at_once(key, how, now, value, |item| item);
         drop(inside);
-        if let Some(item) = &got {
-            copies::pass(sink, item, value)?;
+        match found {
+            None => return Behind::Unknown,
+            Some(None) => {}
+            // An error comes again, and is then reported.
+            Some(Some(item)) if copies::pass(sink, &item, value).is_err() => return Behind::Unknown,
+            Some(Some(item)) => hit(item),
         }
         self.copies.clear();
-        Ok(is_known.then(|| got.map(hit)))
+        Behind::Known
     }
 
     /// [`Self::get`] without a quick attempt.
@@ -480,28 +534,40 @@ impl Writer {
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         if is_last(&mut self.left.changes) {
-            return self.sampled(Verb::Set, key, move |this| this.set_now(key, value, flags, exptime));
+            return self.set_another_way(key, value, flags, exptime);
         }
-        self.set_now(key, value, flags, exptime)
+        self.set_without_gate(key, value, flags, exptime)
     }
 
     #[inline(always)]
-    fn set_now(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+    fn set_without_gate(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         self.ready()?;
         self.translate_exptime(exptime);
-        if self.latch.is_on() {
-            return self.store_behind_gate(key, value, |inner, key, value, now| {
-                inner.set(key, value, flags, exptime, now)
-            });
-        }
         prepare(&mut self.inner, &mut self.member)?;
         let now = Watched::without_gate(&mut self.member);
         self.inner.set(key, value, flags, exptime, now)
     }
 
+    /// A set that is a sample, or behind a gate.
+    #[cold]
+    #[inline(never)]
+    fn set_another_way(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        if self.is_sampled_change() {
+            return self.sampled(Verb::Set, key, move |this| match this.latch.is_on() {
+                true => this.set_another_way(key, value, flags, exptime),
+                false => this.set_without_gate(key, value, flags, exptime),
+            });
+        }
+        self.ready()?;
+        self.translate_exptime(exptime);
+        self.store_inside(key, value, |inner, key, value, now| {
+            inner.set(key, value, flags, exptime, now)
+        })
+    }
+
     #[inline(never)]
     fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        if is_last(&mut self.left.changes) {
+        if is_last(&mut self.left.changes) && self.is_sampled_change() {
             return self.sampled(Verb::Set, key, move |this| this.store_if_now(key, value, how));
         }
         self.store_if_now(key, value, how)
@@ -512,7 +578,7 @@ impl Writer {
         self.ready()?;
         self.translate_exptime(how.exptime);
         if self.latch.is_on() {
-            return self.store_behind_gate(key, value, |inner, key, value, now| inner.store(key, value, how, now));
+            return self.store_inside(key, value, |inner, key, value, now| inner.store(key, value, how, now));
         }
         prepare(&mut self.inner, &mut self.member)?;
         let now = Watched::without_gate(&mut self.member);
@@ -520,15 +586,14 @@ impl Writer {
     }
 
     /// A store behind a gate, of a copy of the value.
-    #[cold]
-    #[inline(never)]
-    fn store_behind_gate(
+    #[inline(always)]
+    fn store_inside(
         &mut self,
         key: &[u8],
         value: &[u8],
         work: impl FnOnce(&mut keyway_region::Session, &[u8], &[u8], Watched<'_>) -> Result<Stored, WriteError>,
     ) -> Result<Stored, WriteError> {
-        let coarse_ns = self.member.watch.coarse_ns_ahead();
+        let coarse_ns = self.member.watch.ahead(clock::coarse_ns);
         let (key, value) = self.copies.for_store(key, value, self.inner.item_size_max())?;
         let inside = self.latch.open_gate();
         let stored = prepare(&mut self.inner, &mut self.member).and_then(|()| {
@@ -548,12 +613,18 @@ impl Writer {
         key: &[u8],
         work: impl FnOnce(&mut keyway_region::Session, &[u8], Watched<'_>) -> Result<R, WriteError>,
     ) -> Result<R, WriteError> {
-        let coarse_ns = self.member.watch.coarse_ns_ahead();
-        let key = self.copies.of_key(key);
-        let _inside = self.latch.open_gate();
-        prepare(&mut self.inner, &mut self.member)?;
-        let now = Watched::behind_gate(&mut self.member, coarse_ns);
-        work(&mut self.inner, key, now)
+        change_inside!(self, key, |inner, key, now| work(inner, key, now))
+    }
+
+    /// Whether a change that [`Left::changes`] has said to be a sample is one: without a gate it is.
+    #[inline(always)]
+    fn is_sampled_change(&mut self) -> bool {
+        if !self.latch.is_on() {
+            return true;
+        }
+        self.left.changes = 1;
+        let [_, changes] = &mut self.left.behind_gate;
+        is_last(changes)
     }
 
     #[inline(always)]
@@ -563,16 +634,26 @@ impl Writer {
         }
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
-        let deleted = change!(self, key, |inner, key, now| inner.delete(key, how, now));
+        let deleted = if self.latch.is_on() {
+            self.delete_behind_gate(key, how)
+        } else {
+            change_without_gate!(self, key, |inner, key, now| inner.delete(key, how, now))
+        };
         if self.left.trail {
             self.leave_trail(key);
         }
         deleted
     }
 
+    #[cold]
+    #[inline(never)]
+    fn delete_behind_gate(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        change_inside!(self, key, |inner, key, now| inner.delete(key, how, now))
+    }
+
     #[inline]
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        if is_last(&mut self.left.changes) {
+        if is_last(&mut self.left.changes) && self.is_sampled_change() {
             return self.sampled(Verb::Arithmetic, key, move |this| this.arithmetic_now(key, how));
         }
         self.arithmetic_now(key, how)
@@ -589,29 +670,57 @@ impl Writer {
     #[inline]
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         if is_last(&mut self.left.changes) {
-            return self.sampled(Verb::Arithmetic, key, move |this| this.incr_now(key, delta));
+            return self.incr_another_way(key, delta);
         }
-        self.incr_now(key, delta)
+        self.incr_without_gate(key, delta)
     }
 
     #[inline(always)]
-    fn incr_now(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn incr_without_gate(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
-        change!(self, key, |inner, key, now| inner.incr(key, delta, now))
+        change_without_gate!(self, key, |inner, key, now| inner.incr(key, delta, now))
+    }
+
+    /// The same as a sample, or behind a gate.
+    #[cold]
+    #[inline(never)]
+    fn incr_another_way(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        if self.is_sampled_change() {
+            return self.sampled(Verb::Arithmetic, key, move |this| match this.latch.is_on() {
+                true => this.incr_another_way(key, delta),
+                false => this.incr_without_gate(key, delta),
+            });
+        }
+        self.ready()?;
+        change_inside!(self, key, |inner, key, now| inner.incr(key, delta, now))
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         if is_last(&mut self.left.changes) {
-            return self.sampled(Verb::Arithmetic, key, move |this| this.decr_now(key, delta));
+            return self.decr_another_way(key, delta);
         }
-        self.decr_now(key, delta)
+        self.decr_without_gate(key, delta)
     }
 
     #[inline(always)]
-    fn decr_now(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn decr_without_gate(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
-        change!(self, key, |inner, key, now| inner.decr(key, delta, now))
+        change_without_gate!(self, key, |inner, key, now| inner.decr(key, delta, now))
+    }
+
+    /// The same as a sample, or behind a gate.
+    #[cold]
+    #[inline(never)]
+    fn decr_another_way(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        if self.is_sampled_change() {
+            return self.sampled(Verb::Arithmetic, key, move |this| match this.latch.is_on() {
+                true => this.decr_another_way(key, delta),
+                false => this.decr_without_gate(key, delta),
+            });
+        }
+        self.ready()?;
+        change_inside!(self, key, |inner, key, now| inner.decr(key, delta, now))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
@@ -769,19 +878,49 @@ impl Writer {
     }
 }
 
+/// The answer of a quick attempt behind a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// the item was given, if there is one
+    Known,
+    /// the sink is as long as before
+    Unknown,
+}
+
 /// As which verb a get is measured.
 fn verb_of(how: &Get) -> Verb {
     if how.exptime.is_some() { Verb::Touch } else { Verb::Get }
 }
 
 /// Operations until the next sample of each kind, that one included.
+///
+/// Behind a gate the first two are always 1: so an operation without a gate need not ask whether there is one, and one behind a gate
+/// leaves that way at once.
 struct Left {
-    /// without a gate; behind one always 1, so that a get without a gate need not ask whether there is one
     gets: u32,
-    gets_behind_gate: u32,
     changes: u32,
+    /// the same two behind a gate
+    behind_gate: [u32; 2],
     /// whether the region's trail was kept when the session last looked: then deletes and touches are on it
     trail: bool,
+}
+
+impl Left {
+    /// The next get that is a sample is this one of those to come.
+    fn next_get(&mut self, latch: Latch, left: u32) {
+        let [gets, _] = &mut self.behind_gate;
+        *(if latch.is_on() { gets } else { &mut self.gets }) = left;
+    }
+
+    /// The same of changes.
+    fn next_change(&mut self, latch: Latch, left: u32) {
+        let [_, changes] = &mut self.behind_gate;
+        match latch.is_on() {
+            // The same change begins again, and is counted again.
+            true => *changes = left.saturating_add(1),
+            false => self.changes = left,
+        }
+    }
 }
 
 /// What the trail says of an item.
@@ -836,8 +975,8 @@ struct Watched<'w> {
     watch: &'w mut Watch,
     sessions: &'w Sessions,
     has_gate: bool,
-    /// behind a gate: the coarse clock, if it was asked before the gate was opened
-    coarse_ns: Option<i64>,
+    /// behind a gate: the coarse clock, if it was asked before the gate was opened; otherwise 0
+    coarse_ns: i64,
 }
 
 impl<'w> Watched<'w> {
@@ -847,12 +986,12 @@ impl<'w> Watched<'w> {
             watch: &mut member.watch,
             sessions: &member.sessions,
             has_gate: false,
-            coarse_ns: None,
+            coarse_ns: 0,
         }
     }
 
     #[inline(always)]
-    fn behind_gate(member: &'w mut Membership, coarse_ns: Option<i64>) -> Self {
+    fn behind_gate(member: &'w mut Membership, coarse_ns: i64) -> Self {
         Self {
             watch: &mut member.watch,
             sessions: &member.sessions,
@@ -877,27 +1016,30 @@ impl Now for Watched<'_> {
         match self.watch.recent(noted) {
             Some(tick) => tick,
             None if self.has_gate => ask_clock(self.watch, self.sessions, self.coarse_ns),
-            None => ask_clock(self.watch, self.sessions, Some(clock::coarse_ns())),
+            None => ask_clock(self.watch, self.sessions, clock::coarse_ns()),
         }
     }
 }
 
 /// The region's tick, for a call behind a gate that needs it.
 #[inline(never)]
-fn tick_behind_gate(watch: &mut Watch, sessions: &Sessions, coarse_ns: Option<i64>) -> u32 {
-    watch.expect_calls();
-    // The clock is not asked inside the gate.
-    let coarse_ns = coarse_ns.unwrap_or_else(|| aside(clock::coarse_ns));
-    tick(watch, coarse_ns, &sessions.region, sessions)
+fn tick_behind_gate(watch: &mut Watch, sessions: &Sessions, coarse_ns: i64) -> u32 {
+    watch.expect_calls(coarse_ns != 0);
+    tick(watch, asked_outside(coarse_ns), &sessions.region, sessions)
 }
 
 /// The region's tick, which is recent for the next calls.
 #[inline(never)]
-fn ask_clock(watch: &mut Watch, sessions: &Sessions, coarse_ns: Option<i64>) -> u32 {
-    let coarse_ns = coarse_ns.unwrap_or_else(|| aside(clock::coarse_ns));
-    let tick = tick(watch, coarse_ns, &sessions.region, sessions);
+fn ask_clock(watch: &mut Watch, sessions: &Sessions, coarse_ns: i64) -> u32 {
+    let tick = tick(watch, asked_outside(coarse_ns), &sessions.region, sessions);
     watch.has_asked(sessions.region.seen().0);
     tick
+}
+
+/// The coarse clock: as it was asked before the gate was opened, or as it is asked now, with the gate closed meanwhile.
+#[inline(always)]
+fn asked_outside(coarse_ns: i64) -> i64 {
+    if coarse_ns != 0 { coarse_ns } else { aside(clock::coarse_ns) }
 }
 
 /// Works on the region, inside the gate, at the region's time.

@@ -6,10 +6,12 @@
 #![allow(unsafe_code, reason = "a test: an allocator")]
 
 use keyway_cache::{
-    Arithmetic, Cache, Delete, Gate, GateState, Get, Options, Place, ReadError, Session, Store, StoreMode, server,
+    Arithmetic, Cache, Delete, Gate, GateState, Get, HotBy, Item, Options, Place, ReadError, Session, Store, StoreMode, Target,
+    server,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 
 struct Watching;
 
@@ -183,6 +185,62 @@ fn eight_threads_are_inside_each_for_itself() {
             });
         }
     });
+}
+
+/// A place for a number.
+struct Digits([MaybeUninit<u8>; 16]);
+
+impl Target for Digits {
+    fn make_room(&mut self, item: &Item) -> bool {
+        assert!(!server::gate_is_open(), "a callback runs inside");
+        item.value_len <= self.0.len()
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        assert!(!server::gate_is_open(), "a callback runs inside");
+        &mut self.0
+    }
+}
+
+#[test]
+fn hot_keys_are_counted_as_without_a_gate() {
+    const ROUNDS: u64 = 10_000;
+    let options = Options::new().memory(4 << 20);
+    for gate in [Gate::Off, Gate::Rehearsed] {
+        let cache = Cache::open(&Place::Memfd, &options.clone().gate(gate)).unwrap();
+        let mut session = cache.session().unwrap();
+        let begun = cache.hot_counts();
+        let add = Store {
+            mode: StoreMode::Add,
+            ..Store::default()
+        };
+        let details = Get {
+            details: true,
+            ..*Get::VALUE
+        };
+        for _ in 0..ROUNDS {
+            let (mut out, mut digits) = (Vec::new(), Digits([MaybeUninit::new(0); 16]));
+            session.set(b"key", b"1", 0).unwrap();
+            session.store(b"key", b"1", &add).unwrap();
+            session.incr(b"key", 1).unwrap();
+            session.arithmetic(b"key", &Arithmetic::default()).unwrap();
+            assert_eq!(session.get(b"key").unwrap(), Some(b"2".to_vec()));
+            session.get_append(b"key", &mut out).unwrap();
+            session.get_with(b"key", &details, &mut out, |_, _| ()).unwrap();
+            assert_eq!(out, b"22");
+            assert!(session.get_into(b"key", Get::VALUE, &mut digits).unwrap());
+            // SAFETY: all of them were initialised.
+            assert_eq!(unsafe { digits.0[0].assume_init() }, b'2');
+        }
+        let counts = cache.hot_counts();
+        for by in [HotBy::Gets, HotBy::Sets] {
+            let hot = cache.hot_keys(&counts, Some(&begun), by, 1);
+            let estimate = hot[0].estimate;
+            // One in sixteen is counted, at random: a standard deviation of two hundredths.
+            let expected = 4 * ROUNDS * 85 / 100..4 * ROUNDS * 115 / 100;
+            assert!(expected.contains(&estimate), "{gate:?}, {by:?}: {estimate}");
+        }
+    }
 }
 
 #[test]

@@ -7,14 +7,22 @@
 #![allow(unsafe_code, reason = "forks; contract above")]
 
 use harness::Scratch;
-use keyway_cache::{Cache, Door, Latencies, Options, Place, Verb};
+use keyway_cache::{Cache, Door, Gate, Latencies, Options, Place, Verb};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use std::path::Path;
 
 fn open(path: &Path, drop_in: bool) -> Cache {
-    let options = Options::new().memory(2 << 20).item_size_max(1 << 16).drop_in(drop_in);
+    open_with(path, drop_in, Gate::WherePossible)
+}
+
+fn open_with(path: &Path, drop_in: bool, gate: Gate) -> Cache {
+    let options = Options::new()
+        .memory(2 << 20)
+        .item_size_max(1 << 16)
+        .drop_in(drop_in)
+        .gate(gate);
     Cache::open(&Place::Path(path.to_owned()), &options).unwrap()
 }
 
@@ -74,12 +82,21 @@ fn what_processes_and_threads_count_adds_up_where_they_share_lines() {
 
 #[test]
 fn one_call_in_256_is_measured_by_its_door_and_verb() {
+    one_call_in_256_is_measured(Gate::Off);
+}
+
+#[test]
+fn one_call_in_256_is_measured_behind_a_gate() {
+    one_call_in_256_is_measured(Gate::Rehearsed);
+}
+
+fn one_call_in_256_is_measured(gate: Gate) {
     const CALLS: u64 = 256 * 400;
     let folder = Scratch::new();
     let path = folder.join("region");
-    let cache = open(&path, false);
+    let cache = open_with(&path, false, gate);
     forked_to_end(|| {
-        let cache = open(&path, true);
+        let cache = open_with(&path, true, gate);
         let mut session = cache.session().unwrap();
         (0..CALLS).for_each(|_| {
             session.set(b"key", b"value", 0).unwrap();
@@ -116,9 +133,15 @@ fn one_call_in_256_is_measured_by_its_door_and_verb() {
 
 #[test]
 fn stores_are_measured_as_seldom_while_hot_keys_are_looked_at() {
+    [Gate::Off, Gate::Rehearsed]
+        .into_iter()
+        .for_each(stores_are_measured_as_seldom);
+}
+
+fn stores_are_measured_as_seldom(gate: Gate) {
     const STORES: u32 = 400_000;
     let folder = Scratch::new();
-    let cache = open(&folder.join("region"), false);
+    let cache = open_with(&folder.join("region"), false, gate);
     let mut session = cache.session().unwrap();
     // From the second sample on, the session knows that the counters are looked at.
     cache.hot_counts();
