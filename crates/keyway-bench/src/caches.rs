@@ -243,6 +243,11 @@ impl Store {
         self.stat("keyway_bypass_messages")
     }
 
+    /// Segments that the kernel door has answered on TCP connections so far, if it serves any.
+    pub fn kernel_tcp_hits(&self) -> Option<u64> {
+        self.stat("keyway_kernel_tcp_hits")
+    }
+
     /// What the server's process has used so far.
     pub fn usage(&self) -> Option<Usage> {
         match &self.hold {
@@ -335,14 +340,17 @@ impl Caches {
         if let Some(given) = &plan.server {
             return self.add_given("Keyway", given, roles(doors));
         }
-        // A server has the bypass for all of its local TCP connections or for none.
-        let (bypassed, others): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::Bypass);
-        for (doors, bypass) in [(others, false), (bypassed, true)] {
+        // A server has the bypass, or the kernel door, for all of its TCP connections or for none.
+        let special = [Door::Bypass, Door::KernelTcp];
+        let plain: Vec<_> = doors.iter().copied().filter(|door| !special.contains(door)).collect();
+        let alone = special.into_iter().filter(|door| doors.contains(door)).map(|door| vec![door]);
+        for doors in std::iter::once(plain).chain(alone) {
             if doors.is_empty() {
                 continue;
             }
             let settings = Settings {
-                bypass,
+                bypass: doors.contains(&Door::Bypass),
+                kernel_tcp: doors.contains(&Door::KernelTcp),
                 ..settings(plan, cells, true, &plan.server_options)
             };
             let server = on_cpus(plan, || Server::keyway(&plan.program, &settings))?;
@@ -408,6 +416,10 @@ impl Caches {
             if door == Door::Bypass && store.bypassed().is_none() {
                 let text =
                     format!("the server at {given} does not bypass TCP: start it with --local-bypass, or name another door");
+                return Err(io::Error::other(text));
+            }
+            if door == Door::KernelTcp && store.kernel_tcp_hits().is_none() {
+                let text = format!("the server at {given} has no kernel door: start it with --kernel, or name another door");
                 return Err(io::Error::other(text));
             }
             let way = Way::Socket(given.through(door).unwrap_or_else(|| given.clone()));

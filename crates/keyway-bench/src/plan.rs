@@ -16,6 +16,8 @@ pub enum Door {
     Tcp,
     /// a TCP socket of a server with the same-machine bypass
     Bypass,
+    /// a TCP socket of a server with the kernel door, on `lo`
+    KernelTcp,
     /// UDP, with memcached's frame
     Udp,
     /// gets over UDP, the rest over TCP
@@ -24,7 +26,15 @@ pub enum Door {
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Library, Self::Unix, Self::Tcp, Self::Bypass, Self::Udp, Self::Split];
+    pub const ALL: [Self; 7] = [
+        Self::Library,
+        Self::Unix,
+        Self::Tcp,
+        Self::Bypass,
+        Self::KernelTcp,
+        Self::Udp,
+        Self::Split,
+    ];
 
     /// As it is written on a command line.
     pub fn name(self) -> &'static str {
@@ -33,6 +43,7 @@ impl Door {
             Self::Unix => "unix",
             Self::Tcp => "tcp",
             Self::Bypass => "bypass",
+            Self::KernelTcp => "kernel-tcp",
             Self::Udp => "udp",
             Self::Split => "udp-tcp",
         }
@@ -62,7 +73,7 @@ impl Door {
         let (one, several) = match self {
             Self::Library => ("thread", "threads"),
             Self::Udp | Self::Split => ("socket", "sockets"),
-            Self::Unix | Self::Tcp | Self::Bypass => ("connection", "connections"),
+            Self::Unix | Self::Tcp | Self::Bypass | Self::KernelTcp => ("connection", "connections"),
         };
         if count == 1 { one } else { several }
     }
@@ -138,11 +149,12 @@ impl Cell {
         name
     }
 
-    /// The door of the peer: memcached has no library, so its nearest door is the Unix socket; and it has no bypass.
+    /// The door of the peer: memcached has no library, so its nearest door is the Unix socket; and it has nothing else than TCP itself
+    /// for TCP.
     pub fn peer_door(&self) -> Door {
         match self.door {
             Door::Library => Door::Unix,
-            Door::Bypass => Door::Tcp,
+            Door::Bypass | Door::KernelTcp => Door::Tcp,
             door => door,
         }
     }

@@ -206,6 +206,13 @@ pub fn run_cell(
                 "{name}: nothing bypassed TCP: is this program in the cgroup of the server's --local-bypass, or below it?"
             ));
         }
+        if cell.door == Door::KernelTcp && sides[0].store.kernel_tcp_hits() == Some(0) {
+            let name = cell.name();
+            outcome.failures.push(format!(
+                "{name}: the kernel door has answered nothing: does the workload read values of at most some 1,300 bytes, on connections \
+                 that last?"
+            ));
+        }
         for (side, side_result) in sides.iter().zip(&mut result.sides) {
             side_result.items_held = side.store.items_held();
         }

@@ -50,6 +50,8 @@ pub struct Settings<'a> {
     pub udp: bool,
     /// bypass TCP, for clients on this machine; memcached cannot
     pub bypass: bool,
+    /// answer gets on TCP in the kernel, on `lo`; memcached cannot
+    pub kernel_tcp: bool,
     /// largest item, bytes; `None`: the server's default
     pub item_max: Option<usize>,
     /// more options, as the server's own command line has them
@@ -66,6 +68,7 @@ impl Default for Settings<'_> {
             unix: false,
             udp: false,
             bypass: false,
+            kernel_tcp: false,
             item_max: None,
             more: &[],
         }
@@ -136,6 +139,9 @@ impl Server {
         if settings.bypass {
             command.arg("--local-bypass").arg(cgroup_root()?);
         }
+        if settings.kernel_tcp {
+            command.args(["--kernel", "lo"]);
+        }
         command.args(settings.item_max.map(|bytes| format!("--max-item={bytes}")));
         command.args(settings.more);
         Self::start(command, targets, folder)
@@ -203,9 +209,9 @@ impl Server {
     /// Where it is reached through this door.
     pub fn target(&self, door: Door) -> Option<Target> {
         self.targets.iter().find_map(|target| match (target, door) {
-            (Target::Tcp(_), Door::Tcp | Door::Bypass) | (Target::Unix(_), Door::Unix) | (Target::Udp(_), Door::Udp) => {
-                Some(target.clone())
-            }
+            (Target::Tcp(_), Door::Tcp | Door::Bypass | Door::KernelTcp)
+            | (Target::Unix(_), Door::Unix)
+            | (Target::Udp(_), Door::Udp) => Some(target.clone()),
             (Target::Udp(address), Door::Split) => Some(Target::Split(*address)),
             _ => None,
         })

@@ -1,12 +1,13 @@
 //! `keyway kernel`: attaches the kernel door's program to interfaces and pins it, as a separate step for a privileged user; the server
 //! then needs no capability.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use keyway_server::kernel::{interface, kernel_settings};
 use keyway_server::{Kernel, LOOPBACK, Network};
-use keyway_xdp::door::{Door, unpin};
+use keyway_xdp::door::{Door, DoorError, reset_left_behind, unpin};
 use keyway_xdp::{Counts, PIN_FOLDER, interfaces_at};
 use nix::net::if_::if_indextoname;
 use nix::unistd::User;
@@ -19,10 +20,14 @@ use crate::{listen, place, size};
 pub(crate) enum Command {
     /// Load the program, put it on interfaces, and pin it. It is silent until `keyway serve --kernel-pinned` feeds it
     Attach(Attach),
-    /// Take the pinned program off its interfaces, and away
+    /// Take the pinned program off its interfaces, and away. It stays, and answers nothing, while it translates the sequence numbers of
+    /// TCP connections that it has answered for
     Detach {
         #[command(flatten)]
         pin: Pin,
+        /// End these connections; and those that servers which have ended left, with the programs that they left for them
+        #[arg(long)]
+        reset: bool,
     },
     /// Print where the pinned program is, and what became of the packets that it saw
     Status {
@@ -46,10 +51,13 @@ pub(crate) struct Attach {
     #[command(flatten)]
     pin: Pin,
     /// The server's --udp
+    #[arg(long, value_name = "ADDR[:PORT]", required_unless_present = "tcp")]
+    udp: Option<String>,
+    /// The server's --listen, for TCP connections; the same address as --udp
     #[arg(long, value_name = "ADDR[:PORT]")]
-    udp: String,
+    tcp: Option<String>,
     /// The server's --udp-allow [default: loopback]
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long, value_name = "CIDR", requires = "udp", value_delimiter = ',')]
     udp_allow: Vec<Network>,
     /// The server's --kernel-memory
     #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
@@ -65,11 +73,7 @@ pub(crate) struct Attach {
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Attach(attach) => attach.run(),
-        Command::Detach { pin } => {
-            unpin(&pin.pin).map_err(|error| Failure::new(exit::SYSTEM, error))?;
-            println!("detached");
-            Ok(())
-        }
+        Command::Detach { pin, reset } => detach(&pin.pin, reset),
         Command::Status { pin } => status(&pin.pin),
     }
 }
@@ -77,13 +81,8 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
 impl Attach {
     fn run(self) -> Result<(), Failure> {
         let refused = |why: String| Failure::new(exit::SYSTEM, why);
-        let addresses =
-            listen::parse(&self.udp, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?;
-        let [address] = addresses.as_slice() else {
-            return Err(Failure::usage(
-                "--udp names no address, or more than one: the program answers for one",
-            ));
-        };
+        let udp = self.udp.as_deref().map(|text| address("--udp", text)).transpose()?;
+        let tcp = self.tcp.as_deref().map(|text| address("--tcp", text)).transpose()?;
         let user = match &self.user {
             None => None,
             Some(name) => {
@@ -106,7 +105,7 @@ impl Attach {
             .iter()
             .map(|network| (network.address(), network.prefix_len()))
             .collect();
-        let settings = kernel_settings(*address, allow, &kernel).map_err(refused)?;
+        let settings = kernel_settings(udp, tcp, allow, &kernel).map_err(refused)?;
         let numbers: Vec<i32> = self
             .interfaces
             .iter()
@@ -119,16 +118,53 @@ impl Attach {
         for (name, number) in self.interfaces.iter().zip(numbers) {
             if let Err(error) = door.attach_for_good(folder, number) {
                 // Either all interfaces or none.
-                let _ = unpin(folder);
+                let _ = unpin(folder, false);
                 return Err(refused(format!("{name}: {error}")));
             }
         }
+        let served: Vec<String> = [("udp", udp), ("tcp", tcp)]
+            .into_iter()
+            .filter_map(|(name, address)| Some(format!("{name} {}", address?)))
+            .collect();
         println!(
-            "attached to {} for udp {address}, pinned at {}",
+            "attached to {} for {}, pinned at {}",
             self.interfaces.join(","),
+            served.join(" and "),
             folder.display()
         );
         Ok(())
+    }
+}
+
+fn detach(folder: &std::path::Path, reset: bool) -> Result<(), Failure> {
+    let refused = |error: DoorError| Failure::new(exit::SYSTEM, error);
+    let mut ended = 0;
+    if reset {
+        ended = reset_left_behind().map_err(refused)?;
+    }
+    match unpin(folder, reset) {
+        Ok(count) => {
+            ended += count;
+            println!("detached");
+        }
+        // What other servers left was to be removed, too.
+        Err(DoorError::NothingPinned(_)) if reset => {}
+        Err(error) => return Err(refused(error)),
+    }
+    if reset {
+        println!("{ended} TCP connections were ended");
+    }
+    Ok(())
+}
+
+/// The only address that an option names.
+fn address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
+    let addresses = listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("{option}: {why}")))?;
+    match addresses.as_slice() {
+        [address] => Ok(*address),
+        _ => Err(Failure::usage(format_args!(
+            "{option} names no address, or more than one: the program answers for one"
+        ))),
     }
 }
 

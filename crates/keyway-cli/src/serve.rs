@@ -63,12 +63,16 @@ pub(crate) struct Serve {
     /// Show hot keys on the page of the HTTP port, and not only their hashes
     #[arg(long, requires = "http")]
     http_keys: bool,
-    /// Interfaces on which a BPF program answers UDP gets of hot items before they reach the server, such as eth0,lo
-    #[arg(long, value_name = "IFACE,...", requires = "udp", value_delimiter = ',')]
+    /// Interfaces on which a BPF program answers gets of hot items, over UDP and TCP, before they reach the server, such as eth0,lo. It
+    /// serves one address: that of --udp, or, without it, the first one of --listen
+    #[arg(long, value_name = "IFACE,...", value_delimiter = ',')]
     kernel: Vec<String>,
     /// Use the program that `keyway kernel attach` has pinned in this folder: this process then needs no capability
-    #[arg(long, value_name = "FOLDER", requires = "udp", conflicts_with = "kernel")]
+    #[arg(long, value_name = "FOLDER", conflicts_with = "kernel")]
     kernel_pinned: Option<PathBuf>,
+    /// Whether the program answers TCP connections, too. They must come to a --listen address without TLS that is the address of --udp
+    #[arg(long, value_name = "on|off", default_value = "on", action = ArgAction::Set, value_parser = parse_switch)]
+    kernel_tcp: bool,
     /// Memory for the program's copies and their index
     #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
     kernel_memory: u64,
@@ -248,6 +252,7 @@ impl Serve {
         let kernel = (!self.kernel.is_empty() || self.kernel_pinned.is_some()).then(|| Kernel {
             interfaces: self.kernel,
             pinned: self.kernel_pinned,
+            tcp: self.kernel_tcp,
             memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
             rate: self.kernel_rate,
         });
@@ -337,6 +342,14 @@ pub(crate) fn parse_rate(text: &str) -> Result<(u32, u32), String> {
             "\"{text}\" is not a rate: write how many per second and the burst, as in 1000:100, each from 1 to {}",
             u32::MAX
         )),
+    }
+}
+
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("it must be on or off".to_owned()),
     }
 }
 
@@ -484,7 +497,9 @@ mod tests {
         let line = "--udp 127.0.0.1 --kernel eth0,lo --kernel-memory 8m --kernel-rate 5:2";
         let kernel = plan(line).unwrap().config.kernel.unwrap();
         assert_eq!(kernel.interfaces, ["eth0", "lo"]);
-        assert_eq!((kernel.memory, kernel.rate), (8 << 20, Some((5, 2))));
+        assert_eq!((kernel.memory, kernel.rate, kernel.tcp), (8 << 20, Some((5, 2)), true));
+        let kernel = plan("--kernel lo --kernel-tcp off").unwrap().config.kernel.unwrap();
+        assert!(!kernel.tcp);
         let kernel = plan("--udp 127.0.0.1 --kernel-pinned /sys/fs/bpf/x")
             .unwrap()
             .config
@@ -508,7 +523,7 @@ mod tests {
             "--udp nowhere:x",
             "--http nowhere:x",
             "--http 127.0.0.1:0",
-            "--kernel lo",
+            "--kernel lo --kernel-tcp maybe",
             "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",

@@ -430,6 +430,34 @@ fn the_bypass_is_measured_beside_tcp_where_it_is_there() {
     }
 }
 
+#[test]
+fn the_kernel_door_is_measured_on_tcp_where_it_is_there() {
+    let line = "--workload get-128b --items 100 --connections 2 --seconds 1 --against none --door";
+    let server = Server::start(Kind::Keyway, &ServeOptions::default());
+    let output = finish(
+        bench(&format!("{line} kernel-tcp --server {}", server.address()))
+            .spawn()
+            .unwrap(),
+    );
+    assert!(
+        told(&output).contains("has no kernel door: start it with --kernel"),
+        "{}",
+        told(&output)
+    );
+    drop(server);
+    if !nix::unistd::geteuid().is_root() {
+        return skip(
+            "bench through the kernel door on TCP",
+            "this is not root, which may load its programs",
+        );
+    }
+    // A run in which the kernel answers nothing fails.
+    let report = run(&format!("{line} tcp,kernel-tcp"));
+    for door in ["tcp", "kernel-tcp"] {
+        assert!(figure(&report, &format!(", {door}"), "throughput") > 0.0, "{report:#}");
+    }
+}
+
 fn run(arguments: &str) -> Value {
     let output = finish(bench(arguments).spawn().unwrap());
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));

@@ -43,7 +43,7 @@ pub struct Needs {
     pub core_files: Option<PathBuf>,
     /// it creates rings of io_uring
     pub io_uring: bool,
-    /// it removes a BPF program from its interfaces at the end
+    /// it shows connections to a BPF program, and removes the program from its interfaces at the end
     pub kernel_door: bool,
     /// it reads the counters of BPF programs
     pub local_bypass: bool,
@@ -217,7 +217,7 @@ const IO_URING: &[i64] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
 ];
-/// Counters and maps of the program; netlink to remove it; and an abstract name that decides which process removes it.
+/// Counters and maps of the program, and the sockets of connections that it may answer (`BPF_MAP_UPDATE_ELEM`); netlink to remove it; and an abstract name that decides which process removes it.
 const KERNEL_DOOR: &[i64] = &[libc::SYS_bpf, libc::SYS_bind];
 /// To read its counters.
 const LOCAL_BYPASS: &[i64] = &[libc::SYS_bpf];

@@ -96,13 +96,15 @@ pub enum Sasl {
     Everywhere,
 }
 
-/// The kernel door: what a BPF program answers over UDP, before any socket.
+/// The kernel door: what a BPF program answers over UDP and TCP, before any socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     /// names of the interfaces that the program is attached to
     pub interfaces: Vec<String>,
     /// the folder of a program that is already attached and pinned; it is used instead of loading one
     pub pinned: Option<PathBuf>,
+    /// TCP connections are answered, too
+    pub tcp: bool,
     /// memory for copies and their index, bytes
     pub memory: usize,
     /// answers per second that a source gets from the program at most, and how many at once after a pause
@@ -114,6 +116,7 @@ impl Default for Kernel {
         Self {
             interfaces: Vec::new(),
             pinned: None,
+            tcp: true,
             memory: 64 << 20,
             rate: None,
         }
@@ -147,7 +150,8 @@ pub struct Config {
     pub http: Option<HttpAddress>,
     /// the page of the HTTP port shows hot keys, and not only their hashes
     pub http_keys: bool,
-    /// the kernel door; it answers for the only UDP address
+    /// the kernel door; it answers for the only UDP address, and for the TCP address with the same IP address; without UDP, for the first TCP
+    /// address
     pub kernel: Option<Kernel>,
     /// a cgroup: local TCP connections of which both ends are in it are served past TCP
     pub local_bypass: Option<PathBuf>,

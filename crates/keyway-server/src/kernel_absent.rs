@@ -23,11 +23,16 @@ pub(crate) enum Keeper {}
 /// This build has none.
 pub(crate) enum Served {}
 /// This build has none.
+pub(crate) enum Enrolments {}
+/// This build has none.
+pub(crate) enum Enrolment {}
+/// This build has none.
 pub(crate) enum Bypass {}
 
 pub(crate) fn start(
     _: &Config,
     _: &Kernel,
+    _: &[SocketAddr],
     _: &[SocketAddr],
     _: &Cache,
     _: Option<Predecessor>,
@@ -50,6 +55,14 @@ impl Keeper {
 }
 
 impl Post {
+    pub(crate) fn served(&self, _: Cache) -> Served {
+        match *self {}
+    }
+
+    pub(crate) fn enrolments(&self) -> Option<Arc<Enrolments>> {
+        match *self {}
+    }
+
     pub(crate) fn wake(&self) {
         match *self {}
     }
@@ -71,6 +84,30 @@ impl Post {
     }
 }
 
+impl Enrolments {
+    pub(crate) fn admits(&self, _: SocketAddr, _: SocketAddr) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn enrol(self: &Arc<Self>, _: BorrowedFd<'_>) -> Option<Enrolment> {
+        match **self {}
+    }
+}
+
+impl Enrolment {
+    pub(crate) fn is_at_rest(&mut self, _: u64) {
+        match *self {}
+    }
+
+    pub(crate) fn is_not_at_rest(&mut self) {
+        match *self {}
+    }
+
+    pub(crate) fn is_published(&self) -> bool {
+        match *self {}
+    }
+}
+
 impl Bypass {
     pub(crate) fn start<'a>(_: &Config, _: &Path, _: impl Iterator<Item = (BorrowedFd<'a>, u16)>) -> Result<Self, String> {
         Err("the local bypass: this program was built without it (cargo feature `kernel`)".to_owned())
@@ -86,10 +123,6 @@ impl Bypass {
 }
 
 impl Served {
-    pub(crate) fn new(post: Arc<Post>, _: Cache) -> Self {
-        match *post {}
-    }
-
     pub(crate) fn turn(&mut self, _: Instant) {
         match *self {}
     }

@@ -302,10 +302,11 @@ impl Server {
             offered.extend(http.offer()?);
         }
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
+        let plain_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::plain_tcp_address).collect();
         let (keeper, post) = match &config.kernel {
             Some(kernel) => {
-                let (keeper, post) =
-                    kernel::start(&config, kernel, &udp_addresses, &cache, predecessor).map_err(StartError::Kernel)?;
+                let (keeper, post) = kernel::start(&config, kernel, &udp_addresses, &plain_addresses, &cache, predecessor)
+                    .map_err(StartError::Kernel)?;
                 offered.extend(keeper.pinned()?.map(Offered::pinned));
                 (Some(keeper), Some(post))
             }
@@ -399,6 +400,8 @@ impl Server {
                     worker,
                     effort: Effort::default(),
                     timer: Timer::new(),
+                    served: shared.kernel.as_ref().map(|post| post.served(cache.clone())),
+                    enrolments: shared.kernel.as_ref().and_then(|post| post.enrolments()),
                 };
                 let now = Instant::now();
                 Worker::new(

@@ -500,6 +500,14 @@ impl Listener {
         }
     }
 
+    /// The same, if it is without TLS.
+    pub(crate) fn plain_tcp_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Tls(_) | Self::Unix(..) | Self::Region(..) | Self::Lines(_) | Self::TakeOver(_) => None,
+        }
+    }
+
     /// A TCP socket with its port.
     pub(crate) fn tcp_socket(&self) -> Option<(BorrowedFd<'_>, u16)> {
         match self {

@@ -206,6 +206,18 @@ pub(crate) struct KernelNumbers {
     pub(crate) renewed: u64,
     /// stripes of dead writers that the program can serve again
     pub(crate) mended: u64,
+    /// TCP connections that the program may answer; `None`: it was loaded without TCP
+    pub(crate) enrolled: Option<EnrolledNumbers>,
+}
+
+/// How many TCP connections the kernel door may answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EnrolledNumbers {
+    /// since the start; now
+    pub(crate) total: u64,
+    pub(crate) current: u64,
+    /// those that could not be enrolled
+    pub(crate) failures: u64,
 }
 
 /// The numbers of the same-machine bypass.

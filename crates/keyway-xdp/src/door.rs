@@ -4,24 +4,32 @@
 //! dies leaves its filters on the interface. They answer nothing once the lease has run out, and the next [`Door::attach`] on the
 //! interface removes them.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use libbpf_rs::{ErrorKind, Link, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput, set_print};
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 
 use crate::config::{Config, Settings, TooManyNetworks, Verdict};
-use crate::filters::{Filter, Filters, LOOPBACK};
+use crate::filters::{self, Filter, Filters, LOOPBACK};
 use crate::hot::HotSet;
 use crate::maps::{self, Maps};
+use crate::tcp;
+use nix::net::if_::if_nameindex;
 
 /// The compiled program. Aligned, because it is an ELF file that libbpf reads in place.
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/door.bpf.o")));
 
+/// How long connections that are reset may take to end, and how often that is looked at.
+const RESET_MAX: Duration = Duration::from_secs(5);
+const RESET_PAUSE: Duration = Duration::from_millis(5);
 /// Of its programs those for TCP; the others are for UDP.
 const TCP_PROGRAMS: [&str; 3] = ["kw_tcp_in", "kw_tcp_out", maps::TRANSLATED];
 
@@ -59,6 +67,8 @@ pub enum DoorError {
     InUse(PathBuf),
     /// this folder is not in a BPF file system
     NoBpfFileSystem(PathBuf),
+    /// the program translates the sequence numbers of this many TCP connections
+    Translating(usize),
     /// the kernel refused this step, with this message
     Kernel(&'static str, String),
 }
@@ -105,7 +115,11 @@ impl Door {
             )(error),
             _ => refused("loading the program")(error),
         })?;
-        let maps = Maps::new(&config, |name| handle(&object, name), |connections| iterate(&object, connections.as_fd()))?;
+        let maps = Maps::new(
+            &config,
+            |name| handle(&object, name),
+            |connections| iterate(&object, connections.as_fd()),
+        )?;
         Ok(Self {
             object,
             maps,
@@ -153,10 +167,13 @@ impl Door {
         if !filter.what.contains("kw_tcp") {
             return false;
         }
-        match left_behind(&self.object, filter) {
+        let count = translated_by(&self.object, filter).and_then(|link| link.map_or(Ok(0), |link| tcp::count(&link)));
+        match count {
             Ok(0) => false,
             Ok(count) => {
-                log::info!("a server that has ended left {count} connections whose numbers are translated; its program stays for them");
+                log::info!(
+                    "a server that has ended left {count} connections whose numbers are translated; its program stays for them"
+                );
                 true
             }
             Err(error) => {
@@ -198,7 +215,7 @@ impl Door {
             }
             chown(folder, user, None).map_err(|error| refused(format!("{}: {error}", folder.display())))
         };
-        pinned().inspect_err(|_| drop(unpin(folder)))
+        pinned().inspect_err(|_| drop(unpin(folder, false)))
     }
 
     /// Attaches the program to the TC ingress of an interface permanently: it stays after this process ends, and answers nothing until a process
@@ -209,7 +226,10 @@ impl Door {
             let mark = maps::interface_folder(folder, interface, filter.handle());
             if let Err(error) = std::fs::create_dir(&mark) {
                 filters.drain(..).for_each(Filters::remove);
-                return Err(DoorError::Kernel("pinning the program", format!("{}: {error}", mark.display())));
+                return Err(DoorError::Kernel(
+                    "pinning the program",
+                    format!("{}: {error}", mark.display()),
+                ));
             }
         }
         Ok(())
@@ -267,8 +287,8 @@ fn iterate(object: &Object, connections: BorrowedFd<'_>) -> Result<Link, DoorErr
         .map_err(|error| DoorError::Kernel("making the iterator over connections", format!("{error:#}")))
 }
 
-/// Number of connections for which the program of this filter still translates.
-fn left_behind(object: &Object, filter: &Filter) -> Result<usize, DoorError> {
+/// The iterator over the connections for which the program of this filter translates; `None`: it has none.
+fn translated_by(object: &Object, filter: &Filter) -> Result<Option<Link>, DoorError> {
     let refused = |error: libbpf_rs::Error| DoorError::Kernel("looking at a program that is left", format!("{error:#}"));
     let program = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true))
         .find(|program| Some(program.id) == filter.program)
@@ -276,17 +296,71 @@ fn left_behind(object: &Object, filter: &Filter) -> Result<usize, DoorError> {
     for id in program.map_ids {
         let map = MapHandle::from_map_id(id).map_err(refused)?;
         if map.name() == "kw_connections" {
-            return crate::tcp::count(&iterate(object, map.as_fd())?);
+            return iterate(object, map.as_fd()).map(Some);
         }
     }
-    Ok(0)
+    Ok(None)
+}
+
+/// Ends the connections for which programs that are left on this network namespace's interfaces translate, and removes these
+/// programs: how many connections there were. Programs of servers that run are not touched.
+pub fn reset_left_behind() -> Result<usize, DoorError> {
+    // Only its iterator is used.
+    let door = Door::load(&Settings {
+        address: Ipv4Addr::LOCALHOST.into(),
+        udp_port: None,
+        tcp_port: Some(1),
+        allow: Vec::new(),
+        memory: 0,
+        rate: None,
+    })?;
+    let interfaces = if_nameindex().map_err(|error| DoorError::Kernel("listing the interfaces", error.to_string()))?;
+    let ended = Cell::new(0);
+    let failure = Cell::new(None);
+    let is_needed = |filter: &Filter| {
+        let reset = translated_by(&door.object, filter).and_then(|link| link.map_or(Ok(0), |link| reset(&link)));
+        match reset {
+            Ok(count) => ended.set(ended.get() + count),
+            Err(error) => failure.set(Some(error)),
+        }
+        false
+    };
+    for interface in &interfaces {
+        filters::sweep(interface.index().cast_signed(), &is_needed);
+    }
+    failure.take().map_or(Ok(ended.get()), Err)
+}
+
+/// Ends the connections that the iterator lists, and waits until they have ended: how many there were.
+fn reset(translated: &Link) -> Result<usize, DoorError> {
+    let (ended, until) = (tcp::reset(translated)?, Instant::now() + RESET_MAX);
+    loop {
+        match tcp::count(translated)? {
+            0 => return Ok(ended),
+            left if Instant::now() > until => return Err(DoorError::Translating(left)),
+            _ => std::thread::sleep(RESET_PAUSE),
+        }
+    }
 }
 
 /// Detaches the program that is pinned in this folder from its interfaces, and removes the folder. An interface that is gone is skipped.
-pub fn unpin(folder: &Path) -> Result<(), DoorError> {
+///
+/// A program that translates for TCP connections stays, silent, and this fails with [`DoorError::Translating`]; with `resets` these
+/// connections are ended first. Returns how many there were.
+pub fn unpin(folder: &Path, resets: bool) -> Result<usize, DoorError> {
     let refused = |error: io::Error| DoorError::Kernel("removing the pinned program", format!("{}: {error}", folder.display()));
     if !folder.exists() {
         return Err(DoorError::NothingPinned(folder.to_owned()));
+    }
+    let mut ended = 0;
+    if maps::pin_of(folder, maps::TRANSLATED).exists() {
+        let translated = maps::translated_at(folder)?;
+        maps::silence(folder)?;
+        match tcp::count(&translated)? {
+            0 => {}
+            _ if resets => ended = reset(&translated)?,
+            left => return Err(DoorError::Translating(left)),
+        }
     }
     for (interface, handle) in maps::filters_at(folder) {
         Filters::pinned(interface, handle).remove();
@@ -300,7 +374,8 @@ pub fn unpin(folder: &Path) -> Result<(), DoorError> {
         };
         removed.map_err(refused)?;
     }
-    std::fs::remove_dir(folder).map_err(refused)
+    std::fs::remove_dir(folder).map_err(refused)?;
+    Ok(ended)
 }
 
 impl Attached {
@@ -380,7 +455,7 @@ impl fmt::Display for DoorError {
             ),
             Self::OtherSettings(folder) => write!(
                 f,
-                "the kernel door: what is pinned at {} was attached with other settings (UDP address, networks, memory or rate): \
+                "the kernel door: what is pinned at {} was attached with other settings (addresses, TCP, networks, memory or rate): \
                  attach it again with those of the server",
                 folder.display()
             ),
@@ -394,6 +469,11 @@ impl fmt::Display for DoorError {
                 "the kernel door: {} is not in a BPF file system: `mount -t bpf bpf {}`",
                 folder.display(),
                 folder.display()
+            ),
+            Self::Translating(count) => write!(
+                f,
+                "the kernel door: its program answers nothing any more, but translates the sequence numbers of {count} TCP connections, \
+                 so it stays until they have ended: detach it again later, or end them with `keyway kernel detach --reset`"
             ),
             Self::Kernel(what, error) => write!(f, "the kernel door: {what}: {error}"),
         }

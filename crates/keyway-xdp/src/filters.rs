@@ -196,6 +196,13 @@ fn others(interface: i32, own: u32) -> Vec<String> {
     others
 }
 
+/// Removes the filters of owners that have died, but for those that are needed, and the qdisc if it has no filter any more.
+pub(crate) fn sweep(interface: i32, is_needed: &dyn Fn(&Filter) -> bool) {
+    let _turn = Turn::take(interface);
+    remove_left_behind(interface, is_needed);
+    tidy(interface);
+}
+
 /// Removes the filters of owners that have died, but for those that are needed.
 fn remove_left_behind(interface: i32, is_needed: &dyn Fn(&Filter) -> bool) {
     let all = [PARENT_INGRESS, PARENT_EGRESS].map(|parent| found(interface, parent).unwrap_or_default());

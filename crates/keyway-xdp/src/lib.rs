@@ -25,10 +25,12 @@ mod maps;
 mod memory;
 pub mod store;
 #[cfg(feature = "load")]
-pub mod tcp;
+mod tcp;
 
 #[cfg(feature = "load")]
 pub use maps::{Counts, Maps, PIN_FOLDER, interfaces_at};
+#[cfg(feature = "load")]
+pub use tcp::Connections;
 
 // Linked for its headers; see the build script.
 #[cfg(feature = "load")]

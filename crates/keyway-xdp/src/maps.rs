@@ -201,6 +201,13 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), DoorError> {
     })
 }
 
+/// Makes the program pinned in this folder answer nothing, until a server renews its lease.
+pub(crate) fn silence(folder: &Path) -> Result<(), DoorError> {
+    map_at(folder, "kw_controls")?
+        .update(&0_u32.to_ne_bytes(), &[0; CONTROL_WORDS * 8], MapFlags::ANY)
+        .map_err(|error| DoorError::Kernel("silencing the pinned program", format!("{error:#}")))
+}
+
 /// The pinned iterator over connections whose numbers are translated.
 pub(crate) fn translated_at(folder: &Path) -> Result<Link, DoorError> {
     let path = pin_of(folder, TRANSLATED);

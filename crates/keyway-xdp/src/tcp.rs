@@ -8,6 +8,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::Release;
 
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, MapHandle};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::door::DoorError;
@@ -18,6 +22,8 @@ const CONNECTION_LEN: usize = 1488;
 const SLOT_AT: usize = 4;
 const TICKET_AT: usize = 8;
 const ENROLLED_AT: usize = 16;
+/// The protocol's number (RFC 9293).
+const TCP: u8 = 6;
 /// Words of `struct kw_rest`: a cache line.
 const REST_WORDS: usize = 8;
 
@@ -82,11 +88,77 @@ impl Connections {
     }
 }
 
+/// Size of `struct kw_ends`.
+const ENDS_LEN: usize = 40;
+/// linux/sock_diag.h, linux/netlink.h
+const SOCK_DESTROY: u16 = 21;
+const REQUEST_ACK: u16 = 5;
+const NETLINK_HEAD_LEN: usize = 16;
+/// Size of `struct inet_diag_req_v2`.
+const DIAG_LEN: usize = 56;
+/// "Whatever its cookie is" (`INET_DIAG_NOCOOKIE`).
+const ANY_COOKIE: [u8; 8] = [0xFF; 8];
+/// How long the kernel may take to end a connection.
+const END_MAX_S: i64 = 5;
+
 /// Number of connections that an iterator of `kw_translated` lists.
 pub(crate) fn count(translated: &Link) -> Result<usize, DoorError> {
-    let refused = |error: String| DoorError::Kernel("counting the connections whose numbers are translated", error);
-    let mut marks = Vec::new();
+    list(translated).map(|ends| ends.len() / ENDS_LEN)
+}
+
+/// Resets the connections that the iterator lists, on both sides (sock_diag(7), `SOCK_DESTROY`): how many there were.
+pub(crate) fn reset(translated: &Link) -> Result<usize, DoorError> {
+    let ends = list(translated)?;
+    let netlink = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkSockDiag,
+    );
+    let refused = |error: nix::Error| DoorError::Kernel("ending connections whose numbers are translated", error.to_string());
+    let netlink = netlink.map_err(refused)?;
+    setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::seconds(END_MAX_S)).map_err(refused)?;
+    for ends in ends.chunks_exact(ENDS_LEN) {
+        sendto(
+            netlink.as_raw_fd(),
+            &destroy(ends),
+            &NetlinkAddr::new(0, 0),
+            MsgFlags::empty(),
+        )
+        .map_err(refused)?;
+        let mut answer = [0; 256];
+        recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty()).map_err(refused)?;
+        let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
+        // It may have ended by itself.
+        if error != 0 && error != -nix::libc::ENOENT {
+            return Err(refused(nix::Error::from_raw(-error)));
+        }
+    }
+    Ok(ends.len() / ENDS_LEN)
+}
+
+/// The request that ends the connection between these ends.
+fn destroy(ends: &[u8]) -> Vec<u8> {
+    let (family, ports, addresses) = (ends[0], &ends[2..6], &ends[8..40]);
+    let mut request = Vec::with_capacity(NETLINK_HEAD_LEN + DIAG_LEN);
+    request.extend((NETLINK_HEAD_LEN + DIAG_LEN).try_into().unwrap_or(0_u32).to_ne_bytes());
+    request.extend(SOCK_DESTROY.to_ne_bytes());
+    request.extend(REQUEST_ACK.to_ne_bytes());
+    request.extend([0; 8]);
+    // struct inet_diag_req_v2: family, protocol, extensions, padding, states; then struct inet_diag_sockid
+    request.extend([family, TCP, 0, 0]);
+    request.extend(u32::MAX.to_ne_bytes());
+    request.extend(ports);
+    request.extend(addresses);
+    request.extend([0; 4]);
+    request.extend(ANY_COOKIE);
+    request
+}
+
+fn list(translated: &Link) -> Result<Vec<u8>, DoorError> {
+    let refused = |error: String| DoorError::Kernel("listing the connections whose numbers are translated", error);
+    let mut ends = Vec::new();
     let mut iter = Iter::new(translated).map_err(|error| refused(format!("{error:#}")))?;
-    iter.read_to_end(&mut marks).map_err(|error| refused(error.to_string()))?;
-    Ok(marks.len())
+    iter.read_to_end(&mut ends).map_err(|error| refused(error.to_string()))?;
+    Ok(ends)
 }

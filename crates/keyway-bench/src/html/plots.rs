@@ -69,6 +69,7 @@ pub fn label(cell: &CellReport, varied: Option<Varied>) -> String {
         Ok(Door::Unix) => "Unix socket",
         Ok(Door::Tcp) => "TCP",
         Ok(Door::Bypass) => "TCP with the bypass",
+        Ok(Door::KernelTcp) => "TCP, answered in the kernel",
         Ok(Door::Udp) => "UDP",
         Ok(Door::Split) => "UDP and TCP",
         Err(_) => &cell.door,

@@ -452,7 +452,16 @@ fn kernel_door(facts: &Facts) -> Vec<Found> {
     let Some(hits) = said(facts, "keyway_kernel_hits") else {
         return ok("the server has none");
     };
-    const NO_VERDICTS: [&str; 5] = ["hits", "copies", "copied", "renewed", "mended"];
+    const NO_VERDICTS: [&str; 8] = [
+        "hits",
+        "copies",
+        "copied",
+        "renewed",
+        "mended",
+        "tcp_connections",
+        "tcp_curr_connections",
+        "tcp_failures",
+    ];
     let counted = server.iter().filter_map(|(name, value)| {
         let name = name.strip_prefix("keyway_kernel_")?;
         Some((name, value.parse::<u64>().ok()?))

@@ -44,7 +44,7 @@ impl Connection {
         if let Some(ring) = &desk.ring {
             self.input.append(ring.bytes(piece), self.need);
         }
-        desk.executor.counters().bytes_read.add(piece.len() as u64);
+        self.has_read(piece.len(), desk);
         self.ended_receiving_if(last);
     }
 
@@ -66,6 +66,7 @@ impl Connection {
 
     /// What the next server gets. `None`: the connection stays here and is drained.
     pub(crate) fn handed(&mut self, desk: &Desk) -> Option<Handed> {
+        self.disturb();
         if let Some(watcher) = &self.watcher {
             let shared = &desk.executor.shared;
             shared.watch.pump(shared);

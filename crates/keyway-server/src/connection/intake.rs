@@ -67,7 +67,7 @@ impl Connection {
                 self.input.append(&ring.bytes(piece)[served..], self.need);
             }
         }
-        desk.executor.counters().bytes_read.add(piece.len() as u64);
+        self.has_read(piece.len(), desk);
         self.is_parked = false;
         self.last_active = desk.now;
         self.peer.last_request_s.store(desk.uptime_s, Relaxed);
@@ -78,6 +78,15 @@ impl Connection {
             self.settle();
         }
         wants_turn
+    }
+
+    /// Counts bytes that were read from the socket.
+    #[inline]
+    pub(super) fn has_read(&mut self, count: usize, desk: &Desk) {
+        desk.executor.counters().bytes_read.add(count as u64);
+        if let Some(rest) = &mut self.rest {
+            rest.read(count);
+        }
     }
 
     /// The ring has stopped receiving: at the end of the input (0), because it was cancelled, or by an error. The socket may
@@ -218,7 +227,7 @@ impl Connection {
                 let may_be_bypassed =
                     desk.executor.shared.bypass.is_some() && matches!(self.peer.address, PeerAddress::Tcp { .. });
                 self.readable = (filled || self.read_closed || may_be_bypassed) && !self.stopping;
-                desk.executor.counters().bytes_read.add(count as u64);
+                self.has_read(count, desk);
                 desk.executor.effort.spend_on_bytes(count);
                 self.is_parked = false;
                 self.last_active = desk.now;

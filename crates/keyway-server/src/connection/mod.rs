@@ -22,6 +22,8 @@
 //! turns. Complete requests are executed in the ring's buffer, before the turn, and the rest of the buffer is copied to the input. A turn
 //! then reads only large requests, and only while the ring does not receive.
 //!
+//! Between requests a plain TCP connection is at rest, and a kernel door may answer for it ([`rest`]).
+//!
 //! When another server takes over, all connections are brought to a request boundary ([`handed`]) and most of them are handed over.
 //!
 //! A connection with TLS ([`secure`]) is read by its turns, with either event loop; a ring only watches its socket. Its output is encrypted
@@ -32,11 +34,13 @@ mod handed;
 mod intake;
 mod login;
 mod output;
+mod rest;
 mod secure;
 mod stream;
 mod turn;
 
 pub(crate) use desk::Desk;
+use rest::Rest;
 pub(crate) use secure::Secure;
 pub(crate) use stream::Stream;
 use turn::Stop;
@@ -157,6 +161,8 @@ pub(crate) struct Connection {
     slowed_until: Option<Instant>,
     /// since when it has to log in
     since: Instant,
+    /// the kernel door may serve it, now or later
+    rest: Option<Box<Rest>>,
     pub(crate) last_active: Instant,
 }
 
@@ -252,6 +258,7 @@ impl Connection {
             source: None,
             slowed_until: None,
             since: desk.now,
+            rest: None,
             last_active: desk.now,
         }
     }
@@ -305,6 +312,7 @@ impl Connection {
     /// that pending operations fail.
     pub(crate) fn end(&mut self, ring: &mut Option<Ring>) -> bool {
         self.is_over = true;
+        self.rest = None;
         let (Some(port), Some(ring)) = (&mut self.port, ring) else {
             return true;
         };
@@ -325,6 +333,7 @@ impl Connection {
     /// The server is stopping; requests that have arrived are still answered.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
+        self.disturb();
         // The ring's receive ends first.
         self.readable = self.port.as_ref().is_none_or(|port| port.intake == Intake::Off);
     }

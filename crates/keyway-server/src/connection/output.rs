@@ -26,6 +26,7 @@ impl Connection {
         if count < sending {
             return Err(io::ErrorKind::WriteZero.into());
         }
+        self.look_for_rest();
         Ok(was_full || self.unsent() > 0 || !self.input.is_empty() || !matches!(self.phase, Phase::Serving))
     }
 

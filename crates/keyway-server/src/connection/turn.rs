@@ -87,6 +87,7 @@ impl Connection {
         };
         self.give_back(desk);
         self.settle();
+        self.look_for_rest();
         if verdict == Verdict::Again || desk.executor.effort.is_over() || matches!(self.phase, Phase::Dumping(_)) {
             if !self.is_heavy() {
                 self.heavy_for = (2 * self.heavy_for).min(HEAVY_FOR_MAX);
@@ -395,6 +396,11 @@ impl Connection {
             // The connection is queued again, and the request is decoded again.
             Decoded::Request { request, .. } if executor.holds_up(&request) => return Served::Stop(0, Stop::HeldUp),
             Decoded::Request { consumed, request } => {
+                if let Some(rest) = &mut self.rest
+                    && self.keys_done == 0
+                {
+                    rest.note(&request, executor.served.as_mut());
+                }
                 // No earlier output is still unsent, so a direct send keeps the order.
                 let is_free = self.sent == 0 && self.port.as_ref().is_none_or(|port| port.sending == 0);
                 let origin = Origin {

@@ -32,6 +32,7 @@ use keyway_proto::{Effect, MetaKey, Request, keys_ahead, reply};
 use crate::connection::CloseReason;
 use crate::dump::Dump;
 use crate::effort::Effort;
+use crate::kernel::{Enrolments, Served};
 use crate::shared::{Peer, Shared, WorkerCounters};
 use crate::watch::Watcher;
 
@@ -46,6 +47,10 @@ pub(crate) struct Executor {
     pub(crate) effort: Effort,
     /// measures requests
     pub(crate) timer: Timer,
+    /// what it has served of what the kernel door could
+    pub(crate) served: Option<Served>,
+    /// the connections that the kernel door serves
+    pub(crate) enrolments: Option<Arc<Enrolments>>,
 }
 
 /// What is left to do for a request.

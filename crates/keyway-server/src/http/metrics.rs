@@ -550,7 +550,7 @@ fn kernel(s: &Snapshot, page: &mut Exposition) {
     page.family(
         "keyway_kernel_packets_total",
         Counter,
-        "Datagrams that the BPF program has seen, by verdict; all but hits go to user space",
+        "Packets that the BPF program has seen, by verdict; all but hits go to user space",
     );
     for (verdict, count) in &kernel.verdicts {
         page.sample(&[("verdict", verdict)], count);
@@ -567,6 +567,25 @@ fn kernel(s: &Snapshot, page: &mut Exposition) {
             "Parts of the hash space that could be served again after their writer died",
         )
         .sample(&[], kernel.mended);
+    let Some(enrolled) = &kernel.enrolled else { return };
+    page.family(
+        "keyway_kernel_tcp_connections_total",
+        Counter,
+        "TCP connections that the BPF program may have answered since the server's start",
+    )
+    .sample(&[], enrolled.total)
+    .family(
+        "keyway_kernel_tcp_connections",
+        Gauge,
+        "Open TCP connections that the BPF program may answer",
+    )
+    .sample(&[], enrolled.current)
+    .family(
+        "keyway_kernel_tcp_failures_total",
+        Counter,
+        "TCP connections that the BPF program could have answered, but the system or a limit refused it",
+    )
+    .sample(&[], enrolled.failures);
 }
 
 fn bypass(s: &Snapshot, page: &mut Exposition) {
@@ -654,7 +673,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{BypassNumbers, KernelNumbers};
+    use crate::shared::{BypassNumbers, EnrolledNumbers, KernelNumbers};
     use keyway_cache::{Ages, Door, Latencies, Verb};
     use keyway_http::Format;
     use std::collections::BTreeSet;
@@ -675,6 +694,7 @@ mod tests {
             udp_sockets: Some(1),
             kernel: Some(KernelNumbers {
                 verdicts: vec![("hits", 3), ("misses", 4)],
+                enrolled: Some(EnrolledNumbers::default()),
                 ..KernelNumbers::default()
             }),
             bypass: Some(BypassNumbers {

@@ -5,17 +5,18 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use keyway_cache::server::{KernelDoor, Presence, Seat};
 use keyway_cache::{Cache, Get, Session};
 use keyway_xdp::config::Verdict;
 use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
+use keyway_xdp::door::Attached;
 use keyway_xdp::store::{Put, Store, is_good};
 
 use super::{Post, Program};
-use crate::shared::{Shared, lock};
+use crate::shared::Shared;
 use crate::takeover::{self, Stage};
 
 /// Time between two renewals of the lease.
@@ -37,6 +38,11 @@ const LOOK_PAUSE: Duration = Duration::from_micros(200);
 const LOOK_REST: u32 = 8;
 /// Copies that one check handles; the next check does the rest. Workers may wait for the CPU meanwhile.
 const LOOKED_AT: usize = 64;
+
+/// At the end, connections get this time to end before the program is left behind to translate for them.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// How often that, and whether all workers have ended, is looked at.
+const END_PAUSE: Duration = Duration::from_millis(10);
 
 /// The keeper's own state.
 pub(crate) struct Keeper {
@@ -108,14 +114,16 @@ impl Keeper {
 
     /// Runs the kernel door until the server stops.
     pub(crate) fn run(mut self, shared: &Shared) {
-        let _ = self.post.keeper.set(std::thread::current());
+        self.post.candidates.keep();
         let mut pause = TICK;
         let mut candidates = Vec::new().into_iter();
-        while !shared.is_stopping() {
+        let mut is_taken_over = false;
+        while !shared.is_stopping() && !is_taken_over {
             if shared.halt.is_wanted(Stage::Everyone) {
                 self.turn_off();
                 if shared.halt.wait(Ok(Vec::new())) == takeover::Verdict::End {
-                    return;
+                    is_taken_over = true;
+                    continue;
                 }
             }
             if Instant::now() >= self.next_tick {
@@ -123,7 +131,7 @@ impl Keeper {
                 self.tick();
             }
             if candidates.len() == 0 {
-                candidates = std::mem::take(&mut *lock(&self.post.candidates)).into_iter();
+                candidates = self.post.candidates.take().into_iter();
             }
             if self.is_on {
                 while Instant::now() < self.next_tick
@@ -140,6 +148,40 @@ impl Keeper {
                 std::thread::park_timeout(pause.min(self.next_tick.saturating_duration_since(Instant::now())));
             }
         }
+        self.end(shared, is_taken_over);
+    }
+
+    /// Silences the program. When all connections are closed, or another server has them, the program is removed, unless it translates for
+    /// connections that are left.
+    fn end(mut self, shared: &Shared, is_taken_over: bool) {
+        let had_door = self.door.is_some();
+        self.turn_off();
+        if had_door {
+            self.program.maps().hot().clear();
+        }
+        while shared.workers_running.load(SeqCst) > 0 {
+            std::thread::park_timeout(END_PAUSE);
+        }
+        let (Program::Loaded(_, attached), Some(enrolments)) = (&mut self.program, &self.post.enrolments) else {
+            return;
+        };
+        let until = Instant::now() + if is_taken_over { Duration::ZERO } else { ENDS_WITHIN };
+        let left = loop {
+            match enrolments.translated() {
+                Ok(0) => return,
+                Ok(_) if Instant::now() < until => std::thread::park_timeout(END_PAUSE),
+                Ok(left) => break left.to_string(),
+                Err(error) => {
+                    log::warn!("{error}");
+                    break "an unknown number of".to_owned();
+                }
+            }
+        };
+        log::warn!(
+            "the kernel door leaves its program on the interfaces: it has answered for {left} TCP connections that are still open, and goes on \
+             translating their sequence numbers until they have ended; `keyway kernel detach --reset` ends them"
+        );
+        attached.drain(..).for_each(Attached::leave);
     }
 
     /// Renews the lease if it is due; called between any two steps of work.

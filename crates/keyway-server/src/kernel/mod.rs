@@ -1,6 +1,6 @@
 //! The kernel door of a server: its program, and the keeper, the thread that decides which items the program may answer.
 //!
-//! Workers send the keeper the keys that they have served over UDP twice ([`Served`]). The keeper reads such an item from the region,
+//! Workers send the keeper the keys that they have served twice, over UDP or to TCP connections that are enrolled ([`Served`]). The keeper reads such an item from the region,
 //! checks the words that count changes before and after, and writes a copy where the program finds it. Ten times a second it renews the
 //! program's lease and clock, and checks which copies the program has served. It reports those to the region, so that the region does not
 //! evict items whose hits only the kernel sees.
@@ -16,26 +16,36 @@
 //! server loads its program before, and turns its door on when the old process has ended: until then that one may still change items, which
 //! it could not count for the new program. Meanwhile the programs pass all packets to the sockets.
 //!
+//! A TCP connection is answered by the program only if a worker has *enrolled* it, and while the worker publishes that it is at rest
+//! ([`Enrolments`]). The program then translates the sequence numbers of that connection as long as it lives. So at the end of the server,
+//! the program stays on the interfaces if such connections are left.
+//!
 //! The lease is renewed on time, however much else there is to do: all work is split into steps of a few milliseconds, with a call of
 //! `Keeper::breathe` between them.
 //!
 //! This file turns the door on, and holds what other threads use of it ([`Post`]); `keeper` has the thread's work, `served` what a worker has
-//! served.
+//! served, `enrolled` the TCP connections.
 
 mod bypass;
+mod enrolled;
 mod keeper;
 mod served;
 
 pub(crate) use bypass::Bypass;
+#[cfg(test)]
+pub(crate) use enrolled::ProgramSide;
+pub(crate) use enrolled::{Enrolment, Enrolments};
 pub(crate) use keeper::Keeper;
+#[cfg(test)]
+pub(crate) use served::Candidates;
 pub(crate) use served::Served;
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use keyway_cache::Cache;
@@ -43,16 +53,14 @@ use keyway_cache::server::{KernelDoor, KernelDoorError};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use keyway_xdp::config::{Settings, Verdict};
-use keyway_xdp::door::{Attached, Door};
+use keyway_xdp::door::{Attached, Door, DoorError};
 use keyway_xdp::{Counts, Maps};
 use nix::net::if_::if_nametoindex;
 
 use crate::config::{Config, Kernel};
-use crate::shared::{KernelNumbers, lock};
+use crate::shared::KernelNumbers;
 use crate::takeover::Predecessor;
 
-/// Most keys that wait for the keeper; further ones are dropped, and user space serves them again.
-const CANDIDATES_MAX: usize = 4096;
 /// How long a start waits until the program of a dead server stops answering.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// Least memory for the hot set, bytes.
@@ -60,8 +68,9 @@ const MEMORY_MIN: usize = 512 << 10;
 
 /// The state of the kernel door that other threads use.
 pub(crate) struct Post {
-    candidates: Mutex<Vec<Vec<u8>>>,
-    keeper: OnceLock<Thread>,
+    candidates: Arc<served::Candidates>,
+    /// `None`: the program was loaded without TCP
+    enrolments: Option<Arc<Enrolments>>,
     counts: Counts,
     /// copies held; copies written
     held: AtomicU64,
@@ -95,13 +104,22 @@ pub(crate) fn start(
     config: &Config,
     kernel: &Kernel,
     udp: &[SocketAddr],
+    tcp: &[SocketAddr],
     cache: &Cache,
     predecessor: Option<Predecessor>,
 ) -> Result<(Keeper, Arc<Post>), String> {
-    let settings = settings(config, kernel, udp)?;
+    let (settings, tcp) = settings(config, kernel, udp, tcp)?;
     let Predecessor { presence, pinned } = predecessor.unwrap_or_default();
     let program = program(kernel, &settings, pinned)?;
     let counts = program.maps().counts().map_err(|error| error.to_string())?;
+    let enrolments = program
+        .maps()
+        .connections()
+        .zip(tcp)
+        .map(|(connections, address)| Arc::new(Enrolments::new(connections, address, config.local_bypass.is_some())));
+    if enrolments.is_some() && config.request_rate.is_some() {
+        log::warn!("the kernel door answers no TCP connection, because requests are counted (--max-request-rate)");
+    }
     let deadline = Instant::now() + SILENCE_MAX;
     let door = match presence {
         Some(_) => None,
@@ -113,8 +131,8 @@ pub(crate) fn start(
         },
     };
     let post = Arc::new(Post {
-        candidates: Mutex::default(),
-        keeper: OnceLock::new(),
+        candidates: Arc::default(),
+        enrolments,
         counts,
         held: AtomicU64::new(0),
         filled: AtomicU64::new(0),
@@ -139,14 +157,24 @@ fn turn_on(cache: &Cache, program: &Program) -> Result<KernelDoor, KernelDoorErr
     Ok(door)
 }
 
-/// The program's settings for a server with this configuration.
-fn settings(config: &Config, kernel: &Kernel, udp: &[SocketAddr]) -> Result<Settings, String> {
-    let [address] = udp else {
-        return Err(format!(
-            "the kernel door answers for one UDP address, and there are {}: give one, such as --udp 127.0.0.1",
-            udp.len()
-        ));
+/// The program's settings for a server with this configuration and these bound addresses, and the TCP address that it serves.
+fn settings(
+    config: &Config,
+    kernel: &Kernel,
+    udp: &[SocketAddr],
+    tcp: &[SocketAddr],
+) -> Result<(Settings, Option<SocketAddr>), String> {
+    let udp = match udp {
+        [] => None,
+        [address] => Some(*address),
+        more => {
+            return Err(format!(
+                "the kernel door answers for one UDP address, and there are {}: give one, such as --udp 127.0.0.1",
+                more.len()
+            ));
+        }
     };
+    let tcp = if kernel.tcp { served_tcp(udp, tcp)? } else { None };
     if config.protocol == Protocol::Binary {
         return Err(
             "the kernel door answers the text and meta protocols, and this server speaks the binary one only (-B)".to_owned(),
@@ -158,28 +186,81 @@ fn settings(config: &Config, kernel: &Kernel, udp: &[SocketAddr]) -> Result<Sett
             kernel.memory
         ));
     }
-    kernel_settings(
-        *address,
-        config
-            .udp_allow
-            .iter()
-            .map(|network| (network.address(), network.prefix_len()))
-            .collect(),
-        kernel,
-    )
+    let allow = config.udp_allow.iter();
+    let allow = allow.map(|network| (network.address(), network.prefix_len())).collect();
+    Ok((kernel_settings(udp, tcp, allow, kernel)?, tcp))
 }
 
-/// The settings of a program for this address.
-pub fn kernel_settings(address: SocketAddr, allow: Vec<(IpAddr, u8)>, kernel: &Kernel) -> Result<Settings, String> {
-    if address.ip().is_unspecified() {
+/// The TCP address that the program serves: the one with the UDP address, or, without UDP, the first one. `listening`: those without TLS.
+/// The rest is logged.
+fn served_tcp(udp: Option<SocketAddr>, listening: &[SocketAddr]) -> Result<Option<SocketAddr>, String> {
+    let Some(udp) = udp else {
+        let Some(first) = listening.first() else {
+            return Ok(None);
+        };
+        log_unserved(*first, listening);
+        return Ok(Some(*first));
+    };
+    let own = listening.iter().find(|address| address.ip() == udp.ip());
+    let covers = |address: &&SocketAddr| address.ip().is_unspecified() && address.is_ipv4() == udp.is_ipv4();
+    let Some(found) = own.or_else(|| listening.iter().find(covers)) else {
+        log::warn!(
+            "the kernel door serves UDP only: no --listen without TLS has the address of --udp, {} (--kernel-tcp off says that this is meant)",
+            udp.ip()
+        );
+        return Ok(None);
+    };
+    let served = SocketAddr::new(udp.ip(), found.port());
+    log_unserved(served, listening);
+    Ok(Some(served))
+}
+
+fn log_unserved(served: SocketAddr, listening: &[SocketAddr]) {
+    let others: Vec<String> = listening
+        .iter()
+        .filter(|address| address.port() != served.port() || !(address.ip() == served.ip() || address.ip().is_unspecified()))
+        .map(ToString::to_string)
+        .collect();
+    if !others.is_empty() {
+        log::info!(
+            "the kernel door serves TCP at {served} only, and not at {}",
+            others.join(", ")
+        );
+    }
+}
+
+/// The settings of a program for these addresses: of UDP, of TCP, or the same of both.
+pub fn kernel_settings(
+    udp: Option<SocketAddr>,
+    tcp: Option<SocketAddr>,
+    allow: Vec<(IpAddr, u8)>,
+    kernel: &Kernel,
+) -> Result<Settings, String> {
+    let Some(address) = udp.or(tcp) else {
+        return Err(
+            "the kernel door answers for one address: give a UDP address or a TCP one without TLS, such as --udp 127.0.0.1 or --listen 127.0.0.1"
+                .to_owned(),
+        );
+    };
+    if let Some(tcp) = tcp.filter(|tcp| tcp.ip() != address.ip()) {
         return Err(format!(
-            "the kernel door compares destination addresses, so it needs a specific one and not {address}; give the interface's own to --udp"
+            "the kernel door answers for one address, and UDP is at {}, TCP at {}: give both the same",
+            address.ip(),
+            tcp.ip()
+        ));
+    }
+    if address.ip().is_unspecified() {
+        let option = if udp.is_some() { "--udp" } else { "--listen" };
+        return Err(format!(
+            "the kernel door compares destination addresses, so it needs a specific one and not {address}; give the interface's own to {option}"
         ));
     }
     Ok(Settings {
         address: address.ip(),
-        port: address.port(),
-        allow,
+        udp_port: udp.map(|udp| udp.port()),
+        tcp_port: tcp.map(|tcp| tcp.port()),
+        // Without a UDP socket the program must answer no datagram.
+        allow: if udp.is_some() { allow } else { Vec::new() },
         memory: kernel.memory,
         rate: kernel.rate,
     })
@@ -187,7 +268,7 @@ pub fn kernel_settings(address: SocketAddr, allow: Vec<(IpAddr, u8)>, kernel: &K
 
 fn program(kernel: &Kernel, settings: &Settings, pinned: Option<File>) -> Result<Program, String> {
     if let Some(folder) = &kernel.pinned {
-        return Maps::pinned(folder, settings, pinned)
+        return open_pinned(folder, settings, pinned)
             .map(Program::Pinned)
             .map_err(|error| error.to_string());
     }
@@ -208,6 +289,26 @@ fn program(kernel: &Kernel, settings: &Settings, pinned: Option<File>) -> Result
     Ok(Program::Loaded(door, attached))
 }
 
+/// Opens a pinned program. One that was attached without TCP serves UDP only.
+fn open_pinned(folder: &Path, settings: &Settings, held: Option<File>) -> Result<Maps, DoorError> {
+    let again = held.as_ref().and_then(|held| held.try_clone().ok());
+    match Maps::pinned(folder, settings, held) {
+        Err(DoorError::OtherSettings(_)) if settings.tcp_port.is_some() => {
+            let without = Settings {
+                tcp_port: None,
+                ..settings.clone()
+            };
+            let maps = Maps::pinned(folder, &without, again)?;
+            log::warn!(
+                "the kernel door serves UDP only: the program pinned at {} was attached without --tcp (--kernel-tcp off says that this is meant)",
+                folder.display()
+            );
+            Ok(maps)
+        }
+        opened => opened,
+    }
+}
+
 /// The number of an interface.
 pub fn interface(name: &str) -> Result<i32, String> {
     let number = if_nametoindex(name).map_err(|error| format!("the kernel door: there is no interface {name} ({error})"))?;
@@ -215,32 +316,25 @@ pub fn interface(name: &str) -> Result<i32, String> {
 }
 
 impl Post {
-    fn offer(&self, key: &[u8]) {
-        let mut candidates = lock(&self.candidates);
-        if candidates.len() < CANDIDATES_MAX {
-            candidates.push(key.to_vec());
-        }
-        let is_first = candidates.len() == 1;
-        drop(candidates);
-        if is_first && let Some(keeper) = self.keeper.get() {
-            keeper.unpark();
-        }
+    /// A worker's record of what it has served.
+    pub(crate) fn served(&self, cache: Cache) -> Served {
+        Served::new(Arc::clone(&self.candidates), cache)
+    }
+
+    /// The TCP connections that the program may answer. `None`: it was loaded without TCP.
+    pub(crate) fn enrolments(&self) -> Option<Arc<Enrolments>> {
+        self.enrolments.clone()
     }
 
     /// Ends the keeper's pause.
     pub(crate) fn wake(&self) {
-        if let Some(keeper) = self.keeper.get() {
-            keeper.unpark();
-        }
+        self.candidates.wake();
     }
 
     /// A worker reports that it has changed something.
     pub(crate) fn changed(&self) {
-        if !self.attentive.load(Relaxed)
-            && !self.attentive.swap(true, Relaxed)
-            && let Some(keeper) = self.keeper.get()
-        {
-            keeper.unpark();
+        if !self.attentive.load(Relaxed) && !self.attentive.swap(true, Relaxed) {
+            self.wake();
         }
     }
 
@@ -254,6 +348,11 @@ impl Post {
         stat(out, "keyway_kernel_copied", numbers.copied);
         stat(out, "keyway_kernel_renewed", numbers.renewed);
         stat(out, "keyway_kernel_mended", numbers.mended);
+        if let Some(enrolled) = numbers.enrolled {
+            stat(out, "keyway_kernel_tcp_connections", enrolled.total);
+            stat(out, "keyway_kernel_tcp_curr_connections", enrolled.current);
+            stat(out, "keyway_kernel_tcp_failures", enrolled.failures);
+        }
     }
 
     /// The same as numbers.
@@ -268,6 +367,7 @@ impl Post {
             copied: self.filled.load(Relaxed),
             renewed: self.renewed.load(Relaxed),
             mended: self.mended.load(Relaxed),
+            enrolled: self.enrolments.as_ref().map(|enrolments| enrolments.numbers()),
         }
     }
 
@@ -279,5 +379,70 @@ impl Post {
             }
         }
         out.extend_from_slice(reply::END);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(udp: &[&str], tcp: &[&str], kernel: &Kernel) -> Result<(Settings, Option<SocketAddr>), String> {
+        let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        settings(&Config::default(), kernel, &parse(udp), &parse(tcp))
+    }
+
+    #[test]
+    fn one_address_is_served_over_udp_and_tcp() {
+        let kernel = Kernel::default();
+        for (udp, tcp, address, ports) in [
+            (&["10.0.0.1:5"][..], &["10.0.0.1:6"][..], "10.0.0.1", (Some(5), Some(6))),
+            (
+                &["10.0.0.1:5"],
+                &["127.0.0.1:7", "10.0.0.1:6"],
+                "10.0.0.1",
+                (Some(5), Some(6)),
+            ),
+            (&["10.0.0.1:5"], &["0.0.0.0:7"], "10.0.0.1", (Some(5), Some(7))),
+            (&["10.0.0.1:5"], &["[::]:7"], "10.0.0.1", (Some(5), None)),
+            (&["10.0.0.1:5"], &["127.0.0.1:5"], "10.0.0.1", (Some(5), None)),
+            (&["10.0.0.1:5"], &[], "10.0.0.1", (Some(5), None)),
+            (&[], &["[::1]:6", "127.0.0.1:7"], "::1", (None, Some(6))),
+        ] {
+            let (settings, served) = made(udp, tcp, &kernel).unwrap();
+            assert_eq!(
+                (settings.address.to_string(), (settings.udp_port, settings.tcp_port)),
+                (address.to_owned(), ports),
+                "{udp:?} {tcp:?}"
+            );
+            assert_eq!(served, settings.tcp_port.map(|port| SocketAddr::new(settings.address, port)));
+            assert_eq!(
+                settings.allow.is_empty(),
+                udp.is_empty(),
+                "no datagram is answered without a UDP socket"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused() {
+        let without_tcp = Kernel {
+            tcp: false,
+            ..Kernel::default()
+        };
+        for (udp, tcp, kernel, word) in [
+            (&[][..], &[][..], &Kernel::default(), "--listen"),
+            (&[], &["127.0.0.1:5"], &without_tcp, "--udp"),
+            (&["0.0.0.0:5"], &["0.0.0.0:5"], &Kernel::default(), "not 0.0.0.0:5"),
+            (&[], &["[::]:5"], &Kernel::default(), "to --listen"),
+            (&["10.0.0.1:5", "10.0.0.2:5"], &[], &Kernel::default(), "there are 2"),
+        ] {
+            let error = made(udp, tcp, kernel).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        let (udp, tcp) = ("10.0.0.1:5".parse().ok(), "10.0.0.2:5".parse().ok());
+        let error = kernel_settings(udp, tcp, Vec::new(), &Kernel::default()).unwrap_err();
+        assert!(error.contains("give both the same"), "{error}");
+        let (settings, _) = made(&["10.0.0.1:5"], &["10.0.0.1:5"], &without_tcp).unwrap();
+        assert_eq!(settings.tcp_port, None);
     }
 }

@@ -1,15 +1,18 @@
-//! What a worker has served over UDP lately: from it the worker knows which keys to offer to the keeper.
+//! What a worker has served lately over UDP and for enrolled TCP connections: from it the worker knows which keys to offer to the keeper.
 //!
 //! Never: holds a key. A fingerprint and a count are enough.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use keyway_cache::Cache;
 use keyway_proto::Request;
 
-use super::Post;
+use crate::shared::lock;
 
+/// Most keys that wait for the keeper; further ones are dropped, and user space serves them again.
+const CANDIDATES_MAX: usize = 4096;
 /// Fingerprints in a worker's table of served keys.
 const SERVED_LEN: usize = 1 << 15;
 /// A key that was served once is forgotten after this time.
@@ -17,18 +20,56 @@ const SERVED_FOR: Duration = Duration::from_secs(10);
 /// After this many further requests for a key it is offered again: the first offer may have failed.
 const OFFERED_EVERY: u32 = 4;
 
-/// What a worker has served over UDP lately: fingerprint 24, count 8.
+/// Keys that workers have offered and the keeper has not looked at.
+#[derive(Default)]
+pub(crate) struct Candidates {
+    keys: Mutex<Vec<Vec<u8>>>,
+    keeper: OnceLock<Thread>,
+}
+
+/// What a worker has served lately: fingerprint 24, count 8.
 pub(crate) struct Served {
-    post: Arc<Post>,
+    candidates: Arc<Candidates>,
     cache: Cache,
     table: Vec<u32>,
     emptied: Instant,
 }
 
+impl Candidates {
+    /// The calling thread is the keeper.
+    pub(super) fn keep(&self) {
+        let _ = self.keeper.set(std::thread::current());
+    }
+
+    fn offer(&self, key: &[u8]) {
+        let mut keys = lock(&self.keys);
+        if keys.len() < CANDIDATES_MAX {
+            keys.push(key.to_vec());
+        }
+        let is_first = keys.len() == 1;
+        drop(keys);
+        if is_first {
+            self.wake();
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn take(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *lock(&self.keys))
+    }
+
+    /// Ends the keeper's pause.
+    pub(super) fn wake(&self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.unpark();
+        }
+    }
+}
+
 impl Served {
-    pub(crate) fn new(post: Arc<Post>, cache: Cache) -> Self {
+    pub(crate) fn new(candidates: Arc<Candidates>, cache: Cache) -> Self {
         Self {
-            post,
+            candidates,
             cache,
             table: vec![0; SERVED_LEN],
             emptied: Instant::now(),
@@ -72,7 +113,7 @@ impl Served {
         let count = if *entry & !0xFF == print { *entry & 0xFF } else { 0 };
         // At the second request, and then at every `OFFERED_EVERY`-th one.
         if count % OFFERED_EVERY == 1 {
-            self.post.offer(key);
+            self.candidates.offer(key);
         }
         *entry = print | if count < 0xFF { count + 1 } else { OFFERED_EVERY };
     }

@@ -108,7 +108,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    pub(super) fn new(fd: OwnedFd, carried: Box<Carried>, bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(fd: OwnedFd, carried: Box<Carried>, bytes: Vec<u8>) -> Self {
         // Whether it blocks is the old server's affair until this one serves it.
         let stream = match carried.origin {
             Origin::Tcp { .. } => Stream::Tcp(TcpStream::from_std(fd.into())),

@@ -6,7 +6,6 @@ use keyway_proto::{Admin, Decoded, Decoder, Limits, OverUdp, Request, binary};
 
 use crate::effort::REQUEST;
 use crate::execute::{Executor, Measured, Origin, Outcome};
-use crate::kernel::Served;
 use crate::shared::Peer;
 use crate::shown::Shown;
 
@@ -34,14 +33,7 @@ pub(super) fn is_error_line(payload: &[u8]) -> bool {
 
 /// Executes the complete requests in `input` and appends the answers to `out`, within a datagram's bounds. An unfinished request is
 /// dropped. Returns how many requests there were.
-pub(super) fn execute_all(
-    executor: &mut Executor,
-    mut input: &[u8],
-    limits: &Limits,
-    peer: &Peer,
-    mut served: Option<&mut Served>,
-    out: &mut Vec<u8>,
-) -> usize {
+pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], limits: &Limits, peer: &Peer, out: &mut Vec<u8>) -> usize {
     let start = out.len();
     let room = executor.shared.config.udp_answer_max.saturating_sub(ANSWER_TOO_LONG.len());
     let mut decoder = Decoder::speaking(limits.clone(), executor.shared.config.protocol);
@@ -74,7 +66,7 @@ pub(super) fn execute_all(
                     may_write: true,
                     socket: None,
                 };
-                if let Some(served) = &mut served {
+                if let Some(served) = &mut executor.served {
                     served.note(&request);
                 }
                 match execute_one(executor, &request, out, &origin, taken_up) {

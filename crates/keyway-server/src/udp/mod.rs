@@ -31,7 +31,6 @@ use self::batch::{BATCH, Inbox, Outbox, UNSENT_PAUSE};
 use self::datagram::{execute_all, is_error_line};
 use crate::connection::Desk;
 use crate::effort::TURN_WORK;
-use crate::kernel::Served;
 use crate::shared::{Peer, PeerAddress, lock};
 use crate::source::Network;
 
@@ -44,8 +43,6 @@ pub(crate) struct UdpSockets {
     sockets: Vec<Socket>,
     allowed: Vec<Network>,
     limits: Limits,
-    /// which keys were served, for the kernel door
-    served: Option<Served>,
 }
 
 struct Socket {
@@ -103,10 +100,6 @@ impl UdpSockets {
         }
         Ok(Self {
             sockets: open,
-            served: shared
-                .kernel
-                .clone()
-                .map(|post| Served::new(post, desk.executor.cache.clone())),
             allowed: shared.config.udp_allow.clone(),
             limits: Limits {
                 item_size_max: shared.item_size_max,
@@ -132,11 +125,8 @@ impl UdpSockets {
 
     /// Gives one turn of one batch to each socket that has something to do.
     pub(crate) fn turn(&mut self, desk: &mut Desk, registry: &Registry) {
-        if let Some(served) = &mut self.served {
-            served.turn(desk.now);
-        }
         for socket in &mut self.sockets {
-            socket.turn(desk, &self.allowed, &self.limits, self.served.as_mut(), registry);
+            socket.turn(desk, &self.allowed, &self.limits, registry);
         }
     }
 
@@ -146,7 +136,7 @@ impl UdpSockets {
             socket.ready = false;
             for _ in 0..BATCH {
                 if !socket.inbox.is_empty() {
-                    socket.turn(desk, &self.allowed, &self.limits, self.served.as_mut(), registry);
+                    socket.turn(desk, &self.allowed, &self.limits, registry);
                 }
             }
         }
@@ -181,14 +171,7 @@ impl UdpSockets {
 }
 
 impl Socket {
-    fn turn(
-        &mut self,
-        desk: &mut Desk,
-        allowed: &[Network],
-        limits: &Limits,
-        mut served: Option<&mut Served>,
-        registry: &Registry,
-    ) {
+    fn turn(&mut self, desk: &mut Desk, allowed: &[Network], limits: &Limits, registry: &Registry) {
         if self.blocked || !self.send(desk, registry) {
             return;
         }
@@ -200,7 +183,7 @@ impl Socket {
             && let Some((place, source)) = self.inbox.take()
         {
             desk.executor.effort.begin();
-            self.answer(desk, &place, source, allowed, limits, served.as_deref_mut());
+            self.answer(desk, &place, source, allowed, limits);
             spent += desk.executor.effort.spent();
             if self.outbox.bytes.len() > UNSENT_PAUSE && !self.send(desk, registry) {
                 return;
@@ -234,7 +217,6 @@ impl Socket {
         source: Option<SockaddrStorage>,
         allowed: &[Network],
         limits: &Limits,
-        served: Option<&mut Served>,
     ) {
         let datagram = &self.inbox.bytes[place.clone()];
         let remote = source.as_ref().and_then(socket_address);
@@ -267,14 +249,7 @@ impl Socket {
             return;
         }
         let start = self.outbox.bytes.len();
-        let requests = execute_all(
-            &mut desk.executor,
-            framed.payload,
-            limits,
-            &self.peer,
-            served,
-            &mut self.outbox.bytes,
-        );
+        let requests = execute_all(&mut desk.executor, framed.payload, limits, &self.peer, &mut self.outbox.bytes);
         if let Some((rates, asker)) = rated {
             rates.charge(asker, requests.saturating_sub(1), desk.now);
         }

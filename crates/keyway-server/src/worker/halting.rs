@@ -55,7 +55,7 @@ impl Worker {
     }
 
     /// Ends what the ring does for the connections.
-    fn let_go(&mut self) -> io::Result<()> {
+    pub(super) fn let_go(&mut self) -> io::Result<()> {
         let until = Instant::now() + LETTING_GO_MAX;
         for token in self.tokens(|connection| connection.is_held_by_ring()) {
             if let Some(ring) = &mut self.desk.ring {

@@ -21,6 +21,8 @@
 //!
 //! Never: executes a request (`connection` and `execute` do).
 
+#[cfg(all(test, feature = "kernel"))]
+mod at_rest;
 mod halting;
 mod moves;
 #[cfg(test)]
@@ -154,6 +156,9 @@ impl Worker {
         }
         self.desk.now = Instant::now();
         self.desk.uptime_s = self.desk.executor.shared.uptime_s_at(self.desk.now);
+        if let Some(served) = &mut self.desk.executor.served {
+            served.turn(self.desk.now);
+        }
         if !events.is_empty() || !self.told.is_empty() {
             self.busy_at = Some(self.desk.now);
             self.has_unparked = self.desk.ring.is_some();
@@ -311,7 +316,10 @@ impl Worker {
             return;
         }
         match inherited {
-            None => self.send_connection_to_watchers("conn_new", &peer, None),
+            None => {
+                connection.may_be_enrolled(&self.desk);
+                self.send_connection_to_watchers("conn_new", &peer, None);
+            }
             Some((carried, bytes)) => {
                 let at = connection.inherit(carried, bytes, &self.desk);
                 if at > self.desk.now {

@@ -49,6 +49,11 @@ impl Worker {
         if self.keeps_up() {
             self.desk.executor.session.upkeep();
         }
+        if let Some(limit) = self.idle_timeout().and_then(|timeout| self.desk.now.checked_sub(timeout / 2)) {
+            for (_, connection) in &mut self.connections {
+                connection.doubt_idleness(limit, self.desk.now);
+            }
+        }
         if let Some(limit) = self.idle_timeout().and_then(|timeout| self.desk.now.checked_sub(timeout)) {
             for token in self.tokens(|connection| connection.is_idle_since(limit)) {
                 self.desk.executor.counters().idle_kicks.add(1);

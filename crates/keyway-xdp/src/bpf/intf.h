@@ -129,6 +129,17 @@ struct kw_rest {
 	__u64 unused[7];
 };
 
+/* The two ends of a connection, as the iterator lists them; ports and addresses in network byte order. */
+struct kw_ends {
+	__u16 family; /* AF_INET or AF_INET6 */
+	__u16 local_port;
+	__u16 remote_port;
+	__u16 unused;
+	__u32 local[4];
+	__u32 remote[4];
+};
+
+_Static_assert(sizeof(struct kw_ends) == 40, "no gaps");
 _Static_assert(sizeof(struct kw_rest) == 64, "a line of its own");
 _Static_assert(sizeof(struct kw_bucket) == 64, "a bucket is a cache line");
 _Static_assert(__builtin_offsetof(struct kw_copy, line) == KW_COPY_HEADER, "the header of a copy");

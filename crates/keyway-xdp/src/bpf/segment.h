@@ -15,6 +15,8 @@
 #define KW_LINK_LEN 14
 #define KW_TCP4 (KW_LINK_LEN + 20)
 #define KW_TCP6 (KW_LINK_LEN + 40)
+#define KW_JUMBO 0          /* hop-by-hop options (RFC 8200); Linux writes them for a jumbo payload only (RFC 2675) */
+#define KW_JUMBO_LEN 8
 #define KW_TCP_LEN 20       /* the header without options */
 #define KW_STAMPS_LEN 12    /* two NOPs and the timestamp option (RFC 7323, appendix A) */
 #define KW_STAMPS_BEGIN 0x0A080101u

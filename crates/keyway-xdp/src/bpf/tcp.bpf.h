@@ -24,6 +24,12 @@
 #include "segment.h"
 
 /* The parts of the kernel's structures that are read; libbpf finds their places (CO-RE). */
+struct in6_addr {
+	union {
+		__u32 u6_addr32[4];
+	} in6_u;
+} __attribute__((preserve_access_index));
+
 struct sock_common {
 	volatile unsigned char skc_state;
 	unsigned short skc_family;
@@ -31,7 +37,11 @@ struct sock_common {
 	__u16 skc_num;
 	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
 } __attribute__((preserve_access_index));
+
+#define KW_AF_INET 2
 
 struct sock {
 	struct sock_common __sk_common;
@@ -147,7 +157,9 @@ KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
 			return 0;
 	}
 	data += KW_LINK_LEN;
-	if (data[6] != KW_PROTOCOL_TCP || kw_half(data + 40 + (is_incoming ? 2 : 0)) != config.tcp_port)
+	/* Linux puts packets of more than 64 KiB together (BIG TCP); they have an option before TCP, so the port is looked at later. */
+	if (!(data[6] == KW_PROTOCOL_TCP && kw_half(data + 40 + (is_incoming ? 2 : 0)) == config.tcp_port) &&
+	    !(data[6] == KW_JUMBO && data[40] == KW_PROTOCOL_TCP))
 		return 0;
 	data += is_incoming ? 24 : 8;
 	return kw_quad(data) == config.address6[0] && kw_quad(data + 4) == config.address6[1] && kw_quad(data + 8) == config.address6[2] &&
@@ -164,6 +176,12 @@ KW_INLINE int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, struct kw
 		return -1;
 	found->is_ordinary = 1;
 	if (v6) {
+		if (s->head[KW_LINK_LEN + 6] == KW_JUMBO) {
+			ip_len += KW_JUMBO_LEN;
+			found->is_ordinary = 0;
+			if (bpf_skb_load_bytes(skb, KW_LINK_LEN + ip_len, s->head + KW_TCP6, KW_TCP_LEN))
+				return -1;
+		}
 		len = bpf_ntohs(kw_half(s->head + KW_LINK_LEN + 4)) + 40;
 		if ((s->head[KW_LINK_LEN + 1] & 0x30) == 0x30) /* congestion experienced (RFC 3168) */
 			found->is_ordinary = 0;
@@ -374,15 +392,17 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct k
 	__u32 slot = c->slot, answer_len = 0, len;
 	enum kw_checksum checksum = KW_CHECKSUM_BAD;
 	struct kw_rest *rest;
-	__u64 now = kw_clock();
+	__u64 now = kw_clock(), word;
 
 	rest = bpf_map_lookup_elem(&kw_rests, &slot);
 	if (!rest)
 		return TC_ACT_UNSPEC;
 	if (segment->len && !kw_is_taken(&c->numbers.in, segment)) {
 		/* Without the lock: only whether an answer is worth making. */
+		word = *(volatile __u64 *)&rest->word;
+		kw_read_barrier();
 		kw_look(socket, facts);
-		if (!kw_is_at_rest(c, segment, facts, *(volatile __u64 *)&rest->word))
+		if (!kw_is_at_rest(c, segment, facts, word))
 			kw_count(KW_TCP_BUSY);
 		else if (!kw_fits(c, segment, facts, 1))
 			kw_count(KW_ODD_PACKET);
@@ -392,8 +412,11 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct k
 			answer_len = kw_tcp_answer(skb, s, found, segment, &checksum, now, v6);
 	}
 	bpf_spin_lock(&c->lock);
+	/* First the word: what the server wrote before it published is then in the socket's numbers. */
+	word = *(volatile __u64 *)&rest->word;
+	kw_read_barrier();
 	kw_look(socket, facts);
-	kw_arrive(c, segment, facts, *(volatile __u64 *)&rest->word, answer_len, (__u32)(now / 1000000), plan);
+	kw_arrive(c, segment, facts, word, answer_len, (__u32)(now / 1000000), plan);
 	bpf_spin_unlock(&c->lock);
 	if (plan->step == KW_PASS)
 		return kw_renumber(skb, s, found, plan->seq, plan->ack, &plan->out, 0, v6) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
@@ -526,6 +549,7 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	struct kw_peer peer;
 	__u32 seq, ack;
 	__u64 now = kw_clock();
+	int waits;
 
 	if (!s || kw_tcp_open(skb, s, &found, 0, v6))
 		return TC_ACT_UNSPEC;
@@ -543,14 +567,18 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 		.ack = segment.ack,
 		.stamp = bpf_ntohl(kw_quad(s->head + kw_tcp_at(v6) + KW_TCP_LEN + 4)),
 		.interface = skb->ifindex,
+		.len = found.len,
 		.window = bpf_htons((__u16)segment.window),
 		.flags = segment.flags,
 		.is_stamped = segment.is_stamped,
 	};
 	__builtin_memcpy(sending.link, s->head, 12);
 	bpf_spin_lock(&c->lock);
-	kw_depart(c, &sending, now, &numbers, &seq, &ack);
+	waits = kw_depart(c, &sending, now, &numbers, &seq, &ack);
 	bpf_spin_unlock(&c->lock);
+	/* Like a segment that is lost: the socket sends it again. */
+	if (waits)
+		return TC_ACT_SHOT;
 	if (!kw_is_spliced(&numbers))
 		return TC_ACT_UNSPEC;
 	if (segment.flags & KW_TCP_FIN) {
@@ -590,16 +618,28 @@ struct bpf_iter__bpf_sk_storage_map {
 	void *value;
 } __attribute__((preserve_access_index));
 
-/* Lists the connections of `kw_connections` whose numbers are translated: a byte for each. */
+/* Lists the connections of `kw_connections` whose numbers are translated. */
 SEC("iter/bpf_sk_storage_map")
 int kw_translated(struct bpf_iter__bpf_sk_storage_map *iteration)
 {
 	struct seq_file *out = iteration->meta->seq;
 	struct kw_connection *c = iteration->value;
-	char mark = '.';
+	const struct sock *socket = iteration->sk;
+	struct kw_ends ends = {};
 
-	if (c && kw_is_spliced(&c->numbers))
-		bpf_seq_write(out, &mark, 1);
+	if (!c || !socket || !kw_is_spliced(&c->numbers))
+		return 0;
+	ends.family = socket->__sk_common.skc_family;
+	ends.local_port = bpf_htons(socket->__sk_common.skc_num);
+	ends.remote_port = socket->__sk_common.skc_dport;
+	if (ends.family == KW_AF_INET) {
+		ends.local[0] = socket->__sk_common.skc_rcv_saddr;
+		ends.remote[0] = socket->__sk_common.skc_daddr;
+	} else {
+		BPF_CORE_READ_INTO(&ends.local, socket, __sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32);
+		BPF_CORE_READ_INTO(&ends.remote, socket, __sk_common.skc_v6_daddr.in6_u.u6_addr32);
+	}
+	bpf_seq_write(out, &ends, sizeof(ends));
 	return 0;
 }
 

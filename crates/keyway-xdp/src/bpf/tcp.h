@@ -56,11 +56,15 @@ struct kw_connection {
 	__u8 is_stamped;
 	__u8 has_next;
 	__u8 has_heard;
-	__u8 unused;
+	/* the client has not acknowledged the last answer yet */
+	__u8 is_owed;
 	/* length of the last answer; 0 while it is written */
 	__u32 answer_len;
 	__u8 answer[KW_PAYLOAD_MAX];
 };
+
+_Static_assert(__builtin_offsetof(struct kw_connection, ticket) == 8, "what the server writes");
+_Static_assert(sizeof(struct kw_connection) == 96 + KW_PAYLOAD_MAX, "no gap that the server does not know");
 
 /* A segment from the client, in host byte order, but for `window` and `stamp`. */
 struct kw_segment {
@@ -207,21 +211,25 @@ KW_INLINE __u32 kw_stamp(struct kw_connection *c, __u32 now_ms)
 	return stamp;
 }
 
+/* Most bytes that a segment can be ahead of what the socket has received: the largest window (RFC 7323). */
+#define KW_AHEAD_MAX (1 << 30)
+
 /* The segment goes to the server's socket. */
 KW_INLINE void kw_pass(struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, struct kw_plan *plan)
 {
 	struct kw_numbers *numbers = &c->numbers;
 	__u32 end = segment->seq + segment->len + (segment->flags & KW_TCP_FIN ? 1 : 0);
+	__u32 received = kw_outer(&numbers->in, facts->received);
 
 	plan->step = KW_PASS;
 	plan->seq = kw_inner(&numbers->in, segment->seq);
 	plan->ack = kw_inner(&numbers->out, segment->ack);
-	/* What lies beyond its window is refused by the socket, so a forged segment does not count. */
-	if (end != segment->seq && end - kw_outer(&numbers->in, facts->received) <= facts->room && (!c->has_next || kw_before(c->next, end))) {
+	/* The socket may take it, whatever its window is by then. A forged segment can silence this connection, and no more. */
+	if (end != segment->seq && (__s32)(segment->seq - received) <= KW_AHEAD_MAX && (!c->has_next || kw_before(c->next, end))) {
 		c->next = end;
 		c->has_next = 1;
 	}
-	kw_settle(&numbers->in, kw_outer(&numbers->in, facts->received));
+	kw_settle(&numbers->in, received);
 }
 
 /* Decides on a segment from the client, and does what the decision changes. `answer_len` is that of its answer, 0 if it has none.
@@ -230,24 +238,29 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 			 __u32 answer_len, __u32 now_ms, struct kw_plan *plan)
 {
 	struct kw_numbers *numbers = &c->numbers;
+	__u32 after = numbers->in.at + numbers->in.len, end = numbers->out.at + numbers->out.len;
+	int lacks_answer = numbers->out.len && kw_before(segment->ack, end), is_taken = kw_is_taken(&numbers->in, segment);
 
-	plan->tells = 0;
-	if (kw_is_taken(&numbers->in, segment)) {
-		/* Never to the server: it must not execute what was answered here. */
-		int is_owed = kw_before(segment->ack, numbers->out.at + numbers->out.len);
-
-		plan->step = segment->len && is_owed && c->answer_len ? KW_REPEAT : KW_REMIND;
-		/* One before what the socket has received: it answers with an acknowledgement, as to a keepalive. */
+	if (!lacks_answer)
+		c->is_owed = 0;
+	plan->tells = 1;
+	plan->reply_seq = numbers->out.at;
+	plan->reply_ack = after;
+	plan->reply_len = c->answer_len;
+	plan->ack = kw_inner(&numbers->out, segment->ack);
+	if (is_taken) {
+		/* Never to the server: it must not execute what was answered here. Its socket gets the number before what it has received,
+		 * and acknowledges, as to a keepalive. */
+		plan->step = lacks_answer && c->answer_len ? KW_REPEAT : KW_REMIND;
 		plan->seq = numbers->in.at - numbers->in.before - 1;
-		plan->ack = kw_inner(&numbers->out, segment->ack);
-		plan->tells = 1;
-		plan->reply_seq = numbers->out.at;
-		plan->reply_ack = numbers->in.at + numbers->in.len;
-		plan->reply_len = c->answer_len;
+	} else if (lacks_answer && c->is_owed && c->answer_len && !segment->len && segment->seq == after &&
+		   !(segment->flags & (KW_TCP_FIN | KW_TCP_SYN | KW_TCP_RST))) {
+		/* It knows that its request has arrived, and so will not send it again, but has not got the answer. */
+		plan->step = KW_REPEAT;
+		plan->seq = kw_inner(&numbers->in, segment->seq);
 	} else if (answer_len && kw_is_at_rest(c, segment, facts, word) && kw_fits(c, segment, facts, answer_len)) {
 		plan->step = KW_REPLY;
 		plan->seq = kw_inner(&numbers->in, segment->seq);
-		plan->ack = kw_inner(&numbers->out, segment->ack);
 		plan->tells = facts->in_flight != 0;
 		plan->reply_seq = segment->ack;
 		plan->reply_ack = segment->seq + segment->len;
@@ -260,6 +273,7 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 		numbers->out.len = answer_len;
 		c->next = plan->reply_ack;
 		c->answer_len = 0;
+		c->is_owed = 1;
 	} else {
 		kw_pass(c, segment, facts, plan);
 	}
@@ -275,22 +289,38 @@ struct kw_sending {
 	__u32 ack;
 	__u32 stamp;
 	__u32 interface;
+	__u32 len; /* of its data */
 	__u16 window; /* network byte order */
 	__u8 flags;
 	__u8 is_stamped;
 	__u8 link[12];
 };
 
-/* Translates it into `seq` and `ack`, and learns from it how the socket sends. */
-KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns, struct kw_numbers *numbers, __u32 *seq,
-			 __u32 *ack)
+/* Translates it into `seq` and `ack`, and learns from it how the socket sends. 0, or -1 if it must not be sent now.
+*
+* While the client has not acknowledged an answer that was made here, nothing else may tell it that its request has arrived, or it would not
+* ask for the answer again. Only what comes after the answer may: the client acknowledges it at once, and thereby shows what it lacks. */
+KW_INLINE int kw_depart(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns, struct kw_numbers *numbers, __u32 *seq,
+			__u32 *ack)
 {
-	*seq = kw_outer(&c->numbers.out, sending->seq);
-	*ack = kw_outer(&c->numbers.in, sending->ack);
+	const struct kw_splice *in = &c->numbers.in, *out = &c->numbers.out;
+	__u32 end = sending->seq + sending->len + (sending->flags & KW_TCP_FIN ? 1 : 0), made_at = out->at - out->before;
+	int is_before = kw_before(sending->seq, made_at), is_after = end != sending->seq && kw_before(made_at, end);
+
+	*seq = kw_outer(out, sending->seq);
+	*ack = kw_outer(in, sending->ack);
+	if (is_before && is_after) {
+		/* Sent again in one piece, what was sent before the answer and what comes after it. The client has the former. */
+		if (c->is_owed)
+			return -1;
+		*seq = sending->seq + out->before + out->len;
+	}
+	if (c->is_owed && !is_after && kw_before(in->at, *ack))
+		*ack = in->at;
 	*numbers = c->numbers;
 	kw_settle(&c->numbers.out, *seq);
 	if (sending->flags & (KW_TCP_RST | KW_TCP_SYN))
-		return;
+		return 0;
 	c->heard_ns = now_ns;
 	c->interface = sending->interface;
 	c->window = sending->window;
@@ -302,6 +332,7 @@ KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sendi
 			c->stamp = sending->stamp;
 	}
 	c->has_heard = 1;
+	return 0;
 }
 
 #endif

@@ -13,6 +13,7 @@ use std::time::Duration;
 use keyway_xdp::config::Settings;
 use keyway_xdp::door::Door;
 
+use crate::frame::PORT;
 use crate::stage::monotonic_ns;
 use crate::world::{Hot, NOW_S, State, fill, items, reference, settings};
 
@@ -204,7 +205,7 @@ fn serve(interfaces: &str, address: &str) -> Result<String, String> {
         attached.push(door.attach(number).map_err(|error| error.to_string())?);
     }
     door.hot().renew(u64::MAX, u64::from(NOW_S) * 1_000_000_000 - monotonic_ns());
-    let socket = UdpSocket::bind(SocketAddr::new(settings.address, settings.port)).map_err(|error| error.to_string())?;
+    let socket = UdpSocket::bind(SocketAddr::new(settings.address, PORT)).map_err(|error| error.to_string())?;
     let answering = socket.try_clone().map_err(|error| error.to_string())?;
     std::thread::spawn(move || {
         let mut datagram = [0; 2048];
@@ -230,9 +231,7 @@ fn ask(address: &str) -> Result<String, String> {
         .map_err(|_| "no address")?;
     let socket = UdpSocket::bind((any, 0)).map_err(|error| error.to_string())?;
     socket.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
-    socket
-        .connect((settings.address, settings.port))
-        .map_err(|error| error.to_string())?;
+    socket.connect((settings.address, PORT)).map_err(|error| error.to_string())?;
     wait_for_path(&socket)?;
     let items = items();
     let (mut answered, mut up, mut again) = (0, 0, 0);

@@ -136,7 +136,8 @@ pub fn settings(v6: bool) -> Settings {
     };
     Settings {
         address: served(v6),
-        port: PORT,
+        udp_port: Some(PORT),
+        tcp_port: None,
         // the second one shows that the first is not the only one that counts
         allow: vec![("192.0.2.7".parse().expect("an address"), 32), (network, prefix_len)],
         memory: 1 << 20,
