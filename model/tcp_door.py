@@ -222,7 +222,8 @@ class World:
             up = (into[0] - into[2] - 1, (), inner(out, ack))
             if size > 0 and is_owed and (written or self.bug == 'ready'):
                 again = (ack if self.bug == 'repeatseq' else out[0], in_end)
-        elif owed and written and first == last and first >= in_end and ack < out_end and self.bug not in ('deaf', 'norepeat'):
+        elif owed and written and first == last and first >= in_end and ack < out_end and self.bug not in ('deaf', 'norepeat') and (
+                first == in_end or self.bug != 'narrow'):
             up = (inner(into, first), (), inner(out, ack))
             again = (out[0], in_end)
         else:
@@ -246,12 +247,14 @@ class World:
         into, out, _, _, owed, _ = program
         first, places, ack = segment
         at = out[0] - out[2]
-        translated = outer(into, ack, self.bug)
-        if owed and self.bug != 'across' and first < at < first + len(places):
-            return out[0] - len(places), places, translated
+        translated, number = outer(into, ack, self.bug), outer(out, first, self.bug)
+        if first < at < first + len(places) and self.bug != 'across':
+            if owed and self.bug == 'dropped':
+                return None
+            number = out[0] - len(places) if owed else first + out[2] + out[1]
         if owed and self.bug != 'acked' and first + len(places) <= at:
             translated = min(translated, into[0])
-        return (outer(out, first, self.bug), places, translated)
+        return number, places, translated
 
     def replies(self, program, segment, facts):
         """The program, the answer and the requests, if the segment is answered."""
@@ -373,7 +376,9 @@ class World:
         if found is None:
             found = 0
             for segment in self.down.all(down):
-                found |= self.wire.add(self.depart(program, segment))
+                sees = self.depart(program, segment)
+                if sees:
+                    found |= self.wire.add(sees)
             self.memo[key] = found
         return client, up, before, down, wire | found
 
@@ -481,6 +486,8 @@ class World:
 
         def to_client(segment):
             nonlocal una, got, ended
+            if not segment:
+                return
             una, got, ended = self.client_takes(una, got, ended, taken, server[2], server[0], segment)
             if segment[1]:
                 to_program((una if una == wrote else wrote, una if una == wrote else wrote, got + ended, 0))
@@ -544,7 +551,7 @@ class World:
                     raise Wrong('a keepalive of the client gets no answer')
             if server[3]:
                 sees = self.depart(program, (server[3] - 1, (GARBAGE,) * garbage, server[0]))
-                if sees[0] >= got:
+                if not sees or sees[0] >= got:
                     raise Wrong('a keepalive of the server gets no answer')
 
     def explore(self, limit=10 ** 9):

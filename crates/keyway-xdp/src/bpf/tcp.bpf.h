@@ -549,7 +549,6 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	struct kw_peer peer;
 	__u32 seq, ack;
 	__u64 now = kw_clock();
-	int waits;
 
 	if (!s || kw_tcp_open(skb, s, &found, 0, v6))
 		return TC_ACT_UNSPEC;
@@ -574,11 +573,8 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	};
 	__builtin_memcpy(sending.link, s->head, 12);
 	bpf_spin_lock(&c->lock);
-	waits = kw_depart(c, &sending, now, &numbers, &seq, &ack);
+	kw_depart(c, &sending, now, &numbers, &seq, &ack);
 	bpf_spin_unlock(&c->lock);
-	/* Like a segment that is lost: the socket sends it again. */
-	if (waits)
-		return TC_ACT_SHOT;
 	if (!kw_is_spliced(&numbers))
 		return TC_ACT_UNSPEC;
 	if (segment.flags & KW_TCP_FIN) {

@@ -253,7 +253,7 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 		 * and acknowledges, as to a keepalive. */
 		plan->step = lacks_answer && c->answer_len ? KW_REPEAT : KW_REMIND;
 		plan->seq = numbers->in.at - numbers->in.before - 1;
-	} else if (lacks_answer && c->is_owed && c->answer_len && !segment->len && segment->seq == after &&
+	} else if (lacks_answer && c->is_owed && c->answer_len && !segment->len && !kw_before(segment->seq, after) &&
 		   !(segment->flags & (KW_TCP_FIN | KW_TCP_SYN | KW_TCP_RST))) {
 		/* It knows that its request has arrived, and so will not send it again, but has not got the answer. */
 		plan->step = KW_REPEAT;
@@ -296,12 +296,12 @@ struct kw_sending {
 	__u8 link[12];
 };
 
-/* Translates it into `seq` and `ack`, and learns from it how the socket sends. 0, or -1 if it must not be sent now.
+/* Translates it into `seq` and `ack`, and learns from it how the socket sends.
 *
 * While the client has not acknowledged an answer that was made here, nothing else may tell it that its request has arrived, or it would not
 * ask for the answer again. Only what comes after the answer may: the client acknowledges it at once, and thereby shows what it lacks. */
-KW_INLINE int kw_depart(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns, struct kw_numbers *numbers, __u32 *seq,
-			__u32 *ack)
+KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns, struct kw_numbers *numbers, __u32 *seq,
+			 __u32 *ack)
 {
 	const struct kw_splice *in = &c->numbers.in, *out = &c->numbers.out;
 	__u32 end = sending->seq + sending->len + (sending->flags & KW_TCP_FIN ? 1 : 0), made_at = out->at - out->before;
@@ -310,17 +310,16 @@ KW_INLINE int kw_depart(struct kw_connection *c, const struct kw_sending *sendin
 	*seq = kw_outer(out, sending->seq);
 	*ack = kw_outer(in, sending->ack);
 	if (is_before && is_after) {
-		/* Sent again in one piece, what was sent before the answer and what comes after it. The client has the former. */
-		if (c->is_owed)
-			return -1;
-		*seq = sending->seq + out->before + out->len;
+		/* Sent again in one piece, what was sent before the answer and what comes after it. The client has the former. If it may lack the
+		 * answer, all of the segment gets numbers before it: the client discards it and acknowledges what it has. */
+		*seq = c->is_owed ? out->at - (end - sending->seq) : sending->seq + out->before + out->len;
 	}
 	if (c->is_owed && !is_after && kw_before(in->at, *ack))
 		*ack = in->at;
 	*numbers = c->numbers;
 	kw_settle(&c->numbers.out, *seq);
 	if (sending->flags & (KW_TCP_RST | KW_TCP_SYN))
-		return 0;
+		return;
 	c->heard_ns = now_ns;
 	c->interface = sending->interface;
 	c->window = sending->window;
@@ -332,7 +331,6 @@ KW_INLINE int kw_depart(struct kw_connection *c, const struct kw_sending *sendin
 			c->stamp = sending->stamp;
 	}
 	c->has_heard = 1;
-	return 0;
 }
 
 #endif
