@@ -232,7 +232,7 @@ class World:
             if self.bug == 'window':
                 counts = first != last and 0 <= last - here <= room
             else:
-                counts = first != last and here <= last and first - here <= room
+                counts = first != last
             if counts and follows < last:
                 follows = last
                 if self.bug == 'settled' and into[1] and follows > in_end:
@@ -590,13 +590,59 @@ class World:
         return walked, None, None
 
 
+# Script, what else may happen, and whether --quick has it.
+RUNS = [('sh', {}, True), ('sh', {'window': 2}, True), ('hs', {}, True), ('nh', {'enrols': True}, True), ('nh', {'server_ends': True}, True),
+        ('hh', {}, False), ('nhs', {}, False), ('nh', {'client_ends': True}, False), ('sh', {'server_ends': True}, False)]
+FAULTS = [('upward', 'a request that was answered reaches the socket', 'sh', {}),
+          ('norepeat', 'a lost answer is not repeated', 'sh', {}),
+          ('repeatseq', 'a repeated answer has the number that the client acknowledges', 'shs', {}),
+          ('ready', 'an answer is repeated before it is written', 'sh', {}),
+          ('deaf', 'an empty segment does not get the answer again', 'nhs', {}),
+          ('narrow', 'it gets it only if it follows the request at once', 'nhs', {}),
+          ('keepalive', 'a keepalive that follows a byte of the request is passed on', 'sh', {}),
+          ('late', 'the word is read after the numbers of the socket', 'sh', {}),
+          ('word', 'the word is not compared with the bytes received', 'sh', {}),
+          ('next', 'segments on their way to the socket do not count', 'sh', {}),
+          ('gap', 'a segment may follow bytes that the socket lacks', 'sh', {}),
+          ('ack', 'the client need not have all that was sent', 'sh', {}),
+          ('unsent', 'not all that was written need be sent', 'sh', {}),
+          ('state', 'the state of the socket is read before the lock is taken', 'nh', {'server_ends': True}),
+          ('early', 'the word is published before the answer is written', 'sh', {}),
+          ('half', 'the word is published when a part of a request was read', 'sp', {}),
+          ('window', 'what ends beyond the window does not count', 'sh', {'window': 2}),
+          ('soon', 'the first answer does not wait for what was on its way at enrolment', 'nh', {'enrols': True}),
+          ('edge', 'the number where the splice was made is translated to the one before it', 'sh', {}),
+          ('acked', 'the socket acknowledges a request whose answer may be lost', 'sh', {}),
+          ('across', 'a segment of the socket covers the answer', 'sh', {'server_ends': True}),
+          ('dropped', 'such a segment is dropped', 'sh', {'server_ends': True}),
+          ('settled', 'the splice is forgotten when something follows it', 'nhs', {})]
+
+
+def name(script, options):
+    more = ''.join(', ' + {'window': 'a window of %s bytes', 'enrols': 'enrolled in mid-stream', 'client_ends': 'the client ends its stream',
+                           'server_ends': 'the server may close at any time'}[key].replace('%s', str(value)) for key, value in options.items())
+    return '+'.join(LETTERS[letter] for letter in script) + more
+
+
 def main():
-    import time
-    for script in sys.argv[1].split(','):
-        start = time.time()
-        options = dict(option.split('=') for option in sys.argv[2:])
-        w = World(script, **{k: v if k == 'bug' else int(v) for k, v in options.items()})
-        print(script, w.explore(), '%.1f s' % (time.time() - start), len(w.client.items), len(w.up.items), len(w.down.items), len(w.wire.items), flush=True)
+    if set(sys.argv[1:]) - {'--quick'}:
+        print('usage: model/tcp_door.py [--quick]')
+        return 2
+    quick = '--quick' in sys.argv
+    passed = failed = 0
+    runs = [(None, script, options) for script, options, first in RUNS if first or not quick] + [('untold', 'sh', {})]
+    for bug, script, options in runs:
+        states, wrong, trail = World(script, bug, **options).explore()
+        print('%s  %8d states  %s%s%s' % ('FAIL' if wrong else 'ok  ', states, name(script, options), ', ' + bug if bug else '', ': ' + wrong if wrong else ''), flush=True)
+        for step in trail or ():
+            print('        ' + step)
+        passed, failed = passed + (not wrong), failed + bool(wrong)
+    for bug, what, script, options in FAULTS:
+        _, wrong, _ = World(script, bug, **options).explore()
+        print('%-10s  %-10s %s%s' % ('caught' if wrong else 'NOT CAUGHT', bug, what, ': ' + wrong if wrong else ''), flush=True)
+        passed, failed = passed + bool(wrong), failed + (not wrong)
+    print('%d passed, %d failed' % (passed, failed))
+    return 1 if failed else 0
 
 
 if __name__ == '__main__':
