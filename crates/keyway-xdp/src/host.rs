@@ -284,7 +284,10 @@ impl Connection {
     ///
     /// When the frame or the answer has not 96 to 1,400 bytes.
     pub fn make(&mut self, frame: &[u8], numbers: [u32; 3], answer: &[u8], v6: bool) -> Option<Vec<u8>> {
-        assert!((96..=1400).contains(&frame.len()) && answer.len() <= 1392, "too short or too long");
+        assert!(
+            (96..=1400).contains(&frame.len()) && answer.len() <= 1392,
+            "too short or too long"
+        );
         let mut made = vec![0; 96 + answer.len()];
         let (len, answer_len) = (u32::try_from(frame.len()).ok()?, u32::try_from(answer.len()).ok()?);
         // SAFETY: the scratch memory is as large as the C side says; the frame has the 96 bytes that are read at least; the C side writes

@@ -83,7 +83,10 @@ impl Stream {
 
     /// From which outer position on translation is exact: what lies before the last range but one is old at both ends.
     fn exact_from(&self) -> u64 {
-        self.ranges.len().checked_sub(2).map_or(0, |i| self.ranges[i].start + self.ranges[i].len)
+        self.ranges
+            .len()
+            .checked_sub(2)
+            .map_or(0, |i| self.ranges[i].start + self.ranges[i].len)
     }
 }
 
@@ -131,7 +134,14 @@ struct Reference {
 
 impl Reference {
     /// What must be done with a segment; positions, not numbers.
-    fn arrive(&mut self, segment: &Up, server: &Server, scale: u32, mss: u32, answer_len: u64) -> (u32, u64, u64, bool, [u64; 3]) {
+    fn arrive(
+        &mut self,
+        segment: &Up,
+        server: &Server,
+        scale: u32,
+        mss: u32,
+        answer_len: u64,
+    ) -> (u32, u64, u64, bool, [u64; 3]) {
         let (removed, made) = (self.up.last(), self.down.last());
         let lacks = made.is_some_and(|made| segment.ack < made.start + made.len);
         self.is_owed &= lacks;
@@ -147,13 +157,22 @@ impl Reference {
                 }
             });
         let (inner_seq, inner_ack) = (self.up.inner(segment.seq), self.down.inner(segment.ack));
-        let last = made.map_or([0, after, 0], |made| [made.start, after, if self.is_written { made.len } else { 0 }]);
+        let last = made.map_or([0, after, 0], |made| {
+            [made.start, after, if self.is_written { made.len } else { 0 }]
+        });
         if is_taken {
             let step = if lacks && self.is_written { REPEAT } else { REMIND };
             let at = removed.map_or(0, |range| range.start - range.before);
             return (step, at.wrapping_sub(1), inner_ack, true, last);
         }
-        if lacks && self.is_owed && self.is_written && segment.len == 0 && segment.seq >= after && !segment.fin && segment.flags & 6 == 0 {
+        if lacks
+            && self.is_owed
+            && self.is_written
+            && segment.len == 0
+            && segment.seq >= after
+            && !segment.fin
+            && segment.flags & 6 == 0
+        {
             return (REPEAT, inner_seq, inner_ack, true, last);
         }
         let is_at_rest = !server.is_closed
@@ -163,13 +182,22 @@ impl Reference {
             && segment.seq == self.up.outer(server.received)
             && server.sent == server.written
             && segment.ack == self.down.outer(server.written);
-        let fits = (segment.flags & !8) == ACK && !segment.fin && answer_len <= u64::from(mss) && answer_len <= u64::from(segment.window) << scale;
+        let fits = (segment.flags & !8) == ACK
+            && !segment.fin
+            && answer_len <= u64::from(mss)
+            && answer_len <= u64::from(segment.window) << scale;
         if answer_len > 0 && is_at_rest && fits {
             self.up.add(segment.seq, segment.len);
             self.down.add(segment.ack, answer_len);
             self.next = Some(end);
             (self.is_owed, self.is_written) = (true, false);
-            return (REPLY, inner_seq, inner_ack, server.acked < server.sent, [segment.ack, end, answer_len]);
+            return (
+                REPLY,
+                inner_seq,
+                inner_ack,
+                server.acked < server.sent,
+                [segment.ack, end, answer_len],
+            );
         }
         let end = end + u64::from(segment.fin);
         if end != segment.seq && self.next.is_none_or(|next| next < end) {
@@ -182,7 +210,9 @@ impl Reference {
         self.has_heard = true;
         let end = sending.seq + sending.len + u64::from(sending.fin);
         let (mut seq, mut ack) = (self.down.outer(sending.seq), self.up.outer(sending.ack));
-        let Some((made, removed)) = self.down.last().zip(self.up.last()) else { return (seq, ack) };
+        let Some((made, removed)) = self.down.last().zip(self.up.last()) else {
+            return (seq, ack);
+        };
         let at = made.start - made.before;
         if sending.seq < at && at < end {
             seq = if self.is_owed {
@@ -245,8 +275,14 @@ impl Session {
             random,
             c: Connection::default(),
             reference: Reference {
-                up: Stream { first: up, ..Stream::default() },
-                down: Stream { first: down, ..Stream::default() },
+                up: Stream {
+                    first: up,
+                    ..Stream::default()
+                },
+                down: Stream {
+                    first: down,
+                    ..Stream::default()
+                },
                 ..Reference::default()
             },
             server: Server::default(),
@@ -280,7 +316,11 @@ impl Session {
     }
 
     fn written_more(&mut self) -> u64 {
-        if self.written - self.una > 4000 { 0 } else { 5 + self.random.below(60) }
+        if self.written - self.una > 4000 {
+            0
+        } else {
+            5 + self.random.below(60)
+        }
     }
 
     /// Something of what is not acknowledged, or an empty segment, or a keepalive.
@@ -302,7 +342,11 @@ impl Session {
             len,
             ack: self.got,
             fin: false,
-            window: if self.random.below(8) == 0 { 0 } else { u16::from_le_bytes([window[0], window[1]]) },
+            window: if self.random.below(8) == 0 {
+                0
+            } else {
+                u16::from_le_bytes([window[0], window[1]])
+            },
             flags: ACK | if self.random.below(2) == 0 { 8 } else { 0 },
         };
         self.to_program.push(segment);
@@ -322,13 +366,19 @@ impl Session {
     }
 
     fn segment_arrives(&mut self, tally: &mut Tally) -> Result<(), String> {
-        let Some(segment) = Self::pick(&mut self.random, &mut self.to_program) else { return Ok(()) };
+        let Some(segment) = Self::pick(&mut self.random, &mut self.to_program) else {
+            return Ok(());
+        };
         self.arrive(segment, tally)
     }
 
     fn arrive(&mut self, segment: Up, tally: &mut Tally) -> Result<(), String> {
         tally.segments += 1;
-        let answer_len = if segment.len >= 5 && self.random.below(4) != 0 { 1 + self.random.below(1392) } else { 0 };
+        let answer_len = if segment.len >= 5 && self.random.below(4) != 0 {
+            1 + self.random.below(1392)
+        } else {
+            0
+        };
         let (up, down, server) = (&self.reference.up, &self.reference.down, self.server);
         let mut header = [0; 32];
         header[4..8].copy_from_slice(&up.number(segment.seq).to_be_bytes());
@@ -413,7 +463,9 @@ impl Session {
     }
 
     fn socket_receives(&mut self) {
-        let Some((seq, len, ack)) = Self::pick(&mut self.random, &mut self.to_socket) else { return };
+        let Some((seq, len, ack)) = Self::pick(&mut self.random, &mut self.to_socket) else {
+            return;
+        };
         let server = &mut self.server;
         if ack > server.acked && ack <= server.sent {
             server.acked = ack;
@@ -449,17 +501,33 @@ impl Session {
                 len = self.random.below(server.written - seq + 1);
             }
             _ => {
-                seq = if self.random.below(3) == 0 { server.acked } else { server.sent };
+                seq = if self.random.below(3) == 0 {
+                    server.acked
+                } else {
+                    server.sent
+                };
                 len = (server.written - seq).min(1400);
             }
         }
-        self.depart(Down { seq, len, ack: server.received, fin: false }, tally)
+        self.depart(
+            Down {
+                seq,
+                len,
+                ack: server.received,
+                fin: false,
+            },
+            tally,
+        )
     }
 
     fn depart(&mut self, sending: Down, tally: &mut Tally) -> Result<(), String> {
         tally.segments += 1;
         let (up, down) = (&self.reference.up, &self.reference.down);
-        let is_old = self.reference.down.last().is_some_and(|made| sending.seq < made.start - made.before && down.outer(sending.seq) < down.exact_from());
+        let is_old = self
+            .reference
+            .down
+            .last()
+            .is_some_and(|made| sending.seq < made.start - made.before && down.outer(sending.seq) < down.exact_from());
         let (seq, ack) = self.c.depart(
             down.number(sending.seq),
             up.number(sending.ack),
@@ -470,7 +538,11 @@ impl Session {
         let (up, down) = (&self.reference.up, &self.reference.down);
         let wanted = (down.number(want_seq), up.number(want_ack));
         if (!is_old && seq != wanted.0) || ack != wanted.1 {
-            return Err(format!("{sending:?} becomes {:?}, not {wanted:?}; {:?}", (seq, ack), self.reference.down.last()));
+            return Err(format!(
+                "{sending:?} becomes {:?}, not {wanted:?}; {:?}",
+                (seq, ack),
+                self.reference.down.last()
+            ));
         }
         self.server.sent = self.server.sent.max(sending.seq + sending.len);
         self.to_client.push((want_seq, sending.len, want_ack));
@@ -478,7 +550,9 @@ impl Session {
     }
 
     fn client_receives(&mut self) {
-        let Some((seq, len, ack)) = Self::pick(&mut self.random, &mut self.to_client) else { return };
+        let Some((seq, len, ack)) = Self::pick(&mut self.random, &mut self.to_client) else {
+            return;
+        };
         if ack > self.una && ack <= self.written {
             self.una = ack;
         }
@@ -494,7 +568,14 @@ impl Session {
         }
         self.settle(tally)?;
         self.written += 5 + self.random.below(60);
-        let segment = Up { seq: self.una, len: self.written - self.una, ack: self.got, fin: false, window: u16::MAX, flags: ACK | 8 };
+        let segment = Up {
+            seq: self.una,
+            len: self.written - self.una,
+            ack: self.got,
+            fin: false,
+            window: u16::MAX,
+            flags: ACK | 8,
+        };
         if self.random.below(4) == 0 {
             self.to_program.push(segment);
         }
@@ -514,8 +595,23 @@ impl Session {
             server.done = server.received;
             server.published = Some(server.done);
             let (seq, len, ack) = (server.acked, server.written - server.acked, server.received);
-            self.depart(Down { seq, len, ack, fin: false }, tally)?;
-            let segment = Up { seq: self.una, len: self.written - self.una, ack: self.got, fin: false, window: 0, flags: ACK };
+            self.depart(
+                Down {
+                    seq,
+                    len,
+                    ack,
+                    fin: false,
+                },
+                tally,
+            )?;
+            let segment = Up {
+                seq: self.una,
+                len: self.written - self.una,
+                ack: self.got,
+                fin: false,
+                window: 0,
+                flags: ACK,
+            };
             self.arrive(segment, tally)?;
             while let Some((seq, len, ack)) = self.to_socket.pop() {
                 self.to_socket_now(seq, len, ack);
@@ -523,7 +619,15 @@ impl Session {
             let server = &mut self.server;
             server.done = server.received;
             let (seq, ack) = (server.sent, server.received);
-            self.depart(Down { seq, len: 0, ack, fin: false }, tally)?;
+            self.depart(
+                Down {
+                    seq,
+                    len: 0,
+                    ack,
+                    fin: false,
+                },
+                tally,
+            )?;
             while !self.to_client.is_empty() {
                 let (seq, len, ack) = self.to_client.remove(0);
                 self.una = self.una.max(ack.min(self.written));
@@ -531,12 +635,22 @@ impl Session {
                     self.got = seq + len;
                 }
             }
-            let segment = Up { seq: self.written, len: 0, ack: self.got, fin: false, window: 0, flags: ACK };
+            let segment = Up {
+                seq: self.written,
+                len: 0,
+                ack: self.got,
+                fin: false,
+                window: 0,
+                flags: ACK,
+            };
             self.arrive(segment, tally)?;
             while let Some((seq, len, ack)) = self.to_socket.pop() {
                 self.to_socket_now(seq, len, ack);
             }
-            if self.una == self.written && self.server.acked == self.server.written && self.got == self.reference.down.outer(self.server.written) {
+            if self.una == self.written
+                && self.server.acked == self.server.written
+                && self.got == self.reference.down.outer(self.server.written)
+            {
                 self.server.published = Some(self.server.done);
                 return Ok(());
             }
@@ -581,7 +695,10 @@ impl Session {
         let (stream, base) = if to_client {
             (&self.reference.up, self.server.received)
         } else {
-            (&self.reference.down, self.reference.down.exact_from().max(self.got.saturating_sub(2000)))
+            (
+                &self.reference.down,
+                self.reference.down.exact_from().max(self.got.saturating_sub(2000)),
+            )
         };
         let least = stream.last().map_or(0, |range| range.start - range.before);
         let base = if to_client { base.max(least) } else { base };
@@ -600,7 +717,11 @@ impl Session {
         for _ in 0..2 * blocks {
             let at = base + self.random.below(4000);
             given.extend(stream.number(at).to_be_bytes());
-            wanted.extend(stream.number(if to_client { stream.outer(at) } else { stream.inner(at) }).to_be_bytes());
+            wanted.extend(
+                stream
+                    .number(if to_client { stream.outer(at) } else { stream.inner(at) })
+                    .to_be_bytes(),
+            );
         }
         let before = given.clone();
         self.c.translate(&mut given, to_client);
@@ -615,14 +736,24 @@ impl Session {
     fn frames(&mut self, tally: &mut Tally) -> Result<(), String> {
         for _ in 0..8 {
             tally.frames += 1;
-            let (v6, is_stamped, is_partial) = (self.random.below(2) == 0, self.random.below(2) == 0, self.random.below(3) == 0);
+            let (v6, is_stamped, is_partial) = (
+                self.random.below(2) == 0,
+                self.random.below(2) == 0,
+                self.random.below(3) == 0,
+            );
             let (data_len, answer_len) = (50 + self.random.index(1200), 1 + self.random.index(1392));
             let (data, answer) = (self.random.bytes(data_len), self.random.bytes(answer_len));
             let random = self.random.bytes(64);
             let numbers = [low(self.random.next()), low(self.random.next()), low(self.random.next())];
             let (link, host, peer) = (&random[..12], &random[12..28], &random[28..44]);
             let stamps = [&b"\x01\x01\x08\x0a"[..], &random[44..52]].concat();
-            let tcp = [&random[52..64], &[if is_stamped { 0x80 } else { 0x50 }, ACK, 1, 2], &[0; 4], if is_stamped { &stamps } else { &[] }].concat();
+            let tcp = [
+                &random[52..64],
+                &[if is_stamped { 0x80 } else { 0x50 }, ACK, 1, 2],
+                &[0; 4],
+                if is_stamped { &stamps } else { &[] },
+            ]
+            .concat();
             let frame = frame(link, peer, host, &tcp, &data, v6, is_partial);
             let turned = [&link[6..12], &link[..6]].concat();
             let back = [
@@ -632,7 +763,11 @@ impl Session {
                 &numbers[1].to_be_bytes(),
                 &[tcp[12], ACK | 8, 0x34, 0x12],
                 &[0; 4],
-                &if is_stamped { [&b"\x01\x01\x08\x0a"[..], &numbers[2].to_be_bytes(), &random[44..48]].concat() } else { Vec::new() },
+                &if is_stamped {
+                    [&b"\x01\x01\x08\x0a"[..], &numbers[2].to_be_bytes(), &random[44..48]].concat()
+                } else {
+                    Vec::new()
+                },
             ]
             .concat();
             let wanted = self::frame(&turned, host, peer, &back, &answer, v6, is_partial);
@@ -644,7 +779,11 @@ impl Session {
                 return Err(format!("the checksum of {} is found wrong", frame.escape_ascii()));
             };
             if made != wanted {
-                return Err(format!("the answer's frame is {}, not {}", made.escape_ascii(), wanted.escape_ascii()));
+                return Err(format!(
+                    "the answer's frame is {}, not {}",
+                    made.escape_ascii(),
+                    wanted.escape_ascii()
+                ));
             }
             let mut broken = frame;
             let at = tcp_at(v6) + self.random.index(broken.len() - tcp_at(v6));
@@ -671,7 +810,16 @@ fn frame(link: &[u8], from: &[u8], to: &[u8], tcp: &[u8], data: &[u8], v6: bool,
     let mut ip = if v6 {
         [&b"\x60\0\0\0"[..], tcp_len, &[6, 64], &from[..16], &to[..16]].concat()
     } else {
-        [&b"\x45\0"[..], &ip_len[6..], b"\0\0\x40\0", &[64, 6], &[0; 2], &from[..4], &to[..4]].concat()
+        [
+            &b"\x45\0"[..],
+            &ip_len[6..],
+            b"\0\0\x40\0",
+            &[64, 6],
+            &[0; 2],
+            &from[..4],
+            &to[..4],
+        ]
+        .concat()
     };
     if !v6 {
         let sum = !sum(&ip);
@@ -679,7 +827,11 @@ fn frame(link: &[u8], from: &[u8], to: &[u8], tcp: &[u8], data: &[u8], v6: bool,
     }
     let pseudo = [&from[..size], &to[..size], &[0, 6], tcp_len].concat();
     let mut segment = [tcp, data].concat();
-    let field = if is_partial { sum(&pseudo) } else { !sum(&[&pseudo[..], &segment].concat()) };
+    let field = if is_partial {
+        sum(&pseudo)
+    } else {
+        !sum(&[&pseudo[..], &segment].concat())
+    };
     segment[16..18].copy_from_slice(&field.to_be_bytes());
     [link, if v6 { b"\x86\xdd" } else { b"\x08\0" }, &ip, &segment].concat()
 }
@@ -700,7 +852,10 @@ mod tests {
 
     #[test]
     fn segments_get_the_same_numbers_as_from_the_reference() {
-        let segments = std::env::var("KEYWAY_SEGMENTS").ok().and_then(|count| count.parse().ok()).unwrap_or(200_000);
+        let segments = std::env::var("KEYWAY_SEGMENTS")
+            .ok()
+            .and_then(|count| count.parse().ok())
+            .unwrap_or(200_000);
         let tally = hold(&mut Random::new(1), segments).unwrap();
         println!("{tally:?}");
         assert!(tally.answered > 0 && tally.repeated > 0, "{tally:?}");
