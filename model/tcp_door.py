@@ -615,7 +615,7 @@ FAULTS = [('upward', 'a request that was answered reaches the socket', 'sh', {})
           ('acked', 'the socket acknowledges a request whose answer may be lost', 'sh', {}),
           ('across', 'a segment of the socket covers the answer', 'sh', {'server_ends': True}),
           ('dropped', 'such a segment is dropped', 'sh', {'server_ends': True}),
-          ('settled', 'the splice is forgotten when something follows it', 'nhs', {})]
+          ('settled', 'the splice is forgotten when something follows it', 'nhn', {})]
 
 
 def name(script, options):

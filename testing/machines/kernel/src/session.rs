@@ -254,7 +254,7 @@ struct Session {
     written: u64,
     una: u64,
     got: u64,
-    /// ends of requests that the server can execute
+    /// on their way; positions, length of data and acknowledgement
     to_program: Vec<Up>,
     to_socket: Vec<(u64, u64, u64)>,
     to_client: Vec<(u64, u64, u64)>,
@@ -463,16 +463,8 @@ impl Session {
     }
 
     fn socket_receives(&mut self) {
-        let Some((seq, len, ack)) = Self::pick(&mut self.random, &mut self.to_socket) else {
-            return;
-        };
-        let server = &mut self.server;
-        if ack > server.acked && ack <= server.sent {
-            server.acked = ack;
-        }
-        // One at the very beginning has a number before it.
-        if seq <= server.received && seq.saturating_add(len) > server.received {
-            server.received = seq + len;
+        if let Some((seq, len, ack)) = Self::pick(&mut self.random, &mut self.to_socket) {
+            self.deliver(seq, len, ack);
         }
     }
 
@@ -614,7 +606,7 @@ impl Session {
             };
             self.arrive(segment, tally)?;
             while let Some((seq, len, ack)) = self.to_socket.pop() {
-                self.to_socket_now(seq, len, ack);
+                self.deliver(seq, len, ack);
             }
             let server = &mut self.server;
             server.done = server.received;
@@ -645,7 +637,7 @@ impl Session {
             };
             self.arrive(segment, tally)?;
             while let Some((seq, len, ack)) = self.to_socket.pop() {
-                self.to_socket_now(seq, len, ack);
+                self.deliver(seq, len, ack);
             }
             if self.una == self.written
                 && self.server.acked == self.server.written
@@ -661,7 +653,8 @@ impl Session {
         ))
     }
 
-    fn to_socket_now(&mut self, seq: u64, len: u64, ack: u64) {
+    /// A segment reaches the socket. One at the very beginning may have a number before it.
+    fn deliver(&mut self, seq: u64, len: u64, ack: u64) {
         let server = &mut self.server;
         if ack > server.acked && ack <= server.sent {
             server.acked = ack;
@@ -703,9 +696,7 @@ impl Session {
         let least = stream.last().map_or(0, |range| range.start - range.before);
         let base = if to_client { base.max(least) } else { base };
         let (mut given, mut wanted) = (Vec::new(), Vec::new());
-        for _ in 0..self.random.below(3) {
-            given.push(1);
-        }
+        given.resize(self.random.index(3), 1);
         if self.random.below(2) == 0 {
             given.extend(b"\x08\x0a\x01\x02\x03\x04\x05\x06\x07\x08");
         }
