@@ -56,7 +56,8 @@ if [ "$purpose" = test ]; then
     compgen -G '/usr/lib/*/sasl2/libplain.so' >/dev/null || want "memcached's logins by SASL" libsasl2-modules
     have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
     [ -e /usr/include/libmemcached/memcached.h ] || want "what the drop-in for libmemcached is compared with" libmemcached-dev
-    have nm || want "reads which functions a library has" binutils
+    have nm || want "reads which functions and probes a program has" binutils
+    have bpftrace || want "looks at the probes" bpftrace
     have php || want "runs php-memcached" php-cli
     { have php && php -m 2>/dev/null | grep -qx memcached; } || want "uses libmemcached from PHP" php-memcached
     compgen -G '/usr/sbin/php-fpm*' >/dev/null || want "runs a PHP site" php-fpm

@@ -56,6 +56,10 @@ const TABLES: &[(&str, &str)] = &[
         "Library, drop-in and libmemcached, from C",
         "cargo bench --locked --package benches --bench library_door",
     ),
+    (
+        "What a watcher costs",
+        "cargo bench --locked --package benches --bench watched",
+    ),
     ("Attach", "cargo bench --locked --package benches --bench attach"),
     ("Items in 256 MB", "cargo bench --locked --package benches --bench memory"),
     (

@@ -18,16 +18,24 @@ use crate::rooms;
 /// The crates of this workspace on which a crate under `crates/` or `bindings/`, or `lab`, may depend, by the names of their folders. None of
 /// them may depend on `lab`, which is not installed.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("keyway-region", &[]),
+    ("keyway-probes", &[]),
+    ("keyway-region", &["keyway-probes"]),
     ("keyway-proto", &[]),
-    ("keyway-cache", &["keyway-region"]),
+    ("keyway-cache", &["keyway-probes", "keyway-region"]),
     ("keyway-harden", &["keyway-cache"]),
     ("keyway-capi", &["keyway-cache", "keyway-harden"]),
     ("keyway-uring", &[]),
     ("keyway-http", &[]),
     (
         "keyway-server",
-        &["keyway-cache", "keyway-http", "keyway-proto", "keyway-uring", "keyway-xdp"],
+        &[
+            "keyway-cache",
+            "keyway-http",
+            "keyway-probes",
+            "keyway-proto",
+            "keyway-uring",
+            "keyway-xdp",
+        ],
     ),
     ("keyway-xdp", &[]),
     ("keyway-bench", &["keyway-cache", "keyway-proto"]),

@@ -1,7 +1,9 @@
 //! Hot keys: what the region's counters say, with the keys that they are about.
 
 use crate::Cache;
+use crate::survey::Watched;
 use keyway_region::layout::hot::By;
+use keyway_region::verbs::KEY_LEN_MAX;
 use keyway_region::{HotRange, HotSnapshot, Region};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -72,16 +74,7 @@ impl Cache {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hot_keys(&self, counts: &HotCounts, since: Option<&HotCounts>, by: By, most: usize) -> Vec<Hot> {
-        let mut ranges = counts.snapshot.ranges(by, since.map(|since| &since.snapshot));
-        ranges.truncate(most);
-        let hot = |range: HotRange| Hot {
-            name: self.key_of_hash(range.hash),
-            hash: Some(range.hash),
-            estimate: range.estimate,
-            at_least: range.at_least(),
-            at_most: range.at_most(),
-        };
-        ranges.into_iter().map(hot).collect()
+        hottest(counts, since, by, most, |hash| self.key_of_hash(hash))
     }
 
     /// The same by prefix: what is before the first `separator` of a key; the whole key, if it has none. An estimate includes what
@@ -126,10 +119,49 @@ impl Cache {
 
     /// The key of the item with this hash. `None`: there is none now.
     fn key_of_hash(&self, hash: u64) -> Option<Vec<u8>> {
-        let mut key = Vec::with_capacity(2 * keyway_region::verbs::KEY_LEN_MAX);
+        let mut key = Vec::with_capacity(2 * KEY_LEN_MAX);
         let now = self.inner.sessions.clock.now();
         let _inside = self.inner.sessions.latch.open();
         let region = self.region()?;
         region.key_of_hash(hash, region.tick(now), &mut key).then_some(key)
     }
+}
+
+impl Watched {
+    /// Reads the hot-key counters, as [`Cache::hot_counts`], but nothing is counted more often because of that.
+    pub fn hot_counts(&self) -> HotCounts {
+        HotCounts {
+            snapshot: self.region().hot_snapshot(),
+            taken: Instant::now(),
+        }
+    }
+
+    /// As [`Cache::hot_keys`].
+    pub fn hot_keys(&self, counts: &HotCounts, since: Option<&HotCounts>, by: By, most: usize) -> Vec<Hot> {
+        let (region, now) = (self.region(), self.tick());
+        hottest(counts, since, by, most, |hash| {
+            let mut key = Vec::with_capacity(2 * KEY_LEN_MAX);
+            region.key_of_hash(hash, now, &mut key).then_some(key)
+        })
+    }
+}
+
+/// The `most` hottest keys. `name`: the key of the item with a hash.
+fn hottest(
+    counts: &HotCounts,
+    since: Option<&HotCounts>,
+    by: By,
+    most: usize,
+    name: impl Fn(u64) -> Option<Vec<u8>>,
+) -> Vec<Hot> {
+    let mut ranges = counts.snapshot.ranges(by, since.map(|since| &since.snapshot));
+    ranges.truncate(most);
+    let hot = |range: HotRange| Hot {
+        name: name(range.hash),
+        hash: Some(range.hash),
+        estimate: range.estimate,
+        at_least: range.at_least(),
+        at_most: range.at_most(),
+    };
+    ranges.into_iter().map(hot).collect()
 }

@@ -7,6 +7,7 @@ use crate::peer::Peer;
 use crate::reader::Reader;
 use crate::sessions::{Role, Sessions};
 use crate::writer::Writer;
+use keyway_probes::{self as probes, Verb as _};
 use keyway_region::layout::latency::{Door, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Headed, Placed, Seat, Shrinking, Sink, Target};
@@ -75,14 +76,17 @@ impl Session {
     /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        probes::Get::entry(key);
         let mut value = Vec::new();
         if let Way::Writer(writer) = &mut self.0
             && let Some(found) = writer.get_at_once(key, Get::VALUE, &mut value, |_| ())
         {
+            probes::Get::exit();
             return Ok(found.map(|()| value));
         }
-        let found = self.get_any_way(key, Get::VALUE, &mut value, |_| ()).map_err(ReadError::of)?;
-        Ok(found.map(|()| value))
+        let found = self.get_any_way(key, Get::VALUE, &mut value, |_| ()).map_err(ReadError::of);
+        probes::Get::exit();
+        Ok(found?.map(|()| value))
     }
 
     /// Copies the value of `key` to the end of `out`, and returns the item's properties; `None`: there is no such item. A miss
@@ -106,12 +110,16 @@ impl Session {
     /// As [`Session::get`].
     #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
+        probes::Get::entry(key);
         if let Way::Writer(writer) = &mut self.0
             && let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item)
         {
+            probes::Get::exit();
             return Ok(found);
         }
-        self.get_any_way(key, Get::VALUE, out, |item| item).map_err(ReadError::of)
+        let found = self.get_any_way(key, Get::VALUE, out, |item| item).map_err(ReadError::of);
+        probes::Get::exit();
+        found
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
@@ -143,7 +151,10 @@ impl Session {
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        either!(self, way => way.get(key, how, &mut Headed::new(out, head)))
+        probes::Get::entry(key);
+        let done = either!(self, way => way.get(key, how, &mut Headed::new(out, head)));
+        probes::Get::exit();
+        done
     }
 
     /// Gets by the rules of `how`, with the value in the caller's memory: [`Target::make_room`] gets the item's properties,
@@ -178,13 +189,16 @@ impl Session {
     /// As [`Session::get_with`].
     #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        probes::Get::entry(key);
         if let Way::Writer(writer) = &mut self.0
             && let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ())
         {
+            probes::Get::exit();
             return Ok(found.is_some());
         }
-        let found = self.get_any_way(key, how, &mut Placed::new(target), |_| ())?;
-        Ok(found.is_some())
+        let found = self.get_any_way(key, how, &mut Placed::new(target), |_| ());
+        probes::Get::exit();
+        Ok(found?.is_some())
     }
 
     /// A get that [`Writer::get_at_once`] has not answered.
@@ -221,13 +235,21 @@ impl Session {
         head: impl FnMut(&Item, &mut Vec<u8>),
         behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
-        match &mut self.0 {
+        probes::Get::entry(key);
+        let found = match &mut self.0 {
             Way::Writer(writer) => writer.answer(key, how, socket, out, head, behind),
-            Way::Reader(reader) => Ok(reader.get(key, how, &mut Headed::new(&mut *out, head))?.map(|item| {
-                out.extend_from_slice(behind);
-                (item, 0)
-            })),
-        }
+            Way::Reader(reader) => {
+                let found = reader.get(key, how, &mut Headed::new(&mut *out, head));
+                found.map(|found| {
+                    found.map(|item| {
+                        out.extend_from_slice(behind);
+                        (item, 0)
+                    })
+                })
+            }
+        };
+        probes::Get::exit();
+        found
     }
 
     /// Asks the processor to fetch the memory that the next verbs with these keys need, all of it at once. It is a hint: nothing
@@ -259,7 +281,10 @@ impl Session {
     /// for a copy of the value.
     #[inline]
     pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
-        either!(self, way => way.set(key, value, 0, exptime))
+        probes::Set::entry(key);
+        let done = either!(self, way => way.set(key, value, 0, exptime));
+        probes::Set::exit();
+        done
     }
 
     /// Stores by all the rules of `how`: set, add, replace, append, prepend, cas.
@@ -282,7 +307,10 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        either!(self, way => way.store(key, value, how))
+        probes::Set::entry(key);
+        let done = either!(self, way => way.store(key, value, how));
+        probes::Set::exit();
+        done
     }
 
     /// Deletes, or marks as stale.
@@ -302,7 +330,10 @@ impl Session {
     /// A bad key; if the item is marked and not deleted, the errors of a write.
     #[inline(always)]
     pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
-        either!(self, way => way.delete(key, how))
+        probes::Delete::entry(key);
+        let done = either!(self, way => way.delete(key, how));
+        probes::Delete::exit();
+        done
     }
 
     /// Counts up or down.
@@ -324,7 +355,10 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        either!(self, way => way.arithmetic(key, how))
+        probes::Arithmetic::entry(key);
+        let done = either!(self, way => way.arithmetic(key, how));
+        probes::Arithmetic::exit();
+        done
     }
 
     /// Adds to a number, modulo 2^64, and returns the sum.
@@ -345,7 +379,10 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        either!(self, way => way.incr(key, delta))
+        probes::Arithmetic::entry(key);
+        let done = either!(self, way => way.incr(key, delta));
+        probes::Arithmetic::exit();
+        done
     }
 
     /// Subtracts from a number, stopping at 0, and returns the result.
@@ -355,7 +392,10 @@ impl Session {
     /// As [`Session::set`].
     #[inline]
     pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        either!(self, way => way.decr(key, delta))
+        probes::Arithmetic::entry(key);
+        let done = either!(self, way => way.decr(key, delta));
+        probes::Arithmetic::exit();
+        done
     }
 
     /// Gives the item a new exptime. `false`: there is no such item.
@@ -364,7 +404,10 @@ impl Session {
     ///
     /// As [`Session::set`].
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
-        either!(self, way => way.touch(key, exptime))
+        probes::Touch::entry(key);
+        let done = either!(self, way => way.touch(key, exptime));
+        probes::Touch::exit();
+        done
     }
 
     /// memcached's `flush_all`: with 0 at once, otherwise at that exptime, of all items stored until then.
@@ -373,7 +416,10 @@ impl Session {
     ///
     /// A session that is detached.
     pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
-        either!(self, way => way.flush_all(exptime))
+        probes::Flush::entry(b"");
+        let done = either!(self, way => way.flush_all(exptime));
+        probes::Flush::exit();
+        done
     }
 
     /// Walks live items from `cursor` on (0: the start), until about `budget` buckets and items have been examined. Returns

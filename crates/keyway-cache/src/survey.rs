@@ -137,6 +137,15 @@ impl Watched {
         self.liveness.id()
     }
 
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The region's time.
+    pub(crate) fn tick(&self) -> u32 {
+        self.region.tick(self.clock.now())
+    }
+
     /// Looks at it.
     pub fn look(&self) -> Seen {
         see(&self.region, &self.liveness, &self.clock, |_, tenant| {

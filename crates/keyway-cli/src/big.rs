@@ -29,6 +29,9 @@ pub(crate) struct BigKeys {
     /// Add up the keys with the same text before the first SEPARATOR in them
     #[arg(long, value_name = "SEPARATOR", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     prefix: Option<String>,
+    /// Show hashes in the place of keys
+    #[arg(long)]
+    redact: bool,
     /// Print JSON, one line for each
     #[arg(long)]
     json: bool,
@@ -128,38 +131,52 @@ pub(crate) fn run(which: Which, how: &BigKeys) -> Result<(), Failure> {
         }
     }
     let list = largest.list(how.top);
-    let name = if how.prefix.is_some() { "prefix" } else { "key" };
+    // As `keyway hot` has them.
+    let hash = |found: &Found| format!("{:016x}", cache.hash(&found.name));
     let text: String = match how.json {
-        true => list.iter().map(|found| format!("{}\n", json(name, found))).collect(),
-        false => table(name, &list),
+        true => list
+            .iter()
+            .map(|found| format!("{}\n", json(how, found, &hash(found))))
+            .collect(),
+        false => table(how, &list, hash),
     };
     commands::written(std::io::stdout().write_all(text.as_bytes()))
 }
 
-fn json(name: &str, found: &Found) -> Value {
+/// What the rows are about.
+fn title(how: &BigKeys) -> &'static str {
+    if how.prefix.is_some() { "prefix" } else { "key" }
+}
+
+fn json(how: &BigKeys, found: &Found, hash: &str) -> Value {
     json!({
-        name: found.name.escape_ascii().to_string(),
+        title(how): (!how.redact).then(|| found.name.escape_ascii().to_string()),
+        "hash": hash,
         "size": found.size,
         "value_bytes": found.value_len,
         "items": found.items,
     })
 }
 
-fn table(name: &str, list: &[Found]) -> String {
+fn table(how: &BigKeys, list: &[Found], hash: impl Fn(&Found) -> String) -> String {
     let mut text = format!(
         "{:>12}  {:>14}  {:>10}  {}\n",
         "SIZE",
         "VALUE BYTES",
         "ITEMS",
-        name.to_uppercase()
+        title(how).to_uppercase()
     );
     for found in list {
+        let shown = match how.redact {
+            true => format!("#{}", hash(found)),
+            false => found.name.escape_ascii().to_string(),
+        };
         text.push_str(&format!(
             "{:>12}  {:>14}  {:>10}  {}\n",
             size_text(found.size),
             found.value_len,
             found.items,
-            found.name.escape_ascii()
+            shown
         ));
     }
     text

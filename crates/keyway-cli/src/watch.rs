@@ -35,7 +35,7 @@ The lines tell of every door: programs with the library, programs written for li
 are not told, nor are gets by processes that may only read the region. For each key, the lines of its changes are in the order of the changes.
 Events are written into the region only while a watcher looks, over the oldest ones. What was overwritten before it was read is
 counted:
-  skipped=N session=S pid=P       N events of this session are missing above
+  skipped=N session=S pid=P       N events of this session are missing about here
   skipped=N                       N lines are missing above: the output was not read fast enough
   ts=... gid=N type=gap           this program was stopped for so long that the sessions took it for dead: what is missing is unknown
 

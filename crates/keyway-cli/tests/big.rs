@@ -57,5 +57,16 @@ fn the_largest_items_and_the_sums_of_prefixes_are_shown() {
 
     let text = big(&folder, &["--top", "1"]);
     assert!(text.contains("largest") && !text.contains("large:"), "{text}");
+    // Hashes are the same everywhere, and the sizes stay.
+    let hash = format!("{:016x}", cache.hash(b"largest"));
+    for arguments in [&["--redact"][..], &["--redact", "--prefix", ":"], &["--redact", "--json"]] {
+        let text = big(&folder, arguments);
+        assert!(
+            text.contains(&hash) && !text.contains("larg") && !text.contains("small"),
+            "{text}"
+        );
+    }
+    let found = lines(&folder, &["--redact", "--top", "1"]);
+    assert_eq!((&found[0]["key"], &found[0]["value_bytes"]), (&Value::Null, &900_000.into()));
     assert_eq!(cache.counters().cmd_get(), before.cmd_get(), "a look is no get");
 }

@@ -226,6 +226,70 @@ fn it_says_for_scripts_what_the_region_has_counted() {
 }
 
 #[test]
+fn it_shows_the_hottest_keys_and_on_request_their_hashes() {
+    let folder = Scratch::new();
+    let path = folder.join("region");
+    let cache = open(&path);
+    let mut session = cache.session().unwrap();
+    // By gets, sets and bytes another key is first.
+    session.set(b"long", &[b'v'; 20_000], 0).unwrap();
+    session.set(b"read", b"v", 0).unwrap();
+    for _ in 0..20_000 {
+        session.get(b"read").unwrap();
+        session.get(b"read").unwrap();
+        session.get(b"long").unwrap();
+        session.set(b"written", b"v", 0).unwrap();
+    }
+    let region = path.to_str().unwrap();
+    let said = once(&["--region", region]);
+    let first = |said: &Value, by: &str| said["hot"]["since_start"][by][0].clone();
+    for (by, key) in [("gets", "read"), ("sets", "written"), ("bytes", "long")] {
+        assert_eq!(first(&said, by)["key"], key, "{by}");
+    }
+    let gets = first(&said, "gets")["estimate"].as_u64().unwrap();
+    assert!((30_000..50_000).contains(&gets), "{gets} of 40,000");
+    assert_eq!(
+        said["hot"]["recent"]["gets"],
+        Value::from(Vec::<Value>::new()),
+        "no get in that second"
+    );
+    let redacted = once(&["--region", region, "--redact"]);
+    assert_eq!(first(&redacted, "gets")["key"], Value::Null);
+    assert_eq!(first(&redacted, "gets")["hash"], format!("{:016x}", cache.hash(b"read")));
+
+    // On the screen those of the last interval, by what is chosen.
+    let worker = Worker::start(&path);
+    let shown = |screen: &str, name: &str| {
+        screen
+            .lines()
+            .any(|line| line.trim_start().starts_with('~') && line.ends_with(name))
+    };
+    let mut terminal = Terminal::start(&["--region", region]);
+    for (by, press) in [("GETS", "k"), ("SETS", "k"), ("BYTES", "k"), ("GETS", "")] {
+        terminal.until(by, |screen| {
+            screen.contains(&format!("{by} PER SECOND")) && shown(screen, "  key")
+        });
+        terminal.press(press);
+    }
+    terminal.press("/key\r");
+    terminal.until("the filter", |screen| {
+        screen.contains("[filter key]") && shown(screen, "  key")
+    });
+    terminal.press("x/\x1b/read\r");
+    terminal.until("another filter", |screen| {
+        screen.contains("[filter read]") && !shown(screen, "  key")
+    });
+    terminal.press("q");
+    assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
+    let mut terminal = Terminal::start(&["--region", region, "--redact"]);
+    let hash = format!("  #{:016x}", cache.hash(b"key"));
+    terminal.until("a hash", |screen| shown(screen, &hash) && !shown(screen, "  key"));
+    terminal.press("q");
+    assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
+    drop(worker);
+}
+
+#[test]
 fn it_shows_a_region_live_and_obeys_keys() {
     let folder = Scratch::new();
     let path = folder.join("region");

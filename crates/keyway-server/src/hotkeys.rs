@@ -49,9 +49,19 @@ impl HotAsked<'_> {
 
     /// All kinds, since the region was made and, if there is an earlier moment, since then.
     pub fn json(&self, cache: &Cache, counts: &HotCounts, since: Option<&HotCounts>) -> Value {
+        self.json_of(counts, since, |since, by| self.list(cache, counts, since, by))
+    }
+
+    /// The same of what `list` lists.
+    pub fn json_of(
+        &self,
+        counts: &HotCounts,
+        since: Option<&HotCounts>,
+        list: impl Fn(Option<&HotCounts>, HotBy) -> Vec<Hot>,
+    ) -> Value {
         let lists = |since: Option<&HotCounts>| {
             let list = |by| {
-                let found = self.list(cache, counts, since, by);
+                let found = list(since, by);
                 found.iter().map(|hot| self.one(hot)).collect::<Vec<Value>>()
             };
             KINDS.map(|(by, name)| (name.to_owned(), Value::from(list(by)))).into_iter()

@@ -16,18 +16,23 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use keyway_cache::OpenError;
 use keyway_cache::server::Watched;
+use keyway_cache::{Hot, HotBy, OpenError};
 
 use crate::exit::{self, Failure};
 use crate::{commands, place};
+use keyway_server::HotAsked;
 use keyway_server::overview::{Order, Reading, View};
 use screen::{Key, Screen};
 use server::Server;
-use view::Looked;
+use view::{Hottest, Kind, Looked};
 
 /// The last line of the screen.
-const HELP: &str = "q quit  space pause  s sort  / filter  esc no filter";
+const HELP: &str = "q quit  space pause  s sort  k keys by  / filter  esc no filter";
+
+/// Hottest keys on the screen, which has space for other things too, and for scripts.
+const ON_SCREEN: usize = 5;
+const IN_JSON: usize = 10;
 
 /// Arguments of `keyway top`.
 #[derive(Args)]
@@ -46,6 +51,9 @@ pub(crate) struct Top {
     /// Print it as a JSON object
     #[arg(long, requires = "once")]
     json: bool,
+    /// Show hashes in the place of keys
+    #[arg(long)]
+    redact: bool,
 }
 
 /// What is looked at.
@@ -53,6 +61,7 @@ struct Region {
     place: String,
     watched: Watched,
     server: Option<Server>,
+    asked: HotAsked<'static>,
 }
 
 impl Region {
@@ -60,8 +69,27 @@ impl Region {
         let server = self.server.as_mut().map(Server::ask);
         Looked {
             region: Reading::from(self.watched.look()),
+            hot: self.watched.hot_counts(),
             server,
         }
+    }
+
+    /// The hottest keys between two looks.
+    fn hottest(&self, now: &Looked, before: &Looked, by: HotBy) -> Hottest {
+        let since = Some(&before.hot);
+        let row = |hot: Hot| (self.asked.shown(&hot), hot);
+        let keys = self.watched.hot_keys(&now.hot, since, by, self.asked.most);
+        Hottest {
+            by,
+            seconds: now.hot.after(&before.hot).as_secs_f64(),
+            keys: keys.into_iter().map(row).collect(),
+        }
+    }
+
+    /// The same and all in all, for scripts.
+    fn hot_json(&self, now: &Looked, before: &Looked) -> serde_json::Value {
+        let list = |since: Option<&_>, by| self.watched.hot_keys(&now.hot, since, by, self.asked.most);
+        self.asked.json_of(&now.hot, Some(&before.hot), list)
     }
 }
 
@@ -85,6 +113,11 @@ impl Top {
             place: path.display().to_string(),
             watched,
             server,
+            asked: HotAsked {
+                most: if self.json { IN_JSON } else { ON_SCREEN },
+                separator: None,
+                redacted: self.redact,
+            },
         };
         let interval = Duration::from_secs(self.interval.into());
         if self.once {
@@ -102,9 +135,11 @@ fn once(mut region: Region, interval: Duration, json: bool) -> Result<(), Failur
     let now = region.look();
     let view = View::new(&now.region, &before.region);
     let text = if json {
-        format!("{}\n", view::json(&view, &now, &region.place, Order::default()))
+        let hot = region.hot_json(&now, &before);
+        format!("{}\n", view::json(&view, &now, &region.place, Order::default(), hot))
     } else {
-        let (lines, _) = view::lines(&view, &now, &region.place, Order::default(), "");
+        let hot = region.hottest(&now, &before, HotBy::Gets);
+        let (lines, _) = view::lines(&view, &now, &hot, &region.place, Order::default(), "");
         format!("{}\n", lines.join("\n"))
     };
     commands::written(std::io::stdout().write_all(text.as_bytes()))
@@ -114,6 +149,7 @@ fn once(mut region: Region, interval: Duration, json: bool) -> Result<(), Failur
 #[derive(Default)]
 struct Looks {
     order: Order,
+    keys: Kind,
     filter: String,
     /// the filter is being typed
     types: bool,
@@ -137,6 +173,7 @@ impl Looks {
             (Key::Char('q'), false) => return false,
             (Key::Char(' ' | 'p'), false) => self.paused = !self.paused,
             (Key::Char('s'), false) => self.order = view::next(self.order),
+            (Key::Char('k'), false) => self.keys = self.keys.next(),
             (Key::Char('/'), false) => self.types = true,
             _ => {}
         }
@@ -168,7 +205,8 @@ fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
     loop {
         let (mut lines, headings) = {
             let view = View::new(&now.region, &before.region);
-            view::lines(&view, &now, &region.place, looks.order, &looks.filter)
+            let hot = region.hottest(&now, &before, looks.keys.0);
+            view::lines(&view, &now, &hot, &region.place, looks.order, &looks.filter)
         };
         let (_, height) = screen.size();
         lines.resize(height.saturating_sub(1), String::new());

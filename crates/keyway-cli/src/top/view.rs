@@ -1,6 +1,7 @@
 //! What `keyway top` shows: two readings of a region, and what happened between them.
 
 use keyway_cache::server::USES;
+use keyway_cache::{Hot, HotBy, HotCounts};
 use keyway_server::overview::{Order, Reading, View, door_of};
 use keyway_server::size_text;
 use serde_json::json;
@@ -11,8 +12,45 @@ use crate::numbers::{age, grouped, rate, ratio, time};
 /// A look at a region.
 pub(super) struct Looked {
     pub(super) region: Reading,
+    pub(super) hot: HotCounts,
     /// what the server says, if one is asked
     pub(super) server: Option<Result<Answered, String>>,
+}
+
+/// By what keys are hot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind(pub(super) HotBy);
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self(HotBy::Gets)
+    }
+}
+
+impl Kind {
+    /// The kind after this one, in the order of keys.
+    pub(super) fn next(self) -> Self {
+        Self(match self.0 {
+            HotBy::Gets => HotBy::Sets,
+            HotBy::Sets => HotBy::Bytes,
+            HotBy::Bytes => HotBy::Gets,
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self.0 {
+            HotBy::Gets => "GETS",
+            HotBy::Sets => "SETS",
+            HotBy::Bytes => "BYTES",
+        }
+    }
+}
+
+/// The hottest keys between two looks, each as it is shown.
+pub(super) struct Hottest {
+    pub(super) by: HotBy,
+    pub(super) seconds: f64,
+    pub(super) keys: Vec<(String, Hot)>,
 }
 
 /// The order after this one, in the order of keys.
@@ -36,7 +74,14 @@ pub(super) fn name(order: Order) -> &'static str {
 }
 
 /// The lines of a screen, and which of them are headings. `filter`: show only processes, doors and verbs that contain it.
-pub(super) fn lines(view: &View<'_>, looked: &Looked, place: &str, order: Order, filter: &str) -> (Vec<String>, Vec<usize>) {
+pub(super) fn lines(
+    view: &View<'_>,
+    looked: &Looked,
+    hot: &Hottest,
+    place: &str,
+    order: Order,
+    filter: &str,
+) -> (Vec<String>, Vec<usize>) {
     let seen = &looked.region.seen;
     let c = &seen.counters;
     let (hits, misses) = (view.counted(|c| c.get_hits), view.counted(|c| c.get_misses));
@@ -103,6 +148,21 @@ pub(super) fn lines(view: &View<'_>, looked: &Looked, place: &str, order: Order,
     }
     lines.push(String::new());
     headings.push(lines.len());
+    let by = Kind(hot.by).name();
+    lines.push(format!(
+        "{:>17} {:>14} {:>14}  {}",
+        format!("{by} PER SECOND"),
+        "AT LEAST",
+        "AT MOST",
+        "HOTTEST KEYS"
+    ));
+    let per_s = |count: u64| rate(if hot.seconds > 0.0 { number(count) / hot.seconds } else { 0.0 });
+    for (key, found) in hot.keys.iter().filter(|(key, _)| is_wanted(&[key])) {
+        let [about, least, most] = [found.estimate, found.at_least, found.at_most].map(per_s);
+        lines.push(format!("{:>17} {least:>14} {most:>14}  {key}", format!("~{about}")));
+    }
+    lines.push(String::new());
+    headings.push(lines.len());
     lines.push(format!(
         "{:>8} {:<16} {:<8} {:>7} {:>12} {:>7} {:>8} {:>7}",
         "PID", "COMMAND", "DOOR", "THREADS", "PER SECOND", "IN CALL", "PROTECTS", "FENCED"
@@ -125,8 +185,9 @@ pub(super) fn lines(view: &View<'_>, looked: &Looked, place: &str, order: Order,
 }
 
 /// All numbers, for scripts.
-pub(super) fn json(view: &View<'_>, looked: &Looked, place: &str, order: Order) -> serde_json::Value {
+pub(super) fn json(view: &View<'_>, looked: &Looked, place: &str, order: Order, hot: serde_json::Value) -> serde_json::Value {
     let mut all = view.json(order);
+    all.insert("hot".to_owned(), hot);
     all.insert("place".to_owned(), place.into());
     if let Some(Ok(said)) = &looked.server {
         let server = json!({
@@ -135,4 +196,9 @@ pub(super) fn json(view: &View<'_>, looked: &Looked, place: &str, order: Order) 
         all.insert("server".to_owned(), server);
     }
     all.into()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people: 16 digits are enough")]
+fn number(count: u64) -> f64 {
+    count as f64
 }

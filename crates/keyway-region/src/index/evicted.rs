@@ -6,6 +6,7 @@ use crate::layout::stats::Counter;
 use crate::layout::watch::Kind;
 use crate::log::ItemView;
 use crate::session::Session;
+use keyway_probes as probes;
 
 impl Session {
     /// Tells watchers that an item was removed.
@@ -45,6 +46,9 @@ impl Session {
             self.tell_gone(seen, slot, present, now);
         }
         if present {
+            let header = &seen.header;
+            let key = self.region.memory.address(seen.at + header.key_offset(), header.key_len());
+            probes::evict(key, header.key_len(), header.size(), fetched);
             self.count(Counter::evictions, 1);
             self.count(Counter::evicted_unfetched, u64::from(!fetched));
         } else {

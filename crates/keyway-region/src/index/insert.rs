@@ -13,6 +13,7 @@ use crate::log::{ATTEMPTS_MAX, Written};
 use crate::mutants::{self, Mutant};
 use crate::region::Rules;
 use crate::session::Session;
+use keyway_probes as probes;
 
 /// Where a key's item is to be put.
 pub(super) struct Insert<'a, 'k> {
@@ -85,7 +86,9 @@ impl Session {
             // PUBLISH: the key is there. Before it no reader returns the entry, and any thread may abort it.
             && self.counted(tentative, || {
                 // PAIRS: item: the loads of slots, as in `swap_same`.
-                slot.compare_exchange(tentative.0, rules.dirty(written.word).0, Release, Relaxed).is_ok()
+                let word = rules.dirty(written.word);
+                let put = slot.compare_exchange(tentative.0, word.0, Release, Relaxed);
+                put.map(|from| probes::publish(from, word.0)).is_ok()
             });
         if !confirmed {
             let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, Relaxed, Relaxed);

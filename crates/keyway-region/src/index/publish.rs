@@ -13,6 +13,7 @@ use crate::log::{Chain, ItemView, Value};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
 use crate::session::Session;
+use keyway_probes as probes;
 
 /// What an item's word becomes.
 #[derive(Clone, Copy)]
@@ -104,7 +105,7 @@ impl Session {
             Release
         };
         slot.compare_exchange(from.0, to.0, publish, Relaxed)
-            .map(|_| ())
+            .map(|_| probes::publish(from.0, to.0))
             .map_err(Slot)
     }
 

@@ -29,6 +29,7 @@ use crate::layout::stats::Counter;
 use crate::mutants::{self, Mutant};
 use crate::region::{Life, Region};
 use crate::session::{Process, Seat};
+use keyway_probes as probes;
 
 impl Region {
     /// Takes back the thread slots of processes that are certainly gone, and fences those of processes that seem to be gone.
@@ -171,7 +172,8 @@ impl Region {
             let vacate = |from: Lease| word.compare_exchange(from.0, lease.vacated().0, Release, Relaxed).is_ok();
             vacate(*lease) || vacate(lease.fenced())
         };
-        let count = dead.iter().filter(|one| won(one)).count();
+        let tell = |(slot, lease): &&(usize, Lease)| probes::recover(*slot, lease.process());
+        let count = dead.iter().filter(|one| won(one)).inspect(tell).count();
         // And again afterwards, because a sweep that ran meanwhile took the tenants for alive.
         self.sweep_lost();
         if let Some(counter) = self.thread(0).counters.get(Counter::recoveries as usize) {

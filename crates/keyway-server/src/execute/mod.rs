@@ -27,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use keyway_cache::server::Timer;
 use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Door, Session, StoreMode, Stored, WriteError};
+use keyway_probes as probes;
 use keyway_proto::{Effect, MetaKey, Request, keys_ahead, reply};
 
 use crate::connection::CloseReason;
@@ -149,7 +150,9 @@ impl Executor {
         let (door, is_meta) = door_of(request);
         let door = if origin.is_bounded { Door::Udp } else { door };
         self.session.serve_as(door, is_meta, origin.peer.fd);
+        probes::request_entry(door as u8, origin.peer.fd);
         let outcome = self.execute_verb(request, out, origin);
+        probes::request_return();
         if let Some(post) = &self.shared.kernel
             && request.effect() == Effect::Changes
         {

@@ -1,5 +1,5 @@
 //! What the page shows besides its charts, as JSON: counts as `stats` has them, times as `stats latency` has them, the region as
-//! `keyway top --json` has it, hot keys as `keyway hot --json` has them, and connections by kind.
+//! `keyway top --json` has it, hot keys and prefixes as `keyway hot --json` has them, and connections by kind.
 //!
 //! It is read at most once in [`FRESH`], however many browsers ask, and not at all while none does. No answer has a value or a client's
 //! address; keys are in it only if the operator has asked for that ([`crate::Config::http_keys`]), and otherwise their hashes.
@@ -19,6 +19,9 @@ use crate::stats;
 
 /// What was read this long ago, or later, is shown again.
 const FRESH: Duration = Duration::from_millis(900);
+
+/// Prefixes of keys end before this.
+const SEPARATOR: &[u8] = b":";
 
 /// See the top of the file.
 #[derive(Default)]
@@ -47,6 +50,14 @@ impl State {
             separator: None,
             redacted: !shows_keys(shared),
         };
+        let by_prefix = HotAsked {
+            separator: Some(SEPARATOR),
+            ..asked
+        };
+        let (hot, hot_prefixes) = self.hot.look(cache, |counts, since| {
+            let of = |asked: HotAsked<'_>| asked.json(cache, counts, since);
+            (of(asked), of(by_prefix))
+        });
         let named = |counters: &Counters| -> Map<_, _> {
             let numbers = counters.named();
             numbers.map(|(name, count)| (name.to_owned(), count.into())).collect()
@@ -91,7 +102,8 @@ impl State {
                 "kinds": kinds(shared),
             },
             "region": View::new(now, self.before.as_ref().unwrap_or(now)).json(Order::default()),
-            "hot": self.hot.look(cache, |counts, since| asked.json(cache, counts, since)),
+            "hot": hot,
+            "hot_prefixes": hot_prefixes,
             "shows_keys": shows_keys(shared),
         });
         match all {

@@ -301,7 +301,7 @@ struct kw_sending {
 * While the client has not acknowledged an answer that was made here, nothing else may tell it that its request has arrived, or it would not
 * ask for the answer again. Only what comes after the answer may: the client acknowledges it at once, and thereby shows what it lacks. */
 KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns, struct kw_numbers *numbers, __u32 *seq,
-			 __u32 *ack)
+			__u32 *ack)
 {
 	const struct kw_splice *in = &c->numbers.in, *out = &c->numbers.out;
 	__u32 end = sending->seq + sending->len + (sending->flags & KW_TCP_FIN ? 1 : 0), made_at = out->at - out->before;
@@ -310,8 +310,8 @@ KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sendi
 	*seq = kw_outer(out, sending->seq);
 	*ack = kw_outer(in, sending->ack);
 	if (is_before && is_after) {
-		/* Sent again in one piece, what was sent before the answer and what comes after it. The client has the former. If it may lack the
-		 * answer, all of the segment gets numbers before it: the client discards it and acknowledges what it has. */
+		/* Sent again in one piece, what was sent before the answer and what comes after it. The client has the former. While it lacks
+		 * the answer, all of it gets numbers from before: it is discarded, and acknowledged with what the client has. */
 		*seq = c->is_owed ? out->at - (end - sending->seq) : sending->seq + out->before + out->len;
 	}
 	if (c->is_owed && !is_after && kw_before(in->at, *ack))

@@ -360,6 +360,40 @@ fn what_clients_choose_stays_text() {
             &format!("document.querySelector('#t-hot').textContent.includes({shown})"),
         );
     }
+    // By prefix, the keys of one are added up, and a key without one stays as it is.
+    let mut wire = monitored.server.connect(Transport::Tcp);
+    for number in 0..500 {
+        assert_eq!(wire.ask(&format!("mg app:{number} s")).expect("an answer"), "EN");
+        assert_eq!(
+            wire.ask(&format!("set app:{number} 0 0 1\r\nx")).expect("an answer"),
+            "STORED"
+        );
+    }
+    page.evaluate(
+        "for (const [id, value] of [['hot-what', 'prefix'], ['hot-when', 'since_start']]) {
+            const choice = document.getElementById(id);
+            choice.value = value;
+            choice.dispatchEvent(new Event('change'));
+        }
+        document.querySelector('#hot-by [value=sets]').click()",
+    );
+    wait_until("the prefix is hot", DEADLINE, || {
+        for number in 0..500 {
+            assert_eq!(
+                wire.ask(&format!("set app:{number} 0 0 1\r\nx")).expect("an answer"),
+                "STORED"
+            );
+        }
+        let first = page.evaluate("document.querySelector('#t-hot tbody th')?.textContent ?? ''");
+        let title = page.evaluate("document.querySelector('#t-hot thead th').textContent");
+        (first == "app" && title == "Prefix").then_some(())
+    });
+    let shown = serde_json::to_string(KEYS[1].1).expect("JSON");
+    page.evaluate("document.querySelector('#hot-by [value=gets]').click()");
+    shows(
+        &mut page,
+        &format!("document.querySelector('#t-hot').textContent.includes({shown})"),
+    );
     shows(
         &mut page,
         "document.querySelector('#t-clients').textContent.includes('<img src=x>??')",

@@ -1,10 +1,11 @@
 //! Ten processes use a region through all doors at once: calls, each protocol over TCP, a Unix socket, UDP, and the kernel door. Their own
-//! counts, added up, are what `stats`, `/metrics` and `keyway top` say. Its enemy: an operation that is counted twice, for another door, or
-//! not at all; and a sum that goes backwards when processes are killed.
+//! counts, added up, are what `stats`, `/metrics` and `keyway top` say, and a watcher prints each change or counts it as lost. Its enemy: an
+//! operation that is counted twice, for another door, or not at all; a sum that goes backwards when processes are killed; a change that a
+//! watcher does not know of, or prints out of its key's order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -391,6 +392,79 @@ fn sum(counts: &[Counts]) -> Counts {
     COUNTED.iter().map(of).collect()
 }
 
+/// A watcher of all changes, which writes to a file.
+struct Watch {
+    child: Child,
+    lines: PathBuf,
+}
+
+impl Watch {
+    fn start(region: &str, lines: PathBuf) -> Self {
+        let mut child = Command::new(keyway_binary())
+            .args(["watch", "mutations", "updates", "deletions", "--region", region])
+            .stdout(File::create(&lines).unwrap())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It says so when it watches.
+        let mut said = [0; b"keyway: watching ".len()];
+        child.stderr.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"keyway: watching ");
+        Self { child, lines }
+    }
+
+    /// Waits for the line of a change of this key.
+    fn wait_for(&self, key: &str) {
+        let wanted = format!(" key={key} ");
+        harness::wait_until(key, DEADLINE, || {
+            let mut file = File::open(&self.lines).unwrap();
+            let from = file.metadata().unwrap().len().saturating_sub(64 << 10);
+            file.seek(SeekFrom::Start(from)).unwrap();
+            let mut end = String::new();
+            file.read_to_string(&mut end).unwrap();
+            end.contains(&wanted).then_some(())
+        });
+    }
+
+    /// Changes of the storm that it has printed, events that it has counted as lost, and whether it was stopped for so long that it does
+    /// not know. Each key's lines are in the order of the changes: a CAS unique follows a smaller one, except after a delete. Each time
+    /// that it does not, and no delete is printed, one must be among the lost events.
+    fn judge(&self) -> (u64, u64, bool) {
+        let (mut printed, mut lost, mut has_gap, mut turns) = (0, 0, false, Vec::new());
+        let mut last: HashMap<String, u64> = HashMap::new();
+        for line in BufReader::new(File::open(&self.lines).unwrap()).lines() {
+            let line = line.unwrap();
+            let word = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            lost += word("skipped").map_or(0, |count| count.parse::<u64>().unwrap());
+            has_gap |= word("type") == Some("gap");
+            let Some(key) = word("key").filter(|key| key.starts_with("value-") || key.starts_with("number-")) else {
+                continue;
+            };
+            printed += 1;
+            if word("type") == Some("deleted") {
+                last.remove(key);
+                continue;
+            }
+            let cas: u64 = word("cas").unwrap().parse().unwrap();
+            let is_touch = ["touch", "gat"].contains(&word("cmd").unwrap());
+            if let Some(before) = last.insert(key.to_owned(), cas)
+                && !(before < cas || is_touch && before == cas)
+            {
+                turns.push(format!("{before} is printed before: {line}"));
+            }
+        }
+        assert!(has_gap || turns.len() as u64 <= lost, "{lost} events are lost: {turns:#?}");
+        (printed, lost, has_gap)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// What a killed process is known to have done: at least, and at most, by kind.
 fn journal_of(path: &Path) -> [[u64; 2]; 5] {
     let bytes = std::fs::read(path).unwrap_or_default();
@@ -441,6 +515,7 @@ fn storm() {
         seed,
         journal,
     };
+    let watch = Watch::start(&region, scratch.join("watched"));
     // UDP's sockets are among them, and the one that asks.
     let connections = monitored.server.stat("curr_connections");
     let children = ways.iter().zip(1..).map(|((way, place, operations), number)| {
@@ -459,7 +534,8 @@ fn storm() {
         let mut victim = part(way, place, u64::MAX, random.next(), Some(journal.clone())).start();
         let looking: &[&str] = match number / 2 % 2 {
             0 => &["top", "--once", "--interval", "30"],
-            _ => &["watch", "all"],
+            // No other kinds: what sessions cannot write is counted whatever its kind.
+            _ => &["watch", "mutations", "updates", "deletions"],
         };
         let mut looks_on = Command::new(keyway_binary())
             .args(looking)
@@ -540,6 +616,29 @@ fn storm() {
     assert_eq!(shown.stats["cmd_get"], by_stats["get_hits"] + by_stats["get_misses"]);
     assert_eq!(shown.stats["evictions"], 0, "nothing else was counted away");
 
+    // The watcher knows of each change.
+    let mut session = Cache::open(&Place::Socket(handed_out.clone().into()), &Options::new())
+        .unwrap()
+        .session()
+        .unwrap();
+    // What is lost at the end is said before what comes after it.
+    for key in ["watched-to-here", "and-to-here"] {
+        session.set(key.as_bytes(), b"", 0).unwrap();
+        watch.wait_for(key);
+    }
+    let (printed, lost, has_gap) = watch.judge();
+    let changes: u64 = ["cmd_set", "delete_hits", "incr_hits", "touch_hits"]
+        .iter()
+        .map(|name| by_stats[*name])
+        .sum();
+    // A killed process may have published a change that it had not counted, and the other way round.
+    let killed_in_it = u64::from(KILLED);
+    assert!(
+        has_gap || changes.abs_diff(printed + lost) <= killed_in_it,
+        "{changes} changes; {printed} are printed, {lost} events are lost"
+    );
+    assert!(printed > 0);
+
     // Latencies: each request once; of calls one in 256 on average, six deviations of the sum of intervals of 1 to 511 allowed.
     let measured = |doors: &[&str]| -> f64 {
         let count = |(name, count): (&String, &f64)| {
@@ -555,7 +654,7 @@ fn storm() {
     let allowed = 6.0 * (gets_of("library") * (511.0_f64.powi(2) / 12.0) / 256.0_f64.powi(3)).sqrt() + f64::from(KILLED);
     assert!((expected - found).abs() <= allowed, "{found} of {expected} ± {allowed}");
     say(&format!(
-        "sums: {} calls, {} requests, {} of them answered in the kernel, {KILLED} processes killed",
+        "sums: {} calls, {} requests, {} of them answered in the kernel, {KILLED} processes killed; {printed} of {changes} changes printed",
         by_kind(&shown.of_door("library")).iter().sum::<u64>(),
         by_kind(&network).iter().sum::<u64>(),
         kernel["get_hits"],
