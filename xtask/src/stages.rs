@@ -195,10 +195,18 @@ fn model(context: &Context<'_>) -> Outcome {
     if !context.works("python3", &["--version"]) {
         return Outcome::Skipped("python3 is not installed".into());
     }
-    match context.expect(context.command("python3", &["model/coherence.py"])) {
-        Outcome::Passed => context.expect(context.command("python3", &["model/region_protocol.py", "--quick"])),
-        other => other,
+    let models: [&[&str]; 3] = [
+        &["model/coherence.py"],
+        &["model/tcp_door.py", "--quick"],
+        &["model/region_protocol.py", "--quick"],
+    ];
+    for model in models {
+        match context.expect(context.command("python3", model)) {
+            Outcome::Passed => {}
+            other => return other,
+        }
     }
+    Outcome::Passed
 }
 
 /// Runs every target for a short time, from its seeds, as many in parallel as there are CPUs.

@@ -5,7 +5,7 @@
 //!
 //! `host.c` reads the index, pages, stripes and control block that [`World`] borrows, within the lengths that its config
 //! states, which [`Program::decide`] checks before; it writes the scratch memory, which is its own and of the size that it
-//! states itself, and one word of a copy. Frames and keys are copied in whole, after their lengths were checked.
+//! states itself, and one word of a copy. A connection's memory is a [`Connection`]'s own. Frames and keys are copied in whole, after their lengths were checked.
 #![allow(unsafe_code)]
 
 use std::net::IpAddr;
@@ -129,6 +129,183 @@ impl Program {
         }
         // SAFETY: with a hit, the answer is this many bytes of the scratch memory, which `self` keeps borrowed.
         (verdict, unsafe { std::slice::from_raw_parts(answer, answer_len as usize) })
+    }
+}
+
+/// What is done with a segment of a client, and the numbers of what goes out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Decision {
+    /// 0: to the socket; 1: answered; 2: the last answer again; 3: the socket is asked for an acknowledgement
+    pub step: u32,
+    /// sequence number for the socket
+    pub seq: u32,
+    /// acknowledgement for the socket
+    pub ack: u32,
+    /// not 0: the socket gets the headers of what is answered
+    pub tells: u32,
+    /// sequence number of the answer
+    pub reply_seq: u32,
+    /// its acknowledgement
+    pub reply_ack: u32,
+    /// its length
+    pub reply_len: u32,
+}
+
+/// The server's socket, as the program sees it. Numbers are the socket's.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Socket {
+    /// 1: established (linux/tcp_states.h)
+    pub state: u32,
+    /// after the last byte received in order
+    pub received: u32,
+    /// after the last byte sent
+    pub sent: u32,
+    /// after the last byte that it was given to send
+    pub written: u32,
+    /// its receive window, bytes
+    pub room: u32,
+    /// longest data of a segment, bytes
+    pub mss: u32,
+    /// segments that it believes not acknowledged
+    pub in_flight: u32,
+    /// shift of the client's window
+    pub scale: u32,
+}
+
+/// A TCP connection as the program knows it.
+pub struct Connection {
+    memory: Vec<u64>,
+    scratch: Vec<u64>,
+}
+
+unsafe extern "C" {
+    safe fn kw_host_connection_size() -> usize;
+    fn kw_host_arrive(
+        connection: *mut u64,
+        header: *const u8,
+        len: u32,
+        socket: *const Socket,
+        bytes_received: u64,
+        word: u64,
+        answer_len: u32,
+        decision: *mut Decision,
+    );
+    fn kw_host_answered(connection: *mut u64);
+    fn kw_host_depart(connection: *mut u64, len: u32, flags: u8, numbers: *mut u32);
+    fn kw_host_options(connection: *const u64, scratch: *mut u64, options: *mut u8, len: u32, to_client: i32);
+    fn kw_host_make(
+        scratch: *mut u64,
+        frame: *const u8,
+        len: u32,
+        numbers: *const u32,
+        answer: *const u8,
+        answer_len: u32,
+        v6: i32,
+        made: *mut u8,
+    ) -> u32;
+}
+
+impl Default for Connection {
+    fn default() -> Self {
+        Self {
+            memory: vec![0; kw_host_connection_size().div_ceil(8)],
+            scratch: vec![0; kw_host_scratch_size().div_ceil(8)],
+        }
+    }
+}
+
+impl Connection {
+    /// Decides on a segment of `len` bytes of data with this TCP header; `answer_len` is the length of its answer, 0 if it has none.
+    pub fn arrive(
+        &mut self,
+        header: &[u8; 32],
+        len: u32,
+        socket: &Socket,
+        bytes_received: u64,
+        word: u64,
+        answer_len: u32,
+    ) -> Decision {
+        let mut decision = Decision::default();
+        // SAFETY: the connection's memory is as large as the C side says; the header has the 32 bytes that are read at most.
+        unsafe {
+            kw_host_arrive(
+                self.memory.as_mut_ptr(),
+                header.as_ptr(),
+                len,
+                socket,
+                bytes_received,
+                word,
+                answer_len,
+                &raw mut decision,
+            );
+        }
+        decision
+    }
+
+    /// The answer to the last request has been written.
+    pub fn answered(&mut self) {
+        // SAFETY: the connection's memory is as large as the C side says.
+        unsafe { kw_host_answered(self.memory.as_mut_ptr()) }
+    }
+
+    /// The client's numbers for a segment of the socket: sequence number and acknowledgement.
+    pub fn depart(&mut self, seq: u32, ack: u32, len: u32, flags: u8) -> (u32, u32) {
+        let mut numbers = [seq, ack];
+        // SAFETY: the connection's memory is as large as the C side says; there are two numbers.
+        unsafe { kw_host_depart(self.memory.as_mut_ptr(), len, flags, numbers.as_mut_ptr()) }
+        (numbers[0], numbers[1])
+    }
+
+    /// Translates the selective acknowledgements in these options, which are those of a segment to the client, or of one from it.
+    ///
+    /// # Panics
+    ///
+    /// With more options than TCP has room for.
+    pub fn translate(&mut self, options: &mut [u8], to_client: bool) {
+        assert!(options.len() <= 40, "TCP has room for 40 bytes of options");
+        let len = u32::try_from(options.len()).unwrap_or(0);
+        // SAFETY: both memories are as large as the C side says; it reads and writes `len` bytes of options, of which it has room for 40.
+        unsafe {
+            kw_host_options(
+                self.memory.as_ptr(),
+                self.scratch.as_mut_ptr(),
+                options.as_mut_ptr(),
+                len,
+                to_client.into(),
+            );
+        }
+    }
+
+    /// The frame with `answer` to a plain TCP frame, with these numbers: sequence number, acknowledgement, timestamp. `None` if the checksum of the frame is wrong.
+    ///
+    /// # Panics
+    ///
+    /// When the frame or the answer has not 96 to 1,400 bytes.
+    pub fn make(&mut self, frame: &[u8], numbers: [u32; 3], answer: &[u8], v6: bool) -> Option<Vec<u8>> {
+        assert!(
+            (96..=1400).contains(&frame.len()) && answer.len() <= 1392,
+            "too short or too long"
+        );
+        let mut made = vec![0; 96 + answer.len()];
+        let (len, answer_len) = (u32::try_from(frame.len()).ok()?, u32::try_from(answer.len()).ok()?);
+        // SAFETY: the scratch memory is as large as the C side says; the frame has the 96 bytes that are read at least; the C side writes
+        // at most 96 bytes of headers, and the answer.
+        let made_len = unsafe {
+            kw_host_make(
+                self.scratch.as_mut_ptr(),
+                frame.as_ptr(),
+                len,
+                numbers.as_ptr(),
+                answer.as_ptr(),
+                answer_len,
+                v6.into(),
+                made.as_mut_ptr(),
+            )
+        };
+        made.truncate(made_len as usize);
+        (made_len > 0).then_some(made)
     }
 }
 

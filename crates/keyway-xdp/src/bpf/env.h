@@ -37,6 +37,10 @@
 #define bpf_htonl(x) __builtin_bswap32(x)
 #define bpf_ntohl(x) __builtin_bswap32(x)
 
+struct bpf_spin_lock {
+	__u32 val;
+};
+
 #endif
 
 #include "intf.h"

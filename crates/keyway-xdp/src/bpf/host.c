@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * The program's headers on the host: the same reading, hashing and answering, over memory that a test provides. */
+ * The program's headers on the host: the same reading, hashing and answering, over memory that a test provides; and the same decisions on
+ * TCP segments, of which a test gives and gets the numbers. */
 #include "env.h"
 
 #include <stddef.h>
@@ -78,6 +79,7 @@ KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 s
 }
 
 #include "packet.h"
+#include "segment.h"
 
 size_t kw_host_scratch_size(void)
 {
@@ -111,4 +113,102 @@ int kw_host_decide(const struct kw_host *with, struct kw_scratch *s, const __u8 
 	*answer = s->out + start;
 	*answer_len = verdict == KW_HIT ? s->out_end - start : 0;
 	return verdict;
+}
+
+size_t kw_host_connection_size(void)
+{
+	return sizeof(struct kw_connection);
+}
+
+/* The decision, and what goes out and to the socket. */
+struct kw_decision {
+	__u32 step;
+	__u32 seq;
+	__u32 ack;
+	__u32 tells;
+	__u32 reply_seq;
+	__u32 reply_ack;
+	__u32 reply_len;
+};
+
+/* Decides on a segment whose headers, from the TCP header on, are `header`. */
+void kw_host_arrive(struct kw_connection *c, const __u8 *header, __u32 len, const __u32 facts[8], __u64 bytes_received, __u64 word,
+		    __u32 answer_len, struct kw_decision *decision)
+{
+	struct kw_segment segment = { .interface = 1, .is_plain = 1, .is_linear = 1 };
+	struct kw_facts known = {
+		.state = facts[0],
+		.received = facts[1],
+		.sent = facts[2],
+		.written = facts[3],
+		.room = facts[4],
+		.mss = facts[5],
+		.in_flight = facts[6],
+		.scale = facts[7],
+		.bytes_received = bytes_received,
+	};
+	struct kw_plan plan = { 0 };
+
+	kw_read_segment(header, len, &segment);
+	kw_arrive(c, &segment, &known, word, answer_len, 0, &plan);
+	*decision = (struct kw_decision){ plan.step, plan.seq, plan.ack, plan.tells, plan.reply_seq, plan.reply_ack, plan.reply_len };
+}
+
+/* The answer to the last request is written. */
+void kw_host_answered(struct kw_connection *c)
+{
+	c->answer_len = c->numbers.out.len;
+}
+
+/* Translates a segment that the socket sends: `numbers` are its sequence number and its acknowledgement. */
+void kw_host_depart(struct kw_connection *c, __u32 len, __u8 flags, __u32 numbers[2])
+{
+	struct kw_sending sending = { .seq = numbers[0], .ack = numbers[1], .len = len, .flags = flags, .interface = 1 };
+	struct kw_numbers unused;
+
+	kw_depart(c, &sending, 0, &unused, numbers, numbers + 1);
+}
+
+/* Translates the selective acknowledgements in `len` bytes of options, up to KW_OPTIONS. */
+void kw_host_options(const struct kw_connection *c, struct kw_scratch *s, __u8 *options, __u32 len, int to_client)
+{
+	struct kw_context context = { .s = s };
+
+	memcpy(s->options, options, len);
+	kw_translate_options(&context, len, to_client ? &c->numbers.in : &c->numbers.out, to_client);
+	memcpy(options, s->options, len);
+}
+
+/* The checksum of the TCP segment in a plain frame, and the frame of the answer `out` to it; its length, or 0 if the checksum is wrong. */
+__u32 kw_host_make(struct kw_scratch *s, const __u8 *frame, __u32 len, const __u32 numbers[3], const __u8 *answer, __u32 answer_len, int v6,
+		   __u8 *made)
+{
+	struct kw_segment segment = { 0 };
+	enum kw_checksum checksum;
+	__u32 head_len;
+
+	memcpy(s->head, frame, KW_HEADERS);
+	kw_read_segment(s->head + kw_tcp_at(v6), 0, &segment);
+	head_len = kw_tcp_at(v6) + KW_TCP_LEN + (segment.is_stamped ? KW_STAMPS_LEN : 0);
+	memcpy(s->in + KW_HEAD, frame + head_len, len - head_len);
+	memcpy(s->out + KW_HEAD, answer, answer_len);
+	checksum = kw_tcp_check(s, len - head_len, segment.is_stamped, v6);
+	if (checksum == KW_CHECKSUM_BAD)
+		return 0;
+	kw_turn_link(s, frame);
+	kw_make(s,
+		&(struct kw_made){
+			.seq = numbers[0],
+			.ack = numbers[1],
+			.stamp = numbers[2],
+			.len = answer_len,
+			.window = 0x1234,
+			.flags = KW_TCP_ACK | KW_TCP_PSH,
+			.has_stamps = segment.is_stamped,
+			.is_turned = 1,
+		},
+		checksum, v6);
+	memcpy(made, s->made, head_len);
+	memcpy(made + head_len, answer, answer_len);
+	return head_len + answer_len;
 }

@@ -2,7 +2,7 @@
 //!
 //! [`frame`] makes frames and takes answers apart, [`world`] is a small cache and what user space would answer from it,
 //! [`table`] has the packets that are written down, [`random`] those that are not, and [`stage`] runs either on the host or in the
-//! kernel. [`traffic`] sends real packets through interfaces of its own; [`strangers`] sends those that no client would; [`coherent`] shows that no answer is stale; [`served`] starts the door as people do.
+//! kernel. [`traffic`] sends real packets through interfaces of its own; [`strangers`] sends those that no client would; [`coherent`] shows that no answer is stale; [`served`] starts the door as people do. [`session`] has TCP connections, on the host.
 
 #[cfg(feature = "load")]
 pub mod coherent;
@@ -11,6 +11,7 @@ pub mod frame;
 pub mod random;
 #[cfg(feature = "load")]
 pub mod served;
+pub mod session;
 #[cfg(feature = "load")]
 pub mod stage;
 #[cfg(feature = "load")]

@@ -14,7 +14,7 @@ use kernel::coherent::{self, Round};
 use kernel::frame::{Checksum, Frame};
 use kernel::stage::{Outcome, Stage, monotonic_ns};
 use kernel::world::{Memory, fill, items, settings};
-use kernel::{random, served, strangers, table, traffic};
+use kernel::{random, served, session, strangers, table, traffic};
 use keyway_region::mutants::{self, Mutant};
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::door::{Door, DoorError};
@@ -23,7 +23,7 @@ use keyway_xdp::host::Program;
 const HELP: &str = "\
 cargo xtask kernel: the kernel door answers exactly what user space would, or leaves a packet as it came
 
-    cargo xtask kernel              all of it, with 10 million random packets on the host
+    cargo xtask kernel              all of it, with 10 million random packets and as many TCP segments on the host
     cargo xtask kernel --short      the gate's form: fewer random packets
     cargo xtask kernel --in-kernel  only what is tried in the kernel
     cargo xtask kernel --packets N  so many random packets on the host, and a tenth of that in the kernel
@@ -127,6 +127,11 @@ fn main() -> ExitCode {
         in_kernel(&mut report, &options, &settings, v6);
     }
     if options.on_host && options.packets_at_all {
+        let tally = session::hold(&mut Random::new(options.seed), options.packets);
+        report.take(
+            "TCP segments on the host, against the reference",
+            tally.map(|tally| format!("{tally:?}")),
+        );
         as_started(&mut report);
     }
     if options.seconds > 0 {
