@@ -115,6 +115,7 @@ impl Session {
     /// As [`Session::get`].
     #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
+        probes::Get::entry(key);
         if let Way::Writer(writer) = &mut self.0 {
             if let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item) {
                 probes::Get::exit();
@@ -198,6 +199,7 @@ impl Session {
     /// As [`Session::get_with`].
     #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        probes::Get::entry(key);
         if let Way::Writer(writer) = &mut self.0 {
             if let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ()) {
                 probes::Get::exit();
