@@ -18,15 +18,17 @@ THE PROTOCOL
 
 Server: execute whole requests; write their answers; word := bytes read. (early: the word is published before the answer is written; half: with a
   part of a request read.)
-Program, a segment of the client: bytes of the request that was answered last never reach the socket (upward); while that answer is not
-  acknowledged, they get it again (norepeat, repeatseq: with the number that the client acknowledges; ready: before it was written), and so does an empty segment
-  that follows the request (deaf). A keepalive that follows a byte of the request becomes one that the socket answers (keepalive). At rest, an answerable
-  segment is answered: the word is read before the socket's numbers (late), it is what the socket has received (word); the segment is the next one that
-  reaches the socket (next), and follows what it has received (gap); the client has all that was sent (ack), and that is all that was
-  written (unsent); the socket is established (state). What began within the window counts as on its way (window: what ends within it).
-  Nothing is answered before the segments have arrived that were on their way when the connection was enrolled (soon).
-Program, a segment of the socket: numbers from the splice on are those after it (edge). While the last answer is not acknowledged, a segment with nothing
-  after the splice does not acknowledge the request (acked), and one from before it to behind it is moved to before it (across).
+Program, a segment of the client: bytes of the request that was answered last never reach the socket (upward); while that answer is not acknowledged,
+  they get it again (norepeat, repeatseq: with the number that the client acknowledges; ready: before it was written), and so does an empty segment
+  that has a number after the request (deaf; narrow: the one right after it only). A keepalive that follows a byte of the request becomes one that the
+  socket answers (keepalive). At rest, an answerable segment is answered: the word is read before the socket's numbers (late), it is what the socket
+  has received (word); the segment is the next one that reaches the socket (next), and follows what it has received (gap); the client has all that was
+  sent (ack), and that is all that was written (unsent); the socket is established, as seen under the lock (state). Every segment counts that is
+  passed on (window: only what ends within the socket's window). Nothing is answered before the segments have arrived that were on their way when the
+  connection was enrolled (soon).
+Program, a segment of the socket: numbers from the splice on are those after it (edge). While the last answer is not acknowledged, a segment with
+  nothing after the splice does not acknowledge the request (acked), and one from before it to behind it is moved to before it (across; dropped: it is
+  dropped).
 The splice is kept until it is far behind (settled: forgotten when something follows it).
 Free: whether the socket learns what the answered segment acknowledges (untold).
 """
@@ -69,9 +71,7 @@ class Interned:
         return found
 
 
-class Splice(tuple):
-    """(at, len, before), as struct kw_splice."""
-    __slots__ = ()
+# A splice is (at, len, before), as struct kw_splice.
 
 
 def inner(splice, outer):
@@ -90,10 +90,16 @@ def outer(splice, number, bug=None):
     return number + before + size
 
 
-# The parts of a state. Program: the splices, the number after the last byte that the socket may get (-1: unknown), whether the answer is written, whether
-# it is not acknowledged, its place. Server: bytes received, bytes out of order, bytes executed, sent, acknowledged, the word, closed, how far the enrolment is, and
-# the numbers that were read before the word (fault late).
 class World:
+    """A script, and what may happen to it.
+
+    A state has the ends and the sets of segments. Ends: what the client has acknowledged and received, whether its stream has ended, which requests the program has
+    answered, the program and the server. Program: the splices, the number after the last byte that the socket may get (-1: unknown), whether the last answer
+    is written, whether it is not acknowledged, its place. Server: bytes received, bytes out of order, executed, sent, acknowledged, the word, closed, how far
+    the enrolment is, and numbers that were read too early (late, state). Sets: of the client; before the socket; there since before the enrolment; of the
+    socket; before the client.
+    """
+
     def __init__(self, script, bug=None, client_ends=False, server_ends=False, enrols=False, window=99):
         self.kinds = [LETTERS[letter] for letter in script]
         self.bug, self.client_ends, self.server_ends, self.enrols, self.window = bug, client_ends, server_ends, enrols, window

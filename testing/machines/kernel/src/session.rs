@@ -341,13 +341,14 @@ impl Session {
             seq,
             len,
             ack: self.got,
-            fin: false,
+            // Neither an end of stream nor a reset changes the ends here: sessions go on.
+            fin: seq + len == self.written && self.random.below(500) == 0,
             window: if self.random.below(8) == 0 {
                 0
             } else {
                 u16::from_le_bytes([window[0], window[1]])
             },
-            flags: ACK | if self.random.below(2) == 0 { 8 } else { 0 },
+            flags: ACK | [8, 8, 0, 0, 0, 0, 0, 4][self.random.index(8)],
         };
         self.to_program.push(segment);
     }
@@ -457,6 +458,7 @@ impl Session {
                 self.to_client.push((reply[0], reply[2], reply[1]));
                 self.to_socket.push((seq, 0, ack));
             }
+            _ if segment.flags & 4 != 0 => {}
             _ => self.to_socket.push((seq, if step == PASS { segment.len } else { 0 }, ack)),
         }
         Ok(())
@@ -501,12 +503,13 @@ impl Session {
                 len = (server.written - seq).min(1400);
             }
         }
+        let fin = seq + len == server.written && self.random.below(8) == 0;
         self.depart(
             Down {
                 seq,
                 len,
                 ack: server.received,
-                fin: false,
+                fin,
             },
             tally,
         )
@@ -559,6 +562,10 @@ impl Session {
             return Ok(());
         }
         self.settle(tally)?;
+        if self.random.below(2) == 0 {
+            // The last acknowledgement of the client was lost: the request has it too.
+            self.server.acked -= self.random.below(1000).min(self.server.acked);
+        }
         self.written += 5 + self.random.below(60);
         let segment = Up {
             seq: self.una,
