@@ -9,7 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::{
-    Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, keyway_binary, memcached_binary, wait_until,
+    Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, kernel_arguments, keyway_binary, memcached_binary,
+    wait_until,
 };
 
 /// Which server.
@@ -255,7 +256,7 @@ impl Server {
                 if let Some(event_loop) = event_loop() {
                     command.args(["--event-loop", &event_loop]);
                 }
-                command.args(bypass_arguments());
+                command.args(bypass_arguments()).args(kernel_arguments());
                 command.args(&options.keyway_arguments);
                 command
             }
