@@ -15,8 +15,8 @@ const NETWORK_TESTS: [&str; 9] = [
     "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server", "tls",
 ];
 
-/// The tests that run once more with the same-machine bypass, as root.
-const BYPASS_TESTS: [&str; 3] = ["binary", "clients", "table"];
+/// The tests that run once more with the same-machine bypass, and once with the kernel door for TCP, as root.
+const KERNEL_TESTS: [&str; 3] = ["binary", "clients", "table"];
 
 /// Tests that need the machine for themselves, and why.
 const ALONE: &[(&str, &str)] = &[
@@ -133,14 +133,19 @@ pub fn all(context: &Context<'_>) -> Outcome {
             .map(|program| program.job(context, Some(epoll))),
     );
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
-    let bypass = ["KEYWAY_TESTS_LOCAL_BYPASS", "1", "the bypass"];
-    let bypassed = |program: &&Program| is_root && program.integration && BYPASS_TESTS.contains(&&*program.target);
-    jobs.extend(
-        programs
-            .iter()
-            .filter(bypassed)
-            .map(|program| program.job(context, Some(bypass))),
-    );
+    let doors = [
+        ["KEYWAY_TESTS_LOCAL_BYPASS", "1", "the bypass"],
+        ["KEYWAY_TESTS_KERNEL_TCP", "1", "the kernel door"],
+    ];
+    let privileged = |program: &&Program| is_root && program.integration && KERNEL_TESTS.contains(&&*program.target);
+    for door in doors {
+        jobs.extend(
+            programs
+                .iter()
+                .filter(privileged)
+                .map(|program| program.job(context, Some(door))),
+        );
+    }
     // These two build a little of their own.
     let cargo = |name: &str, arguments: &[&str]| Job::command(context, name.into(), false, context.command("cargo", arguments));
     jobs.insert(0, cargo("watched tests of the region", WATCHED_TESTS));

@@ -13,7 +13,8 @@ use std::time::Duration;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, setsockopt, socket, sockopt};
 
 use crate::{
-    Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, keyway_binary, memcached_binary, wait_until,
+    Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, kernel_arguments, keyway_binary, memcached_binary,
+    wait_until,
 };
 
 /// Which server.
@@ -259,7 +260,7 @@ impl Server {
                 if let Some(event_loop) = event_loop() {
                     command.args(["--event-loop", &event_loop]);
                 }
-                command.args(bypass_arguments());
+                command.args(bypass_arguments()).args(kernel_arguments());
                 command.args(&options.keyway_arguments);
                 command
             }

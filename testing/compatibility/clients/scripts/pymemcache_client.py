@@ -8,6 +8,7 @@ import functools
 import ssl
 import sys
 import threading
+import time
 
 from pymemcache.client.base import Client, PooledClient
 from pymemcache.client.hash import HashClient
@@ -127,6 +128,15 @@ def limits(c):
     same(c.get("large"), large)
 
 
+def hot(c):
+    """One key many times, for as long as a server needs to see that it is hot."""
+    for value in (b"one", b"another"):
+        same(c.set("hot", value, noreply=False), True)
+        for _ in range(200):
+            same(c.get("hot"), value)
+            time.sleep(0.001)
+
+
 def administration(c):
     stats = c.stats()
     assert stats[b"curr_items"] >= 1 and stats[b"threads"] >= 1 and stats[b"version"], stats
@@ -180,7 +190,7 @@ def other_clients():
 
 
 client = Client(SERVER, connect_timeout=20, timeout=20)
-for part in (storage, many, uniques, numbers, times, limits):
+for part in (storage, many, uniques, numbers, times, limits, hot):
     part(client)
 serializers()
 other_clients()

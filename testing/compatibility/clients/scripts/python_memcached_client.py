@@ -4,6 +4,7 @@ Usage: python_memcached_client.py HOST PORT, or python_memcached_client.py SOCKE
 """
 
 import sys
+import time
 
 import memcache
 
@@ -98,6 +99,13 @@ except memcache.Client.MemcachedKeyLengthError:
     checks += 1
 same(c.set("k" * 250, "x"), True)
 same(c.get("k" * 250), "x")
+
+# One key many times, for as long as a server needs to see that it is hot.
+for value in ("one", "another"):
+    same(c.set("hot", value), True)
+    for _ in range(200):
+        same(c.get("hot"), value)
+        time.sleep(0.001)
 
 [(_, stats)] = c.get_stats()
 assert int(stats["curr_items"]) > 0 and int(stats["cmd_get"]) > 0 and stats["version"], stats

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use clients::prepare;
-use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, printable, program_on_path, run_to_end, say, skip};
+use harness::{
+    DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, has_kernel_door, printable, program_on_path, run_to_end, say, skip,
+};
 
 /// Where downloaded clients are kept.
 fn target() -> &'static Path {
@@ -38,6 +40,15 @@ fn run_client(name: &str, transport: Transport, command: impl Fn(&Server) -> Com
         let verdict = output.lines().last().unwrap_or_default();
         assert!(verdict.starts_with("OK"), "{name} against {}:\n{output}", kind.name());
         say(&format!("{name} against {} over {transport:?}: {verdict}", kind.name()));
+        if kind == Kind::Keyway && transport == Transport::Tcp && has_kernel_door() {
+            let hits = server.stat("keyway_kernel_tcp_hits");
+            say(&format!("{name}: {hits} answers came from the kernel"));
+            // The kernel door leaves the binary protocol to the server.
+            assert!(
+                hits > 20 || name == "python-binary-memcached",
+                "{name}: {hits} answers from the kernel"
+            );
+        }
     }
 }
 

@@ -17,7 +17,15 @@ pub enum Manner {
     Pipelined,
     /// a byte at a time
     Trickled,
+    /// as stepwise, and what only reads is asked for [`REPEATS`] times: a server that answers for hot keys otherwise than for others
+    /// gets to do so
+    Repeated,
 }
+
+/// See [`Manner::Repeated`].
+const REPEATS: u32 = 8;
+/// Between them: a server may make a copy of what is hot.
+const REPEAT_PAUSE: Duration = Duration::from_millis(1);
 
 /// Requests longer than this are not sent byte by byte: it would only take long.
 const TRICKLED_MAX: usize = 4_000;
@@ -28,13 +36,14 @@ const FENCE_REPLY: &[u8] = b"MN\r\n";
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 impl Manner {
-    /// All of them.
+    /// Those that every server is held to.
     pub const ALL: [Manner; 3] = [Manner::Stepwise, Manner::Pipelined, Manner::Trickled];
 
     /// Whether a conversation can be held so.
     pub fn suits(self, conversation: &Conversation) -> bool {
         match self {
             Manner::Stepwise => true,
+            Manner::Repeated => !conversation.asks_for_traces(),
             // with a single step it would be the same as stepwise
             Manner::Pipelined => conversation.can_be_pipelined() && conversation.steps.len() > 1,
             Manner::Trickled => {
@@ -97,7 +106,9 @@ fn play_timed(conversation: &Conversation, wire: &mut Wire, manner: Manner, poll
         let _ = writer.join();
     } else {
         for (index, step) in conversation.steps.iter().enumerate() {
-            let result = if step.poll {
+            let result = if manner == Manner::Repeated && step.only_reads(&names) {
+                repeated_step(step, wire, &mut names)
+            } else if step.poll {
                 polling();
                 poll_step(step, wire, &mut names)
             } else {
@@ -132,6 +143,14 @@ fn one_step(step: &crate::table::Step, wire: &mut Wire, names: &mut Names, manne
         Err(e) if !matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Err(format!("sending: {e}")),
         _ => receive(&step.expected, wire, names),
     }
+}
+
+fn repeated_step(step: &crate::table::Step, wire: &mut Wire, names: &mut Names) -> Result<bool, String> {
+    for round in 1..=REPEATS {
+        one_step(step, wire, names, Manner::Stepwise).map_err(|why| format!("for the {round}. time: {why}"))?;
+        std::thread::sleep(REPEAT_PAUSE);
+    }
+    Ok(false)
 }
 
 fn poll_step(step: &crate::table::Step, wire: &mut Wire, names: &mut Names) -> Result<bool, String> {
@@ -269,7 +288,10 @@ fn nothing_left(wire: &mut Wire) -> Result<(), String> {
         .map_err(|e| format!("after the last reply: {e}"))?;
     loop {
         match crate::pattern::Pattern::literal(FENCE_REPLY).compare(wire.pending(), &mut Names::new()) {
-            Verdict::Agrees { len } if len == wire.pending().len() => return Ok(()),
+            Verdict::Agrees { len } if len == wire.pending().len() => {
+                wire.consume(len);
+                return Ok(());
+            }
             Verdict::Incomplete => {
                 if !wire.fill().map_err(|e| format!("after the last reply: {e}"))? {
                     return Err("closed after the last reply".into());

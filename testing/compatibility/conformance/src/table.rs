@@ -106,7 +106,55 @@ impl Version {
     }
 }
 
+/// Flags with which `mg` changes nothing, and answers the same again.
+const READING_FLAGS: &[u8] = b"vkfcqOst";
+
+impl Step {
+    /// Whether its request is one line that changes nothing, so that its answer is the same as often as it is sent.
+    pub fn only_reads(&self, names: &Names) -> bool {
+        let Expected::Reply { reply, close: false } = &self.expected else {
+            return false;
+        };
+        let request = self.request.bytes(names);
+        let Some(line) = request.strip_suffix(b"\r\n") else {
+            return false;
+        };
+        let mut words = line.split(|&byte| byte == b' ');
+        let reads = match words.next() {
+            Some(b"get" | b"gets") => true,
+            Some(b"mg") => words
+                .skip(1)
+                .all(|flag| flag.first().is_some_and(|first| READING_FLAGS.contains(first))),
+            _ => false,
+        };
+        // The first client that asks for what is stale wins the right to store it anew, with a W in its answer.
+        reads && !self.poll && !line.contains(&b'\n') && !reply.to_string().contains(" W")
+    }
+}
+
 impl Conversation {
+    /// Whether it asks for traces of reads: counters, times of access.
+    pub fn asks_for_traces(&self) -> bool {
+        let of_reads = |line: &[u8]| {
+            let mut words = line.trim_ascii_end().split(|&byte| byte == b' ');
+            match words.next() {
+                Some(b"stats" | b"me" | b"watch") => true,
+                Some(b"mg") => words.skip(1).any(|flag| matches!(flag.first(), Some(b'h' | b'l'))),
+                _ => false,
+            }
+        };
+        self.steps.iter().any(|step| {
+            let mut parts = step.request.0.iter();
+            parts.any(|part| matches!(part, Part::Literal(bytes) if bytes.split(|&byte| byte == b'\n').any(of_reads)))
+        })
+    }
+
+    /// Whether the connection may be used for another one afterwards.
+    pub fn leaves_connection(&self) -> bool {
+        let closes = |step: &Step| matches!(step.expected, Expected::Reply { close: true, .. });
+        !self.one_way && !self.steps.iter().any(closes)
+    }
+
     /// Whether a memcached of this version is held to the conversation.
     pub fn holds_for(&self, memcached: Version) -> bool {
         self.since.is_none_or(|since| memcached >= since) && self.until.is_none_or(|until| memcached < until)

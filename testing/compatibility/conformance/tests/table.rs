@@ -4,15 +4,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use conformance::generated;
 use conformance::play::{Departure, Manner, play};
 use conformance::table::{Conversation, Version, parse, read_directory};
-use harness::{Kind, ServeOptions, Server, Transport, liar, say};
+use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, Wire, has_kernel_door, liar, say, wait_until};
 
 /// How often a conversation is held whose client was too slow for it.
 const LATE_MAX: usize = 10;
+/// How many answers must be the kernel's at least, where servers have the kernel door.
+const KERNEL_HITS_MIN: u64 = 500;
 
 fn whole_table() -> Vec<Conversation> {
     let mut table = read_directory(concat!(env!("CARGO_MANIFEST_DIR"), "/table").as_ref());
@@ -28,6 +30,8 @@ fn whole_table() -> Vec<Conversation> {
 struct Tally {
     conversations: AtomicUsize,
     requests: AtomicUsize,
+    /// answers that came from the kernel, where servers have the kernel door
+    kernel_hits: AtomicU64,
     /// by conversation: how it was held, and what was wrong then
     departures: Mutex<BTreeMap<String, Vec<(String, String)>>>,
 }
@@ -70,6 +74,13 @@ fn both_servers_keep_to_the_table() {
                 let (held, tally) = (&held, &tally);
                 scope.spawn(move || own_servers(kind, transport, held, tally));
             }
+            if kind == Kind::Keyway && has_kernel_door() {
+                // Over a Unix socket, where there is no kernel door, nothing else may be the answer.
+                for transport in [Transport::Tcp, Transport::Unix] {
+                    let (held, tally) = (&held, &tally);
+                    scope.spawn(move || shared_server(kind, transport, Manner::Repeated, held, tally));
+                }
+            }
             if kind == Kind::Keyway {
                 // A byte at a time would be a record each: that is TLS's matter.
                 for manner in [Manner::Stepwise, Manner::Pipelined] {
@@ -98,6 +109,11 @@ fn both_servers_keep_to_the_table() {
         ));
     }
 
+    let kernel_hits = tally.kernel_hits.load(Ordering::Relaxed);
+    if has_kernel_door() && Kind::keyway_is_wanted() {
+        say(&format!("conformance: {kernel_hits} answers over TCP came from the kernel"));
+    }
+
     let departures = tally.departures.into_inner().expect("no thread panicked");
     let report: Vec<String> = departures
         .iter()
@@ -117,6 +133,11 @@ fn both_servers_keep_to_the_table() {
         "{} conversations depart from the table:\n{}",
         report.len(),
         report.join("\n")
+    );
+    let is_shown = !has_kernel_door() || !Kind::keyway_is_wanted() || std::env::var_os("KEYWAY_TESTS_ONLY").is_some();
+    assert!(
+        is_shown || kernel_hits >= KERNEL_HITS_MIN,
+        "only {kernel_hits} answers over TCP came from the kernel: nothing is shown"
     );
 }
 
@@ -187,7 +208,13 @@ fn shared_server(kind: Kind, transport: Transport, manner: Manner, table: &[&Con
             ..ServeOptions::default()
         },
     );
+    // The kernel door answers on connections that have lasted for a while: there, conversations share one as long as it lasts.
+    let is_kept = kind == Kind::Keyway && transport == Transport::Tcp && has_kernel_door();
+    let mut kept: Option<Wire> = None;
     for conversation in table.iter().filter(|c| !c.own_server && manner.suits(c)) {
+        if is_kept && kept.is_none() {
+            kept = Some(enrolled(&server));
+        }
         // Nothing is flushed over UDP.
         let by = if transport == Transport::Udp {
             Transport::Tcp
@@ -206,8 +233,30 @@ fn shared_server(kind: Kind, transport: Transport, manner: Manner, table: &[&Con
             );
             return;
         }
-        hold(&server, transport, manner, conversation, tally);
+        let mut wire = kept.take().unwrap_or_else(|| server.connect(transport));
+        let outcome = play(conversation, &mut wire, manner);
+        kept = (is_kept && outcome.is_ok() && conversation.leaves_connection()).then_some(wire);
+        note(&server, transport, manner, conversation, outcome, tally);
     }
+    if is_kept {
+        tally
+            .kernel_hits
+            .fetch_add(server.stat("keyway_kernel_tcp_hits"), Ordering::Relaxed);
+    }
+}
+
+/// A connection for which the kernel has answered.
+fn enrolled(server: &Server) -> Wire {
+    let mut wire = server.connect(Transport::Tcp);
+    let stored = wire.ask("set a-key-of-this-test 0 0 1\r\n1");
+    assert_eq!(stored.expect("an answer"), "STORED");
+    let before = server.stat("keyway_kernel_tcp_hits");
+    wait_until("the kernel answers on a connection", DEADLINE, || {
+        let got = wire.get(false, &["a-key-of-this-test"]).expect("an answer");
+        assert_eq!(got.len(), 1);
+        (server.stat("keyway_kernel_tcp_hits") > before).then_some(())
+    });
+    wire
 }
 
 /// Conversations that wait or change what others would see: each has a server of its own, a dozen at a time.

@@ -160,6 +160,15 @@ func main() {
 	is("a key beyond ASCII", c.Set(&memcache.Item{Key: "schlüssel☃", Value: []byte("wert")}), nil)
 	same("its value", value(c, "schlüssel☃"), "wert")
 
+	// One key many times, for as long as a server needs to see that it is hot.
+	for _, hot := range []string{"one", "another"} {
+		is("set of a hot key", c.Set(&memcache.Item{Key: "hot", Value: []byte(hot)}), nil)
+		for i := 0; i < 200; i++ {
+			same("hot", value(c, "hot"), hot)
+			time.Sleep(time.Millisecond)
+		}
+	}
+
 	is("set of a counter", c.Set(&memcache.Item{Key: "count", Value: []byte("0")}), nil)
 	var group sync.WaitGroup
 	failures := make(chan error, 1600)

@@ -77,6 +77,15 @@ async function main() {
   await same(call('set', 'k'.repeat(250), 'x', 0), true);
   await same(call('get', 'k'.repeat(250)), 'x');
 
+  // One key many times, for as long as a server needs to see that it is hot.
+  for (const hot of ['one', 'another']) {
+    await same(call('set', 'hot', hot, 0), true);
+    for (let i = 0; i < 200; i += 1) {
+      await same(call('get', 'hot'), hot);
+      await new Promise((done) => setTimeout(done, 1));
+    }
+  }
+
   const version = await call('version');
   assert.ok(version[0].version, 'a version');
   const stats = await call('stats');
