@@ -34,10 +34,10 @@ Free: whether the socket learns what the answered segment acknowledges (untold).
 """
 import sys
 
-SERVED, HOT, QUIET, POISON = 'server', 'hot', 'noreply', 'looks hot at its end'
-SIZES = {SERVED: (1, 1), HOT: (2, 2), QUIET: (1, 0), POISON: (3, 1)}
+SERVED, HOT, SHORT, QUIET, POISON = 'server', 'hot', 'hot and short', 'noreply', 'looks hot at its end'
+SIZES = {SERVED: (1, 1), HOT: (2, 2), SHORT: (2, 1), QUIET: (1, 0), POISON: (3, 1)}
 FIN, GARBAGE, UNWRITTEN = -2, -1, -3
-LETTERS = {'s': SERVED, 'h': HOT, 'n': QUIET, 'p': POISON}
+LETTERS = {'s': SERVED, 'h': HOT, 'g': SHORT, 'n': QUIET, 'p': POISON}
 
 
 class Wrong(Exception):
@@ -166,7 +166,7 @@ class World:
             found = None
             if first in self.starts and last in self.starts and first < last:
                 a, b = self.starts.index(first), self.starts.index(last)
-                if all(kind == HOT for kind in self.kinds[a:b]):
+                if all(kind in (HOT, SHORT) for kind in self.kinds[a:b]):
                     found = (a, b)
             for i, kind in enumerate(self.kinds):
                 if kind == POISON and (first, last) == (self.starts[i] + 1, self.starts[i + 1]):
@@ -598,7 +598,7 @@ class World:
 
 # Script, what else may happen, and whether --quick has it.
 RUNS = [('sh', {}, True), ('sh', {'window': 2}, True), ('hs', {}, True), ('nh', {'enrols': True}, True), ('nh', {'server_ends': True}, True),
-        ('hh', {}, False), ('nhs', {}, False), ('nh', {'client_ends': True}, False), ('sh', {'server_ends': True}, False)]
+        ('ngg', {}, False), ('nhs', {}, False), ('nh', {'client_ends': True}, False), ('sh', {'server_ends': True}, False)]
 FAULTS = [('upward', 'a request that was answered reaches the socket', 'sh', {}),
           ('norepeat', 'a lost answer is not repeated', 'sh', {}),
           ('repeatseq', 'a repeated answer has the number that the client acknowledges', 'shs', {}),
