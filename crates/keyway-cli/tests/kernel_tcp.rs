@@ -240,10 +240,8 @@ impl Client<'_> {
                 4..60 => self.set(&mut stream)?,
                 60..80 => {
                     // Several at once.
-                    let several: Vec<_> = (0..5).map(|key| self.get(key)).collect();
-                    let join =
-                        |part: fn(&(Vec<u8>, Vec<u8>)) -> &Vec<u8>| several.iter().flat_map(part).copied().collect::<Vec<_>>();
-                    ask(&mut stream, &join(|both| &both.0), &join(|both| &both.1))?;
+                    let (requests, answers): (Vec<_>, Vec<_>) = (0..5).map(|key| self.get(key)).unzip();
+                    ask(&mut stream, &requests.concat(), &answers.concat())?;
                 }
                 choice => {
                     let (request, answer) = self.get(usize::try_from(choice % 6).unwrap());
