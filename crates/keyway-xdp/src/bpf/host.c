@@ -135,7 +135,7 @@ struct kw_decision {
 void kw_host_arrive(struct kw_connection *c, const __u8 *header, __u32 len, const __u32 facts[8], __u64 bytes_received, __u64 word,
 		    __u32 answer_len, struct kw_decision *decision)
 {
-	struct kw_segment segment = { .interface = 1, .is_plain = 1, .is_linear = 1 };
+	struct kw_segment segment = { .interface = 1, .is_plain = 1 };
 	struct kw_facts known = {
 		.state = facts[0],
 		.received = facts[1],

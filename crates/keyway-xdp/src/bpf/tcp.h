@@ -76,7 +76,6 @@ struct kw_segment {
 	__u8 flags;
 	__u8 is_stamped;
 	__u8 is_plain; /* no options but timestamps, nothing unusual in its headers */
-	__u8 is_linear; /* a single segment: neither the sender nor the card has put several into this packet */
 };
 
 /* The server's socket, at one instant. */
