@@ -1,0 +1,564 @@
+//! `keyway serve --kernel lo` with clients that know nothing of it, while servers are killed, stopped, and taken over, and programs are
+//! detached: no connection hangs, and no answer is another than a model's.
+//!
+//! Each test runs in a network namespace of its own, on its `lo`, with a BPF file system of its own. Needs root.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::{Duration, Instant};
+
+use harness::{DEADLINE, Random, Scratch, Wire, keyway_binary, run_to_end, say, skip, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use socket2::{SockRef, TcpKeepalive};
+
+const INSIDE: &str = "KEYWAY_TEST_INSIDE";
+const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 11_211);
+const PIN: &str = "/sys/fs/bpf/keyway";
+/// After this time without an answer or an end, a connection hangs.
+const PATIENCE: Duration = Duration::from_secs(15);
+const CLIENTS: u64 = 12;
+const HITS: &str = "keyway_kernel_tcp_hits";
+
+/// Whether the test goes on: it is in a network namespace of its own. Otherwise it has run there, or cannot.
+fn is_inside(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        for line in ["ip link set lo up", "mount -t bpf -o mode=0755 bpf /sys/fs/bpf"] {
+            assert_eq!(command(line), "", "{line}");
+        }
+        return true;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        skip(test, "this is not root, which may load its programs");
+        return false;
+    }
+    let mut again = Command::new("unshare");
+    again.args(["--net", "--mount"]).arg(std::env::current_exe().unwrap());
+    again.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+    let (status, said) = run_to_end(&mut again, 4 * DEADLINE);
+    assert!(status.success(), "{said}");
+    said.lines().filter(|line| line.starts_with("shown: ")).for_each(say);
+    false
+}
+
+fn command(line: &str) -> String {
+    let mut words = line.split(' ');
+    let (status, said) = run_to_end(Command::new(words.next().unwrap()).args(words), DEADLINE);
+    assert!(status.success(), "{line}: {said}");
+    said
+}
+
+fn keyway(arguments: &[&str]) -> (ExitStatus, String) {
+    run_to_end(Command::new(keyway_binary()).args(arguments), DEADLINE)
+}
+
+/// Number of programs that see what arrives.
+fn programs() -> usize {
+    let filters = command("tc filter show dev lo ingress");
+    filters.lines().filter(|line| line.contains(" handle ")).count()
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(ADDRESS)
+}
+
+/// A server that dies with its handle.
+struct Process(Child, std::path::PathBuf);
+
+impl Process {
+    fn start(scratch: &Scratch, name: &str, before: &[&str], more: &[&str]) -> Self {
+        let path = scratch.join(name);
+        let log = File::create(&path).unwrap();
+        let (binary, listen) = (keyway_binary().display().to_string(), address().to_string());
+        let line = [before, &[&binary, "serve", "--listen", &listen, "--memory", "64m"], more].concat();
+        let mut command = Command::new(line[0]);
+        command
+            .args(&line[1..])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        let mut process = Self(command.spawn().unwrap(), path);
+        wait_until("the server is ready", DEADLINE, || {
+            let said = process.log();
+            assert!(process.0.try_wait().unwrap().is_none(), "it ended: {said}");
+            said.contains(" ready: ").then_some(())
+        });
+        process
+    }
+
+    /// With a kernel door of its own, and a region that the next one opens again.
+    fn with_door(scratch: &Scratch, name: &str, more: &[&str]) -> Self {
+        let region = scratch.join("region").display().to_string();
+        let door = ["--region", &region, "--kernel", "lo", "--kernel-memory", "4m"];
+        Self::start(scratch, name, &[], &[&door, more].concat())
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.1).unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    fn stop(&mut self) {
+        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), Signal::SIGTERM).unwrap();
+        let status = wait_until("the server ends after SIGTERM", DEADLINE, || self.0.try_wait().unwrap());
+        assert!(status.success(), "{}", self.log());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn try_connect() -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address(), PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A number of `stats`.
+fn stat(name: &str) -> u64 {
+    let all = Wire::from_tcp(try_connect().unwrap()).unwrap().stats("").unwrap();
+    let found = all.iter().find(|(known, _)| known == name);
+    found.unwrap_or_else(|| panic!("no {name}: {all:?}")).1.parse().unwrap()
+}
+
+/// Sends a request and reads an answer of the same length as the right one.
+fn ask(stream: &mut TcpStream, request: &[u8], answer: &[u8]) -> io::Result<()> {
+    stream.write_all(request)?;
+    let mut got = vec![0; answer.len()];
+    stream.read_exact(&mut got)?;
+    let differs = got.iter().zip(answer).position(|(a, b)| a != b);
+    let shown = || String::from_utf8_lossy(&got[..got.len().min(200)]).into_owned();
+    assert_eq!(
+        differs,
+        None,
+        "{}: {}",
+        String::from_utf8_lossy(&request[..request.len().min(60)]),
+        shown()
+    );
+    Ok(())
+}
+
+const HOT: (&[u8], &[u8]) = (b"get hot\r\n", b"VALUE hot 0 5\r\nvalue\r\nEND\r\n");
+
+/// A connection whose numbers the program translates.
+fn translated() -> TcpStream {
+    let mut stream = try_connect().unwrap();
+    ask(&mut stream, b"set hot 0 0 5\r\nvalue\r\n", b"STORED\r\n").unwrap();
+    let before = stat(HITS);
+    wait_until("the kernel answers", DEADLINE, || {
+        ask(&mut stream, HOT.0, HOT.1).unwrap();
+        (stat(HITS) > before).then_some(())
+    });
+    stream
+}
+
+/// How a connection ended: at once, with nothing before the end.
+fn is_over(stream: &mut TcpStream) {
+    match stream.read(&mut [0; 100]) {
+        Ok(0) => {}
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        other => panic!("no end: {other:?}"),
+    }
+}
+
+/// What the clients of a storm share.
+#[derive(Default)]
+struct Storm {
+    ends: AtomicBool,
+    /// whether servers are killed, so that connections may end at any time
+    kills: AtomicBool,
+    operations: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+/// A client with keys of its own, and their values.
+struct Client<'a> {
+    storm: &'a Storm,
+    random: Random,
+    name: String,
+    values: HashMap<usize, Vec<u8>>,
+}
+
+impl Client<'_> {
+    fn run(mut self) {
+        let (own, mut lives) = (self.name.clone(), 0);
+        while !self.storm.ends.load(SeqCst) {
+            // What a lost request has done is unknown: other keys.
+            lives += 1;
+            self.name = format!("{own}-{lives}");
+            self.values.clear();
+            let Err(error) = self.live() else { continue };
+            let is_hang = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            assert!(!is_hang, "{}: a connection hangs", self.name);
+            assert!(self.storm.kills.load(SeqCst), "{}: {error}", self.name);
+            if error.kind() != ErrorKind::ConnectionRefused {
+                self.storm.ended.fetch_add(1, SeqCst);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Until the end, or until the connection fails.
+    fn live(&mut self) -> io::Result<()> {
+        let mut stream = try_connect()?;
+        while !self.storm.ends.load(SeqCst) {
+            self.storm.operations.fetch_add(1, SeqCst);
+            match self.random.below(1000) {
+                0..2 => {
+                    // A reset, in the middle of an answer.
+                    SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+                    stream.write_all(HOT.0)?;
+                    stream = try_connect()?;
+                }
+                2..4 => {
+                    // A half-close after the last request: its answer, and the end.
+                    let (request, answer) = self.get(0);
+                    ask(&mut stream, &request, &answer)?;
+                    stream.write_all(&request)?;
+                    stream.shutdown(Shutdown::Write)?;
+                    let mut got = Vec::new();
+                    stream.read_to_end(&mut got)?;
+                    // A killed server may have said nothing more.
+                    assert!(got == answer || (got.is_empty() && self.storm.kills.load(SeqCst)), "{got:?}");
+                    stream = try_connect()?;
+                }
+                4..60 => self.set(&mut stream)?,
+                60..80 => {
+                    // Several at once.
+                    let several: Vec<_> = (0..5).map(|key| self.get(key)).collect();
+                    let (requests, answers): (Vec<_>, Vec<_>) = several.into_iter().unzip();
+                    ask(&mut stream, &requests.concat(), &answers.concat())?;
+                }
+                80..110 => {
+                    // A change without an answer, and at once a request of its own, which must see the change.
+                    let value = vec![b'A' + u8::try_from(self.random.below(26)).unwrap(); 20];
+                    let head = format!("set {}-k1 0 0 20 noreply\r\n", self.name);
+                    stream.write_all(&[head.as_bytes(), &value, b"\r\n"].concat())?;
+                    self.values.insert(1, value);
+                    let (request, answer) = self.get(1);
+                    ask(&mut stream, &request, &answer)?;
+                }
+                110..140 => {
+                    // A value that reads as a request for a hot key, sent after its head.
+                    let (request, _) = self.get(1);
+                    let value = &request[..request.len() - 2];
+                    stream.write_all(format!("set {}-k2 0 0 {}\r\n", self.name, value.len()).as_bytes())?;
+                    ask(&mut stream, &request, b"STORED\r\n")?;
+                    self.values.insert(2, value.to_vec());
+                }
+                choice => {
+                    let (request, answer) = self.get(usize::try_from(choice % 6).unwrap());
+                    ask(&mut stream, &request, &answer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn get(&self, key: usize) -> (Vec<u8>, Vec<u8>) {
+        let name = format!("{}-k{key}", self.name);
+        let mut answer = Vec::new();
+        if let Some(value) = self.values.get(&key) {
+            answer = [format!("VALUE {name} 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat();
+        }
+        answer.extend_from_slice(b"END\r\n");
+        (format!("get {name}\r\n").into_bytes(), answer)
+    }
+
+    fn set(&mut self, stream: &mut TcpStream) -> io::Result<()> {
+        let longest = [10, 100, 1_000, 5_000, 70_000, 1_000_000][self.random.index(6)];
+        let value = vec![b'a' + u8::try_from(self.random.below(26)).unwrap(); self.random.index(longest + 1)];
+        let key = self.random.index(6);
+        let request = [
+            format!("set {}-k{key} 0 0 {}\r\n", self.name, value.len()).as_bytes(),
+            &value,
+            b"\r\n",
+        ]
+        .concat();
+        // The answer comes when all has arrived, so nothing has to be read meanwhile.
+        ask(stream, &request, b"STORED\r\n")?;
+        self.values.insert(key, value);
+        Ok(())
+    }
+}
+
+/// Runs clients while `happens` does.
+fn storm(test: &str, storm: &Storm, happens: impl FnOnce()) {
+    let seed = Random::seed_for(test);
+    std::thread::scope(|scope| {
+        for number in 0..CLIENTS {
+            let client = Client {
+                storm,
+                random: Random::new(seed).fork(number),
+                name: format!("c{number}"),
+                values: HashMap::new(),
+            };
+            scope.spawn(|| client.run());
+        }
+        // Also when it panics.
+        let happened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(happens));
+        storm.ends.store(true, SeqCst);
+        happened.unwrap_or_else(|why| std::panic::resume_unwind(why));
+    });
+}
+
+/// Until the kernel has answered so many requests.
+fn hits(count: u64) -> u64 {
+    wait_until("answers from the kernel", DEADLINE, || {
+        Some(stat(HITS)).filter(|hits| *hits >= count)
+    })
+}
+
+#[test]
+fn clients_of_killed_servers_see_an_end_and_are_served_again() {
+    if !is_inside("clients_of_killed_servers_see_an_end_and_are_served_again") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut server = Process::with_door(&scratch, "log", &[]);
+    let shared = Storm::default();
+    shared.kills.store(true, SeqCst);
+    let (mut total, mut left) = (0, 0);
+    storm("killed servers", &shared, || {
+        for round in 0..5 {
+            total += hits(500);
+            let ended = shared.ended.load(SeqCst);
+            server.kill();
+            wait_until("the ends of connections", PATIENCE, || {
+                (shared.ended.load(SeqCst) >= ended + usize::try_from(CLIENTS).unwrap()).then_some(())
+            });
+            left = left.max(programs());
+            server = Process::with_door(&scratch, &format!("log-{round}"), &[]);
+        }
+        total += hits(500);
+    });
+    assert!(left >= 1, "a killed server leaves its program");
+    // All that was translated has ended: a server removes what those before it left.
+    drop(server);
+    wait_until("what was left is removed", DEADLINE, || {
+        let server = Process::with_door(&scratch, "log-last", &[]);
+        let count = programs();
+        drop(server);
+        (count == 1).then_some(())
+    });
+    let (operations, ended) = (shared.operations.load(SeqCst), shared.ended.load(SeqCst));
+    say(&format!(
+        "shown: killed: {operations} operations, {total} answers from the kernel, {ended} connections ended"
+    ));
+}
+
+#[test]
+fn connections_go_on_when_servers_take_over() {
+    if !is_inside("connections_go_on_when_servers_take_over") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut server = Process::with_door(&scratch, "log", &[]);
+    let shared = Storm::default();
+    let (mut total, mut most) = (0, 0);
+    storm("servers that take over", &shared, || {
+        for round in 0..5 {
+            total += hits(300);
+            let next = Process::with_door(&scratch, &format!("log-{round}"), &["--take-over"]);
+            wait_until("the one before ends", DEADLINE, || server.0.try_wait().unwrap());
+            most = most.max(programs());
+            server = next;
+        }
+        // Connections that a server has taken over stay in user space. New ones come by resets and half-closes.
+        total += hits(300);
+    });
+    assert!(most > 1, "what translates stays");
+    drop(server);
+    wait_until("what was left is removed", DEADLINE, || {
+        let server = Process::with_door(&scratch, "log-last", &[]);
+        let count = programs();
+        drop(server);
+        (count == 1).then_some(())
+    });
+    let operations = shared.operations.load(SeqCst);
+    say(&format!(
+        "shown: taken over: {operations} operations, {total} answers from the kernel, {most} programs at most"
+    ));
+}
+
+/// Clients have not read all when the server has ended: the program stays for them, until they have, or are told that they will not.
+#[test]
+fn a_server_that_stops_leaves_what_translates() {
+    if !is_inside("a_server_that_stops_leaves_what_translates") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut server = Process::with_door(&scratch, "log", &[]);
+    let mut clients: Vec<_> = (0..8).map(|_| translated()).collect();
+    let value = "v".repeat(1_000_000);
+    let set = format!("set large 0 0 {}\r\n{value}\r\n", value.len());
+    ask(&mut clients[0], set.as_bytes(), b"STORED\r\n").unwrap();
+    let answer = format!("VALUE large 0 {}\r\n{value}\r\nEND\r\n", value.len());
+    for client in &mut clients {
+        client.write_all(b"get large\r\n").unwrap();
+        // It begins. What the client's window has no room for stays with the server's socket.
+        assert_ne!(client.peek(&mut [0; 10]).unwrap(), 0);
+    }
+    server.stop();
+    assert_eq!(programs(), 1, "{}", server.log());
+    let mut unread = clients.split_off(4);
+    for client in &mut clients {
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        assert!(rest == answer.as_bytes(), "{} bytes", rest.len());
+    }
+    let (status, said) = keyway(&["kernel", "detach", "--reset", "--pin", PIN]);
+    assert!(status.success() && said.contains("4 TCP connections were ended"), "{said}");
+    assert_eq!(programs(), 0);
+    for client in &mut unread {
+        let error = client.read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    // Nothing is left of connections whose clients have all: idle ones, which see the end, and closed ones.
+    let mut server = Process::with_door(&scratch, "log-idle", &[]);
+    let mut clients: Vec<_> = (0..8).map(|_| translated()).collect();
+    clients.truncate(4);
+    server.stop();
+    clients.iter_mut().for_each(is_over);
+    assert_eq!(programs(), 0, "{}", server.log());
+}
+
+#[test]
+fn idle_and_half_closed_connections() {
+    if !is_inside("idle_and_half_closed_connections") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let _server = Process::with_door(&scratch, "log", &[]);
+    let mut client = translated();
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(1))
+        .with_interval(Duration::from_secs(1));
+    SockRef::from(&client).set_tcp_keepalive(&keepalive.with_retries(2)).unwrap();
+    // Keepalives have no answer that could be waited for, but without one the connection would end after three seconds.
+    let end = Instant::now() + Duration::from_secs(5);
+    client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    while Instant::now() < end {
+        let silence = client.read(&mut [0; 10]);
+        assert!(
+            silence.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+            "{silence:?}"
+        );
+    }
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let before = stat(HITS);
+    ask(&mut client, HOT.0, HOT.1).unwrap();
+    client.write_all(HOT.0).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, HOT.1);
+    assert!(stat(HITS) > before, "the first request after a pause is the kernel's");
+}
+
+#[test]
+fn a_pinned_program_and_servers_without_privileges() {
+    if !is_inside("a_pinned_program_and_servers_without_privileges") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let attach = [
+        "kernel",
+        "attach",
+        "lo",
+        "--tcp",
+        "127.0.0.1",
+        "--kernel-memory",
+        "4m",
+        "--user",
+        "nobody",
+        "--pin",
+        PIN,
+    ];
+    let (status, said) = keyway(&attach);
+    assert!(status.success(), "{said}");
+    let user = [
+        "setpriv",
+        "--reuid",
+        "nobody",
+        "--clear-groups",
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+    ];
+    let serve = ["--region", "memfd", "--kernel-pinned", PIN, "--kernel-memory", "4m"];
+    for round in 0..3 {
+        let mut server = Process::start(&scratch, &format!("log-{round}"), &user, &serve);
+        let mut client = translated();
+        server.kill();
+        is_over(&mut client);
+        assert_eq!(programs(), 1);
+    }
+    let mut server = Process::start(&scratch, "log-last", &user, &serve);
+    let mut clients: Vec<_> = (0..8).map(|_| translated()).collect();
+    server.stop();
+    clients.iter_mut().for_each(is_over);
+    // The last acknowledgement of an end may be on its way.
+    wait_until("the program is removed", DEADLINE, || {
+        keyway(&["kernel", "detach", "--pin", PIN]).0.success().then_some(())
+    });
+    assert_eq!(programs(), 0);
+    assert!(!std::path::Path::new(PIN).exists());
+}
+
+/// Connections that are in use end at once, when a privileged user says so.
+#[test]
+fn detaching_ends_connections_in_use() {
+    if !is_inside("detaching_ends_connections_in_use") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (status, said) = keyway(&[
+        "kernel",
+        "attach",
+        "lo",
+        "--tcp",
+        "127.0.0.1",
+        "--kernel-memory",
+        "4m",
+        "--pin",
+        PIN,
+    ]);
+    assert!(status.success(), "{said}");
+    let _server = Process::start(
+        &scratch,
+        "log",
+        &[],
+        &["--region", "memfd", "--kernel-pinned", PIN, "--kernel-memory", "4m"],
+    );
+    let mut clients: Vec<_> = (0..8).map(|_| translated()).collect();
+    let (status, said) = keyway(&["kernel", "detach", "--pin", PIN]);
+    assert!(!status.success() && said.contains("8"), "{said}");
+    // They go on.
+    for client in &mut clients {
+        ask(client, HOT.0, HOT.1).unwrap();
+    }
+    let (status, said) = keyway(&["kernel", "detach", "--reset", "--pin", PIN]);
+    assert!(status.success() && said.contains("8 TCP connections were ended"), "{said}");
+    clients.iter_mut().for_each(is_over);
+    assert_eq!(programs(), 0);
+    // The server goes on without it.
+    let mut client = try_connect().unwrap();
+    for _ in 0..20 {
+        ask(&mut client, HOT.0, HOT.1).unwrap();
+    }
+}
