@@ -5,6 +5,7 @@ use histories::{Answer, Call, Door, Verb, value};
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Session, Store, StoreMode, Stored, WriteError};
 use keyway_proto::{Command, StoreVerb, client};
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -129,16 +130,16 @@ fn stored(stored: Stored) -> Answer {
     }
 }
 
-/// The network door: memcached's text protocol over the Unix socket of whichever server there is.
+/// The network door: memcached's text protocol over the Unix socket of whichever server there is, or over TCP.
 pub struct Network {
-    /// the file that names the server's socket
+    /// the file that names the server's socket, or has its address
     address: PathBuf,
     round: u32,
     wire: Option<Wire>,
 }
 
 impl Network {
-    /// `address` is the file that names the server's socket.
+    /// `address` is the file that names the server's socket, or has its address.
     pub fn new(address: PathBuf, round: u32) -> Self {
         Self {
             address,
@@ -152,10 +153,18 @@ impl Network {
         if self.wire.is_none() {
             let connect = || {
                 let socket = std::fs::read_to_string(&self.address)?;
-                UnixStream::connect(socket).and_then(Wire::from_unix)
+                match socket.parse::<SocketAddr>() {
+                    Ok(address) => TcpStream::connect(address).and_then(Wire::from_tcp),
+                    Err(_) => UnixStream::connect(socket).and_then(Wire::from_unix),
+                }
             };
             self.wire = connect().ok();
         }
+        self.wire.is_some()
+    }
+
+    /// Whether no call has broken the connection.
+    pub fn is_connected_still(&self) -> bool {
         self.wire.is_some()
     }
 

@@ -1,5 +1,5 @@
 //! Never stale: writers through the library and the server's sockets, killed and stopped at random, and readers through the kernel program,
-//! the sockets and the library. Every key's history must be linearizable, whichever door answered.
+//! the sockets and the library, over UDP and TCP. Every key's history must be linearizable, whichever door answered.
 //!
 //! A round runs in a network namespace of its own, on its `lo`. The server is this program again, with the kernel door on; workers are this
 //! program again, each with a journal in shared memory, so that a SIGKILL loses nothing of what it was told. Built with the feature
@@ -33,6 +33,8 @@ const HAMMER: &str = "hammer-a-key";
 const PORT: u16 = 21_311;
 /// Calls of a worker in a round at most.
 const CAPACITY: usize = 60_000;
+/// How many answers must be the kernel's at least, over UDP and over TCP.
+const HITS_MIN: u64 = 1000;
 /// An answer that has not come by then is lost.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a stripe may be without answers after its writer's death: the server looks once a second.
@@ -163,7 +165,7 @@ fn storm_over(round: Round) -> Result<String, String> {
     let world = World::start(round)?;
     let mut random = Random::new(round.seed);
     let control = Control::open(world.folder());
-    let roles = ["library", "library", "library", "network", "kernel", "kernel"];
+    let roles = ["library", "library", "library", "network", "kernel", "kernel", "tcp", "tcp"];
     let mut workers: Vec<(&str, Child)> = Vec::new();
     for role in roles {
         workers.push((role, world.work(role, &control)?));
@@ -201,7 +203,7 @@ fn storm_over(round: Round) -> Result<String, String> {
         // A read whose answer was lost says nothing.
         .filter(|operation| operation.answer.is_some() || operation.call.verb != Verb::Get)
         .collect();
-    let hits = world.stat("keyway_kernel_hits")?;
+    let (hits, tcp_hits) = (world.stat("keyway_kernel_hits")?, world.stat("keyway_kernel_tcp_hits")?);
     world.stop()?;
     let rules = Rules {
         may_vanish: round.evicting,
@@ -210,11 +212,13 @@ fn storm_over(round: Round) -> Result<String, String> {
     if let Some(first) = verdict.violations.first() {
         return Err(format!("not linearizable: {first}"));
     }
-    if hits < 100 {
-        return Err(format!("only {hits} answers were the kernel's: nothing is shown"));
+    if hits < HITS_MIN || tcp_hits < HITS_MIN {
+        return Err(format!(
+            "only {hits} answers over UDP and {tcp_hits} over TCP were the kernel's: nothing is shown"
+        ));
     }
     Ok(format!(
-        "{} calls on {} keys are linearizable ({} undecided), {hits} answers were the kernel's, {killed} writers killed, {stopped} stopped",
+        "{} calls on {} keys are linearizable ({} undecided), {hits} answers over UDP and {tcp_hits} over TCP were the kernel's, {killed} writers killed, {stopped} stopped",
         verdict.operations, verdict.keys, verdict.undecided
     ))
 }
@@ -373,8 +377,7 @@ fn serve(folder: &Path, evicting: bool, mutant: Option<Mutant>) -> Result<String
     };
     let server = Server::start(config, cache).map_err(|error| error.to_string())?;
     let handle = server.handle();
-    let socket = folder.join("socket").display().to_string();
-    std::fs::write(folder.join("server"), socket).map_err(|error| error.to_string())?;
+    std::fs::write(folder.join("server"), address().to_string()).map_err(|error| error.to_string())?;
     writeln!(std::io::stdout(), "ready").map_err(|error| error.to_string())?;
     std::thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
@@ -417,12 +420,19 @@ fn work(folder: &Path, role: &str, writer: u32, round: Round) -> Result<String, 
             let session = cache.session().map_err(|error| error.to_string())?;
             worker.write(&mut Library::new(session, 0), round.evicting);
         }
-        "network" => {
+        "network" | "tcp" => {
             let mut door = Network::new(folder.join("server"), 0);
             if !door.is_connected() {
                 return Err("no server".to_owned());
             }
-            worker.write(&mut door, round.evicting);
+            match role {
+                "network" => worker.write(&mut door, round.evicting),
+                // On one connection, for which the kernel may answer.
+                _ => worker.read(&mut door, round.mix()),
+            }
+            if !door.is_connected_still() {
+                return Err("the connection has ended".to_owned());
+            }
         }
         _ => worker.read(&mut Udp::new(writer), round.mix()),
     }
@@ -463,7 +473,7 @@ impl Worker {
         }
     }
 
-    fn read(&mut self, door: &mut Udp, mix: Mix) {
+    fn read(&mut self, door: &mut impl Door, mix: Mix) {
         while self.goes_on() {
             let n = u32::try_from(self.random.below(u64::from(mix.texts + mix.numbers))).unwrap_or(0);
             let key = if n < mix.texts { Key(n) } else { Key::number(n - mix.texts) };
