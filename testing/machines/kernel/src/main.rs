@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use harness::Random;
 use kernel::coherent::{self, Round};
-use kernel::frame::{Checksum, Frame};
+use kernel::frame::{Checksum, Frame, PORT};
 use kernel::stage::{Outcome, Stage, monotonic_ns};
 use kernel::world::{Memory, fill, items, settings};
 use kernel::{random, served, strangers, table, traffic};
@@ -270,6 +270,11 @@ fn on_host(report: &mut Report, options: &Options, settings: &Settings, v6: bool
 }
 
 fn in_kernel(report: &mut Report, options: &Options, settings: &Settings, v6: bool) {
+    // With its TCP half, so that its kernel is seen to accept it.
+    let settings = &Settings {
+        tcp_port: Some(PORT),
+        ..settings.clone()
+    };
     let door = match Door::load(settings) {
         Ok(door) => door,
         Err(error @ DoorError::NotPermitted) => {
