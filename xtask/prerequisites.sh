@@ -45,6 +45,8 @@ if [ "$purpose" != run ]; then
 fi
 if [ "$purpose" = test ]; then
     have ip || want "makes the kernel door's network namespaces" iproute2
+    have ethtool || want "segments as a wire has them, for the kernel door's tests" ethtool
+    have tc || want "shows which filters the kernel door leaves" iproute2
     have qemu-system-x86_64 || want "the guests of cargo xtask vm" qemu-system-x86
     have xz || want "unpacks the guests' modules" xz-utils
     have mkfs.ext4 || [ -e /usr/sbin/mkfs.ext4 ] || want "makes file systems, for guests and for regions on a disk" e2fsprogs
