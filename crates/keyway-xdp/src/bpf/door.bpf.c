@@ -230,13 +230,18 @@ KW_INLINE struct kw_scratch *kw_scratch(void)
 	return bpf_map_lookup_elem(&kw_scratches, &key);
 }
 
-KW_INLINE void kw_count(enum kw_verdict verdict)
+KW_INLINE void kw_count_several(enum kw_verdict verdict, __u32 number)
 {
 	__u32 key = verdict;
 	__u64 *count = bpf_map_lookup_elem(&kw_counts, &key);
 
 	if (count && verdict != KW_NOT_OURS)
-		++*count;
+		*count += number;
+}
+
+KW_INLINE void kw_count(enum kw_verdict verdict)
+{
+	kw_count_several(verdict, 1);
 }
 
 /* A separate function, so that the verifier checks it once for each family and not for each path to it. */

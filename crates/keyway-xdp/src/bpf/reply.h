@@ -332,6 +332,7 @@ KW_CALLBACK long kw_line_step(__u32 index, struct kw_context *context)
 		return 1;
 	s->lines = kw_answer_line(&inner, s->line, s->line_end);
 	s->line = s->line_end + 1;
+	s->answered++;
 	/* One request too many, unless a further step sets another verdict. */
 	if (s->lines == KW_HIT && s->line < data_end)
 		s->lines = KW_ODD_REQUEST;
@@ -347,6 +348,7 @@ KW_INLINE enum kw_verdict kw_answer_lines(struct kw_context *context, __u32 len)
 
 	s->out_end = KW_HEAD;
 	s->line = KW_HEAD;
+	s->answered = 0;
 	s->data_end = KW_HEAD + len;
 	kw_loop(KW_LINES_MAX, kw_line_step, context);
 	return s->lines;

@@ -86,6 +86,9 @@ struct {
 	__type(value, struct kw_rest);
 } kw_rests SEC(".maps");
 
+/* No answer is shorter ("HD\r\n"). Not 1: the verifier of Linux 6.1 takes no bound from a comparison with 0. */
+#define KW_REPLY_MIN 2
+
 struct kw_peer {
 	__u32 address[4];
 	__u32 port; /* network byte order */
@@ -217,6 +220,25 @@ KW_INLINE int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, struct kw
 	return 0;
 }
 
+/* Helpers with variable lengths are called in functions of their own: there a length stays in the register that was compared, which the
+* verifier of Linux 6.1 needs. */
+
+/* Loads `len` bytes of TCP options. */
+static __noinline int kw_load_options(struct __sk_buff *skb, struct kw_scratch *s, __u32 place, __u32 len)
+{
+	if (len < 4 || len > KW_OPTIONS)
+		return -1;
+	return bpf_skb_load_bytes(skb, place, s->options, len) ? -1 : 0;
+}
+
+/* Stores them. */
+static __noinline int kw_store_options(struct __sk_buff *skb, const struct kw_scratch *s, __u32 place, __u32 len)
+{
+	if (len < 4 || len > KW_OPTIONS)
+		return -1;
+	return bpf_skb_store_bytes(skb, place, s->options, len, 0) ? -1 : 0;
+}
+
 /* Gives the packet these numbers, and its selective acknowledgements those of `edges`. */
 KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, __u32 seq, __u32 ack,
 			  const struct kw_splice *edges, int to_client, int v6)
@@ -236,20 +258,17 @@ KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_scratch *s, const str
 	kw_count(KW_TCP_TRANSLATED);
 	if (!len || (len == KW_STAMPS_LEN && kw_quad(tcp + KW_TCP_LEN) == KW_STAMPS_BEGIN))
 		return 0;
-	KW_OPAQUE(len);
-	if (len < 4 || len > KW_OPTIONS || bpf_skb_load_bytes(skb, place + KW_TCP_LEN, s->options, len))
+	if (kw_load_options(skb, s, place + KW_TCP_LEN, len))
 		return 0;
 	__builtin_memcpy(s->options_before, s->options, KW_OPTIONS);
 	kw_translate_options(&context, len, edges, to_client);
-	len &= 60;
 	KW_OPAQUE(len);
-	if (len < 4 || len > KW_OPTIONS)
-		return 0;
+	len &= 60;
 	differs = bpf_csum_diff((__be32 *)s->options_before, len, (__be32 *)s->options, len, 0);
 	if (differs < 0)
 		return -1;
 	bpf_l4_csum_replace(skb, place + 16, 0, differs, 0);
-	return bpf_skb_store_bytes(skb, place + KW_TCP_LEN, s->options, len, 0) ? -1 : 0;
+	return kw_store_options(skb, s, place + KW_TCP_LEN, len);
 }
 
 KW_INLINE void kw_peer_of(const struct kw_scratch *s, struct kw_peer *peer, int is_incoming, int v6)
@@ -281,6 +300,30 @@ KW_INLINE void kw_look(const struct tcp_sock *socket, struct kw_facts *facts)
 	facts->scale = BPF_CORE_READ_BITFIELD(socket, rx_opt.snd_wscale);
 }
 
+/* Loads the segment's data into `in`; 0 if a request may be in them. */
+static __noinline int kw_load_data(struct __sk_buff *skb, struct kw_scratch *s, __u32 place, __u32 len)
+{
+	if (len < KW_REPLY_MIN || len > KW_PAYLOAD_MAX)
+		return -1;
+	return bpf_skb_load_bytes(skb, place, s->in + KW_HEAD, len) ? -1 : 0;
+}
+
+/* Keeps the answer in `out`. */
+static __noinline int kw_keep(struct kw_connection *c, const struct kw_scratch *s, __u32 len)
+{
+	if (len < KW_REPLY_MIN || len > KW_PAYLOAD_MAX)
+		return -1;
+	return kw_move(c->answer, s->out + KW_HEAD, len) ? -1 : 0;
+}
+
+/* Takes the answer that was kept. */
+static __noinline int kw_take(struct kw_scratch *s, const struct kw_connection *c, __u32 len)
+{
+	if (len < KW_REPLY_MIN || len > KW_PAYLOAD_MAX)
+		return -1;
+	return kw_move(s->out + KW_HEAD, c->answer, len) ? -1 : 0;
+}
+
 /* Makes the answer to the segment in `out`, if it is one that may have one: its length, or 0. */
 KW_INLINE __u32 kw_tcp_answer(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, const struct kw_segment *segment,
 			      enum kw_checksum *checksum, __u64 now, int v6)
@@ -295,13 +338,10 @@ KW_INLINE __u32 kw_tcp_answer(struct __sk_buff *skb, struct kw_scratch *s, const
 		kw_count(KW_SILENT);
 		return 0;
 	}
-	KW_OPAQUE(len);
-	if (len < 5 || len > KW_PAYLOAD_MAX) {
+	if (kw_load_data(skb, s, place, len)) {
 		kw_count(KW_ODD_REQUEST);
 		return 0;
 	}
-	if (bpf_skb_load_bytes(skb, place, s->in + KW_HEAD, len))
-		return 0;
 	*checksum = kw_tcp_check(s, len, segment->is_stamped, v6);
 	if (*checksum == KW_CHECKSUM_BAD) {
 		kw_count(KW_ODD_PACKET);
@@ -323,21 +363,14 @@ KW_INLINE __u32 kw_tcp_answer(struct __sk_buff *skb, struct kw_scratch *s, const
 }
 
 /* Writes the segment in `made`, with the first `len` bytes of `out`, over the packet. */
-KW_INLINE int kw_put(struct __sk_buff *skb, struct kw_scratch *s, __u32 head_len, __u32 len)
+static __noinline int kw_put(struct __sk_buff *skb, const struct kw_scratch *s, __u32 head_len, __u32 len)
 {
-	KW_OPAQUE(len);
-	KW_OPAQUE(head_len);
 	if (head_len < KW_TCP4 + KW_TCP_LEN || head_len > KW_HEADERS || len > KW_PAYLOAD_MAX)
 		return -1;
-	if (bpf_skb_change_tail(skb, head_len + len, 0))
+	if (bpf_skb_change_tail(skb, head_len + len, 0) || bpf_skb_store_bytes(skb, 0, s->made, head_len, BPF_F_RECOMPUTE_CSUM))
 		return -1;
-	if (bpf_skb_store_bytes(skb, 0, s->made, head_len, BPF_F_RECOMPUTE_CSUM))
-		return -1;
-	if (!len)
+	if (len < KW_REPLY_MIN)
 		return 0;
-	KW_OPAQUE(len);
-	if (len < 1 || len > KW_PAYLOAD_MAX)
-		return -1;
 	return bpf_skb_store_bytes(skb, head_len, s->out + KW_HEAD, len, BPF_F_RECOMPUTE_CSUM) ? -1 : 0;
 }
 
@@ -357,9 +390,6 @@ KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct
 	};
 
 	if (plan->step != KW_REMIND) {
-		KW_OPAQUE(len);
-		if (len < 1 || len > KW_PAYLOAD_MAX)
-			return TC_ACT_SHOT;
 		made.len = len;
 		__builtin_memcpy(s->link, plan->link, 12);
 		kw_make(s, &made, checksum, v6);
@@ -389,7 +419,7 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct k
 	const struct kw_segment *segment = &work->segment;
 	struct kw_facts *facts = &work->facts;
 	struct kw_plan *plan = &work->plan;
-	__u32 slot = c->slot, answer_len = 0, len;
+	__u32 slot = c->slot, answer_len = 0;
 	enum kw_checksum checksum = KW_CHECKSUM_BAD;
 	struct kw_rest *rest;
 	__u64 now = kw_clock(), word;
@@ -421,24 +451,16 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct k
 	if (plan->step == KW_PASS)
 		return kw_renumber(skb, s, found, plan->seq, plan->ack, &plan->out, 0, v6) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 	if (plan->step == KW_REPLY) {
-		len = answer_len;
-		KW_OPAQUE(len);
-		if (len < 1 || len > KW_PAYLOAD_MAX)
+		if (kw_keep(c, s, answer_len))
 			return TC_ACT_SHOT;
-		kw_move(c->answer, s->out + KW_HEAD, len);
 		bpf_spin_lock(&c->lock);
 		c->answer_len = answer_len;
 		bpf_spin_unlock(&c->lock);
-		kw_count(KW_TCP_HIT);
+		kw_count_several(KW_TCP_HIT, s->answered);
 	} else {
 		checksum = kw_tcp_kind(s, found->head_len + found->len, v6);
-		if (plan->step == KW_REPEAT) {
-			len = plan->reply_len;
-			KW_OPAQUE(len);
-			if (len < 1 || len > KW_PAYLOAD_MAX)
-				return TC_ACT_SHOT;
-			kw_move(s->out + KW_HEAD, c->answer, len);
-		}
+		if (plan->step == KW_REPEAT && kw_take(s, c, plan->reply_len))
+			return TC_ACT_SHOT;
 		kw_count(plan->step == KW_REPEAT ? KW_TCP_REPEATED : KW_TCP_REMINDED);
 	}
 	return kw_reply(skb, s, plan, segment, checksum, v6);
