@@ -271,10 +271,10 @@ impl PeerAddress {
 }
 
 impl KernelNumbers {
-    /// Answers of the program.
+    /// Answers of the program: datagrams, and keys of requests on TCP.
     pub(crate) fn hits(&self) -> u64 {
-        let hits = self.verdicts.iter().find(|(word, _)| *word == "hits");
-        hits.map_or(0, |(_, count)| *count)
+        let hits = self.verdicts.iter().filter(|(word, _)| matches!(*word, "hits" | "tcp_hits"));
+        hits.map(|(_, count)| *count).sum()
     }
 }
 

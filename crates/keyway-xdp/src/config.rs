@@ -48,7 +48,7 @@ pub enum Verdict {
     NoRoom,
     /// from a source to which this host has sent nothing through this interface lately
     NoPath,
-    /// a request in a TCP segment that was answered
+    /// a key of a request on TCP that was answered
     TcpHit,
     /// an answer on TCP that was sent once more
     TcpRepeated,

@@ -68,9 +68,9 @@ struct kw_scratch {
 	__u8 out[KW_BUFFER + KW_PAD];
 	/* end of the request's line, without the line end; an offset into `in` */
 	__u32 end;
-	/* of several requests in one segment: beginning and line feed of the current one, the end of all, the verdict, and how many there
-	 * were so far */
+	/* keys that were found */
 	__u32 answered;
+	/* of several requests in one segment: beginning and line feed of the current one, the end of all, the verdict */
 	__u32 line;
 	__u32 line_end;
 	__u32 data_end;

@@ -108,7 +108,7 @@ enum kw_verdict {
 	KW_TOO_LONG,     /* more than one datagram */
 	KW_NO_ROOM,      /* the packet cannot be extended */
 	KW_NO_PATH,      /* from a source to which this host has sent nothing through this interface lately */
-	KW_TCP_HIT,      /* a request in a TCP segment that was answered here */
+	KW_TCP_HIT,      /* a key of a request on TCP that was answered here */
 	KW_TCP_REPEATED, /* an answer on TCP that was sent once more */
 	KW_TCP_REMINDED, /* a TCP segment with nothing new to the server, of which its socket gets the headers only */
 	KW_TCP_BUSY,     /* a TCP segment that comes while something else is on its way */

@@ -91,11 +91,11 @@ KW_CALLBACK long kw_get_step(__u32 index, struct kw_context *context)
 	kw_read_barrier();
 	if (*(volatile const __u32 *)&copy->seq != seq)
 		verdict = KW_STALE;
-	if (verdict == KW_HIT)
-		kw_mark(copy);
 	s->verdict = verdict;
 	if (verdict != KW_HIT)
 		return 1;
+	kw_mark(copy);
+	s->answered++;
 	more = kw_next(s);
 	if (more)
 		s->verdict = KW_ODD_REQUEST; /* one key too many, unless a further step sets another verdict */
@@ -282,8 +282,10 @@ KW_INLINE enum kw_verdict kw_meta_get(struct kw_context *context)
 	kw_read_barrier();
 	if (*(volatile const __u32 *)&copy->seq != seq)
 		verdict = KW_STALE;
-	if (verdict == KW_HIT)
+	if (verdict == KW_HIT) {
 		kw_mark(copy);
+		s->answered++;
+	}
 	return verdict;
 }
 
@@ -332,7 +334,6 @@ KW_CALLBACK long kw_line_step(__u32 index, struct kw_context *context)
 		return 1;
 	s->lines = kw_answer_line(&inner, s->line, s->line_end);
 	s->line = s->line_end + 1;
-	s->answered++;
 	/* One request too many, unless a further step sets another verdict. */
 	if (s->lines == KW_HIT && s->line < data_end)
 		s->lines = KW_ODD_REQUEST;

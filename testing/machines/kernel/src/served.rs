@@ -356,6 +356,7 @@ impl<'a> Play<'a> {
             said.contains("the kernel door on veth") && said.contains("another Keyway") && said.contains("priority 7"),
             || format!("the second server does not say what else is there: {said:?}"),
         )?;
+        let of_two = filters_of_ours()?;
         self.ask("fresh")?;
         self.ask_at("fresh", OTHER)?;
         // The first one still answers, then the second one without it.
@@ -364,7 +365,10 @@ impl<'a> Play<'a> {
         self.ask_at("hot", OTHER)?;
         // What the dead one has left is removed, and nothing else.
         let mut third = serve(ADDRESS)?;
-        demand(filters_of_ours()? == 4, || "filters of a dead server are left".to_owned())?;
+        let now = filters_of_ours()?;
+        demand(now == of_two, || {
+            format!("two servers had {of_two} filters; with those that a dead one left, there are {now}")
+        })?;
         self.ask("fresh")?;
         self.ask_at("hot", OTHER)?;
         second.stop()?;

@@ -63,6 +63,12 @@ impl Target {
         HttpAnswer::read(stream).ok().map(|answer| answer.status)
     }
 
+    /// Those of a server that has answered everything once: what it opens at the first request is there.
+    fn descriptors_at_rest(&self) -> usize {
+        self.assert_serves();
+        self.descriptors()
+    }
+
     fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.server.pid())).map_or(0, Iterator::count)
     }
@@ -81,7 +87,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 fn clients_that_never_finish_a_request_hold_no_memory_and_no_other_client() {
     const SLOW: usize = 200;
     let target = Target::start();
-    let descriptors = target.descriptors();
+    let descriptors = target.descriptors_at_rest();
     let mut slow: Vec<TcpStream> = (0..SLOW).map(|_| target.connect()).collect();
     for byte in b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: " {
         for stream in &mut slow {
@@ -175,7 +181,7 @@ fn bodies_and_garbage_are_not_read() {
 #[test]
 fn a_flood_of_connections_leaves_descriptors_to_the_clients() {
     let target = Target::start();
-    let descriptors = target.descriptors();
+    let descriptors = target.descriptors_at_rest();
     let mut flood = Vec::new();
     for _ in 0..1000 {
         flood.push(target.connect());
@@ -188,7 +194,7 @@ fn a_flood_of_connections_leaves_descriptors_to_the_clients() {
 #[test]
 fn a_client_that_never_reads_its_answer_is_closed() {
     let target = Target::start();
-    let descriptors = target.descriptors();
+    let descriptors = target.descriptors_at_rest();
     let unread: Vec<TcpStream> = (0..CONNECTIONS_MAX)
         .map(|_| {
             let mut stream = target.connect();
