@@ -119,6 +119,14 @@ pub const ALL: &[Test] = &[
         ..NONE
     },
     Test {
+        name: "new-kernel-door",
+        shows: "the same on Linux 6.12",
+        programs: &[Program::Ours("kernel", "kernel"), Program::System("ip")],
+        modules: &["veth", "sch_ingress", "cls_bpf"],
+        run: |_| kernel_door::try_it(),
+        ..NONE
+    },
+    Test {
         name: "says-no",
         shows: "a test that fails is reported",
         fails: Fails::Always,

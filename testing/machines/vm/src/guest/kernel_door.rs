@@ -6,7 +6,7 @@ use std::process::Command;
 /// Random packets, of each family: a tenth of it in the kernel. Emulation is slow.
 const PACKETS: &str = "20000";
 
-/// Loads the program, holds its tables, and sends real traffic through veth and `lo`, with the XDP stage and without.
+/// Loads the programs for UDP and TCP, holds the tables of UDP, and sends real datagrams through veth and `lo`.
 pub fn try_it() -> Verdict {
     // what a machine's boot does otherwise: the program is compiled to machine code
     std::fs::write("/proc/sys/net/core/bpf_jit_enable", "1").map_err(|e| format!("bpf_jit_enable: {e}"))?;
