@@ -27,7 +27,7 @@ Program, a segment of the client: bytes of the request that was answered last ne
   passed on (window: only what ends within the socket's window). Nothing is answered before the segments have arrived that were on their way when the
   connection was enrolled (soon).
 Program, a segment of the socket: numbers from the splice on are those after it (edge). While the last answer is not acknowledged, a segment with
-  nothing after the splice does not acknowledge the request (acked), and one from before it to behind it is moved to before it (across; dropped: it is
+  nothing after the splice does not acknowledge the request (acked), and one from before it to after it is moved to before it (across; dropped: it is
   dropped).
 The splice is kept until it is far behind (settled: forgotten when something follows it).
 Free: whether the socket learns what the answered segment acknowledges (untold).
@@ -295,7 +295,7 @@ class World:
         if ack > una:
             have = sum(1 for place in self.stream(taken) if place < ack)
             if have > received:
-                raise Wrong('the client is told that the server has byte %d' % (ack - 1))
+                raise Wrong('the client gets an acknowledgement of byte %d, which the server lacks' % (ack - 1))
             una = min(ack, self.end)
         for i, place in enumerate(places):
             at = seq + i
@@ -320,7 +320,7 @@ class World:
         if una < ack <= sent:
             have = self.written(taken, done, closed)[:ack]
             if any(place >= got or (place == FIN and not ended) for place in have):
-                raise Wrong('the server is told that the client has %d bytes of its answers' % ack)
+                raise Wrong('the server gets an acknowledgement of %d bytes of its answers, which the client lacks' % ack)
             una = ack
         end, data = seq + len(places), self.size - sum(SIZES[k][0] for i, k in enumerate(self.kinds) if taken >> i & 1)
         room = self.window - (min(received, data) - done)

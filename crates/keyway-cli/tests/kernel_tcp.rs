@@ -396,7 +396,7 @@ fn connections_go_on_when_servers_take_over() {
     ));
 }
 
-/// Clients have not read all when the server has ended: the program stays for them, until they have, or are told that they will not.
+/// Clients have not read all when the server has ended: the program stays until they have, or until their connections are reset.
 #[test]
 fn a_server_that_stops_leaves_what_translates() {
     if !is_inside("a_server_that_stops_leaves_what_translates") {

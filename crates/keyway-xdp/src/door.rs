@@ -2,7 +2,7 @@
 //!
 //! Loading needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, or root. Dropping an [`Attached`] detaches the program. A process that
 //! dies leaves its filters on the interface. They answer nothing once the lease has run out, and the next [`Door::attach`] on the
-//! interface removes them.
+//! interface removes them, unless they translate for TCP connections that are still open.
 
 use std::cell::Cell;
 use std::fmt;

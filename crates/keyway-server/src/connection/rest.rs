@@ -1,4 +1,4 @@
-//! When a connection is at rest, and what the kernel door is told of it.
+//! When a connection is at rest, and what is published of it for the kernel door.
 //!
 //! A connection is *at rest* when all bytes that were read from its socket are consumed, all requests in them are executed, all output is in
 //! the socket, and nothing will be written until more bytes are read. A turn and a completed send may bring a connection to rest. What ends
