@@ -161,25 +161,34 @@ fn a_flushed_key_is_told() {
 #[test]
 fn evicted_keys_are_told_from_deleted_ones() {
     let mut region = Region::new();
-    region.fill(0, 20_000);
-    let is_gone = |region: &mut Region, number: usize| region.session.get(format!("fill{number}").as_bytes()).unwrap().is_none();
-    let gone: Vec<usize> = (0..20_000).filter(|number| is_gone(&mut region, *number)).collect();
-    assert!(gone.len() > 1_000);
-    let mut kinds = std::collections::BTreeMap::<String, usize>::new();
-    let mut emptied = None;
-    for number in gone.iter().rev() {
-        let key = format!("fill{number}");
-        let trace = region.cache.trace(key.as_bytes());
-        let kind = format!("{:?}", trace.newest.map(|left| left.whereabouts));
-        if kind.contains("Emptied") {
-            emptied.get_or_insert(key);
+    let mut count = 20_000;
+    region.fill(0, count);
+    // There are times at which all memory that was emptied is in use again.
+    let (gone, kinds, emptied) = loop {
+        let is_gone = |number: &usize| region.session.get(format!("fill{number}").as_bytes()).unwrap().is_none();
+        let gone: Vec<usize> = (0..count).filter(is_gone).collect();
+        assert!(gone.len() > 1_000);
+        let mut kinds = std::collections::BTreeMap::<String, usize>::new();
+        let mut emptied = None;
+        for number in gone.iter().rev() {
+            let key = format!("fill{number}");
+            let trace = region.cache.trace(key.as_bytes());
+            let kind = format!("{:?}", trace.newest.map(|left| left.whereabouts));
+            if kind.contains("Emptied") {
+                emptied.get_or_insert(key);
+            }
+            *kinds.entry(kind).or_default() += 1;
         }
-        *kinds.entry(kind).or_default() += 1;
-    }
-    // None of them was deleted, and the memory of the last ones was not used again. A full bucket may have evicted some.
+        if let Some(emptied) = emptied {
+            break (gone, kinds, emptied);
+        }
+        assert!(count < 21_000, "{kinds:?}");
+        region.fill(count, 20);
+        count += 20;
+    };
+    // None of them was deleted. A full bucket may have evicted some.
     let dead = kinds.get("Some(Dead)").copied().unwrap_or(0);
     assert!(dead * 100 < gone.len(), "{kinds:?}");
-    let emptied = emptied.unwrap_or_else(|| panic!("{kinds:?}"));
     let said = region.is(&emptied, "evicted", false);
     assert!(said["what"].as_str().unwrap().contains("evicted for room"), "{said}");
     // Of the earlier ones only a fingerprint is left.

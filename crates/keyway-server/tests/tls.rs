@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -516,10 +516,12 @@ fn memcacheds_command_line_has_tls_and_addresses_without_it() {
     let mut server = Command::new(harness::keyway_binary())
         .args(["memcached", "-Z", "-o", &files, "-e", "memfd", "-u", "root", "-l"])
         .arg(format!("{secure},notls:{plain}"))
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let client = TlsClient::trusting(&authority);
-    let mut over_tls = wait_until("the server is up", DEADLINE, || Client::new(&client, secure).ok());
+    let mut ready = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let mut over_tls = Client::new(&TlsClient::trusting(&authority), secure).unwrap();
     assert!(over_tls.ask("version").unwrap().starts_with("VERSION "));
     let mut tcp = BufReader::new(TcpStream::connect(plain).unwrap());
     tcp.get_mut().write_all(b"version\r\n").unwrap();
@@ -572,21 +574,28 @@ fn memcacheds_options_say_which_clients_are_served() {
                 "root",
             ])
             .args(["-t", "1", "-l", &format!("{secure},notls:{plain}")])
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut child = Ends(child);
-        let connect = || harness::Wire::from_tcp(TcpStream::connect(plain).ok()?).ok();
-        let mut admin = wait_until("the server is up", DEADLINE, connect);
+        // Both listen only when it says so.
+        let mut ready = String::new();
+        BufReader::new(child.0.stdout.take().unwrap())
+            .read_line(&mut ready)
+            .unwrap();
+        let mut admin = harness::Wire::from_tcp(TcpStream::connect(plain).unwrap()).unwrap();
         let stat = |admin: &mut harness::Wire, name: &str| {
             let stats = admin.stats("").unwrap();
             let found = stats.iter().find(|(known, _)| known == name).unwrap();
             found.1.parse::<u64>().unwrap()
         };
-        let served = clients.each_ref().map(|client| {
-            Client::new(client, secure)
-                .is_ok_and(|mut client| client.ask("version").is_ok_and(|line| line.starts_with("VERSION")))
-        });
-        assert_eq!(served, serves, "{options}");
+        let answers = clients
+            .each_ref()
+            .map(|client| Client::new(client, secure).and_then(|mut client| client.ask("version")));
+        let served = answers
+            .each_ref()
+            .map(|answer| answer.as_ref().is_ok_and(|line| line.starts_with("VERSION")));
+        assert_eq!(served, serves, "{options}: {answers:?}");
         let refused = serves.iter().filter(|&&serves| !serves).count();
         assert_eq!(stat(&mut admin, "ssl_handshake_errors"), refused as u64, "{options}");
         if !options.is_empty() {
