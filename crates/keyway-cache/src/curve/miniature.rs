@@ -170,13 +170,14 @@ impl Miniature {
             Some(old) => (old.in_main, old.frequency),
             None => (self.ghosts.remove(&key).is_some(), 0),
         };
-        self.remove(key);
         self.insert(key, extent, (in_main, frequency), now_s);
         self.inserted += u64::from(extent.size);
         self.fit();
     }
 
+    /// In the place of an older one of this key: there may be one even at the beginning, if the index grew while it was walked.
     fn insert(&mut self, key: u64, extent: Extent, (in_main, frequency): (bool, u8), now_s: u64) {
+        self.remove(key);
         self.clock = self.clock.wrapping_add(1);
         let entry = Entry {
             size: extent.size.max(SIZE_MIN),
@@ -308,6 +309,18 @@ mod tests {
         let evicted = (1000..1500).rev().find(|key| !cache.entries.contains_key(key));
         ask(&mut cache, evicted);
         assert!(evicted.is_some_and(|key| cache.entries[&key].in_main));
+    }
+
+    #[test]
+    fn an_item_that_is_found_twice_at_the_beginning_counts_once() {
+        let mut cache = holding(100);
+        for key in 0..500 {
+            cache.seed(key, ITEM, false, 0);
+            cache.seed(key, ITEM, true, 0);
+        }
+        assert_eq!((cache.len(), cache.used), (100, cache.capacity));
+        ask(&mut cache, 1000..1100);
+        assert_eq!((cache.len(), cache.used), (100, cache.capacity));
     }
 
     #[test]
