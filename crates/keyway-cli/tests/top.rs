@@ -5,14 +5,14 @@ use harness::Scratch;
 use keyway_cache::{Cache, Door, Options, Place, Session, Verb};
 use nix::pty::{ForkptyResult, Winsize, forkpty};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -115,6 +115,21 @@ impl Terminal {
                 true
             }
         }
+    }
+
+    /// Changes its size; the program hears of it by a signal.
+    #[allow(unsafe_code, reason = "an ioctl")]
+    fn resize(&mut self, lines: u16, columns: u16) {
+        let size = Winsize {
+            ws_row: lines,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        // SAFETY: it reads the struct, which lives.
+        let failed = unsafe { nix::libc::ioctl(self.file.as_raw_fd(), nix::libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(failed, 0);
+        self.parser.screen_mut().set_size(nonzero(lines), nonzero(columns));
     }
 
     fn press(&mut self, keys: &str) {
@@ -275,7 +290,12 @@ fn it_shows_the_hottest_keys_and_on_request_their_hashes() {
     terminal.until("the filter", |screen| {
         screen.contains("[filter key]") && shown(screen, "  key")
     });
-    terminal.press("x/\x1b/read\r");
+    // A key at once after escape would be one with Alt.
+    terminal.press("x/\x1b");
+    terminal.until("no filter", |screen| {
+        !screen.contains("filter key") && !screen.contains("filter: ")
+    });
+    terminal.press("/read\r");
     terminal.until("another filter", |screen| {
         screen.contains("[filter read]") && !shown(screen, "  key")
     });
@@ -339,6 +359,14 @@ fn it_shows_a_region_live_and_obeys_keys() {
     });
     terminal.press("\x1b");
     terminal.until("no filter", |screen| rate(screen, &pid).is_some());
+    terminal.press("\x1b[B");
+    terminal.until("all but the first", |screen| {
+        screen.contains("[process 2 of 2]") && [&pid, &own].iter().filter(|pid| rate(screen, pid).is_some()).count() == 1
+    });
+    terminal.press("\x1b[A");
+    terminal.until("all processes", |screen| {
+        rate(screen, &pid).is_some() && rate(screen, &own).is_some() && !screen.contains("[process ")
+    });
     terminal.press(" ");
     terminal.until("the pause", |screen| screen.contains("[paused]"));
     terminal.press(" ");
@@ -359,6 +387,43 @@ fn a_signal_ends_it_and_the_terminal_is_as_it_was() {
     let mut terminal = Terminal::start(&["--region", path.to_str().unwrap()]);
     terminal.until("the first screen", |screen| screen.contains("keyway top"));
     kill(terminal.pid, Signal::SIGTERM).unwrap();
+    assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
+}
+
+#[test]
+fn it_ends_with_its_terminal() {
+    let folder = Scratch::new();
+    let path = folder.join("region");
+    let _cache = open(&path);
+    let mut terminal = Terminal::start(&["--region", path.to_str().unwrap()]);
+    terminal.until("the first screen", |screen| screen.contains("keyway top"));
+    let Terminal { pid, file, .. } = terminal;
+    drop(file);
+    let begun = Instant::now();
+    while waitpid(pid, Some(WaitPidFlag::WNOHANG)).unwrap() == WaitStatus::StillAlive {
+        assert!(begun.elapsed() < PATIENCE, "it goes on without a terminal");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn it_follows_the_size_of_its_terminal() {
+    let folder = Scratch::new();
+    let path = folder.join("region");
+    let cache = open(&path);
+    work(&mut cache.session().unwrap(), 1000);
+    let mut terminal = Terminal::start(&["--region", path.to_str().unwrap()]);
+    terminal.until("the first screen", |screen| {
+        screen.contains("PROTECTS") && screen.contains("q quit")
+    });
+    for (lines, columns) in [(12, 40), (5, 10), (50, 200)] {
+        terminal.resize(lines, columns);
+        terminal.until("the other size", |screen| {
+            let last = screen.lines().last().unwrap_or_default();
+            screen.starts_with("keyway top") && screen.lines().count() == usize::from(lines) && last.starts_with("[sorted by")
+        });
+    }
+    terminal.press("q");
     assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
 }
 

@@ -580,9 +580,7 @@ fn memcacheds_options_say_which_clients_are_served() {
         let mut child = Ends(child);
         // Both listen only when it says so.
         let mut ready = String::new();
-        BufReader::new(child.0.stdout.take().unwrap())
-            .read_line(&mut ready)
-            .unwrap();
+        BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         let mut admin = harness::Wire::from_tcp(TcpStream::connect(plain).unwrap()).unwrap();
         let stat = |admin: &mut harness::Wire, name: &str| {
             let stats = admin.stats("").unwrap();

@@ -18,17 +18,24 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use keyway_cache::server::Watched;
 use keyway_cache::{Hot, HotBy, OpenError};
+use ratatui::Frame;
+use ratatui::crossterm::event::KeyCode;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::widgets::Widget;
 
 use crate::exit::{self, Failure};
 use crate::{commands, place};
 use keyway_server::HotAsked;
 use keyway_server::overview::{Order, Reading, View};
-use screen::{Key, Screen};
+use screen::{Heard, Screen};
 use server::Server;
-use view::{Hottest, Kind, Looked};
+use view::{Hottest, Kind, Looked, Page};
 
 /// The last line of the screen.
-const HELP: &str = "q quit  space pause  s sort  k keys by  / filter  esc no filter";
+const HELP: &str = "q quit  space pause  s sort  k keys by  / filter  esc no filter  ↑↓ scroll";
+
+/// Processes further on a page up or down.
+const PAGE: usize = 10;
 
 /// Hottest keys on the screen, which has space for other things too, and for scripts.
 const ON_SCREEN: usize = 5;
@@ -139,8 +146,7 @@ fn once(mut region: Region, interval: Duration, json: bool) -> Result<(), Failur
         format!("{}\n", view::json(&view, &now, &region.place, Order::default(), hot))
     } else {
         let hot = region.hottest(&now, &before, HotBy::Gets);
-        let (lines, _) = view::lines(&view, &now, &hot, &region.place, Order::default(), "");
-        format!("{}\n", lines.join("\n"))
+        Page::new(&view, &now, &hot, &region.place, Order::default(), "").text()
     };
     commands::written(std::io::stdout().write_all(text.as_bytes()))
 }
@@ -154,69 +160,82 @@ struct Looks {
     /// the filter is being typed
     types: bool,
     paused: bool,
+    /// the first process that is shown
+    first: usize,
 }
 
 impl Looks {
     /// What a key does. `false`: it ends the program.
-    fn press(&mut self, key: Key) -> bool {
+    fn press(&mut self, key: KeyCode) -> bool {
         match (key, self.types) {
-            (Key::End, _) => return false,
-            (Key::Escape, _) => {
+            (KeyCode::Esc, _) => {
                 self.filter.clear();
                 self.types = false;
             }
-            (Key::Enter, true) => self.types = false,
-            (Key::Backspace, true) => {
+            (KeyCode::Enter, true) => self.types = false,
+            (KeyCode::Backspace, true) => {
                 self.filter.pop();
             }
-            (Key::Char(c), true) => self.filter.push(c),
-            (Key::Char('q'), false) => return false,
-            (Key::Char(' ' | 'p'), false) => self.paused = !self.paused,
-            (Key::Char('s'), false) => self.order = view::next(self.order),
-            (Key::Char('k'), false) => self.keys = self.keys.next(),
-            (Key::Char('/'), false) => self.types = true,
+            (KeyCode::Char(c), true) => self.filter.push(c),
+            (KeyCode::Char('q'), false) => return false,
+            (KeyCode::Char(' ' | 'p'), false) => self.paused = !self.paused,
+            (KeyCode::Char('s'), false) => self.order = view::next(self.order),
+            (KeyCode::Char('k'), false) => self.keys = self.keys.next(),
+            (KeyCode::Char('/'), false) => self.types = true,
+            (KeyCode::Up, false) => self.first = self.first.saturating_sub(1),
+            (KeyCode::Down, false) => self.first += 1,
+            (KeyCode::PageUp, false) => self.first = self.first.saturating_sub(PAGE),
+            (KeyCode::PageDown, false) => self.first += PAGE,
+            (KeyCode::Home, false) => self.first = 0,
             _ => {}
         }
         true
     }
 
-    fn last_line(&self) -> String {
+    fn draw(&mut self, page: &Page, frame: &mut Frame<'_>) {
+        let count = page.processes.len();
+        self.first = self.first.min(count.saturating_sub(1));
+        let [area, last] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+        page.draw(area, frame.buffer_mut(), self.first);
+        self.last_line(count).as_str().render(last, frame.buffer_mut());
+    }
+
+    fn last_line(&self, processes: usize) -> String {
         if self.types {
             return format!("filter: {}_  (enter: keep, esc: none)", self.filter);
         }
-        let mut line = format!("{HELP}  [sorted by {}]", view::name(self.order));
-        if !self.filter.is_empty() {
-            line.push_str(&format!(" [filter {}]", self.filter));
-        }
+        let mut line = String::new();
         if self.paused {
-            line.push_str(" [paused]");
+            line.push_str("[paused] ");
         }
-        line
+        if !self.filter.is_empty() {
+            line.push_str(&format!("[filter {}] ", self.filter));
+        }
+        if self.first > 0 {
+            line.push_str(&format!("[process {} of {processes}] ", self.first + 1));
+        }
+        line + &format!("[sorted by {}]  {HELP}", view::name(self.order))
     }
 }
 
 /// Shows it until the user ends it.
 fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
-    let screen = Screen::take()?;
+    let mut screen = Screen::take()?;
     let mut looks = Looks::default();
     let mut before = region.look();
     let mut now = region.look();
     let mut due = Instant::now() + interval;
     loop {
-        let (mut lines, headings) = {
+        let page = {
             let view = View::new(&now.region, &before.region);
             let hot = region.hottest(&now, &before, looks.keys.0);
-            view::lines(&view, &now, &hot, &region.place, looks.order, &looks.filter)
+            Page::new(&view, &now, &hot, &region.place, looks.order, &looks.filter)
         };
-        let (_, height) = screen.size();
-        lines.resize(height.saturating_sub(1), String::new());
-        lines.push(looks.last_line());
-        screen.show(&lines, &headings)?;
-        let left = due.saturating_duration_since(Instant::now());
-        for key in screen.keys(left) {
-            if !looks.press(key) {
-                return Ok(());
-            }
+        screen.show(|frame| looks.draw(&page, frame))?;
+        match screen.heard(due) {
+            Heard::Key(key) if !looks.press(key.code) => return Ok(()),
+            Heard::End => return Ok(()),
+            Heard::Key(_) | Heard::Nothing => {}
         }
         if Instant::now() >= due {
             due = Instant::now() + interval;
@@ -234,19 +253,25 @@ mod tests {
     #[test]
     fn keys_change_what_is_shown() {
         let mut looks = Looks::default();
-        let mut press = |keys: &[Key]| {
+        let mut press = |keys: &[KeyCode]| {
             let goes_on = keys.iter().all(|key| looks.press(*key));
-            (goes_on, looks.last_line())
+            (goes_on, looks.last_line(30))
         };
-        let typed = [Key::Char('/'), Key::Char('q'), Key::Char('x'), Key::Backspace];
+        let char = KeyCode::Char;
+        let typed = [char('/'), char('q'), char('x'), KeyCode::Backspace];
         assert_eq!(press(&typed), (true, "filter: q_  (enter: keep, esc: none)".to_owned()));
-        let rest = |more: &str| (true, format!("{HELP}  [sorted by {more}"));
-        assert_eq!(press(&[Key::Enter]), rest("rate] [filter q]"));
+        let rest = |said: &str| (true, format!("{said}]  {HELP}"));
+        assert_eq!(press(&[KeyCode::Enter]), rest("[filter q] [sorted by rate"));
         assert_eq!(
-            press(&[Key::Char('s'), Key::Char(' ')]),
-            rest("protects] [filter q] [paused]")
+            press(&[char('s'), char(' ')]),
+            rest("[paused] [filter q] [sorted by protects")
         );
-        assert_eq!(press(&[Key::Escape, Key::Char(' ')]), rest("protects]"));
-        assert!(!press(&[Key::Char('q')]).0 && !press(&[Key::End]).0);
+        assert_eq!(press(&[KeyCode::Esc, char(' ')]), rest("[sorted by protects"));
+        assert_eq!(
+            press(&[KeyCode::PageDown, KeyCode::Down, KeyCode::Down, KeyCode::Up]),
+            rest("[process 12 of 30] [sorted by protects")
+        );
+        assert_eq!(press(&[KeyCode::Home]), rest("[sorted by protects"));
+        assert!(!press(&[char('q')]).0);
     }
 }

@@ -4,10 +4,21 @@ use keyway_cache::server::USES;
 use keyway_cache::{Hot, HotBy, HotCounts};
 use keyway_server::overview::{Order, Reading, View, door_of};
 use keyway_server::size_text;
+use ratatui::buffer::Buffer;
+use ratatui::layout::HorizontalAlignment::{Left, Right};
+use ratatui::layout::{Constraint, HorizontalAlignment, Rect};
+use ratatui::style::Modifier;
+use ratatui::text::{Span, Text};
+use ratatui::widgets::{Row, Table, Widget};
 use serde_json::json;
 
 use super::server::Answered;
 use crate::numbers::{age, grouped, rate, ratio, time};
+
+/// A column that has the rest of the line.
+const REST: u16 = u16::MAX;
+/// Columns of the text for `--once`: more than any line has. A key has 250 bytes at most, each shown by four characters at most.
+const TEXT_COLUMNS: u16 = 1100;
 
 /// A look at a region.
 pub(super) struct Looked {
@@ -73,15 +84,138 @@ pub(super) fn name(order: Order) -> &'static str {
     }
 }
 
-/// The lines of a screen, and which of them are headings. `filter`: show only processes, doors and verbs that contain it.
-pub(super) fn lines(
-    view: &View<'_>,
-    looked: &Looked,
-    hot: &Hottest,
-    place: &str,
-    order: Order,
-    filter: &str,
-) -> (Vec<String>, Vec<usize>) {
+/// What is on the screen.
+pub(super) struct Page {
+    summary: Vec<String>,
+    doors: Vec<[String; 6]>,
+    keys: Vec<[String; 4]>,
+    /// what the keys are hot by
+    by: &'static str,
+    pub(super) processes: Vec<[String; 8]>,
+}
+
+impl Page {
+    /// `filter`: show only processes, doors, verbs and keys that contain it.
+    pub(super) fn new(view: &View<'_>, looked: &Looked, hot: &Hottest, place: &str, order: Order, filter: &str) -> Self {
+        let filter = filter.to_lowercase();
+        let is_wanted = |texts: &[&str]| texts.iter().any(|text| text.to_lowercase().contains(&filter));
+        Self {
+            summary: summary(view, looked, place),
+            doors: doors(view, is_wanted),
+            keys: keys(hot, is_wanted),
+            by: Kind(hot.by).name(),
+            processes: processes(view, order, is_wanted),
+        }
+    }
+
+    /// Draws it from the top, as far as there is room; of the processes those from this one on.
+    pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer, first: usize) {
+        let mut left = area;
+        let [summary, doors, keys, processes] = [
+            self.summary.len(),
+            1 + self.doors.len(),
+            1 + self.keys.len(),
+            1 + self.processes.len(),
+        ]
+        .map(|rows| part(&mut left, rows));
+        Text::from_iter(self.summary.iter().map(String::as_str)).render(summary, buffer);
+        table(
+            ["DOOR", "VERB", "PER SECOND", "p50", "p99", "p99.9"],
+            &self.doors,
+            [(9, Left), (11, Left), (13, Right), (10, Right), (10, Right), (10, Right)],
+        )
+        .render(doors, buffer);
+        let per_second = format!("{} PER SECOND", self.by);
+        table(
+            [&per_second, "AT LEAST", "AT MOST", "HOTTEST KEYS"],
+            &self.keys,
+            [(17, Right), (14, Right), (14, Right), (REST, Left)],
+        )
+        .column_spacing(2)
+        .render(keys, buffer);
+        table(
+            [
+                "PID",
+                "COMMAND",
+                "DOOR",
+                "THREADS",
+                "PER SECOND",
+                "IN CALL",
+                "PROTECTS",
+                "FENCED",
+            ],
+            self.processes.get(first..).unwrap_or_default(),
+            [
+                (8, Right),
+                (16, Left),
+                (8, Left),
+                (7, Right),
+                (12, Right),
+                (7, Right),
+                (8, Right),
+                (7, Right),
+            ],
+        )
+        .render(processes, buffer);
+    }
+
+    /// All of it as text.
+    pub(super) fn text(&self) -> String {
+        let rows = self.summary.len() + self.doors.len() + self.keys.len() + self.processes.len() + 6;
+        let area = Rect::new(0, 0, TEXT_COLUMNS, u16::try_from(rows).unwrap_or(u16::MAX));
+        let mut buffer = Buffer::empty(area);
+        self.draw(area, &mut buffer, 0);
+        let mut text = String::new();
+        for row in area.rows() {
+            let mut line = String::new();
+            // A wide character takes the cells after its own.
+            let mut column = 0;
+            while let Some(cell) = (column < area.width).then(|| &buffer[(column, row.y)]) {
+                line.push_str(cell.symbol());
+                column += u16::try_from(Span::raw(cell.symbol()).width()).unwrap_or(1).max(1);
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Takes so many rows, and one that is empty, from the top of what is left.
+fn part(left: &mut Rect, rows: usize) -> Rect {
+    let height = u16::try_from(rows).unwrap_or(u16::MAX).min(left.height);
+    let part = Rect { height, ..*left };
+    *left = Rect {
+        y: part.bottom(),
+        height: left.height - height,
+        ..*left
+    };
+    let gap = left.height.min(1);
+    (left.y, left.height) = (left.y + gap, left.height - gap);
+    part
+}
+
+/// A table with a heading; widths in columns.
+fn table<'a, const N: usize>(
+    heading: [&'a str; N],
+    rows: &'a [[String; N]],
+    columns: [(u16, HorizontalAlignment); N],
+) -> Table<'a> {
+    let cells = move |texts: [&'a str; N]| {
+        let mut columns = columns.iter();
+        Row::new(texts.map(|text| Text::from(text).alignment(columns.next().map_or(Left, |(_, side)| *side))))
+    };
+    Table::new(
+        rows.iter().map(move |row| cells(row.each_ref().map(String::as_str))),
+        columns.map(|(width, _)| match width {
+            REST => Constraint::Fill(1),
+            width => Constraint::Length(width),
+        }),
+    )
+    .header(cells(heading).style(Modifier::REVERSED))
+}
+
+fn summary(view: &View<'_>, looked: &Looked, place: &str) -> Vec<String> {
     let seen = &looked.region.seen;
     let c = &seen.counters;
     let (hits, misses) = (view.counted(|c| c.get_hits), view.counted(|c| c.get_misses));
@@ -126,62 +260,53 @@ pub(super) fn lines(
         Some(Err(why)) => lines.push(format!("server: {why}")),
         None => {}
     }
-    lines.push(String::new());
-    let mut headings = vec![lines.len()];
-    lines.push(format!(
-        "{:<9} {:<11} {:>13} {:>10} {:>10} {:>10}",
-        "DOOR", "VERB", "PER SECOND", "p50", "p99", "p99.9"
-    ));
-    let is_wanted = |texts: &[&str]| texts.iter().any(|text| text.to_lowercase().contains(&filter.to_lowercase()));
-    for row in view.doors() {
-        let (door, verb) = (row.door.name(), row.verb.name());
-        if is_wanted(&[door, verb]) {
+    lines
+}
+
+fn doors(view: &View<'_>, is_wanted: impl Fn(&[&str]) -> bool) -> Vec<[String; 6]> {
+    let rows = view.doors().into_iter();
+    rows.filter(|row| is_wanted(&[row.door.name(), row.verb.name()]))
+        .map(|row| {
             let about = if row.door.is_sampled() { "~" } else { "" };
-            lines.push(format!(
-                "{door:<9} {verb:<11} {:>13} {:>10} {:>10} {:>10}",
+            let quantile = |of: u64| time(row.between.quantile_ns(of));
+            [
+                row.door.name().to_owned(),
+                row.verb.name().to_owned(),
                 format!("{about}{}", rate(row.per_s)),
-                time(row.between.quantile_ns(500)),
-                time(row.between.quantile_ns(990)),
-                time(row.between.quantile_ns(999)),
-            ));
-        }
-    }
-    lines.push(String::new());
-    headings.push(lines.len());
-    let by = Kind(hot.by).name();
-    lines.push(format!(
-        "{:>17} {:>14} {:>14}  {}",
-        format!("{by} PER SECOND"),
-        "AT LEAST",
-        "AT MOST",
-        "HOTTEST KEYS"
-    ));
+                quantile(500),
+                quantile(990),
+                quantile(999),
+            ]
+        })
+        .collect()
+}
+
+fn keys(hot: &Hottest, is_wanted: impl Fn(&[&str]) -> bool) -> Vec<[String; 4]> {
     let per_s = |count: u64| rate(if hot.seconds > 0.0 { number(count) / hot.seconds } else { 0.0 });
-    for (key, found) in hot.keys.iter().filter(|(key, _)| is_wanted(&[key])) {
+    let rows = hot.keys.iter().filter(|(key, _)| is_wanted(&[key]));
+    rows.map(|(key, found)| {
         let [about, least, most] = [found.estimate, found.at_least, found.at_most].map(per_s);
-        lines.push(format!("{:>17} {least:>14} {most:>14}  {key}", format!("~{about}")));
-    }
-    lines.push(String::new());
-    headings.push(lines.len());
-    lines.push(format!(
-        "{:>8} {:<16} {:<8} {:>7} {:>12} {:>7} {:>8} {:>7}",
-        "PID", "COMMAND", "DOOR", "THREADS", "PER SECOND", "IN CALL", "PROTECTS", "FENCED"
-    ));
-    for row in view.processes(order) {
-        let (pid, door) = (row.process.pid.to_string(), door_of(row.process.entrance));
-        if is_wanted(&[&pid, row.command, door]) {
-            lines.push(format!(
-                "{pid:>8} {:<16} {door:<8} {:>7} {:>12} {:>7} {:>8} {:>7}",
-                row.command,
-                row.process.threads.len(),
-                rate(row.per_s),
-                row.in_call,
-                row.protects,
-                row.fenced
-            ));
-        }
-    }
-    (lines, headings)
+        [format!("~{about}"), least, most, key.clone()]
+    })
+    .collect()
+}
+
+fn processes(view: &View<'_>, order: Order, is_wanted: impl Fn(&[&str]) -> bool) -> Vec<[String; 8]> {
+    let rows = view.processes(order).into_iter();
+    rows.map(|row| {
+        [
+            row.process.pid.to_string(),
+            row.command.to_owned(),
+            door_of(row.process.entrance).to_owned(),
+            row.process.threads.len().to_string(),
+            rate(row.per_s),
+            row.in_call.to_string(),
+            row.protects.to_string(),
+            row.fenced.to_string(),
+        ]
+    })
+    .filter(|[pid, command, door, ..]| is_wanted(&[pid, command, door]))
+    .collect()
 }
 
 /// All numbers, for scripts.
