@@ -54,6 +54,11 @@ impl<'a> Context<'a> {
 
     /// Starts `command` and waits for it. If it ends with an error, `Failed` says how.
     pub fn expect(&self, mut command: Command) -> Outcome {
+        self.watch(&mut command)
+    }
+
+    /// As [`Self::expect`], with a command that may be started again.
+    fn watch(&self, command: &mut Command) -> Outcome {
         if let Some(log) = &self.log {
             let streams = std::fs::File::options()
                 .create(true)
@@ -65,7 +70,7 @@ impl<'a> Context<'a> {
                 Err(e) => return Outcome::Failed(format!("cannot write {}: {e}", log.display())),
             };
         }
-        let shown = show(&command);
+        let shown = show(command);
         println!("   $ {shown}");
         let _ = std::io::stdout().flush();
         let began = Instant::now();
@@ -93,7 +98,7 @@ impl<'a> Context<'a> {
     }
 
     /// As [`Self::expect`], with the command's output in a new file instead of on the terminal.
-    pub fn logged(&self, log: &Path, command: Command) -> Outcome {
+    pub fn logged(&self, log: &Path, command: &mut Command) -> Outcome {
         let folder = log.parent().unwrap_or(Path::new("/"));
         if let Err(e) = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(log, "")) {
             return Outcome::Failed(format!("cannot write {}: {e}", log.display()));
@@ -103,7 +108,7 @@ impl<'a> Context<'a> {
             target: self.target.clone(),
             log: Some(log.to_path_buf()),
         }
-        .expect(command)
+        .watch(command)
     }
 
     /// Whether `program args…` can be started and succeeds.

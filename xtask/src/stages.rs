@@ -229,6 +229,7 @@ fn fuzz(context: &Context<'_>) -> Outcome {
     let jobs = targets.iter().map(|target| Job {
         name: target.clone(),
         alone: false,
+        again: false,
         work: Box::new(|| fuzz_target(context, target)),
     });
     lanes::run(jobs.collect())
@@ -260,7 +261,7 @@ fn fuzz_target(context: &Context<'_>, target: &str) -> Outcome {
         .args(["--", &limit, &seed, "-print_final_stats=1"]);
     // libFuzzer writes a long log; only its success counts, and how many inputs it tried.
     let log = context.target.join(format!("xtask-fuzz-{target}.log"));
-    let outcome = context.logged(&log, command);
+    let outcome = context.logged(&log, &mut command);
     let output = std::fs::read(&log).unwrap_or_default();
     let output = String::from_utf8_lossy(&output);
     if outcome == Outcome::Passed {
