@@ -71,6 +71,7 @@ if [ "$purpose" = test ]; then
     [ -e /usr/share/java/spymemcached.jar ] || want "the Java client, spymemcached" libspymemcached-java
     compgen -G '/usr/lib/postgresql/*/lib/pgmemcache.so' >/dev/null || want "uses libmemcached from PostgreSQL" postgresql-15-pgmemcache
     have nc || want "sends the commands of docs/operating.md" netcat-openbsd
+    have prometheus || want "collects metrics" prometheus
     have curl || want "reads the HTTP port as docs/operating.md does" curl
     have openssl || want "a client with TLS" openssl
     have systemd-socket-activate || want "hands sockets to a server, and checks the units" systemd
@@ -102,7 +103,7 @@ if [ ${#packages[@]} -gt 0 ]; then
     say "installing ${packages[*]}"
     # Debian starts these services at once, some on the port that Keyway serves; only their programs are wanted.
     services=()
-    for service in memcached postgresql nginx nutcracker php8.2-fpm; do
+    for service in memcached postgresql nginx nutcracker php8.2-fpm prometheus; do
         if [ -d /run/systemd/system ] && ! systemctl cat "$service.service" >/dev/null 2>&1; then
             services+=("$service.service")
         fi

@@ -5,13 +5,14 @@
 //! connections at a time. A client that is slow or hostile holds at most one connection, for at most [`DEADLINE`], and the oldest connection
 //! makes room for a new one, so other clients are served meanwhile.
 //!
-//! [`Exposition`] writes numbers as OpenMetrics or as Prometheus's text format, whichever the client asked for ([`Format::asked_for`]).
+//! [`Exposition`] writes numbers as OpenMetrics or as Prometheus's text or binary format, whichever the client asked for ([`Format::asked_for`]).
 //!
 //! It knows no cache, no region and no memcached, and has no unsafe code.
 
 #![forbid(unsafe_code)]
 
 mod exposition;
+mod protobuf;
 mod serve;
 mod stream;
 

@@ -17,7 +17,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -72,7 +73,7 @@ pub struct Answer {
     /// the `Content-Type`
     pub content_type: &'static str,
     /// the body; not sent to `HEAD`
-    pub body: String,
+    pub body: Vec<u8>,
     /// the `Content-Security-Policy`: what a browser may load and run for this answer, if that is anything
     pub policy: Option<String>,
 }
@@ -257,7 +258,7 @@ where
     }
 }
 
-fn respond(request: &Request<Incoming>, answer: &impl Fn(&Question<'_>) -> Answer) -> Response<String> {
+fn respond(request: &Request<Incoming>, answer: &impl Fn(&Question<'_>) -> Answer) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = response(Answer::text(405, "only GET and HEAD are served here\n"));
         response
@@ -274,8 +275,8 @@ fn respond(request: &Request<Incoming>, answer: &impl Fn(&Question<'_>) -> Answe
     }))
 }
 
-fn response(answer: Answer) -> Response<String> {
-    let mut response = Response::new(answer.body);
+fn response(answer: Answer) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(answer.body));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let policy = answer.policy.and_then(|policy| HeaderValue::try_from(policy).ok());
     for (name, value) in [
@@ -295,7 +296,7 @@ fn response(answer: Answer) -> Response<String> {
 
 impl Answer {
     /// A short text.
-    pub fn text(status: u16, body: impl Into<String>) -> Self {
+    pub fn text(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self {
             status,
             content_type: "text/plain; charset=utf-8",

@@ -709,7 +709,7 @@ mod tests {
     fn page(snapshot: &Snapshot, format: Format) -> String {
         let mut exposition = Exposition::new(format);
         write(snapshot, &mut exposition);
-        exposition.end()
+        String::from_utf8(exposition.end()).unwrap()
     }
 
     /// Name, type, labels and description of every metric.

@@ -18,7 +18,7 @@ pub(super) fn answer() -> Answer {
     Answer {
         status: 200,
         content_type: "text/html; charset=utf-8",
-        body: PAGE.replace("NONCE", &nonce),
+        body: PAGE.replace("NONCE", &nonce).into_bytes(),
         policy: Some(policy),
     }
 }
@@ -61,8 +61,9 @@ mod tests {
             .and_then(|rest| rest.split('\'').next())
             .unwrap();
         assert_eq!(nonce.len(), 32);
-        assert!(one.body.contains(&format!("<script nonce=\"{nonce}\">")));
-        assert!(one.body.contains(&format!("<style nonce=\"{nonce}\">")));
+        let body = String::from_utf8(one.body).unwrap();
+        assert!(body.contains(&format!("<script nonce=\"{nonce}\">")));
+        assert!(body.contains(&format!("<style nonce=\"{nonce}\">")));
         assert!(
             policy.starts_with("default-src 'none'; ") && policy.contains("; connect-src 'self'; ") && !policy.contains("unsafe")
         );
