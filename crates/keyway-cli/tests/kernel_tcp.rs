@@ -6,13 +6,14 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use harness::{DEADLINE, Random, Scratch, Wire, keyway_binary, run_to_end, say, skip, wait_until};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use socket2::{SockRef, TcpKeepalive};
@@ -75,7 +76,12 @@ impl Process {
         let path = scratch.join(name);
         let log = File::create(&path).unwrap();
         let (binary, listen) = (keyway_binary().display().to_string(), address().to_string());
-        let line = [before, &[&binary, "serve", "--listen", &listen, "--memory", "64m"], more].concat();
+        let listen: &[_] = if more.contains(&"--listen") {
+            &[]
+        } else {
+            &["--listen", &listen]
+        };
+        let line = [before, &[&binary, "serve", "--memory", "64m"], listen, more].concat();
         let mut command = Command::new(line[0]);
         command
             .args(&line[1..])
@@ -436,6 +442,109 @@ fn a_server_that_stops_leaves_what_translates() {
     server.stop();
     clients.iter_mut().for_each(is_over);
     assert_eq!(programs(), 0, "{}", server.log());
+}
+
+#[test]
+fn ten_thousand_connections_some_of_which_are_reset() {
+    const CONNECTIONS: usize = 10_000;
+    const OPERATIONS: usize = 60_000;
+    let test = "ten_thousand_connections_some_of_which_are_reset";
+    if !is_inside(test) {
+        return;
+    }
+    // For the server, too, which inherits it.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let scratch = Scratch::new();
+    let server = Process::with_door(&scratch, "log", &["-c", "10100", "--threads", "2"]);
+    ask(&mut try_connect().unwrap(), b"set hot 0 0 5\r\nvalue\r\n", b"STORED\r\n").unwrap();
+    let mut random = Random::new(Random::seed_for(test));
+    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| (try_connect().unwrap(), 0)).collect();
+    let own = |number: usize, version: usize| {
+        let value = format!("{number} {version}");
+        format!("VALUE own{number} 0 {}\r\n{value}\r\nEND\r\n", value.len())
+    };
+    for operation in 0..OPERATIONS {
+        // At first each, so that all are open at the same time and used.
+        let number = if operation < CONNECTIONS {
+            operation
+        } else {
+            random.index(CONNECTIONS)
+        };
+        let (stream, version) = &mut clients[number];
+        match random.below(100) {
+            0..5 => {
+                // With an answer on its way.
+                SockRef::from(&*stream).set_linger(Some(Duration::ZERO)).unwrap();
+                stream.write_all(HOT.0).unwrap();
+                *stream = try_connect().unwrap();
+            }
+            5..20 => {
+                *version += 1;
+                let value = format!("{number} {version}");
+                let set = format!("set own{number} 0 0 {}\r\n{value}\r\n", value.len());
+                ask(stream, set.as_bytes(), b"STORED\r\n").unwrap();
+            }
+            20..40 if *version > 0 => {
+                ask(
+                    stream,
+                    format!("get own{number}\r\n").as_bytes(),
+                    own(number, *version).as_bytes(),
+                )
+                .unwrap();
+            }
+            _ => ask(stream, HOT.0, HOT.1).unwrap(),
+        }
+    }
+    let answered = stat(HITS);
+    say(format!("shown: {OPERATIONS} operations on {CONNECTIONS} connections, {answered} answered by the kernel").as_str());
+    // Most are the first of their connection, which the server answers.
+    assert!(answered > OPERATIONS as u64 / 20, "{answered}: {}", server.log());
+    assert!(stat("curr_connections") >= CONNECTIONS as u64);
+}
+
+#[test]
+fn connections_over_ipv6_are_answered_and_translated() {
+    if !is_inside("connections_over_ipv6_are_answered_and_translated") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let address = SocketAddr::from((Ipv6Addr::LOCALHOST, ADDRESS.1));
+    let region = scratch.join("region").display().to_string();
+    let _server = Process::start(
+        &scratch,
+        "log",
+        &[],
+        &[
+            "--listen",
+            &address.to_string(),
+            "--region",
+            &region,
+            "--kernel",
+            "lo",
+            "--kernel-memory",
+            "4m",
+        ],
+    );
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    ask(&mut stream, b"set hot 0 0 5\r\nvalue\r\n", b"STORED\r\n").unwrap();
+    let mut rounds = 0;
+    let mut wire = Wire::from_tcp(TcpStream::connect(address).unwrap()).unwrap();
+    wait_until("answers from the kernel", DEADLINE, || {
+        // Longer than a packet, in each direction, and translated.
+        rounds += 1;
+        let value = "v".repeat(100_000 + rounds);
+        let set = format!("set long 0 0 {}\r\n{value}\r\n", value.len());
+        ask(&mut stream, set.as_bytes(), b"STORED\r\n").unwrap();
+        let answer = format!("VALUE long 0 {}\r\n{value}\r\nEND\r\n", value.len());
+        ask(&mut stream, b"get long\r\n", answer.as_bytes()).unwrap();
+        (0..50).for_each(|_| ask(&mut stream, HOT.0, HOT.1).unwrap());
+        let stats = wire.stats("").unwrap();
+        let hits = stats.iter().find(|(name, _)| name == HITS).unwrap();
+        (hits.1.parse::<u64>().unwrap() >= 500).then_some(())
+    });
 }
 
 #[test]
