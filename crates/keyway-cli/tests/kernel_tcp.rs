@@ -548,6 +548,18 @@ fn connections_over_ipv6_are_answered_and_translated() {
 }
 
 #[test]
+fn a_kernel_without_types_is_named() {
+    if !is_inside("a_kernel_without_types_is_named") {
+        return;
+    }
+    assert_eq!(command("mount -t tmpfs none /sys/kernel/btf"), "");
+    let listen = address().to_string();
+    let (status, said) = keyway(&["serve", "--listen", &listen, "--region", "memfd", "--kernel", "lo"]);
+    assert!(!status.success(), "{said}");
+    assert!(said.contains("the kernel door needs /sys/kernel/btf/vmlinux, "), "{said}");
+}
+
+#[test]
 fn idle_and_half_closed_connections() {
     if !is_inside("idle_and_half_closed_connections") {
         return;

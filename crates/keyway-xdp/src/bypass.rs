@@ -15,7 +15,7 @@ use std::time::Duration;
 use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, set_print};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-use crate::door::{Aligned, lacks};
+use crate::door::{Aligned, BTF, lacks};
 
 /// The compiled programs. Aligned, because they are an ELF file that libbpf reads in place.
 static PROGRAMS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/bypass.bpf.o")));
@@ -26,8 +26,6 @@ pub const QUEUED_MAX: usize = 1 << 20;
 const END_SIZE: usize = 128;
 /// `KW_LISTENER`, the role of a listening socket
 const LISTENER: u32 = 2;
-/// The kernel's BTF: where its structures have their fields.
-const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Length of the trial's messages.
 const TRIAL_LEN: usize = 64 << 10;
 /// Deadline of each step of the trial; they take microseconds.

@@ -27,6 +27,8 @@ use nix::net::if_::if_nameindex;
 /// The compiled program. Aligned, because it is an ELF file that libbpf reads in place.
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/door.bpf.o")));
 
+/// The kernel's BTF: where its structures have their fields.
+pub(crate) const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// How long connections that are reset may take to end, and how often that is looked at.
 const RESET_MAX: Duration = Duration::from_secs(5);
 const RESET_PAUSE: Duration = Duration::from_millis(5);
@@ -57,6 +59,8 @@ pub enum DoorError {
     NotPermitted,
     /// the kernel is too old for the program
     TooOld(String),
+    /// the kernel does not say where its structures have their fields
+    NoTypes,
     /// nothing is pinned in this folder
     NothingPinned(PathBuf),
     /// a program is pinned in this folder already
@@ -78,6 +82,9 @@ impl Door {
     pub fn load(settings: &Settings) -> Result<Self, DoorError> {
         let config = Config::new(settings).map_err(DoorError::Settings)?;
         check_kernel()?;
+        if !Path::new(BTF).exists() {
+            return Err(DoorError::NoTypes);
+        }
         // Otherwise libbpf writes to standard error.
         set_print(Some((PrintLevel::Warn, |_, text| log::debug!("libbpf: {}", text.trim_end()))));
         let refused = |what| move |error: libbpf_rs::Error| DoorError::Kernel(what, format!("{error:#}"));
@@ -443,6 +450,10 @@ impl fmt::Display for DoorError {
                 f.write_str(". A user who has them can do this step with `keyway kernel attach`")
             }
             Self::TooOld(release) => write!(f, "the kernel door needs Linux 6.1 or newer, and this is {release}"),
+            Self::NoTypes => write!(
+                f,
+                "the kernel door needs {BTF}, which a kernel with CONFIG_DEBUG_INFO_BTF has"
+            ),
             Self::NothingPinned(folder) => write!(
                 f,
                 "the kernel door: nothing is pinned at {}: use `keyway kernel attach` first",
