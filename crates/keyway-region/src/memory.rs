@@ -469,15 +469,23 @@ impl Memory {
         ask::<false>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
     }
 
-    /// The same for bytes that are about to be copied, if it helps: many bytes are copied at once by an instruction that starts
-    /// slowly on lines in the second-level cache, and very many do not fit into the first-level cache.
+    /// The same for bytes that are about to be copied, if it helps: fewer are fetched by the copy itself at once, and very many do
+    /// not fit into the first-level cache. Every other line: the processor fetches its neighbour, too.
     #[inline(always)]
     pub fn prefetch_to_copy(&self, offset: usize, len: usize) {
         if COPIED_AHEAD.contains(&len) {
-            for lines in 0..len / (4 * CACHE_LINE) + 1 {
-                self.prefetch::<4>(offset + lines * 4 * CACHE_LINE);
-            }
+            ask::<false>(
+                self.base.as_ptr().wrapping_add(offset),
+                len.div_ceil(2 * CACHE_LINE),
+                2 * CACHE_LINE,
+            );
         }
+    }
+
+    /// Prefetches the lines of this many bytes that are about to be written. The address need not be a valid one.
+    #[inline(always)]
+    pub fn prefetch_to_write(&self, offset: usize, len: usize) {
+        ask::<true>(self.base.as_ptr().wrapping_add(offset), len.div_ceil(CACHE_LINE), CACHE_LINE);
     }
 
     /// Prefetches four cache lines that are about to be written. The address need not be a valid one.
