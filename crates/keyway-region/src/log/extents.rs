@@ -308,7 +308,7 @@ impl Session {
     }
 
     /// The same as far as an item of this size goes: the next one of a caller with long values will hardly be shorter.
-    #[inline(never)]
+    #[inline(always)]
     fn prefetch_more(&self, room: &Room<'_>, segment_at: usize, size: usize) {
         let tail = room.next + size;
         let leased = room.kept.map_or(0, |leased| leased.leased.get());
