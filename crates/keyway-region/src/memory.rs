@@ -28,7 +28,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 
 /// Bytes that the processor moves at a time.
-const CACHE_LINE: usize = 64;
+pub(crate) const CACHE_LINE: usize = 64;
 
 /// Space after the data that makes a vector grow, bytes: otherwise what a protocol appends would make it grow, and copy, once more.
 const ROOM_BEHIND: usize = 64;
@@ -469,15 +469,24 @@ impl Memory {
         ask::<false>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
     }
 
-    /// The same for bytes that are about to be copied, if it helps: many bytes are copied at once by an instruction that starts
-    /// slowly on lines in the second-level cache, and very many do not fit into the first-level cache.
+    /// The same for bytes that are about to be copied, if it helps: fewer are fetched by the copy itself at once, and very many do
+    /// not fit into the first-level cache. Every other line: the processor fetches its neighbour, too.
     #[inline(always)]
     pub fn prefetch_to_copy(&self, offset: usize, len: usize) {
         if COPIED_AHEAD.contains(&len) {
-            for lines in 0..len / (4 * CACHE_LINE) + 1 {
-                self.prefetch::<4>(offset + lines * 4 * CACHE_LINE);
-            }
+            ask::<false>(
+                self.base.as_ptr().wrapping_add(offset),
+                len.div_ceil(2 * CACHE_LINE),
+                2 * CACHE_LINE,
+            );
         }
+    }
+
+    /// Prefetches the lines of this many bytes that are about to be written. The address need not be a valid one.
+    #[inline(always)]
+    pub fn prefetch_to_write(&self, offset: usize, len: usize) {
+        let start = self.base.as_ptr().wrapping_add(offset);
+        ask_to_write(start, start.wrapping_add(len));
     }
 
     /// Prefetches four cache lines that are about to be written. The address need not be a valid one.
@@ -526,6 +535,25 @@ fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = (p, lines, step);
+}
+
+/// Prefetches the lines from `p` to `end`, and at least one, to write them.
+#[inline(always)]
+fn ask_to_write(p: *const u8, end: *const u8) {
+    #[cfg(test)]
+    (p.addr()..end.addr().max(p.addr() + 1))
+        .step_by(CACHE_LINE)
+        .for_each(|at| tests::note_asked(p.with_addr(at)));
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
+    unsafe {
+        core::arch::asm!(
+            "2:", "prefetchw [{p}]", "add {p}, 64", "cmp {p}, {end}", "jb 2b",
+            p = inout(reg) p => _, end = in(reg) end, options(nostack, readonly)
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (p, end);
 }
 
 /// Prefetches four cache lines, to write them.

@@ -30,6 +30,10 @@ const SEGMENTS_OF_A_SESSION: usize = 64;
 /// Bytes for which a writer does reclaiming work at a time while the region is full: half a dozen small items.
 pub(crate) const PORTION: usize = 512;
 
+/// Sizes of items after which as many bytes are prefetched for the next one: fewer are nearly covered by what is prefetched after any
+/// item, and more would not stay in the first-level cache.
+const PREFETCHED: core::ops::RangeInclusive<usize> = 512..=8 << 10;
+
 /// A leased extent. Offsets in bytes from the segment's start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
@@ -276,6 +280,9 @@ impl Session {
         let tail = room.next + size;
         // Prefetches the next item's place; otherwise its write would wait for these lines.
         self.region.memory.prefetch_four_to_write(segment_at + tail);
+        if PREFETCHED.contains(&size) {
+            self.prefetch_more(room, segment_at, size);
+        }
         if expiry != 0 {
             let expires = &self.region.header(room.segment).expires;
             if expires.load(Relaxed) < expiry {
@@ -298,6 +305,15 @@ impl Session {
             Some(leased) => leased.next.set(tail),
             None => self.close(room.segment, room.start, room.life),
         }
+    }
+
+    /// The same as far as an item of this size goes: the next one of a caller with long values will hardly be shorter.
+    #[inline(always)]
+    fn prefetch_more(&self, room: &Room<'_>, segment_at: usize, size: usize) {
+        let tail = room.next + size;
+        let leased = room.kept.map_or(0, |leased| leased.leased.get());
+        let len = size.min(leased.saturating_sub(tail));
+        self.region.memory.prefetch_to_write(segment_at + tail, len);
     }
 
     #[inline]

@@ -14,8 +14,10 @@ use core::arch::x86_64::{
 const SHORT_MAX: usize = 32;
 /// Up to this many bytes are copied out of the region in blocks of 64.
 const MIDDLE_MAX: usize = REP_FROM - 1;
-/// Above this many bytes `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
+/// From this many bytes on `rep movsb` (fast on processors with ERMS/FSRM) beats the 16-byte loop.
 const REP_FROM: usize = 512;
+/// From [`REP_FROM`] to this many bytes vectors of 32 bytes, where the processor has them, beat both.
+const WIDE_MAX: usize = *super::COPIED_AHEAD.end();
 /// From this many bytes on the log is written line by line: on lines that are not in the cache `rep movsb` is as fast only if both
 /// sides begin at the same place of a line. Below it the lines are prefetched at once.
 const LINES_FROM: usize = 16 * 1024;
@@ -175,6 +177,43 @@ fn stumbles(src: *const u8, dst: *const u8) -> bool {
     dst.addr().wrapping_sub(src.addr()).wrapping_sub(1) % PAGE < 15
 }
 
+/// Whether to copy this many bytes, at least [`REP_FROM`], by [`wide`].
+#[inline(always)]
+fn is_wide(len: usize) -> bool {
+    len <= WIDE_MAX && std::arch::is_x86_feature_detected!("avx")
+}
+
+/// Copies by vectors of 32 bytes, four at a time; the last four may overlap those before.
+///
+/// # Safety
+///
+/// `len` bytes, at least [`REP_FROM`], are readable at `src` and writable at `dst`; the processor has AVX.
+#[inline(always)]
+unsafe fn wide(src: *const u8, dst: *mut u8, len: usize) {
+    const { assert!(REP_FROM > 128) };
+    // SAFETY: every access stays within `len` bytes of its side. The kernel keeps the upper halves of the vectors from one thread to
+    // the next; this program's other code does not know them, and they are zero again at the end.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovdqu ymm0, [{src}]", "vmovdqu ymm1, [{src} + 32]", "vmovdqu ymm2, [{src} + 64]", "vmovdqu ymm3, [{src} + 96]",
+            "vmovdqu [{dst}], ymm0", "vmovdqu [{dst} + 32], ymm1", "vmovdqu [{dst} + 64], ymm2", "vmovdqu [{dst} + 96], ymm3",
+            "sub {src}, -128",
+            "sub {dst}, -128",
+            "cmp {src}, {last}",
+            "jb 2b",
+            "vmovdqu ymm0, [{last}]", "vmovdqu ymm1, [{last} + 32]", "vmovdqu ymm2, [{last} + 64]", "vmovdqu ymm3, [{last} + 96]",
+            "vmovdqu [{to}], ymm0", "vmovdqu [{to} + 32], ymm1", "vmovdqu [{to} + 64], ymm2", "vmovdqu [{to} + 96], ymm3",
+            "vzeroupper",
+            src = inout(reg) src => _, dst = inout(reg) dst => _, last = in(reg) src.add(len - 128), to = in(reg) dst.add(len - 128),
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _,
+            out("xmm15") _,
+            options(nostack)
+        );
+    }
+}
+
 /// The same for longer copies.
 macro_rules! move_long {
     ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr) => {
@@ -313,6 +352,10 @@ unsafe fn half_block(src: *const u8, dst: *mut u8) {
 unsafe fn long_out_of(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: called within the bounds that the moves below keep.
     let put16 = |p: *mut u8, v| unsafe { p.cast::<__m128i>().write_unaligned(v) };
+    if is_wide(len) {
+        // SAFETY: both sides have this many bytes.
+        return unsafe { wide(src, dst, len) };
+    }
     if len >= PAGES_FROM {
         ask::<false>(src, len.div_ceil(PAGE), PAGE);
     }
@@ -414,10 +457,12 @@ unsafe fn long_into(src: *const u8, dst: *mut u8, len: usize) {
         // SAFETY: every access stays within `len` bytes of its side.
         return unsafe { move_lines!(src, dst, len, take16, put16) };
     }
-    // Prefetched, because the stores would request one line after the other.
-    if len >= REP_FROM {
-        ask::<true>(dst, len.div_ceil(CACHE_LINE), CACHE_LINE);
+    if is_wide(len) {
+        // SAFETY: both sides have this many bytes.
+        return unsafe { wide(src, dst, len) };
     }
+    // Prefetched, because the stores would request one line after the other.
+    ask::<true>(dst, len.div_ceil(CACHE_LINE), CACHE_LINE);
     // SAFETY: every access stays within `len` bytes of its side.
     unsafe { move_long!(src, dst, len, take16, put16) }
 }

@@ -3,6 +3,8 @@
 use crate::hash::Key;
 use crate::late::{Ground, LARGE, WHOLE, overtaken, recycled, value};
 use crate::layout::segment::{ADMISSION, Standing, Stream};
+use crate::memory::CACHE_LINE;
+use crate::memory::tests::asked_by;
 use crate::verbs::{StoreMode, Stored};
 
 /// Bytes of a small value.
@@ -188,4 +190,31 @@ fn room_that_gives_too_low_a_unique_is_not_held_for_ever() {
         writer.has("key", 2, 5000, 0);
         ground.is_sound();
     }
+}
+
+/// The enemy: a long item whose place is fetched line by line while it is written; lines of another thread's extent that are taken
+/// from it.
+#[test]
+fn the_place_of_the_next_long_item_is_prefetched_as_far_as_the_extent_goes() {
+    const LONG: usize = 700;
+    let ground = Ground::new();
+    let thread = ground.thread(0);
+    let memory = &ground.region.memory;
+    let (mut whole, mut cut) = (0, 0);
+    for number in 0..20 {
+        let asked = asked_by(memory, || thread.set(&format!("key-{number}"), 1, LONG));
+        let extent = thread.session().extent(STREAM).expect("the extent of a new item");
+        let at = |offset: usize| ground.region.segment(extent.segment) + offset;
+        let lines = |from: usize, to: usize| at(from) / CACHE_LINE..at(to).div_ceil(CACHE_LINE);
+        let end = extent.leased.min(extent.next + LONG);
+        assert!(lines(extent.next, end).all(|line| asked.contains(&line)), "item {number}");
+        // As after any item, so that the next one may be the first of the next extent.
+        let after = lines(extent.leased.max(extent.next + 5 * CACHE_LINE), extent.leased + LONG);
+        assert!(
+            after.skip(1).all(|line| !asked.contains(&line)),
+            "after item {number}, beyond the extent"
+        );
+        *(if end < extent.leased { &mut whole } else { &mut cut }) += 1;
+    }
+    assert!(whole > 5 && cut > 2, "{whole} places were in the extent, and {cut} not");
 }
