@@ -187,7 +187,8 @@ fn what_all_doors_do_is_predicted_for_other_sizes() {
     let own = room(json["memory_bytes"].as_u64().unwrap());
     for size in sizes {
         let of = |name: &str| size[name].as_f64().unwrap();
-        let due = (1.0 - room(of("memory_bytes") as u64) / own * held / KEYS as f64).max(0.0);
+        let larger = room(size["memory_bytes"].as_u64().unwrap()) / own;
+        let due = (1.0 - larger * held / KEYS as f64).max(0.0);
         let is_full = size["state"] != "filling";
         assert!(is_full || of("part") > 2.0, "{json}");
         // One that is not full yet misses more than it will.
