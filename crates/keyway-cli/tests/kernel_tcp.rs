@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use harness::{DEADLINE, Random, Scratch, Wire, keyway_binary, run_to_end, say, skip, wait_until};
+use keyway_cache::{Cache, Door, Options, Place, Verb};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use socket2::{SockRef, TcpKeepalive};
@@ -394,6 +395,56 @@ fn connections_go_on_when_servers_take_over() {
     say(&format!(
         "shown: taken over: {operations} operations, {total} answers from the kernel, {most} programs at most"
     ));
+}
+
+/// How long answers took is in the region: it has those of servers that have ended.
+#[test]
+fn answers_are_timed_by_protocol() {
+    const ANSWERS: u64 = 50_000;
+    if !is_inside("answers_are_timed_by_protocol") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let udp = address().to_string();
+    let mut server = Process::with_door(&scratch, "log", &["--udp", &udp]);
+    let place = Place::Path(scratch.join("region"));
+    let cache = Cache::open(&place, &Options::new().existing_only(true)).unwrap();
+    let counts = || [Door::KernelUdp, Door::KernelTcp].map(|door| cache.latencies().of(door, Verb::Get).count());
+    // One in 256, and six deviations of a binomial count.
+    let is_about = |count: u64, answers: u64| {
+        let expected = answers / 256;
+        (expected.saturating_sub(6 * expected.isqrt())..=expected + 6 * expected.isqrt()).contains(&count)
+    };
+    let mut client = translated();
+    while stat(HITS) < ANSWERS {
+        (0..1_000).for_each(|_| ask(&mut client, HOT.0, HOT.1).unwrap());
+    }
+    // The last of them come with the next tick of the server.
+    let answers = stat(HITS);
+    let [udp_timed, tcp_timed] = wait_until("all are published", DEADLINE, || {
+        let now = counts();
+        let shown = Wire::from_tcp(try_connect().unwrap()).unwrap().stats("latency").unwrap();
+        let of_door = |name: &str| shown.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| count.parse().unwrap());
+        let shown = ["kernel_udp:get:measured", "kernel_tcp:get:measured"].map(of_door);
+        (now == shown && is_about(now[1], answers)).then_some(now)
+    });
+    assert_eq!(udp_timed, 0, "no datagram was answered");
+
+    let mut datagrams = Wire::to_udp(address()).unwrap();
+    while stat("keyway_kernel_hits") < ANSWERS {
+        for _ in 0..1_000 {
+            assert_eq!(datagrams.get(false, &["hot"]).unwrap().len(), 1);
+        }
+    }
+    let answers = stat("keyway_kernel_hits");
+    wait_until("all are published", DEADLINE, || is_about(counts()[0], answers).then_some(()));
+
+    server.stop();
+    let before = counts();
+    assert_eq!(before[1], tcp_timed);
+    assert_eq!(counts(), before);
+    drop(Process::with_door(&scratch, "log-next", &["--udp", &udp]));
+    assert_eq!(counts(), before, "a server has nothing to add for a program that has answered nothing");
 }
 
 /// Clients have not read all when the server has ended: the program stays until they have, or until their connections are reset.

@@ -16,7 +16,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ use harness::{
     wait_until,
 };
 use keyway_cache::server::handout;
-use keyway_cache::{Cache, Options, Place};
+use keyway_cache::{Cache, Door, Latency, Options, Place, Verb};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::{Value, json};
 
@@ -842,6 +842,8 @@ fn a_pinned_kernel_door_is_handed_over_and_never_stale() {
 }
 
 fn exchange_kernel_door(test: &str, is_pinned: bool) {
+    /// Answers of each server's program.
+    const HITS_EACH: u64 = 10_000;
     const INSIDE: &str = "KEYWAY_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_none() {
         if !nix::unistd::geteuid().is_root() {
@@ -882,6 +884,27 @@ fn exchange_kernel_door(test: &str, is_pinned: bool) {
         options = vec!["--udp", &udp, "--kernel-pinned", &pinned];
     }
     let mut server = world.start(&options);
+    // How long answers took is in the region, which outlives the servers.
+    let ends = Arc::new(AtomicBool::new(false));
+    let cache = Cache::open(&Place::Path(world.region()), &Options::new().existing_only(true)).unwrap();
+    let looking = std::thread::spawn({
+        let ends = Arc::clone(&ends);
+        move || {
+            let mut before = Latency::default();
+            loop {
+                let last = ends.load(SeqCst);
+                let now = *cache.latencies().of(Door::KernelUdp, Verb::Get);
+                let falls = before.counts.iter().zip(now.counts).any(|(before, now)| now < *before);
+                assert!(!falls && now.sum_ns >= before.sum_ns, "{before:?}, and later {now:?}");
+                before = now;
+                if last {
+                    return now.count();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    });
+    let mut answered = 0;
     let (mut tcp, mut datagrams) = (world.tcp(), Wire::to_udp(world.address).unwrap());
     let (stop, version) = (AtomicBool::new(false), AtomicU64::new(1));
     talk(&mut tcp, b"set k 0 0 1\r\n1\r\n", b"STORED\r\n");
@@ -919,18 +942,33 @@ fn exchange_kernel_door(test: &str, is_pinned: bool) {
                 let hits = stats.iter().find(|(name, _)| name == "keyway_kernel_hits").unwrap();
                 hits.1.parse::<u64>().unwrap()
             };
+            let mut answered = 0;
             for _ in 0..3 {
                 // A server's own program begins to count at 0.
                 let before = hits();
-                wait_until("the kernel door answers", DEADLINE, || (hits() > before + 100).then_some(()));
+                answered += wait_until("the kernel door answers", DEADLINE, || {
+                    Some(hits() - before).filter(|hits| *hits > HITS_EACH)
+                });
                 server = world.take_over(&mut server, &options);
             }
+            answered
         }));
         stop.store(true, SeqCst);
-        worked.unwrap();
+        answered = worked.unwrap();
     });
     assert!(server.end().success());
+    ends.store(true, SeqCst);
+    let timed = looking.join().unwrap();
+    // One in 256 was timed; ten deviations, because some were answered that are not counted here.
+    assert!(timed > answered / 512 && timed < answered / 64, "{timed} of {answered}");
     if is_pinned {
+        // The program has counted for all servers; the region has each once.
+        let (status, said) = harness::run_to_end(
+            Command::new(keyway_binary()).args(["kernel", "status", "--pin", &pinned]),
+            DEADLINE,
+        );
+        assert!(status.success(), "{said}");
+        assert!(said.contains(&format!("kernel_udp:get:measured {timed}\n")), "{timed}: {said}");
         let unmounted = Command::new("umount").arg(&pin).status();
         assert!(unmounted.unwrap().success());
     }
