@@ -252,10 +252,16 @@ KW_INLINE void kw_count(enum kw_verdict verdict)
 	kw_count_several(verdict, 1);
 }
 
-/* Chooses at random whether this packet is timed, so that no pattern of requests is preferred. */
+/* Times a packet after random intervals, so that no pattern of requests is preferred. */
 KW_INLINE void kw_begin(struct kw_scratch *s)
 {
-	s->begun_ns = bpf_get_prandom_u32() & (KW_TIMED_ONE_IN - 1) ? 0 : kw_clock();
+	s->begun_ns = 0;
+	if (s->until_timed) {
+		s->until_timed--;
+		return;
+	}
+	s->until_timed = bpf_get_prandom_u32() % (2 * KW_TIMED_ONE_IN - 1);
+	s->begun_ns = kw_clock();
 }
 
 /* The packet has its answer. */

@@ -119,7 +119,7 @@ enum kw_verdict {
 /* Buckets of times, and the end of the first one, nanoseconds, as a power of two (layout/latency.rs). */
 #define KW_TIME_BUCKETS 48
 #define KW_TIME_SHORTEST 6
-/* One in so many packets is timed, a power of two: as many as the library's calls (CALLS_PER_SAMPLE). */
+/* One in so many packets is timed, on average: as of the library's calls (CALLS_PER_SAMPLE). */
 #define KW_TIMED_ONE_IN 256
 
 /* The rows of the times. */
