@@ -359,7 +359,12 @@ fn the_command_and_the_server_show_the_same_keys() {
     assert_eq!(user["prefix"], "user");
     assert_eq!(user["estimate"], prefixes[0]["estimate"].to_string());
     assert_eq!(first(&lines, "bytes")["prefix"], "page");
-    assert!(lines.iter().any(|line| line == "STAT sets:2:absent yes" || line == "STAT sets:1:absent yes"), "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line == "STAT sets:2:absent yes" || line == "STAT sets:1:absent yes"),
+        "{lines:?}"
+    );
     assert!(!lines.iter().any(|line| line.contains(":key ")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("STAT hotkeys_seconds ")));
     assert_eq!(first(&world.stats_hotkeys(" prefix :l"), "bytes")["prefix"], "page");

@@ -422,7 +422,12 @@ fn answers_are_timed_by_protocol() {
     let tcp = stat(HITS);
     let shown = wait_until("stats show the region's", DEADLINE, || {
         let stats = Wire::from_tcp(try_connect().unwrap()).unwrap().stats("latency").unwrap();
-        let of_door = |name: &str| stats.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| count.parse().unwrap());
+        let of_door = |name: &str| {
+            stats
+                .iter()
+                .find(|(known, _)| known == name)
+                .map_or(0, |(_, count)| count.parse().unwrap())
+        };
         let shown = ["kernel_udp:get:measured", "kernel_tcp:get:measured"].map(of_door);
         // The last answers come with the next tick of the server.
         (shown == counts() && is_about(shown[1], tcp)).then_some(shown)
@@ -440,10 +445,19 @@ fn answers_are_timed_by_protocol() {
     // A server that stops has added all.
     server.stop();
     let before = counts();
-    assert!(is_about(before[0], udp) && is_about(before[1], tcp), "{before:?} of {udp} and {tcp}");
-    say(&format!("shown: timed: {before:?} of {udp} answers over UDP and {tcp} over TCP"));
+    assert!(
+        is_about(before[0], udp) && is_about(before[1], tcp),
+        "{before:?} of {udp} and {tcp}"
+    );
+    say(&format!(
+        "shown: timed: {before:?} of {udp} answers over UDP and {tcp} over TCP"
+    ));
     drop(Process::with_door(&scratch, "log-next", &["--udp", &udp_address]));
-    assert_eq!(counts(), before, "a server has nothing to add for a program that has answered nothing");
+    assert_eq!(
+        counts(),
+        before,
+        "a server has nothing to add for a program that has answered nothing"
+    );
 }
 
 /// Clients have not read all when the server has ended: the program stays until they have, or until their connections are reset.

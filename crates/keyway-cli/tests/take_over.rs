@@ -16,8 +16,8 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use harness::{
@@ -977,7 +977,10 @@ fn exchange_kernel_door(test: &str, is_pinned: bool) {
             DEADLINE,
         );
         assert!(status.success(), "{said}");
-        assert!(said.contains(&format!("kernel_udp:get:measured {timed}\n")), "{timed}: {said}");
+        assert!(
+            said.contains(&format!("kernel_udp:get:measured {timed}\n")),
+            "{timed}: {said}"
+        );
         let unmounted = Command::new("umount").arg(&pin).status();
         assert!(unmounted.unwrap().success());
     }

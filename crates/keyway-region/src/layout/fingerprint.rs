@@ -242,8 +242,14 @@ const MEANINGS: &[Input] = &[
     ("latency: page", latency::PAGE_SIZE as u64),
     ("latency: row of a door", latency_row(Door::Udp, Verb::Get)),
     ("latency: row of a verb", latency_row(Door::Library, Verb::Other)),
-    ("latency: row of the kernel door, UDP", latency_row(Door::KernelUdp, Verb::Get)),
-    ("latency: row of the kernel door, TCP", latency_row(Door::KernelTcp, Verb::Get)),
+    (
+        "latency: row of the kernel door, UDP",
+        latency_row(Door::KernelUdp, Verb::Get),
+    ),
+    (
+        "latency: row of the kernel door, TCP",
+        latency_row(Door::KernelTcp, Verb::Get),
+    ),
     ("latency: bucket", latency::bucket_of(1_000_000) as u64),
     ("latency: start of a bucket", latency::bucket_start_ns(24)),
     ("entrance: drop-in", session::Entrance::DropIn as u64),

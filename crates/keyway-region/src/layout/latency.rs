@@ -198,7 +198,9 @@ pub const fn row_of(door: Door, verb: Verb) -> Option<usize> {
 
 /// All doors with their verbs, in the order of their rows.
 pub fn rows() -> impl Iterator<Item = (Door, Verb)> {
-    Door::ALL.into_iter().flat_map(|door| door.verbs().iter().map(move |verb| (door, *verb)))
+    Door::ALL
+        .into_iter()
+        .flat_map(|door| door.verbs().iter().map(move |verb| (door, *verb)))
 }
 
 /// Offset in the region of a row; `page` and `row` are below [`pages`] and [`ROWS`].

@@ -19,7 +19,9 @@ impl Region {
         for (door, verb) in rows() {
             let Some(of_both) = sum.of_mut(door, verb) else { continue };
             for page in 0..pages(self.layout.shape.thread_slots) {
-                let Some(row) = self.latency_row(page, door, verb) else { continue };
+                let Some(row) = self.latency_row(page, door, verb) else {
+                    continue;
+                };
                 for (sum, count) in of_both.counts.iter_mut().zip(&row.counts) {
                     *sum = sum.wrapping_add(count.load(Relaxed));
                 }

@@ -104,7 +104,10 @@ impl Totals {
             latencies: cache.latencies(),
             library: operations(&shared.census.library(cache)),
             drop_in,
-            kernel_hits: shared.kernel.as_ref().map_or([0; 2], |post| post.numbers().hits_by_protocol()),
+            kernel_hits: shared
+                .kernel
+                .as_ref()
+                .map_or([0; 2], |post| post.numbers().hits_by_protocol()),
             bytes_read: traffic.bytes_read,
             bytes_written: traffic.bytes_written,
             connections: shared.connections() as u64,
@@ -231,7 +234,11 @@ impl History {
             let fresh = ring.samples.iter().filter(|sample| sample.at_ms > after_ms);
             json!({ "seconds": ring.step.as_secs(), "most": ring.most, "samples": fresh.map(Sample::json).collect::<Value>() })
         });
-        let fields = ["at_ms", "ms"].into_iter().chain(Door::ALL.map(Door::name)).chain(NUMBERS).chain(["times"]);
+        let fields = ["at_ms", "ms"]
+            .into_iter()
+            .chain(Door::ALL.map(Door::name))
+            .chain(NUMBERS)
+            .chain(["times"]);
         json!({
             "now_ms": milliseconds(self.begun.elapsed()),
             "fields": fields.collect::<Value>(),

@@ -490,7 +490,11 @@ fn timed(door: &Door, v6: bool) -> Result<String, String> {
         let since = |row: usize| {
             let mut since = after[row];
             since.sum_ns -= before[row].sum_ns;
-            since.counts.iter_mut().zip(before[row].counts).for_each(|(count, before)| *count -= before);
+            since
+                .counts
+                .iter_mut()
+                .zip(before[row].counts)
+                .for_each(|(count, before)| *count -= before);
             since
         };
         Ok([since(0), since(1)])
@@ -501,13 +505,26 @@ fn timed(door: &Door, v6: bool) -> Result<String, String> {
     let [udp, tcp] = ask(b"get z\r\n", true)?;
     // Six deviations of a binomial count.
     if !(EXPECTED - 120..=EXPECTED + 120).contains(&udp.count()) || tcp.count() > 0 {
-        return Err(format!("{} timed over UDP, and {} over TCP, not about {EXPECTED}", udp.count(), tcp.count()));
+        return Err(format!(
+            "{} timed over UDP, and {} over TCP, not about {EXPECTED}",
+            udp.count(),
+            tcp.count()
+        ));
     }
     // The sum is that of times in these buckets.
-    let least: u64 = (0..Times::BUCKETS).map(|bucket| bucket_start_ns(bucket) * udp.counts[bucket]).sum();
-    let most: u64 = (0..Times::BUCKETS).map(|bucket| bucket_start_ns(bucket + 1) * udp.counts[bucket]).sum();
+    let least: u64 = (0..Times::BUCKETS)
+        .map(|bucket| bucket_start_ns(bucket) * udp.counts[bucket])
+        .sum();
+    let most: u64 = (0..Times::BUCKETS)
+        .map(|bucket| bucket_start_ns(bucket + 1) * udp.counts[bucket])
+        .sum();
     if !(least..most).contains(&udp.sum_ns) {
         return Err(format!("{} ns in all, and {least} to {most} by buckets", udp.sum_ns));
     }
-    Ok(format!("{} of {} in {} ns each", udp.count(), EXPECTED * 256, udp.sum_ns / udp.count()))
+    Ok(format!(
+        "{} of {} in {} ns each",
+        udp.count(),
+        EXPECTED * 256,
+        udp.sum_ns / udp.count()
+    ))
 }
