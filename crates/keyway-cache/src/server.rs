@@ -10,7 +10,7 @@
 //!   `is_shut_out`, `Session::note_hit`, `clock`, `clock_s`;
 //! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`;
 //! - to tell watchers: `Session::serve_as`, `tell_connection`;
-//! - to count by session: `Session::seat`, `Cache::counters_of`, `seated`, `Session::note_latency`, [`Timer`];
+//! - to count by session: `Session::seat`, `Cache::counters_of`, `seated`, `Session::note_latency`, `Session::add_latency`, [`Timer`];
 //! - to take the slots that are reserved for servers: `Options::server`;
 //! - to list regions without attaching to them: [`describe`], [`remove_unused`]; to look at one again and again: [`Watched`],
 //!   or `Cache::look` of one that is attached;

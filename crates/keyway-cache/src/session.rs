@@ -8,7 +8,7 @@ use crate::reader::Reader;
 use crate::sessions::{Role, Sessions};
 use crate::writer::{Behind, Writer};
 use keyway_probes::{self as probes, Verb as _};
-use keyway_region::layout::latency::{Door, Verb};
+use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Headed, Placed, Seat, Shrinking, Sink, Target};
 use std::os::fd::BorrowedFd;
@@ -539,6 +539,15 @@ impl Session {
     pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
         if let Way::Writer(writer) = &self.0 {
             writer.note_latency(door, verb, ns);
+        }
+    }
+
+    /// Adds operations that were counted elsewhere; returns whether that was possible.
+    #[doc(hidden)]
+    pub fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
+        match &self.0 {
+            Way::Writer(writer) => writer.add_latency(door, verb, counted),
+            _ => false,
         }
     }
 

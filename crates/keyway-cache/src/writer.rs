@@ -10,7 +10,7 @@ use crate::sessions::Sessions;
 use crate::socket;
 use crate::timer::{Sampler, Timer};
 use keyway_region::heap::reserve;
-use keyway_region::layout::latency::{Door, Verb};
+use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::layout::trail::{Extent, Fate};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
 use keyway_region::verbs::{KEY_LEN_MAX, RELATIVE_EXPTIME_MAX};
@@ -221,6 +221,16 @@ impl Writer {
             let _inside = self.latch.open();
             self.inner.note_latency(door, verb, ns);
         }
+    }
+
+    /// Adds operations that were counted elsewhere; returns whether the region could be written.
+    pub(crate) fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
+        if !self.is_ready() {
+            return false;
+        }
+        let _inside = self.latch.open();
+        self.inner.add_latency(door, verb, counted);
+        true
     }
 
     #[inline]

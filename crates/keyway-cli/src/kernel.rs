@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use keyway_server::kernel::{interface, kernel_settings};
 use keyway_server::{Kernel, LOOPBACK, Network};
 use keyway_xdp::door::{Door, DoorError, reset_left_behind, unpin};
-use keyway_xdp::{Counts, PIN_FOLDER, interfaces_at};
+use keyway_xdp::{Counts, PIN_FOLDER, Times, interfaces_at};
 use nix::net::if_::if_indextoname;
 use nix::unistd::User;
 
@@ -171,6 +171,7 @@ fn address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
 fn status(folder: &std::path::Path) -> Result<(), Failure> {
     let refused = |error: keyway_xdp::door::DoorError| Failure::new(exit::NO, error);
     let counts = Counts::pinned(folder).and_then(|counts| counts.per_cpu()).map_err(refused)?;
+    let times = Times::pinned(folder).map_err(refused)?;
     let names = interfaces_at(folder).into_iter().map(|number| {
         let name = u32::try_from(number).ok().and_then(|number| if_indextoname(number).ok());
         name.map_or_else(|| format!("{number} (gone)"), |name| name.to_string_lossy().into_owned())
@@ -179,6 +180,9 @@ fn status(folder: &std::path::Path) -> Result<(), Failure> {
     println!("interfaces {}", names.collect::<Vec<_>>().join(","));
     for (verdict, counts) in counts {
         println!("{} {}", verdict.word(), counts.iter().sum::<u64>());
+    }
+    for (door, times) in ["kernel_udp", "kernel_tcp"].into_iter().zip(times) {
+        println!("{door}:get:measured {}", times.count());
     }
     Ok(())
 }

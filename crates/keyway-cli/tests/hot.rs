@@ -204,9 +204,12 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn stats_hotkeys(&self) -> Vec<String> {
+    fn stats_hotkeys(&self, more: &str) -> Vec<String> {
         let mut connection = self.connect();
-        connection.get_mut().write_all(b"stats hotkeys\r\n").unwrap();
+        connection
+            .get_mut()
+            .write_all(format!("stats hotkeys{more}\r\n").as_bytes())
+            .unwrap();
         let lines = connection.lines().map_while(Result::ok);
         lines.take_while(|line| line != "END").collect()
     }
@@ -296,14 +299,14 @@ fn the_command_and_the_server_show_the_same_keys() {
             .collect();
         of_first
     };
-    let lines = world.stats_hotkeys();
+    let lines = world.stats_hotkeys("");
     assert!(
         !lines.iter().any(|line| line.contains("recent_")),
         "nothing is known of the time before: {lines:?}"
     );
     assert_eq!(first(&lines, "gets")["key"], "user%3A2");
     assert_eq!(first(&lines, "bytes")["key"], "page%3Along");
-    let lines = world.stats_hotkeys();
+    let lines = world.stats_hotkeys("");
     assert!(lines.iter().any(|line| line.starts_with("STAT hotkeys_seconds ")));
 
     let json: Value = serde_json::from_str(&world.keyway_hot(&["--json"])).unwrap();
@@ -349,4 +352,22 @@ fn the_command_and_the_server_show_the_same_keys() {
     assert_eq!(prefixes[0]["prefix"], "user");
     assert!(prefixes.iter().any(|hot| hot["prefix"] == "page"), "{prefixes:?}");
     assert!(prefixes.iter().all(|hot| hot["at_least"].as_u64() <= hot["at_most"].as_u64()));
+
+    // The server has the same groups, and the same numbers of them.
+    let lines = world.stats_hotkeys(" prefix");
+    let user = first(&lines, "gets");
+    assert_eq!(user["prefix"], "user");
+    assert_eq!(user["estimate"], prefixes[0]["estimate"].to_string());
+    assert_eq!(first(&lines, "bytes")["prefix"], "page");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line == "STAT sets:2:absent yes" || line == "STAT sets:1:absent yes"),
+        "{lines:?}"
+    );
+    assert!(!lines.iter().any(|line| line.contains(":key ")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("STAT hotkeys_seconds ")));
+    assert_eq!(first(&world.stats_hotkeys(" prefix :l"), "bytes")["prefix"], "page");
+    assert_eq!(first(&world.stats_hotkeys(" prefix a"), "bytes")["prefix"], "p");
+    assert_eq!(first(&world.stats_hotkeys(" prefix /"), "gets")["prefix"], "user%3A2");
 }

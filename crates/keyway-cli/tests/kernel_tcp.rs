@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use harness::{DEADLINE, Random, Scratch, Wire, keyway_binary, run_to_end, say, skip, wait_until};
+use keyway_cache::{Cache, Door, Options, Place, Verb};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -400,6 +401,69 @@ fn connections_go_on_when_servers_take_over() {
     say(&format!(
         "shown: taken over: {operations} operations, {total} answers from the kernel, {most} programs at most"
     ));
+}
+
+/// How long answers took is in the region: it has those of servers that have ended.
+#[test]
+fn answers_are_timed_by_protocol() {
+    const ANSWERS: u64 = 50_000;
+    if !is_inside("answers_are_timed_by_protocol") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let udp_address = address().to_string();
+    let mut server = Process::with_door(&scratch, "log", &["--udp", &udp_address]);
+    let place = Place::Path(scratch.join("region"));
+    let cache = Cache::open(&place, &Options::new().existing_only(true)).unwrap();
+    let counts = || [Door::KernelUdp, Door::KernelTcp].map(|door| cache.latencies().of(door, Verb::Get).count());
+    // One in 256, and six deviations of a binomial count.
+    let is_about = |count: u64, answers: u64| {
+        let expected = answers / 256;
+        (expected.saturating_sub(6 * expected.isqrt())..=expected + 6 * expected.isqrt()).contains(&count)
+    };
+    let mut client = translated();
+    while stat(HITS) < ANSWERS {
+        (0..1_000).for_each(|_| ask(&mut client, HOT.0, HOT.1).unwrap());
+    }
+    let tcp = stat(HITS);
+    let shown = wait_until("stats show the region's", DEADLINE, || {
+        let stats = Wire::from_tcp(try_connect().unwrap()).unwrap().stats("latency").unwrap();
+        let of_door = |name: &str| {
+            stats
+                .iter()
+                .find(|(known, _)| known == name)
+                .map_or(0, |(_, count)| count.parse().unwrap())
+        };
+        let shown = ["kernel_udp:get:measured", "kernel_tcp:get:measured"].map(of_door);
+        // The last answers come with the next tick of the server.
+        (shown == counts() && is_about(shown[1], tcp)).then_some(shown)
+    });
+    assert_eq!(shown[0], 0, "no datagram was answered");
+
+    let mut datagrams = Wire::to_udp(address()).unwrap();
+    while stat("keyway_kernel_hits") < ANSWERS {
+        for _ in 0..1_000 {
+            assert_eq!(datagrams.get(false, &["hot"]).unwrap().len(), 1);
+        }
+    }
+    let udp = stat("keyway_kernel_hits");
+    assert_eq!(stat(HITS), tcp);
+    // A server that stops has added all.
+    server.stop();
+    let before = counts();
+    assert!(
+        is_about(before[0], udp) && is_about(before[1], tcp),
+        "{before:?} of {udp} and {tcp}"
+    );
+    say(&format!(
+        "shown: timed: {before:?} of {udp} answers over UDP and {tcp} over TCP"
+    ));
+    drop(Process::with_door(&scratch, "log-next", &["--udp", &udp_address]));
+    assert_eq!(
+        counts(),
+        before,
+        "a server has nothing to add for a program that has answered nothing"
+    );
 }
 
 /// Clients have not read all when the server has ended: the program stays until they have, or until their connections are reset.

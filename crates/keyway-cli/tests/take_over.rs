@@ -16,8 +16,8 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use harness::{
@@ -25,7 +25,7 @@ use harness::{
     wait_until,
 };
 use keyway_cache::server::handout;
-use keyway_cache::{Cache, Options, Place};
+use keyway_cache::{Cache, Door, Latency, Options, Place, Verb};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::{Value, json};
 
@@ -842,6 +842,8 @@ fn a_pinned_kernel_door_is_handed_over_and_never_stale() {
 }
 
 fn exchange_kernel_door(test: &str, is_pinned: bool) {
+    /// Answers of each server's program.
+    const HITS_EACH: u64 = 10_000;
     const INSIDE: &str = "KEYWAY_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_none() {
         if !nix::unistd::geteuid().is_root() {
@@ -882,13 +884,35 @@ fn exchange_kernel_door(test: &str, is_pinned: bool) {
         options = vec!["--udp", &udp, "--kernel-pinned", &pinned];
     }
     let mut server = world.start(&options);
+    // How long answers took is in the region, which outlives the servers.
+    let ends = Arc::new(AtomicBool::new(false));
+    let cache = Cache::open(&Place::Path(world.region()), &Options::new().existing_only(true)).unwrap();
+    let looking = std::thread::spawn({
+        let ends = Arc::clone(&ends);
+        move || {
+            let mut before = Latency::default();
+            loop {
+                let last = ends.load(SeqCst);
+                let now = *cache.latencies().of(Door::KernelUdp, Verb::Get);
+                let falls = before.counts.iter().zip(now.counts).any(|(before, now)| now < *before);
+                assert!(!falls && now.sum_ns >= before.sum_ns, "{before:?}, and later {now:?}");
+                before = now;
+                if last {
+                    return now.count();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+    });
+    let (mut answered, asked) = (0, AtomicU64::new(0));
     let (mut tcp, mut datagrams) = (world.tcp(), Wire::to_udp(world.address).unwrap());
     let (stop, version) = (AtomicBool::new(false), AtomicU64::new(1));
     talk(&mut tcp, b"set k 0 0 1\r\n1\r\n", b"STORED\r\n");
+    talk(&mut tcp, b"set steady 0 0 1\r\n1\r\n", b"STORED\r\n");
     std::thread::scope(|scope| {
         // Through a connection that changes its server each time.
         let mut changed = world.tcp();
-        let (stop, version) = (&stop, &version);
+        let (stop, version, asked) = (&stop, &version, &asked);
         scope.spawn(move || {
             while !stop.load(SeqCst) {
                 let next = (version.load(SeqCst) + 1).to_string();
@@ -905,6 +929,7 @@ fn exchange_kernel_door(test: &str, is_pinned: bool) {
             while !stop.load(SeqCst) {
                 let least = version.load(SeqCst);
                 datagrams.send(b"get k\r\n").unwrap();
+                asked.fetch_add(1, SeqCst);
                 let head = String::from_utf8(datagrams.line().unwrap()).unwrap();
                 assert!(head.starts_with("VALUE k 0 "), "{head}");
                 let value: u64 = String::from_utf8(datagrams.line().unwrap()).unwrap().parse().unwrap();
@@ -919,18 +944,43 @@ fn exchange_kernel_door(test: &str, is_pinned: bool) {
                 let hits = stats.iter().find(|(name, _)| name == "keyway_kernel_hits").unwrap();
                 hits.1.parse::<u64>().unwrap()
             };
+            let mut answered = 0;
             for _ in 0..3 {
                 // A server's own program begins to count at 0.
                 let before = hits();
-                wait_until("the kernel door answers", DEADLINE, || (hits() > before + 100).then_some(()));
+                let mut steady = Wire::to_udp(world.address).unwrap();
+                answered += wait_until("the kernel door answers", DEADLINE, || {
+                    asked.fetch_add(500, SeqCst);
+                    (0..500).for_each(|_| assert_eq!(steady.get(false, &["steady"]).unwrap().len(), 1));
+                    Some(hits() - before).filter(|hits| *hits > HITS_EACH)
+                });
                 server = world.take_over(&mut server, &options);
             }
+            answered
         }));
         stop.store(true, SeqCst);
-        worked.unwrap();
+        answered = worked.unwrap();
     });
     assert!(server.end().success());
+    ends.store(true, SeqCst);
+    let timed = looking.join().unwrap();
+    // One in 256 answers was timed, and six deviations. Each take-over ends a program whose last answers are not in `answered`.
+    let (least, most) = (answered / 256, asked.load(SeqCst) / 256);
+    assert!(
+        timed + 6 * least.isqrt() > least && timed < most + 6 * most.isqrt(),
+        "{timed} of at least {answered} answers to {asked:?} requests"
+    );
     if is_pinned {
+        // The program has counted for all servers; the region has each once.
+        let (status, said) = harness::run_to_end(
+            Command::new(keyway_binary()).args(["kernel", "status", "--pin", &pinned]),
+            DEADLINE,
+        );
+        assert!(status.success(), "{said}");
+        assert!(
+            said.contains(&format!("kernel_udp:get:measured {timed}\n")),
+            "{timed}: {said}"
+        );
         let unmounted = Command::new("umount").arg(&pin).status();
         assert!(unmounted.unwrap().success());
     }

@@ -8,7 +8,7 @@ use crate::changes::Stripes;
 use crate::hash::Key;
 use crate::hot::Sampling;
 use crate::layout::bucket::Table;
-use crate::layout::latency::{Door, Verb, bucket_of};
+use crate::layout::latency::{Door, Latency, Verb, bucket_of};
 use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
 use crate::layout::slot::Slot;
@@ -206,12 +206,27 @@ impl Session {
 
     /// Notes that an operation of this session took so long.
     pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
-        let row = self.region.latency_row(usize::from(self.owner.slot), door, verb);
+        let Some(row) = self.region.latency_row(usize::from(self.owner.slot), door, verb) else {
+            return;
+        };
         if let Some(count) = row.counts.get(bucket_of(ns)) {
             // Not as a single writer: another session may share the page.
             count.fetch_add(1, Relaxed);
         }
         row.sum_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// Adds operations that were counted elsewhere.
+    pub fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) {
+        let Some(row) = self.region.latency_row(usize::from(self.owner.slot), door, verb) else {
+            return;
+        };
+        for (sum, count) in row.counts.iter().zip(counted.counts) {
+            if count > 0 {
+                sum.fetch_add(count, Relaxed);
+            }
+        }
+        row.sum_ns.fetch_add(counted.sum_ns, Relaxed);
     }
 
     /// Counts one more, or one less, item in the index.

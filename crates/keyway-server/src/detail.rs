@@ -56,8 +56,8 @@ impl Detail {
         self.enabled.store(enabled, Relaxed);
     }
 
-    pub(crate) fn delimiter(&self) -> char {
-        char::from(self.delimiter)
+    pub(crate) fn delimiter(&self) -> u8 {
+        self.delimiter
     }
 
     pub(crate) fn clear(&self) {

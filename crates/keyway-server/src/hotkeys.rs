@@ -110,11 +110,11 @@ impl Earlier {
     }
 }
 
-/// `stats hotkeys`. `redacted`: keys are not for clients to see.
-pub(crate) fn write(earlier: &Earlier, cache: &Cache, redacted: bool, out: &mut Vec<u8>) {
+/// `stats hotkeys` of keys, or of prefixes. `redacted`: keys are not for clients to see.
+pub(crate) fn write(earlier: &Earlier, cache: &Cache, separator: Option<&[u8]>, redacted: bool, out: &mut Vec<u8>) {
     let asked = HotAsked {
         most: LISTED,
-        separator: None,
+        separator,
         redacted,
     };
     earlier.look(cache, |counts, since| {
@@ -132,17 +132,20 @@ pub(crate) fn write(earlier: &Earlier, cache: &Cache, redacted: bool, out: &mut 
 }
 
 fn lines(asked: &HotAsked<'_>, cache: &Cache, counts: &HotCounts, since: Option<&HotCounts>, when: &str, out: &mut Vec<u8>) {
+    let what = if asked.separator.is_some() { "prefix" } else { "key" };
     for (by, kind) in KINDS {
         for (rank, hot) in (1..).zip(asked.list(cache, counts, since, by)) {
             let _ = write!(out, "STAT {when}{kind}:{rank}:");
-            match hot.name.as_ref().filter(|_| !asked.redacted) {
-                Some(name) => {
-                    out.extend_from_slice(b"key ");
+            match (hot.name.as_ref().filter(|_| !asked.redacted), hot.hash) {
+                (Some(name), _) => {
+                    let _ = write!(out, "{what} ");
                     reply::uri_encode(out, name);
                 }
-                None => {
-                    let _ = write!(out, "hash {:016x}", hot.hash.unwrap_or(0));
+                (None, Some(hash)) => {
+                    let _ = write!(out, "hash {hash:016x}");
                 }
+                // All keys of which only the hash is known: their prefixes are not.
+                (None, None) => out.extend_from_slice(b"absent yes"),
             }
             out.extend_from_slice(reply::LINE_END);
             for (name, count) in [

@@ -273,8 +273,15 @@ impl PeerAddress {
 impl KernelNumbers {
     /// Answers of the program: datagrams, and keys of requests on TCP.
     pub(crate) fn hits(&self) -> u64 {
-        let hits = self.verdicts.iter().filter(|(word, _)| matches!(*word, "hits" | "tcp_hits"));
-        hits.map(|(_, count)| *count).sum()
+        self.hits_by_protocol().iter().sum()
+    }
+
+    /// The same of UDP, and of TCP.
+    pub(crate) fn hits_by_protocol(&self) -> [u64; 2] {
+        ["hits", "tcp_hits"].map(|name| {
+            let hits = self.verdicts.iter().find(|(word, _)| *word == name);
+            hits.map_or(0, |(_, count)| *count)
+        })
     }
 }
 

@@ -273,7 +273,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
         "num_threads_per_udp",
         if shared.udp_addresses.is_empty() { 0 } else { config.threads },
     );
-    stat(out, "stat_key_prefix", shared.detail.delimiter());
+    stat(out, "stat_key_prefix", char::from(shared.detail.delimiter()));
     stat(out, "detail_enabled", yes_no(shared.detail.is_enabled()));
     stat(out, "reqs_per_event", config.requests_per_turn);
     stat(out, "cas_enabled", yes_no(config.cas_enabled));

@@ -54,6 +54,7 @@ struct Host {
 
 unsafe extern "C" {
     safe fn kw_host_scratch_size() -> usize;
+    safe fn kw_host_time_bucket(ns: u64) -> u32;
     fn kw_host_hash(scratch: *mut u64, seed: u64, key: *const u8, len: u32) -> u64;
     fn kw_host_decide(
         host: *const Host,
@@ -72,6 +73,11 @@ impl Default for Program {
             scratch: vec![0; kw_host_scratch_size().div_ceil(8)],
         }
     }
+}
+
+/// The bucket in which the program counts a time.
+pub fn time_bucket(ns: u64) -> usize {
+    kw_host_time_bucket(ns) as usize
 }
 
 impl Program {

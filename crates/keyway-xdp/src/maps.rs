@@ -26,7 +26,15 @@ pub(crate) const CONFIG: &str = ".rodata.config";
 /// The name under which it is pinned: names in a BPF file system have no dots.
 const CONFIG_PIN: &str = "kw_config";
 /// The maps that a server needs.
-pub(crate) const SHARED: [&str; 6] = ["kw_index", "kw_pages", "kw_stripes", "kw_controls", "kw_counts", CONFIG];
+pub(crate) const SHARED: [&str; 7] = [
+    "kw_index",
+    "kw_pages",
+    "kw_stripes",
+    "kw_controls",
+    "kw_counts",
+    "kw_times",
+    CONFIG,
+];
 /// Those that it needs for TCP, and the iterator that lists the connections whose numbers are translated.
 pub(crate) const FOR_TCP: [&str; 2] = ["kw_rests", "kw_connections"];
 pub(crate) const TRANSLATED: &str = "kw_translated";
@@ -39,6 +47,7 @@ pub struct Maps {
     control: Mapping,
     stripes_map: MapHandle,
     counts: MapHandle,
+    times: MapHandle,
     pages_count: usize,
     connections: Option<Arc<Connections>>,
     /// held while this process uses the pinned program
@@ -47,6 +56,15 @@ pub struct Maps {
 
 /// The counts of packets by verdict, for a process that only reads them.
 pub struct Counts(MapHandle);
+
+/// How long answers took; none of it ever falls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// answers, by bucket
+    pub counts: [u64; Times::BUCKETS],
+    /// the sum of their times, nanoseconds
+    pub sum_ns: u64,
+}
 
 impl Maps {
     /// `translated` makes the iterator, for a program that serves TCP.
@@ -74,6 +92,7 @@ impl Maps {
             control: mapped("kw_controls", CONTROL_WORDS)?,
             stripes_map: map("kw_stripes")?,
             counts: map("kw_counts")?,
+            times: map("kw_times")?,
             pages_count: config.pages(),
             lock: None,
         })
@@ -129,11 +148,49 @@ impl Maps {
         self.lock.as_ref().map(File::try_clone).transpose()
     }
 
+    /// How long the program's answers took, of those that it has timed since it was loaded; over UDP, and over TCP.
+    pub fn times(&self) -> Result<[Times; 2], DoorError> {
+        times(&self.times)
+    }
+
     /// The counts of packets alone.
     pub fn counts(&self) -> Result<Counts, DoorError> {
         let copy = MapHandle::try_from(&self.counts);
         copy.map(Counts)
             .map_err(|error| DoorError::Kernel("reading the counters", format!("{error:#}")))
+    }
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            counts: [0; Self::BUCKETS],
+            sum_ns: 0,
+        }
+    }
+}
+
+impl Times {
+    /// Buckets: half octaves of nanoseconds from 64 on, and one at either end (`KW_TIME_BUCKETS`).
+    pub const BUCKETS: usize = 48;
+
+    /// Those of the program pinned in this folder, over UDP and over TCP.
+    pub fn pinned(folder: &Path) -> Result<[Self; 2], DoorError> {
+        times(&map_at(folder, "kw_times")?)
+    }
+
+    /// Answers that were timed.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, count| sum.wrapping_add(*count))
+    }
+
+    /// Adds those of one CPU: a `struct kw_times`.
+    fn add(&mut self, of_cpu: &[u8]) {
+        let (words, _) = of_cpu.as_chunks();
+        let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+        for (sum, word) in self.counts.iter_mut().chain([&mut self.sum_ns]).zip(words) {
+            *sum = sum.wrapping_add(word);
+        }
     }
 }
 
@@ -160,6 +217,17 @@ impl Counts {
             })
             .collect()
     }
+}
+
+fn times(map: &MapHandle) -> Result<[Times; 2], DoorError> {
+    let [udp, tcp] = [0_u32, 1].map(|row| {
+        let read = map.lookup_percpu(&row.to_ne_bytes(), MapFlags::ANY);
+        let read = read.map_err(|error| DoorError::Kernel("reading the times", format!("{error:#}")))?;
+        let mut sum = Times::default();
+        read.unwrap_or_default().iter().for_each(|of_cpu| sum.add(of_cpu));
+        Ok(sum)
+    });
+    Ok([udp?, tcp?])
 }
 
 /// The numbers of the interfaces that the program pinned in this folder was attached to.

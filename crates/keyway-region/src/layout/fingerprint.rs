@@ -240,8 +240,16 @@ const MEANINGS: &[Input] = &[
     ("sequence: bits a second", region::SEQUENCE_RATE_BITS as u64),
     ("stripes", changes::STRIPES as u64),
     ("latency: page", latency::PAGE_SIZE as u64),
-    ("latency: row of a door", latency::row_of(Door::Udp, Verb::Get) as u64),
-    ("latency: row of a verb", latency::row_of(Door::Library, Verb::Other) as u64),
+    ("latency: row of a door", latency_row(Door::Udp, Verb::Get)),
+    ("latency: row of a verb", latency_row(Door::Library, Verb::Other)),
+    (
+        "latency: row of the kernel door, UDP",
+        latency_row(Door::KernelUdp, Verb::Get),
+    ),
+    (
+        "latency: row of the kernel door, TCP",
+        latency_row(Door::KernelTcp, Verb::Get),
+    ),
     ("latency: bucket", latency::bucket_of(1_000_000) as u64),
     ("latency: start of a bucket", latency::bucket_start_ns(24)),
     ("entrance: drop-in", session::Entrance::DropIn as u64),
@@ -268,6 +276,13 @@ const MEANINGS: &[Input] = &[
 /// A header with different bits in all of its fields, and a key's hash.
 const SAMPLE: Header = Header(0x0123_4567_89AB_CDEF);
 const KEY_HASH: u64 = 0xFEDC_BA98_7654_3210;
+
+const fn latency_row(door: Door, verb: Verb) -> u64 {
+    match latency::row_of(door, verb) {
+        Some(row) => row as u64,
+        None => u64::MAX,
+    }
+}
 
 const fn stream(pool: usize, class: usize, standing: Standing) -> Stream {
     Stream { pool, class, standing }

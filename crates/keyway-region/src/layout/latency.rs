@@ -1,7 +1,7 @@
 //! How long operations took: counts by door, verb and time.
 //!
 //! ```text
-//! latency page: a row for each door and verb; row: counts by bucket, then the sum of the times
+//! latency page: a row for each verb of each door ([`Door::verbs`]); row: counts by bucket, then the sum of the times
 //! ```
 //!
 //! Buckets are half octaves of nanoseconds: their bounds are 64, 96, 128, 192, 256, 384, …, 2^29. So the value that
@@ -29,11 +29,24 @@ pub enum Door {
     Binary = 4,
     /// datagrams, whatever their protocol
     Udp = 5,
+    /// datagrams that the kernel door's program answers
+    KernelUdp = 6,
+    /// segments of TCP that it answers
+    KernelTcp = 7,
 }
 
 impl Door {
     /// All of them, by number.
-    pub const ALL: [Self; 6] = [Self::Library, Self::DropIn, Self::Text, Self::Meta, Self::Binary, Self::Udp];
+    pub const ALL: [Self; 8] = [
+        Self::Library,
+        Self::DropIn,
+        Self::Text,
+        Self::Meta,
+        Self::Binary,
+        Self::Udp,
+        Self::KernelUdp,
+        Self::KernelTcp,
+    ];
 
     /// Its name in statistics and metrics.
     pub const fn name(self) -> &'static str {
@@ -44,12 +57,35 @@ impl Door {
             Self::Meta => "meta",
             Self::Binary => "binary",
             Self::Udp => "udp",
+            Self::KernelUdp => "kernel_udp",
+            Self::KernelTcp => "kernel_tcp",
         }
     }
 
-    /// Whether only some of its operations are measured: a call of a function takes hardly longer than two looks at the clock.
+    /// Whether only one in 256 of its operations is measured: a call of a function takes hardly longer than two looks at the clock, and
+    /// the kernel door's program has no time for two looks at each packet.
     pub const fn is_sampled(self) -> bool {
-        matches!(self, Self::Library | Self::DropIn)
+        matches!(self, Self::Library | Self::DropIn) || self.is_kernel()
+    }
+
+    /// Whether the kernel door's program answers. It tells of no operation, and a server adds how long they took.
+    pub const fn is_kernel(self) -> bool {
+        matches!(self, Self::KernelUdp | Self::KernelTcp)
+    }
+
+    /// What it does: these verbs have a row.
+    pub const fn verbs(self) -> &'static [Verb] {
+        if self.is_kernel() { &[Verb::Get] } else { &Verb::ALL }
+    }
+
+    /// The rows of the doors before this one: the kernel doors, which have one each, are the last ones.
+    const fn first_row(self) -> usize {
+        let (number, kernel) = (self as usize, Self::KernelUdp as usize);
+        if number < kernel {
+            number * Verb::ALL.len()
+        } else {
+            kernel * Verb::ALL.len() + number - kernel
+        }
     }
 }
 
@@ -94,7 +130,7 @@ pub const BUCKETS: usize = 48;
 pub const SHORTEST_NS: u64 = 1 << SHORTEST_LOG2;
 const SHORTEST_LOG2: u32 = 6;
 /// Rows of a page.
-pub const ROWS: usize = Door::ALL.len() * Verb::ALL.len();
+pub const ROWS: usize = Door::KernelTcp.first_row() + Door::KernelTcp.verbs().len();
 
 /// The bucket of a time in nanoseconds.
 pub const fn bucket_of(ns: u64) -> usize {
@@ -149,9 +185,21 @@ pub const fn pages(thread_slots: usize) -> usize {
     }
 }
 
-/// The number of a row in its page.
-pub const fn row_of(door: Door, verb: Verb) -> usize {
-    door as usize * Verb::ALL.len() + verb as usize
+/// The number of a row in its page. `None`: the door has no such verb.
+pub const fn row_of(door: Door, verb: Verb) -> Option<usize> {
+    // The verbs of each door are the first ones.
+    if (verb as usize) < door.verbs().len() {
+        Some(door.first_row() + verb as usize)
+    } else {
+        None
+    }
+}
+
+/// All doors with their verbs, in the order of their rows.
+pub fn rows() -> impl Iterator<Item = (Door, Verb)> {
+    Door::ALL
+        .into_iter()
+        .flat_map(|door| door.verbs().iter().map(move |verb| (door, *verb)))
 }
 
 /// Offset in the region of a row; `page` and `row` are below [`pages`] and [`ROWS`].
@@ -247,18 +295,18 @@ impl Latencies {
             counts: [0; BUCKETS],
             sum_ns: 0,
         };
-        self.rows.get(row_of(door, verb)).unwrap_or(NONE)
+        row_of(door, verb).and_then(|row| self.rows.get(row)).unwrap_or(NONE)
     }
 
-    /// The same, to be changed.
+    /// The same, to be changed. `None`: the door has no such verb.
     pub fn of_mut(&mut self, door: Door, verb: Verb) -> Option<&mut Latency> {
-        self.rows.get_mut(row_of(door, verb))
+        self.rows.get_mut(row_of(door, verb)?)
     }
 
     /// Those with a count, with their door and verb.
     pub fn counted(&self) -> impl Iterator<Item = (Door, Verb, &Latency)> {
-        let all = Door::ALL.into_iter().flat_map(|door| Verb::ALL.map(|verb| (door, verb)));
-        all.map(|(door, verb)| (door, verb, self.of(door, verb)))
+        rows()
+            .map(|(door, verb)| (door, verb, self.of(door, verb)))
             .filter(|(_, _, latency)| latency.count() > 0)
     }
 
@@ -360,11 +408,13 @@ mod tests {
 
     #[test]
     fn no_two_doors_and_verbs_share_a_row() {
-        let mut rows: Vec<usize> = Door::ALL
-            .into_iter()
-            .flat_map(|door| Verb::ALL.map(|verb| row_of(door, verb)))
-            .collect();
-        rows.sort_unstable();
-        assert_eq!(rows, (0..ROWS).collect::<Vec<_>>());
+        let numbers: Vec<usize> = rows().map(|(door, verb)| row_of(door, verb).unwrap()).collect();
+        assert_eq!(numbers, (0..ROWS).collect::<Vec<_>>());
+        for door in Door::ALL {
+            let with_row: Vec<Verb> = Verb::ALL.into_iter().filter(|verb| row_of(door, *verb).is_some()).collect();
+            assert_eq!(with_row, door.verbs(), "{door:?}");
+            assert_eq!(Door::ALL[door as usize], door, "the number of a door is its place");
+        }
+        assert_eq!(row_of(Door::KernelTcp, Verb::Get), Some(ROWS - 1));
     }
 }

@@ -3,23 +3,25 @@
 //! Never: takes a count away. A session that dies in the middle has counted its operation or has not.
 
 use crate::atomics::Relaxed;
-use crate::layout::latency::{Door, Latencies, LatencyRow, Verb, pages, row_at, row_of};
+use crate::layout::latency::{Door, Latencies, LatencyRow, Verb, pages, row_at, row_of, rows};
 use crate::region::Region;
 
 impl Region {
-    /// Where a session in this thread slot counts operations of this door and verb.
-    pub(crate) fn latency_row(&self, slot: usize, door: Door, verb: Verb) -> &LatencyRow {
+    /// Where a session in this thread slot counts operations of this door and verb. `None`: the door has no such verb.
+    pub(crate) fn latency_row(&self, slot: usize, door: Door, verb: Verb) -> Option<&LatencyRow> {
         let page = slot % pages(self.layout.shape.thread_slots);
-        self.memory.get(row_at(&self.layout, page, row_of(door, verb)))
+        Some(self.memory.get(row_at(&self.layout, page, row_of(door, verb)?)))
     }
 
-    /// How long the operations of all sessions took, since the region was created. Of the library's calls, those that were sampled.
+    /// How long the operations of all sessions took, since the region was created. Of the doors that are sampled, one in 256.
     pub fn latencies(&self) -> Latencies {
         let mut sum = Latencies::default();
-        for (door, verb) in Door::ALL.into_iter().flat_map(|door| Verb::ALL.map(|verb| (door, verb))) {
+        for (door, verb) in rows() {
             let Some(of_both) = sum.of_mut(door, verb) else { continue };
             for page in 0..pages(self.layout.shape.thread_slots) {
-                let row = self.latency_row(page, door, verb);
+                let Some(row) = self.latency_row(page, door, verb) else {
+                    continue;
+                };
                 for (sum, count) in of_both.counts.iter_mut().zip(&row.counts) {
                     *sum = sum.wrapping_add(count.load(Relaxed));
                 }

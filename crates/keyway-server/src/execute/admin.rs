@@ -175,7 +175,7 @@ impl Executor {
         let (shared, cache) = (&self.shared, &self.cache);
         match words.next().unwrap_or_default() {
             b"" => stats::general(shared, cache, out),
-            b"hotkeys" => hotkeys::write(&shared.hot, cache, !shared.config.dump_enabled, out),
+            b"hotkeys" => self.stats_hotkeys(words, out),
             b"settings" => stats::settings(shared, cache, out),
             b"items" => stats::items(shared, cache, out),
             b"slabs" => stats::slabs(shared, cache, out),
@@ -202,6 +202,19 @@ impl Executor {
             _ => out.extend_from_slice(reply::ERROR),
         }
         Outcome::Done
+    }
+
+    /// Keys; or prefixes, up to the delimiter of `-D` or the one that is given.
+    fn stats_hotkeys(&self, mut words: Tokens<'_>, out: &mut Vec<u8>) {
+        let shared = &self.shared;
+        let delimiter = [shared.detail.delimiter()];
+        let separator = match (words.next(), words.next(), words.next()) {
+            (None, ..) => None,
+            (Some(b"prefix"), None, _) => Some(&delimiter[..]),
+            (Some(b"prefix"), given, None) => given,
+            _ => return out.extend_from_slice(b"CLIENT_ERROR usage: stats hotkeys [prefix [separator]]\r\n"),
+        };
+        hotkeys::write(&shared.hot, &self.cache, separator, !shared.config.dump_enabled, out);
     }
 
     fn stats_detail(&self, mut words: Tokens<'_>, out: &mut Vec<u8>) -> Outcome {

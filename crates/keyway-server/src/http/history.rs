@@ -22,11 +22,8 @@ const FINE_MOST: usize = 600;
 /// Samples of the coarse step: an hour.
 const COARSE_MOST: usize = 360;
 /// Most bytes of all samples.
-const SIZE_MAX: usize = 3 << 19;
+const SIZE_MAX: usize = 7 << 18;
 const _: () = assert!((FINE_MOST + COARSE_MOST) * size_of::<Sample>() <= SIZE_MAX);
-
-/// Doors of the operations: those whose times are measured, then the kernel door.
-const DOORS: usize = Door::ALL.len() + 1;
 
 /// The numbers of a sample besides the operations by door, in their order.
 const NUMBERS: [&str; 11] = [
@@ -51,7 +48,8 @@ struct Totals {
     /// operations of the library door, those of drop-ins included, and those of drop-ins
     library: u64,
     drop_in: u64,
-    kernel_hits: u64,
+    /// answers of the kernel door: datagrams, and keys of requests on TCP
+    kernel_hits: [u64; 2],
     bytes_read: u64,
     bytes_written: u64,
     connections: u64,
@@ -65,7 +63,7 @@ struct Sample {
     at_ms: u64,
     ms: u32,
     /// a second
-    operations: [f32; DOORS],
+    operations: [f32; Door::ALL.len()],
     /// of [`NUMBERS`]: first what is counted, a second, then what there was at the end
     numbers: [f64; NUMBERS.len()],
     /// measured operations by door and bucket of their time
@@ -106,7 +104,10 @@ impl Totals {
             latencies: cache.latencies(),
             library: operations(&shared.census.library(cache)),
             drop_in,
-            kernel_hits: shared.kernel.as_ref().map_or(0, |post| post.numbers().hits()),
+            kernel_hits: shared
+                .kernel
+                .as_ref()
+                .map_or([0; 2], |post| post.numbers().hits_by_protocol()),
             bytes_read: traffic.bytes_read,
             bytes_written: traffic.bytes_written,
             connections: shared.connections() as u64,
@@ -120,7 +121,7 @@ impl Sample {
         let elapsed = now.at.saturating_duration_since(before.at);
         let elapsed_s = elapsed.as_secs_f64().max(1e-3);
         let per_s = |now: u64, before: u64| number(now.saturating_sub(before)) / elapsed_s;
-        let mut operations = [0.0; DOORS];
+        let mut operations = [0.0; Door::ALL.len()];
         let mut times = [[0; BUCKETS]; Door::ALL.len()];
         for ((door, operations), times) in Door::ALL.into_iter().zip(&mut operations).zip(&mut times) {
             let mut all = 0;
@@ -137,11 +138,10 @@ impl Sample {
                 Door::DropIn => drop_in,
                 // All of their requests are measured.
                 Door::Text | Door::Meta | Door::Binary | Door::Udp => all,
+                Door::KernelUdp => now.kernel_hits[0].saturating_sub(before.kernel_hits[0]),
+                Door::KernelTcp => now.kernel_hits[1].saturating_sub(before.kernel_hits[1]),
             };
             *operations = single(per_s(counted, 0));
-        }
-        if let Some(kernel) = operations.last_mut() {
-            *kernel = single(per_s(now.kernel_hits, before.kernel_hits));
         }
         let (n, b) = (&now.counters, &before.counters);
         Self {
@@ -234,8 +234,11 @@ impl History {
             let fresh = ring.samples.iter().filter(|sample| sample.at_ms > after_ms);
             json!({ "seconds": ring.step.as_secs(), "most": ring.most, "samples": fresh.map(Sample::json).collect::<Value>() })
         });
-        let doors = Door::ALL.map(Door::name).into_iter().chain(["kernel"]);
-        let fields = ["at_ms", "ms"].into_iter().chain(doors).chain(NUMBERS).chain(["times"]);
+        let fields = ["at_ms", "ms"]
+            .into_iter()
+            .chain(Door::ALL.map(Door::name))
+            .chain(NUMBERS)
+            .chain(["times"]);
         json!({
             "now_ms": milliseconds(self.begun.elapsed()),
             "fields": fields.collect::<Value>(),
@@ -294,7 +297,7 @@ mod tests {
             latencies,
             library: s * 11,
             drop_in: s * 4,
-            kernel_hits: s * 7,
+            kernel_hits: [s * 7, s * 9],
             bytes_read: u64::MAX,
             bytes_written: 0,
             connections: 5,
@@ -308,10 +311,10 @@ mod tests {
         let sample = Sample::between(&totals(begun, 10), &totals(begun, 20), begun);
         assert_eq!((sample.at_ms, sample.ms), (20_000, 10_000));
         let each = f32::from(u16::try_from(3 * BUCKETS).unwrap());
-        assert_eq!(sample.operations, [7.0, 4.0, each, each, each, each, 7.0]);
+        assert_eq!(sample.operations, [7.0, 4.0, each, each, each, each, 7.0, 9.0]);
         assert_eq!(&sample.numbers[..3], [30.0, 10.0, 0.0]);
         assert_eq!(&sample.numbers[5..], [0.0, 0.0, 20.0, 0.0, 5.0, 0.0]);
-        assert_eq!(sample.times, [[30; BUCKETS]; 6]);
+        assert_eq!(sample.times, [[30; BUCKETS]; Door::ALL.len()]);
         // Counts that another process has put back are no rate.
         let odd = Sample::between(&totals(begun, 20), &totals(begun, 10), begun);
         assert_eq!((odd.numbers[0], odd.operations[2]), (0.0, 0.0));

@@ -634,7 +634,7 @@ fn latencies(s: &Snapshot, page: &mut Exposition) {
     page.family(
         "keyway_latency_seconds",
         Histogram,
-        "Time of requests of this region's servers, and of one in 256 calls of the library, by door and verb",
+        "Time of requests of this region's servers, and of one in 256 calls of the library and answers of the kernel door, by door and verb",
     );
     for (door, verb, latency) in s.latencies.counted() {
         let bounds = (1..BUCKETS).map(|bucket| decimal_ns(bucket_start_ns(bucket)));

@@ -1,4 +1,4 @@
-//! The keeper's work: it copies items for the program, renews the lease, and writes stale copies again.
+//! The keeper's work: it copies items for the program, renews the lease, writes stale copies again, and publishes how long answers took.
 //!
 //! Never: blocks for longer than a tick, or answers a client.
 
@@ -15,6 +15,7 @@ use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
 use keyway_xdp::door::Attached;
 use keyway_xdp::store::{Put, Store, is_good};
 
+use super::times::Published;
 use super::{Post, Program};
 use crate::shared::Shared;
 use crate::takeover::{self, Stage};
@@ -72,6 +73,8 @@ pub(crate) struct Keeper {
     unswept: usize,
     /// hits and packets passed up, at the last log line
     logged: u64,
+    /// how long the program's answers took, as far as the region has it
+    published: Published,
 }
 
 impl Keeper {
@@ -104,6 +107,7 @@ impl Keeper {
             counted: 0,
             unswept: pages,
             logged: 0,
+            published: Published::default(),
         }
     }
 
@@ -238,10 +242,13 @@ impl Keeper {
     /// Turns the door off; the program stays where it is, and passes all packets on.
     fn turn_off(&mut self) {
         let Some(door) = self.door.take() else { return };
-        self.is_on = false;
         self.program.maps().hot().renew(0, 0);
         door.settle();
         door.renew(0);
+        // No run of the program is left, so this is all.
+        if std::mem::take(&mut self.is_on) {
+            self.published.publish(self.program.maps(), &self.session);
+        }
     }
 
     fn tick(&mut self) {
@@ -256,8 +263,11 @@ impl Keeper {
                 return;
             }
             log::info!("the kernel door is on");
+            // The program answers nothing before the lease is renewed. A pinned one has answered for other servers.
+            self.published.begin(self.program.maps());
         }
         self.breathe();
+        self.published.publish(self.program.maps(), &self.session);
         self.sweep();
         self.make_room();
         if self.ticks.is_multiple_of(MEND_TICKS) {

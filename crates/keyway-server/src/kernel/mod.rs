@@ -24,12 +24,13 @@
 //! `Keeper::breathe` between them.
 //!
 //! This file turns the door on, and holds what other threads use of it ([`Post`]); `keeper` has the thread's work, `served` what a worker has
-//! served, `enrolled` the TCP connections.
+//! served, `enrolled` the TCP connections, `times` how long answers took.
 
 mod bypass;
 mod enrolled;
 mod keeper;
 mod served;
+mod times;
 
 pub(crate) use bypass::Bypass;
 #[cfg(test)]

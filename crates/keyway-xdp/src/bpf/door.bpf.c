@@ -71,6 +71,13 @@ struct {
 	__type(value, __u64);
 } kw_counts SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, KW_TIMED_ROWS);
+	__type(key, __u32);
+	__type(value, struct kw_times);
+} kw_times SEC(".maps");
+
 struct kw_address {
 	__u32 words[4];
 };
@@ -205,6 +212,7 @@ KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 s
 }
 
 #include "packet.h"
+#include "times.h"
 
 KW_INLINE int kw_link_differs(const __u8 *a, const __u8 *b)
 {
@@ -244,6 +252,39 @@ KW_INLINE void kw_count(enum kw_verdict verdict)
 	kw_count_several(verdict, 1);
 }
 
+/* Times a packet after random intervals, so that no pattern of requests is preferred. */
+KW_INLINE void kw_begin(struct kw_scratch *s)
+{
+	s->begun_ns = 0;
+	if (s->until_timed) {
+		s->until_timed--;
+		return;
+	}
+	s->until_timed = bpf_get_prandom_u32() % (2 * KW_TIMED_ONE_IN - 1);
+	s->begun_ns = kw_clock();
+}
+
+/* The packet has its answer. */
+static __noinline int kw_note_time(__u64 begun_ns, __u32 row)
+{
+	__u64 ns = kw_clock() - begun_ns;
+	struct kw_times *times = bpf_map_lookup_elem(&kw_times, &row);
+	__u32 bucket = kw_time_bucket(ns);
+
+	KW_OPAQUE(bucket);
+	if (!times || bucket >= KW_TIME_BUCKETS)
+		return 0;
+	times->counts[bucket]++;
+	times->sum_ns += ns;
+	return 0;
+}
+
+KW_INLINE void kw_answered(const struct kw_scratch *s, enum kw_timed row)
+{
+	if (s->begun_ns)
+		kw_note_time(s->begun_ns, row);
+}
+
 /* A separate function, so that the verifier checks it once for each family and not for each path to it. */
 static __noinline int kw_decide4(struct kw_scratch *s, __u32 len)
 {
@@ -271,6 +312,7 @@ int kw_tc(struct __sk_buff *skb)
 	s = kw_scratch();
 	if (!s)
 		return TC_ACT_UNSPEC;
+	kw_begin(s);
 	start = family == 4 ? KW_START4 : KW_START6;
 	/* One packet may be several datagrams that were sent together (UDP_SEGMENT); its headers do not show it. */
 	if (skb->vlan_present || skb->gso_size || skb->pkt_type != 0 /* PACKET_HOST */ || len < KW_FRAME4 || len > KW_FRAME_MAX) {
@@ -301,6 +343,7 @@ int kw_tc(struct __sk_buff *skb)
 	if (family == 4 ? bpf_skb_store_bytes(skb, 0, s->out + KW_START4, reply_len, 0) :
 			  bpf_skb_store_bytes(skb, 0, s->out + KW_START6, reply_len, 0))
 		return TC_ACT_SHOT;
+	kw_answered(s, KW_TIMED_UDP);
 	return bpf_redirect(skb->ifindex, 0);
 }
 

@@ -91,6 +91,10 @@ struct kw_scratch {
 	__u32 sum;
 	/* the interface that the packet arrived by */
 	__u32 interface;
+	/* when the program began with the packet; 0: it is not timed */
+	__u64 begun_ns;
+	/* packets before the next one that is timed */
+	__u64 until_timed;
 	/* the answer's link addresses: destination, then source */
 	__u8 link[12];
 	/* TCP: the headers of the segment, and those of one that is sent or passed on instead of it */

@@ -80,6 +80,13 @@ KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 s
 
 #include "packet.h"
 #include "segment.h"
+#include "times.h"
+
+/* The bucket of a time in nanoseconds. */
+__u32 kw_host_time_bucket(__u64 ns)
+{
+	return kw_time_bucket(ns);
+}
 
 size_t kw_host_scratch_size(void)
 {

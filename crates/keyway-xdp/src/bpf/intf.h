@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
  * What the kernel program and the server share: the hot copies, their index, the words that show whether a copy is current,
- * and the counters. Everything here is plain data of fixed size; offsets are asserted at the end and again in Rust.
+ * the counters and the times. Everything here is plain data of fixed size; offsets are asserted at the end and again in Rust.
  *
- * The server writes all of it except the counters and the reference marks. The program trusts nothing here beyond what it
+ * The server writes all of it except the counters, the times and the reference marks. The program trusts nothing here beyond what it
  * checks, because every process that maps these pages can write them.
  */
 #ifndef KW_INTF_H
@@ -116,6 +116,25 @@ enum kw_verdict {
 	KW_VERDICTS
 };
 
+/* Buckets of times, and the end of the first one, nanoseconds, as a power of two (layout/latency.rs). */
+#define KW_TIME_BUCKETS 48
+#define KW_TIME_SHORTEST 6
+/* One in so many packets is timed, on average: as of the library's calls (CALLS_PER_SAMPLE). */
+#define KW_TIMED_ONE_IN 256
+
+/* The rows of the times. */
+enum kw_timed {
+	KW_TIMED_UDP,
+	KW_TIMED_TCP,
+	KW_TIMED_ROWS
+};
+
+/* How long answers took on one CPU since the program was loaded. */
+struct kw_times {
+	__u64 counts[KW_TIME_BUCKETS];
+	__u64 sum_ns;
+};
+
 /* A network of allowed sources; IPv4 addresses as ::ffff:a.b.c.d, in network byte order. */
 struct kw_network {
 	__u32 address[4];
@@ -140,6 +159,7 @@ struct kw_ends {
 };
 
 _Static_assert(sizeof(struct kw_ends) == 40, "no gaps");
+_Static_assert(sizeof(struct kw_times) == 392, "no gaps");
 _Static_assert(sizeof(struct kw_rest) == 64, "a line of its own");
 _Static_assert(sizeof(struct kw_bucket) == 64, "a bucket is a cache line");
 _Static_assert(__builtin_offsetof(struct kw_copy, line) == KW_COPY_HEADER, "the header of a copy");

@@ -396,6 +396,8 @@ KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct
 		/* The client sends a request again whose answer could not be written here. */
 		if (kw_put(skb, s, head_len, len))
 			return TC_ACT_SHOT;
+		if (plan->step == KW_REPLY)
+			kw_answered(s, KW_TIMED_TCP);
 		if (!plan->tells)
 			return bpf_redirect(skb->ifindex, 0);
 		bpf_clone_redirect(skb, skb->ifindex, 0);
@@ -512,6 +514,7 @@ KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, int v6)
 
 	if (!s || !work)
 		return TC_ACT_UNSPEC;
+	kw_begin(s);
 	segment = &work->segment;
 	found = &work->found;
 	if (kw_tcp_open(skb, s, found, 1, v6))

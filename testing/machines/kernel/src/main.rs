@@ -15,7 +15,10 @@ use kernel::frame::{Checksum, Frame, PORT};
 use kernel::stage::{Outcome, Stage, monotonic_ns};
 use kernel::world::{Memory, fill, items, settings};
 use kernel::{random, served, session, strangers, table, traffic};
+use keyway_region::CALLS_PER_SAMPLE;
+use keyway_region::layout::latency::{bucket_of, bucket_start_ns};
 use keyway_region::mutants::{self, Mutant};
+use keyway_xdp::Times;
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::door::{Door, DoorError};
 use keyway_xdp::host::Program;
@@ -272,6 +275,7 @@ fn on_host(report: &mut Report, options: &Options, settings: &Settings, v6: bool
     report.take("random packets notice one wrong byte", wrong_copy(&memory, v6));
     let mut program = Program::default();
     report.take("hashes on the host", hashes(&mut program, options.seed));
+    report.take("times on the host", times(options.seed));
 }
 
 fn in_kernel(report: &mut Report, options: &Options, settings: &Settings, v6: bool) {
@@ -302,6 +306,7 @@ fn in_kernel(report: &mut Report, options: &Options, settings: &Settings, v6: bo
     report.take("the lease in the kernel", lease(&door, v6));
     report.take("a source's rate in the kernel", rate(settings, v6));
     report.take("the time of a hit in the kernel", time(&door, v6));
+    report.take("times of answers in the kernel", timed(&door, v6));
     for interface in ["veth", "lo"] {
         report.take(
             &format!("{} traffic over {interface}", family(v6)),
@@ -451,4 +456,75 @@ fn hashes(program: &mut Program, seed: u64) -> Result<String, String> {
         }
     }
     Ok(format!("{count} as the region's"))
+}
+
+/// The C sorts times as the region does.
+fn times(seed: u64) -> Result<String, String> {
+    let edges = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1, 3 << bit >> 1]);
+    let mut random = Random::new(seed);
+    let others: Vec<u64> = (0..100_000).map(|i| random.next() >> (i % 64)).collect();
+    for ns in edges.chain(others).chain([u64::MAX]) {
+        let (here, there) = (keyway_xdp::host::time_bucket(ns), bucket_of(ns));
+        if here != there {
+            return Err(format!("{ns} ns: bucket {here}, and {there} in the region"));
+        }
+    }
+    Ok("in the region's buckets".into())
+}
+
+/// Of the answers over UDP one in 256 is timed, and no packet that goes up.
+fn timed(door: &Door, v6: bool) -> Result<String, String> {
+    const EXPECTED: u64 = 400;
+    door.hot().renew(u64::MAX, 0);
+    let times = || door.maps().times().map_err(|error| error.to_string());
+    let ask = |line: &[u8], is_answered: bool| -> Result<[Times; 2], String> {
+        let before = times()?;
+        let frame = Frame::new(v6, line).bytes(Checksum::Full);
+        for _ in 0..CALLS_PER_SAMPLE * u32::try_from(EXPECTED).unwrap_or(0) {
+            let (_, after, _) = door.try_frame(&frame, 1).map_err(|error| error.to_string())?;
+            if (after != frame) != is_answered {
+                return Err("another outcome than expected".into());
+            }
+        }
+        let after = times()?;
+        let since = |row: usize| {
+            let mut since = after[row];
+            since.sum_ns -= before[row].sum_ns;
+            since
+                .counts
+                .iter_mut()
+                .zip(before[row].counts)
+                .for_each(|(count, before)| *count -= before);
+            since
+        };
+        Ok([since(0), since(1)])
+    };
+    if ask(b"get unknown\r\n", false)? != [Times::default(); 2] {
+        return Err("packets that go up are timed".into());
+    }
+    let [udp, tcp] = ask(b"get z\r\n", true)?;
+    // Six deviations of a binomial count.
+    if !(EXPECTED - 120..=EXPECTED + 120).contains(&udp.count()) || tcp.count() > 0 {
+        return Err(format!(
+            "{} timed over UDP, and {} over TCP, not about {EXPECTED}",
+            udp.count(),
+            tcp.count()
+        ));
+    }
+    // The sum is that of times in these buckets.
+    let least: u64 = (0..Times::BUCKETS)
+        .map(|bucket| bucket_start_ns(bucket) * udp.counts[bucket])
+        .sum();
+    let most: u64 = (0..Times::BUCKETS)
+        .map(|bucket| bucket_start_ns(bucket + 1) * udp.counts[bucket])
+        .sum();
+    if !(least..most).contains(&udp.sum_ns) {
+        return Err(format!("{} ns in all, and {least} to {most} by buckets", udp.sum_ns));
+    }
+    Ok(format!(
+        "{} of {} in {} ns each",
+        udp.count(),
+        EXPECTED * 256,
+        udp.sum_ns / udp.count()
+    ))
 }
