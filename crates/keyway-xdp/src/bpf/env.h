@@ -15,6 +15,10 @@
 #error "keys are scanned and hashed as little-endian words"
 #endif
 
+/* Where the compiler places code: what runs for every packet lies together. */
+#define KW_OFTEN(x) __builtin_expect(!!(x), 1)
+#define KW_RARE(x) __builtin_expect(!!(x), 0)
+
 #ifdef __bpf__
 
 #include <linux/bpf.h>

@@ -130,7 +130,7 @@ KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
 	const __u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 port_at;
 
-	if (data + KW_TCP4 + KW_TCP_LEN > end) {
+	if (KW_RARE(data + KW_TCP4 + KW_TCP_LEN > end)) {
 		if (skb->len < KW_TCP4 + KW_TCP_LEN || bpf_skb_pull_data(skb, KW_TCP4 + KW_TCP_LEN))
 			return 0;
 		data = (void *)(long)skb->data;
@@ -143,14 +143,14 @@ KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
 		    kw_quad(data + KW_LINK_LEN + (is_incoming ? 16 : 12)) != config.address4)
 			return 0;
 		port_at = KW_LINK_LEN + (data[14] & 15) * 4 + (is_incoming ? 2 : 0);
-		if (data[14] == 0x45)
+		if (KW_OFTEN(data[14] == 0x45))
 			return kw_half(data + KW_TCP4 + (is_incoming ? 2 : 0)) == config.tcp_port ? 4 : 0;
 		/* With options; the port is looked at later. */
 		return port_at > KW_TCP4 ? 4 : 0;
 	}
 	if (kw_half(data + 12) != bpf_htons(ETH_P_IPV6) || !config.address6[3])
 		return 0;
-	if (data + KW_TCP6 + KW_TCP_LEN > end) {
+	if (KW_RARE(data + KW_TCP6 + KW_TCP_LEN > end)) {
 		if (skb->len < KW_TCP6 + KW_TCP_LEN || bpf_skb_pull_data(skb, KW_TCP6 + KW_TCP_LEN))
 			return 0;
 		data = (void *)(long)skb->data;
@@ -236,13 +236,13 @@ KW_INLINE int kw_tcp_read(struct __sk_buff *skb, struct kw_work *work, int is_in
 
 	if (tcp + KW_TCP_LEN > end)
 		return -1;
-	if (v6 ? ip[6] == KW_PROTOCOL_TCP : ip[0] == 0x45 && !(kw_half(ip + 6) & ~bpf_htons(0x4000) & 0xFFFF)) {
+	if (KW_OFTEN(v6 ? ip[6] == KW_PROTOCOL_TCP : ip[0] == 0x45 && !(kw_half(ip + 6) & ~bpf_htons(0x4000) & 0xFFFF))) {
 		__u32 len = v6 ? bpf_ntohs(kw_half(ip + 4)) + 40u : bpf_ntohs(kw_half(ip + 2));
 
 		found->is_odd = 0;
 		found->tcp_at = kw_tcp_at(v6);
 		found->head_len = (tcp[12] >> 4) * 4;
-		if (tcp + KW_TCP_LEN + KW_STAMPS_LEN <= end) {
+		if (KW_OFTEN(tcp + KW_TCP_LEN + KW_STAMPS_LEN <= end)) {
 			kw_read_segment(tcp, segment);
 			return kw_measure(skb, work, len);
 		}
@@ -346,7 +346,7 @@ KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_work *work, __u32 seq
 	if (bpf_skb_store_bytes(skb, place + 4, words, 8, 0))
 		return -1;
 	kw_count(KW_TCP_TRANSLATED);
-	if (head_len == KW_TCP_LEN || (head_len == KW_TCP_LEN + KW_STAMPS_LEN && segment->is_stamped))
+	if (KW_OFTEN(head_len == KW_TCP_LEN || (head_len == KW_TCP_LEN + KW_STAMPS_LEN && segment->is_stamped)))
 		return 0;
 	return kw_renumber_options(skb, work, to_client);
 }
@@ -516,8 +516,8 @@ KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct
 		if (kw_put(skb, s, head_len, len))
 			return TC_ACT_SHOT;
 		if (!plan->tells)
-			return bpf_redirect(skb->ifindex, 0);
-		bpf_clone_redirect(skb, skb->ifindex, 0);
+			return bpf_redirect(segment->interface, 0);
+		bpf_clone_redirect(skb, segment->interface, 0);
 	}
 	made = (struct kw_made){
 		.seq = plan->seq,
@@ -541,16 +541,16 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_work *work, struct k
 	enum kw_checksum checksum = KW_CHECKSUM_BAD;
 	struct kw_scratch *s = 0;
 	struct kw_rest *rest = 0;
-	__u64 now;
+	/* An answer that goes out once more has the timestamp of the last one. */
+	__u64 now = 0;
 
 	/* Nothing to translate, and nothing that has to be remembered. */
 	if (!segment->len && !(segment->flags & KW_TCP_FIN) && !kw_is_spliced(&c->numbers))
 		return TC_ACT_UNSPEC;
 	segment->interface = skb->ifindex;
 	segment->is_plain = 0;
-	now = bpf_ktime_get_coarse_ns();
 	if (segment->len && !kw_is_taken(&c->numbers.in, segment)) {
-		if (kw_is_request(skb, found, segment->len)) {
+		if (KW_RARE(kw_is_request(skb, found, segment->len))) {
 			s = kw_scratch();
 			rest = bpf_map_lookup_elem(&kw_rests, &slot);
 			if (!s || !rest)
@@ -561,7 +561,7 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_work *work, struct k
 			kw_count(KW_ODD_REQUEST);
 		}
 	}
-	if (answer_len && rest) {
+	if (KW_RARE(answer_len && rest)) {
 		__u64 word;
 
 		bpf_spin_lock(&c->lock);
@@ -577,7 +577,7 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_work *work, struct k
 		kw_arrive(c, segment, facts, 0, 0, now, plan);
 		bpf_spin_unlock(&c->lock);
 	}
-	if (plan->step == KW_PASS)
+	if (KW_OFTEN(plan->step == KW_PASS))
 		return kw_renumber(skb, work, plan->seq, plan->ack, 0) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 	if (!s) {
 		s = kw_scratch();
@@ -653,7 +653,7 @@ KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, int v6)
 		return TC_ACT_UNSPEC;
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
-	if (data + kw_tcp_at(v6) > end)
+	if (KW_RARE(data + kw_tcp_at(v6) > end))
 		return TC_ACT_UNSPEC;
 	/* Both ports are one word of the segment. */
 	if (v6) {
@@ -665,14 +665,14 @@ KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, int v6)
 		__builtin_memcpy(&tuple.ipv4.sport, &work->segment.ports, 4);
 		common = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 	}
-	if (!common)
+	if (KW_RARE(!common))
 		return kw_tcp_after(skb, work, 1, v6);
 	socket = bpf_skc_to_tcp_sock(common);
 	if (socket)
 		c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
-	if (c)
+	if (KW_OFTEN(c))
 		action = kw_tcp_serve(skb, work, c, socket, v6);
-	else if (socket && !(work->segment.flags & KW_TCP_SYN))
+	else if (KW_OFTEN(socket && !(work->segment.flags & KW_TCP_SYN)))
 		action = TC_ACT_UNSPEC;
 	else
 		action = kw_tcp_after(skb, work, 1, v6);
@@ -715,7 +715,7 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	if (!work)
 		return TC_ACT_UNSPEC;
 	/* The kernel's own socket, which sends for those that have gone, is a raw one. */
-	if (!socket || socket->type != 1 /* SOCK_STREAM */)
+	if (KW_RARE(!socket || socket->type != 1 /* SOCK_STREAM */))
 		return kw_tcp_read(skb, work, 0, v6) ? TC_ACT_UNSPEC : kw_tcp_after(skb, work, 0, v6);
 	c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
 	if (!c || kw_tcp_read(skb, work, 0, v6))
@@ -742,7 +742,7 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	bpf_spin_unlock(&c->lock);
 	if (!kw_is_spliced(&numbers))
 		return TC_ACT_UNSPEC;
-	if (segment->flags & KW_TCP_FIN) {
+	if (KW_RARE(segment->flags & KW_TCP_FIN)) {
 		s = kw_scratch();
 		if (s && !kw_load_head(skb, s, &work->found, v6)) {
 			kw_peer_of(s, &peer, 0, v6);

@@ -255,28 +255,24 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 
 	if (!lacks_answer)
 		c->is_owed = 0;
-	plan->tells = 1;
-	plan->reply_seq = numbers->out.at;
-	plan->reply_ack = after;
-	plan->reply_len = c->answer_len;
-	plan->ack = kw_inner(&numbers->out, segment->ack);
-	if (is_taken) {
+	if (KW_RARE(is_taken)) {
 		/* Never to the server: it must not execute what was answered here. Its socket gets the number before what it has received,
 		 * and acknowledges, as to a keepalive. */
 		plan->step = lacks_answer && c->answer_len ? KW_REPEAT : KW_REMIND;
 		plan->seq = numbers->in.at - numbers->in.before - 1;
-	} else if (lacks_answer && c->is_owed && c->answer_len && !segment->len && !kw_before(segment->seq, after) &&
-		   !(segment->flags & (KW_TCP_FIN | KW_TCP_SYN | KW_TCP_RST))) {
+		plan->tells = 1;
+	} else if (KW_RARE(lacks_answer && c->is_owed && c->answer_len && !segment->len && !kw_before(segment->seq, after) &&
+			   !(segment->flags & (KW_TCP_FIN | KW_TCP_SYN | KW_TCP_RST)))) {
 		/* It knows that its request has arrived, and so will not send it again, but has not got the answer. */
 		plan->step = KW_REPEAT;
 		plan->seq = kw_inner(&numbers->in, segment->seq);
+		plan->tells = 1;
 	} else if (answer_len && kw_is_at_rest(c, segment, facts, word) && kw_fits(c, segment, facts, answer_len)) {
 		plan->step = KW_REPLY;
 		plan->seq = kw_inner(&numbers->in, segment->seq);
 		/* Several segments are probed for sooner (RFC 8985, section 7.2). */
 		plan->tells = facts->in_flight > 1 || (facts->in_flight && now_ns - c->heard_ns >= KW_TELL_NS);
-		plan->reply_seq = segment->ack;
-		plan->reply_ack = segment->seq + segment->len;
+		plan->ack = kw_inner(&numbers->out, segment->ack);
 		plan->reply_len = answer_len;
 		numbers->in.before += numbers->in.len;
 		numbers->in.at = segment->seq;
@@ -284,13 +280,19 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 		numbers->out.before += numbers->out.len;
 		numbers->out.at = segment->ack;
 		numbers->out.len = answer_len;
-		c->next = plan->reply_ack;
+		c->next = segment->seq + segment->len;
 		c->answer_len = 0;
 		c->is_owed = 1;
 	} else {
 		kw_pass(c, segment, facts, plan);
 		return;
 	}
+	if (plan->step != KW_REPLY) {
+		plan->ack = kw_inner(&numbers->out, segment->ack);
+		plan->reply_len = c->answer_len;
+	}
+	plan->reply_seq = numbers->out.at;
+	plan->reply_ack = numbers->in.at + numbers->in.len;
 	plan->window = c->window;
 	__builtin_memcpy(plan->link, c->link, 12);
 	plan->stamp = kw_stamp(c, now_ns);
