@@ -168,7 +168,7 @@ KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
 	       kw_quad(data + 12) == config.address6[3] ? 6 : 0;
 }
 
-/* Reads the headers of a packet that has IP options into `head`; 0 if they are a TCP segment's. */
+/* Reads the headers of a packet that has IP options, or has them elsewhere, into `head`; 0 if they are a TCP segment's. */
 static __noinline int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, struct kw_work *work, int is_incoming, int v6)
 {
 	struct kw_found *found;
@@ -199,7 +199,7 @@ static __noinline int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, s
 	}
 	if (kw_half(tcp + (is_incoming ? 2 : 0)) != config.tcp_port)
 		return -1;
-	found->is_odd = 1;
+	found->is_odd = ip_len != (v6 ? 40 : 20) || (!v6 && kw_half(s->head + KW_LINK_LEN + 6) & ~bpf_htons(0x4000) & 0xFFFF);
 	found->tcp_at = KW_LINK_LEN + ip_len;
 	found->head_len = (tcp[12] >> 4) * 4;
 	/* What is read as timestamps. */
