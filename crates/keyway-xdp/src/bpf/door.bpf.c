@@ -103,9 +103,6 @@ struct {
 	__type(value, struct kw_path);
 } kw_paths SEC(".maps");
 
-/* How long a path stays valid after the host has used it. After that the next request is passed up, and the server's answer shows
-* whether the path has changed. */
-#define KW_PATH_NS 10000000000ull
 /* The number of `lo`, in every network namespace (Linux, LOOPBACK_IFINDEX). */
 #define KW_LOOPBACK 1
 

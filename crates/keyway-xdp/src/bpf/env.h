@@ -106,6 +106,10 @@ struct kw_scratch {
 	struct kw_splice edges;
 };
 
+/* How long a path stays valid after the host has used it. After that the next request is passed up, and the server's answer shows
+* whether the path has changed. */
+#define KW_PATH_NS 10000000000ull
+
 #define KW_AT(offset) ((offset) & (KW_BUFFER - 1))
 
 struct kw_context {

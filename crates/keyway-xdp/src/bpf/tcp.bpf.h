@@ -474,7 +474,7 @@ KW_INLINE __u32 kw_tcp_try(struct __sk_buff *skb, struct kw_scratch *s, struct k
 		kw_count(KW_ODD_PACKET);
 		return 0;
 	}
-	if (now - c->heard_ns > KW_PATH_NS || now - c->enrolled_ns < KW_SETTLE_NS) {
+	if (!kw_is_open(c, now)) {
 		kw_count(KW_NO_PATH);
 		return 0;
 	}

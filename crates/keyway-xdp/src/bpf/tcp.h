@@ -175,6 +175,12 @@ KW_INLINE int kw_is_taken(const struct kw_splice *in, const struct kw_segment *s
 /* How long after it was enrolled a connection is left alone: segments that passed before have reached the socket by then. */
 #define KW_SETTLE_NS 100000000ull
 
+/* Whether the connection was enrolled so long ago, and its socket has sent something lately. */
+KW_INLINE int kw_is_open(const struct kw_connection *c, __u64 now_ns)
+{
+	return now_ns - c->heard_ns <= KW_PATH_NS && now_ns - c->enrolled_ns >= KW_SETTLE_NS;
+}
+
 /* Whether the connection is at rest, and this segment the next one: nothing is on its way in either direction. `word` is what the
 * server has published. */
 KW_INLINE int kw_is_at_rest(const struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, __u64 word)
@@ -267,7 +273,7 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 		plan->step = KW_REPEAT;
 		plan->seq = kw_inner(&numbers->in, segment->seq);
 		plan->tells = 1;
-	} else if (answer_len && kw_is_at_rest(c, segment, facts, word) && kw_fits(c, segment, facts, answer_len)) {
+	} else if (answer_len && kw_is_open(c, now_ns) && kw_is_at_rest(c, segment, facts, word) && kw_fits(c, segment, facts, answer_len)) {
 		plan->step = KW_REPLY;
 		plan->seq = kw_inner(&numbers->in, segment->seq);
 		/* Several segments are probed for sooner (RFC 8985, section 7.2). */

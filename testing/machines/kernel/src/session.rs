@@ -16,6 +16,10 @@ const ACK: u8 = 16;
 const TICKET: u64 = 1 << 40;
 /// After that the socket learns from an answered request what the client has acknowledged (`KW_TELL_NS`).
 const TELL_NS: u64 = 50_000_000;
+/// How long after it was enrolled, at 0, a connection is left alone (`KW_SETTLE_NS`), and how long after the socket has last sent something
+/// requests are answered (`KW_PATH_NS`).
+const SETTLE_NS: u64 = 100_000_000;
+const PATH_NS: u64 = 10_000_000_000;
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default)]
@@ -178,7 +182,9 @@ impl Reference {
         {
             return (REPEAT, inner_seq, inner_ack, true, last);
         }
-        let is_at_rest = !server.is_closed
+        let is_open = now_ns <= self.heard_ns + PATH_NS && now_ns >= SETTLE_NS;
+        let is_at_rest = is_open
+            && !server.is_closed
             && self.has_heard
             && server.published == Some(server.received)
             && self.next == Some(segment.seq)
@@ -576,6 +582,10 @@ impl Session {
         if self.random.below(2) == 0 {
             // The last acknowledgement of the client was lost: the request has it too.
             self.server.acked -= self.random.below(1000).min(self.server.acked);
+        }
+        if self.random.below(8) == 0 {
+            // The socket has sent nothing for some time.
+            self.now_ns += self.random.below(2 * PATH_NS);
         }
         self.written += 5 + self.random.below(60);
         let segment = Up {
