@@ -30,7 +30,9 @@ Program, a segment of the socket: numbers from the splice on are those after it 
   nothing after the splice does not acknowledge the request (acked), and one from before it to after it is moved to before it (across; dropped: it is
   dropped).
 The splice is kept until it is far behind (settled: forgotten when something follows it).
-Free: whether the socket learns what the answered segment acknowledges (untold).
+Whether the socket learns from the answered segment what it acknowledges depends on how long ago the socket has sent: the program may do either
+each time (told, untold: always, never). What the socket has not learned so, it learns from the client's acknowledgement of the answer (mute: that does not
+reach it either).
 """
 import sys
 
@@ -223,7 +225,9 @@ class World:
         if owed and ack >= out_end:
             owed = 0
         again = None
-        if self.is_taken(program, segment):
+        if self.bug == 'mute' and size <= 0 and into[1] and first == in_end:
+            up = (inner(into, first) - 1, (), 0)
+        elif self.is_taken(program, segment):
             is_owed = ack < out_end and self.bug != 'norepeat'
             up = (into[0] - into[2] - 1, (), inner(out, ack))
             if size > 0 and is_owed and (written or self.bug == 'ready'):
@@ -467,8 +471,10 @@ class World:
                 if taken >> i & 1 or i in executed:
                     raise Wrong('request %d is answered twice' % i)
             mask = taken | ((1 << group[1]) - (1 << group[0]))
-            told = up | (0 if self.bug == 'untold' else self.up.add((inner(program[0], answer[2] - after[0][1]), (), inner(program[1], answer[0]))))
-            yield 'the program answers', (una, got, ended, mask, after, server[:8] + (None,)), (client, told, before, down, wire | self.wire.add(answer))
+            told = self.up.add((inner(program[0], answer[2] - after[0][1]), (), inner(program[1], answer[0])))
+            for more in {'told': (told,), 'untold': (0,), 'mute': (0,)}.get(self.bug, (told, 0)):
+                yield 'the program answers', (una, got, ended, mask, after, server[:8] + (None,)), (
+                    client, up | more, before, down, wire | self.wire.add(answer))
 
     # --- without loss
 
@@ -605,6 +611,7 @@ FAULTS = [('upward', 'a request that was answered reaches the socket', 'sh', {})
           ('ready', 'an answer is repeated before it is written', 'sh', {}),
           ('deaf', 'an empty segment does not get the answer again', 'nhs', {}),
           ('narrow', 'it gets it only if it follows the request at once', 'nhs', {}),
+          ('mute', 'neither a request that is answered nor what follows its answer acknowledges anything to the socket', 'sh', {}),
           ('keepalive', 'a keepalive that follows a byte of the request is passed on', 'sh', {}),
           ('late', 'the word is read after the numbers of the socket', 'sh', {}),
           ('word', 'the word is not compared with the bytes received', 'sh', {}),
@@ -636,7 +643,8 @@ def main():
         return 2
     quick = '--quick' in sys.argv
     passed = failed = 0
-    runs = [(None, script, options) for script, options, first in RUNS if first or not quick] + [('untold', 'sh', {})]
+    runs = [(None, script, options) for script, options, first in RUNS if first or not quick]
+    runs += [('told', 'sh', {}), ('untold', 'sh', {})]
     for bug, script, options in runs:
         states, wrong, trail = World(script, bug, **options).explore()
         print('%s  %8d states  %s%s%s' % ('FAIL' if wrong else 'ok  ', states, name(script, options), ', ' + bug if bug else '', ': ' + wrong if wrong else ''), flush=True)

@@ -170,8 +170,6 @@ pub struct Socket {
     pub sent: u32,
     /// after the last byte that it was given to send
     pub written: u32,
-    /// its receive window, bytes
-    pub room: u32,
     /// longest data of a segment, bytes
     pub mss: u32,
     /// segments that it believes not acknowledged
@@ -196,10 +194,11 @@ unsafe extern "C" {
         bytes_received: u64,
         word: u64,
         answer_len: u32,
+        now_ns: u64,
         decision: *mut Decision,
     );
     fn kw_host_answered(connection: *mut u64);
-    fn kw_host_depart(connection: *mut u64, len: u32, flags: u8, numbers: *mut u32);
+    fn kw_host_depart(connection: *mut u64, len: u32, flags: u8, now_ns: u64, numbers: *mut u32);
     fn kw_host_options(connection: *const u64, scratch: *mut u64, options: *mut u8, len: u32, to_client: i32);
     fn kw_host_make(
         scratch: *mut u64,
@@ -223,7 +222,12 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// Decides on a segment of `len` bytes of data with this TCP header; `answer_len` is the length of its answer, 0 if it has none.
+    /// Decides on a segment of `len` bytes of data with this TCP header; `answer_len` is the length of its answer, 0 if it has none. `now_ns`
+    /// is CLOCK_MONOTONIC.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what the program sees of a segment, of its socket and of the server"
+    )]
     pub fn arrive(
         &mut self,
         header: &[u8; 32],
@@ -232,6 +236,7 @@ impl Connection {
         bytes_received: u64,
         word: u64,
         answer_len: u32,
+        now_ns: u64,
     ) -> Decision {
         let mut decision = Decision::default();
         // SAFETY: the connection's memory is as large as the C side says; the header has the 32 bytes that are read at most.
@@ -244,6 +249,7 @@ impl Connection {
                 bytes_received,
                 word,
                 answer_len,
+                now_ns,
                 &raw mut decision,
             );
         }
@@ -257,10 +263,10 @@ impl Connection {
     }
 
     /// The client's numbers for a segment of the socket: sequence number and acknowledgement.
-    pub fn depart(&mut self, seq: u32, ack: u32, len: u32, flags: u8) -> (u32, u32) {
+    pub fn depart(&mut self, seq: u32, ack: u32, len: u32, flags: u8, now_ns: u64) -> (u32, u32) {
         let mut numbers = [seq, ack];
         // SAFETY: the connection's memory is as large as the C side says; there are two numbers.
-        unsafe { kw_host_depart(self.memory.as_mut_ptr(), len, flags, numbers.as_mut_ptr()) }
+        unsafe { kw_host_depart(self.memory.as_mut_ptr(), len, flags, now_ns, numbers.as_mut_ptr()) }
         (numbers[0], numbers[1])
     }
 

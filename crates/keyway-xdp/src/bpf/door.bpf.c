@@ -110,9 +110,6 @@ struct {
 	__type(value, struct kw_path);
 } kw_paths SEC(".maps");
 
-/* How long a path stays valid after the host has used it. After that the next request is passed up, and the server's answer shows
-* whether the path has changed. */
-#define KW_PATH_NS 10000000000ull
 /* The number of `lo`, in every network namespace (Linux, LOOPBACK_IFINDEX). */
 #define KW_LOOPBACK 1
 
@@ -253,15 +250,15 @@ KW_INLINE void kw_count(enum kw_verdict verdict)
 }
 
 /* Times a packet after random intervals, so that no pattern of requests is preferred. */
-KW_INLINE void kw_begin(struct kw_scratch *s)
+KW_INLINE void kw_begin(struct kw_timer *timer)
 {
-	s->begun_ns = 0;
-	if (s->until_timed) {
-		s->until_timed--;
+	timer->begun_ns = 0;
+	if (timer->until_timed) {
+		timer->until_timed--;
 		return;
 	}
-	s->until_timed = bpf_get_prandom_u32() % (2 * KW_TIMED_ONE_IN - 1);
-	s->begun_ns = kw_clock();
+	timer->until_timed = bpf_get_prandom_u32() % (2 * KW_TIMED_ONE_IN - 1);
+	timer->begun_ns = kw_clock();
 }
 
 /* The packet has its answer. */
@@ -279,10 +276,10 @@ static __noinline int kw_note_time(__u64 begun_ns, __u32 row)
 	return 0;
 }
 
-KW_INLINE void kw_answered(const struct kw_scratch *s, enum kw_timed row)
+KW_INLINE void kw_answered(const struct kw_timer *timer, enum kw_timed row)
 {
-	if (s->begun_ns)
-		kw_note_time(s->begun_ns, row);
+	if (timer->begun_ns)
+		kw_note_time(timer->begun_ns, row);
 }
 
 /* A separate function, so that the verifier checks it once for each family and not for each path to it. */
@@ -312,7 +309,7 @@ int kw_tc(struct __sk_buff *skb)
 	s = kw_scratch();
 	if (!s)
 		return TC_ACT_UNSPEC;
-	kw_begin(s);
+	kw_begin(&s->timer);
 	start = family == 4 ? KW_START4 : KW_START6;
 	/* One packet may be several datagrams that were sent together (UDP_SEGMENT); its headers do not show it. */
 	if (skb->vlan_present || skb->gso_size || skb->pkt_type != 0 /* PACKET_HOST */ || len < KW_FRAME4 || len > KW_FRAME_MAX) {
@@ -343,7 +340,7 @@ int kw_tc(struct __sk_buff *skb)
 	if (family == 4 ? bpf_skb_store_bytes(skb, 0, s->out + KW_START4, reply_len, 0) :
 			  bpf_skb_store_bytes(skb, 0, s->out + KW_START6, reply_len, 0))
 		return TC_ACT_SHOT;
-	kw_answered(s, KW_TIMED_UDP);
+	kw_answered(&s->timer, KW_TIMED_UDP);
 	return bpf_redirect(skb->ifindex, 0);
 }
 

@@ -15,6 +15,10 @@
 #error "keys are scanned and hashed as little-endian words"
 #endif
 
+/* Where the compiler places code: what runs for every packet lies together. */
+#define KW_OFTEN(x) __builtin_expect(!!(x), 1)
+#define KW_RARE(x) __builtin_expect(!!(x), 0)
+
 #ifdef __bpf__
 
 #include <linux/bpf.h>
@@ -62,6 +66,14 @@ struct kw_splice {
 #define KW_HEADERS 96   /* Ethernet 14, IPv6 40, TCP with timestamps 32, and more than enough */
 #define KW_OPTIONS 40   /* the most bytes of TCP options */
 
+/* Which packets are timed. */
+struct kw_timer {
+	/* when the program began with the packet; 0: it is not timed */
+	__u64 begun_ns;
+	/* packets before the next one that is timed */
+	__u64 until_timed;
+};
+
 /* Per-CPU memory of one packet. */
 struct kw_scratch {
 	__u8 in[KW_BUFFER + KW_PAD];
@@ -91,10 +103,7 @@ struct kw_scratch {
 	__u32 sum;
 	/* the interface that the packet arrived by */
 	__u32 interface;
-	/* when the program began with the packet; 0: it is not timed */
-	__u64 begun_ns;
-	/* packets before the next one that is timed */
-	__u64 until_timed;
+	struct kw_timer timer;
 	/* the answer's link addresses: destination, then source */
 	__u8 link[12];
 	/* TCP: the headers of the segment, and those of one that is sent or passed on instead of it */
@@ -105,6 +114,10 @@ struct kw_scratch {
 	__u8 options_before[KW_OPTIONS + 8];
 	struct kw_splice edges;
 };
+
+/* How long a path stays valid after the host has used it. After that the next request is passed up, and the server's answer shows
+* whether the path has changed. */
+#define KW_PATH_NS 10000000000ull
 
 #define KW_AT(offset) ((offset) & (KW_BUFFER - 1))
 

@@ -139,25 +139,24 @@ struct kw_decision {
 };
 
 /* Decides on a segment whose headers, from the TCP header on, are `header`. */
-void kw_host_arrive(struct kw_connection *c, const __u8 *header, __u32 len, const __u32 facts[8], __u64 bytes_received, __u64 word,
-		    __u32 answer_len, struct kw_decision *decision)
+void kw_host_arrive(struct kw_connection *c, const __u8 *header, __u32 len, const __u32 facts[7], __u64 bytes_received, __u64 word,
+		    __u32 answer_len, __u64 now_ns, struct kw_decision *decision)
 {
-	struct kw_segment segment = { .interface = 1, .is_plain = 1 };
+	struct kw_segment segment = { .interface = 1, .is_plain = 1, .len = len };
 	struct kw_facts known = {
 		.state = facts[0],
 		.received = facts[1],
 		.sent = facts[2],
 		.written = facts[3],
-		.room = facts[4],
-		.mss = facts[5],
-		.in_flight = facts[6],
-		.scale = facts[7],
+		.mss = facts[4],
+		.in_flight = facts[5],
+		.scale = facts[6],
 		.bytes_received = bytes_received,
 	};
 	struct kw_plan plan = { 0 };
 
-	kw_read_segment(header, len, &segment);
-	kw_arrive(c, &segment, &known, word, answer_len, 0, &plan);
+	kw_read_segment(header, &segment);
+	kw_arrive(c, &segment, &known, word, answer_len, now_ns, &plan);
 	*decision = (struct kw_decision){ plan.step, plan.seq, plan.ack, plan.tells, plan.reply_seq, plan.reply_ack, plan.reply_len };
 }
 
@@ -168,12 +167,12 @@ void kw_host_answered(struct kw_connection *c)
 }
 
 /* Translates a segment that the socket sends: `numbers` are its sequence number and its acknowledgement. */
-void kw_host_depart(struct kw_connection *c, __u32 len, __u8 flags, __u32 numbers[2])
+void kw_host_depart(struct kw_connection *c, __u32 len, __u8 flags, __u64 now_ns, __u32 numbers[2])
 {
 	struct kw_sending sending = { .seq = numbers[0], .ack = numbers[1], .len = len, .flags = flags, .interface = 1 };
 	struct kw_numbers unused;
 
-	kw_depart(c, &sending, 0, &unused, numbers, numbers + 1);
+	kw_depart(c, &sending, now_ns, &unused, numbers, numbers + 1);
 }
 
 /* Translates the selective acknowledgements in `len` bytes of options, up to KW_OPTIONS. */
@@ -195,7 +194,7 @@ __u32 kw_host_make(struct kw_scratch *s, const __u8 *frame, __u32 len, const __u
 	__u32 head_len;
 
 	memcpy(s->head, frame, KW_HEADERS);
-	kw_read_segment(s->head + kw_tcp_at(v6), 0, &segment);
+	kw_read_segment(s->head + kw_tcp_at(v6), &segment);
 	head_len = kw_tcp_at(v6) + KW_TCP_LEN + (segment.is_stamped ? KW_STAMPS_LEN : 0);
 	memcpy(s->in + KW_HEAD, frame + head_len, len - head_len);
 	memcpy(s->out + KW_HEAD, answer, answer_len);

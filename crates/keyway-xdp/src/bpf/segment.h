@@ -162,15 +162,22 @@ KW_INLINE void kw_make(struct kw_scratch *s, const struct kw_made *made, enum kw
 	}
 }
 
-/* Reads a segment's header into `segment`; its data are `len` bytes. */
-KW_INLINE void kw_read_segment(const __u8 *tcp, __u32 len, struct kw_segment *segment)
+/* Reads a segment's header into `segment`, but for its timestamps. */
+KW_INLINE void kw_read_numbers(const __u8 *tcp, struct kw_segment *segment)
 {
+	segment->ports = kw_quad(tcp);
 	segment->seq = bpf_ntohl(kw_quad(tcp + 4));
 	segment->ack = bpf_ntohl(kw_quad(tcp + 8));
-	segment->len = len;
 	segment->window = bpf_ntohs(kw_half(tcp + 14));
 	segment->flags = tcp[13];
+}
+
+/* Reads it with its timestamps: 32 bytes, whether or not it is so long. */
+KW_INLINE void kw_read_segment(const __u8 *tcp, struct kw_segment *segment)
+{
+	kw_read_numbers(tcp, segment);
 	segment->is_stamped = tcp[12] >= 0x80 && kw_quad(tcp + 20) == KW_STAMPS_BEGIN;
+	segment->stamp = kw_quad(tcp + 24);
 }
 
 /* One TCP option: those that acknowledge selectively (RFC 2018) name numbers, which are translated by `edges`: to the server's if

@@ -64,7 +64,6 @@ struct tcp_sock {
 	__u32 rcv_nxt;
 	__u32 snd_nxt;
 	__u32 write_seq;
-	__u32 rcv_wnd;
 	__u32 mss_cache;
 	__u32 packets_out;
 	__u64 bytes_received;
@@ -107,7 +106,7 @@ struct kw_found {
 	__u32 tcp_at;   /* in the packet */
 	__u32 head_len; /* of TCP, with options */
 	__u32 len;      /* of the data */
-	__u32 is_ordinary; /* nothing in the headers before TCP's but what Linux itself writes */
+	__u32 is_odd;   /* IP options, or a part of a fragmented packet: never answered, and its headers are in `head` */
 };
 
 /* Per-CPU memory of one segment, beside `kw_scratches`: a program's stack is small. */
@@ -116,6 +115,7 @@ struct kw_work {
 	struct kw_segment segment;
 	struct kw_facts facts;
 	struct kw_plan plan;
+	struct kw_timer timer;
 };
 
 struct {
@@ -131,7 +131,7 @@ KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
 	const __u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 port_at;
 
-	if (data + KW_TCP4 + KW_TCP_LEN > end) {
+	if (KW_RARE(data + KW_TCP4 + KW_TCP_LEN > end)) {
 		if (skb->len < KW_TCP4 + KW_TCP_LEN || bpf_skb_pull_data(skb, KW_TCP4 + KW_TCP_LEN))
 			return 0;
 		data = (void *)(long)skb->data;
@@ -144,14 +144,14 @@ KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
 		    kw_quad(data + KW_LINK_LEN + (is_incoming ? 16 : 12)) != config.address4)
 			return 0;
 		port_at = KW_LINK_LEN + (data[14] & 15) * 4 + (is_incoming ? 2 : 0);
-		if (data[14] == 0x45)
+		if (KW_OFTEN(data[14] == 0x45))
 			return kw_half(data + KW_TCP4 + (is_incoming ? 2 : 0)) == config.tcp_port ? 4 : 0;
 		/* With options; the port is looked at later. */
 		return port_at > KW_TCP4 ? 4 : 0;
 	}
 	if (kw_half(data + 12) != bpf_htons(ETH_P_IPV6) || !config.address6[3])
 		return 0;
-	if (data + KW_TCP6 + KW_TCP_LEN > end) {
+	if (KW_RARE(data + KW_TCP6 + KW_TCP_LEN > end)) {
 		if (skb->len < KW_TCP6 + KW_TCP_LEN || bpf_skb_pull_data(skb, KW_TCP6 + KW_TCP_LEN))
 			return 0;
 		data = (void *)(long)skb->data;
@@ -169,25 +169,25 @@ KW_INLINE int kw_tcp_family(struct __sk_buff *skb, int is_incoming)
 	       kw_quad(data + 12) == config.address6[3] ? 6 : 0;
 }
 
-/* Reads the packet's headers into `head`; 0 if they are a TCP segment's. */
-KW_INLINE int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, struct kw_found *found, int is_incoming, int v6)
+/* Reads the headers of a packet that has IP options, or has them elsewhere, into `head`; 0 if they are a TCP segment's. */
+static __noinline int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, struct kw_work *work, int is_incoming, int v6)
 {
-	const __u8 *tcp = s->head + kw_tcp_at(v6);
+	struct kw_found *found;
+	const __u8 *tcp;
 	__u32 ip_len = 40, len;
 
-	if (bpf_skb_load_bytes(skb, 0, s->head, kw_tcp_at(v6) + KW_TCP_LEN))
+	if (!s || !work)
 		return -1;
-	found->is_ordinary = 1;
+	found = &work->found;
+	tcp = s->head + kw_tcp_at(v6);
+	if (bpf_skb_load_bytes(skb, 0, s->head, v6 ? KW_TCP6 + KW_TCP_LEN : KW_TCP4 + KW_TCP_LEN))
+		return -1;
 	if (v6) {
-		if (s->head[KW_LINK_LEN + 6] == KW_JUMBO) {
+		if (s->head[KW_LINK_LEN + 6] == KW_JUMBO)
 			ip_len += KW_JUMBO_LEN;
-			found->is_ordinary = 0;
-			if (bpf_skb_load_bytes(skb, KW_LINK_LEN + ip_len, s->head + KW_TCP6, KW_TCP_LEN))
-				return -1;
-		}
 		len = bpf_ntohs(kw_half(s->head + KW_LINK_LEN + 4)) + 40;
-		if ((s->head[KW_LINK_LEN + 1] & 0x30) == 0x30) /* congestion experienced (RFC 3168) */
-			found->is_ordinary = 0;
+		if (ip_len != 40 && bpf_skb_load_bytes(skb, KW_LINK_LEN + ip_len, s->head + KW_TCP6, KW_TCP_LEN))
+			return -1;
 	} else {
 		const __u8 *ip = s->head + KW_LINK_LEN;
 
@@ -195,29 +195,95 @@ KW_INLINE int kw_tcp_open(struct __sk_buff *skb, struct kw_scratch *s, struct kw
 		len = bpf_ntohs(kw_half(ip + 2));
 		if (ip[0] >> 4 != 4 || ip_len < 20 || kw_half(ip + 6) & bpf_htons(0x1FFF))
 			return -1;
-		if (ip_len != 20 || kw_half(ip + 6) & ~bpf_htons(0x4000) & 0xFFFF || (ip[1] & 3) == 3 ||
-		    kw_fold(kw_ip4_head_sum(s->head)) != 0xFFFF)
-			found->is_ordinary = 0;
 		if (ip_len != 20 && bpf_skb_load_bytes(skb, KW_LINK_LEN + ip_len, s->head + KW_TCP4, KW_TCP_LEN))
 			return -1;
 	}
 	if (kw_half(tcp + (is_incoming ? 2 : 0)) != config.tcp_port)
 		return -1;
+	found->is_odd = ip_len != (v6 ? 40 : 20) || (!v6 && kw_half(s->head + KW_LINK_LEN + 6) & ~bpf_htons(0x4000) & 0xFFFF);
 	found->tcp_at = KW_LINK_LEN + ip_len;
 	found->head_len = (tcp[12] >> 4) * 4;
+	/* What is read as timestamps. */
+	if (found->head_len >= KW_TCP_LEN + KW_STAMPS_LEN &&
+	    bpf_skb_load_bytes(skb, found->tcp_at + KW_TCP_LEN, s->head + (v6 ? KW_TCP6 : KW_TCP4) + KW_TCP_LEN, KW_STAMPS_LEN))
+		return -1;
+	found->len = len;
+	return 0;
+}
+
+/* The length of the segment's data, if its IP packet has `len` bytes; 0 if it is possible. */
+KW_INLINE int kw_measure(struct __sk_buff *skb, struct kw_work *work, __u32 len)
+{
+	struct kw_found *found = &work->found;
+	__u32 begin = found->tcp_at - KW_LINK_LEN + found->head_len;
+
 	/* Several segments in one packet may be longer than the IP header can say; a short frame may be padded. */
 	if (skb->gso_size)
 		len = skb->len - KW_LINK_LEN;
-	if (found->head_len < KW_TCP_LEN || ip_len + found->head_len > len || KW_LINK_LEN + len > skb->len)
+	if (found->head_len < KW_TCP_LEN || begin > len || KW_LINK_LEN + len > skb->len)
 		return -1;
-	found->len = len - ip_len - found->head_len;
-	/* What is read as timestamps later. */
-	if (found->head_len >= KW_TCP_LEN + KW_STAMPS_LEN &&
-	    bpf_skb_load_bytes(skb, found->tcp_at + KW_TCP_LEN, s->head + kw_tcp_at(v6) + KW_TCP_LEN, KW_STAMPS_LEN))
-		return -1;
-	if (skb->vlan_present || skb->gso_size)
-		found->is_ordinary = 0;
+	found->len = len - begin;
+	work->segment.len = found->len;
 	return 0;
+}
+
+/* Reads the packet's headers; 0 if they are a TCP segment's. The usual ones are read where they are. */
+KW_INLINE int kw_tcp_read(struct __sk_buff *skb, struct kw_work *work, int is_incoming, int v6)
+{
+	const __u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end, *ip = data + KW_LINK_LEN, *tcp = data + kw_tcp_at(v6);
+	struct kw_segment *segment = &work->segment;
+	struct kw_found *found = &work->found;
+	struct kw_scratch *s;
+
+	if (tcp + KW_TCP_LEN > end)
+		return -1;
+	if (KW_OFTEN(v6 ? ip[6] == KW_PROTOCOL_TCP : ip[0] == 0x45 && !(kw_half(ip + 6) & ~bpf_htons(0x4000) & 0xFFFF))) {
+		__u32 len = v6 ? bpf_ntohs(kw_half(ip + 4)) + 40u : bpf_ntohs(kw_half(ip + 2));
+
+		found->is_odd = 0;
+		found->tcp_at = kw_tcp_at(v6);
+		found->head_len = (tcp[12] >> 4) * 4;
+		if (KW_OFTEN(tcp + KW_TCP_LEN + KW_STAMPS_LEN <= end)) {
+			kw_read_segment(tcp, segment);
+			return kw_measure(skb, work, len);
+		}
+		if (found->head_len < KW_TCP_LEN + KW_STAMPS_LEN) {
+			kw_read_numbers(tcp, segment);
+			segment->is_stamped = 0;
+			return kw_measure(skb, work, len);
+		}
+	}
+	s = kw_scratch();
+	if (!s || kw_tcp_open(skb, s, work, is_incoming, v6))
+		return -1;
+	kw_read_segment(s->head + kw_tcp_at(v6), segment);
+	return kw_measure(skb, work, found->len);
+}
+
+/* Loads the packet's headers into `head`, as if there were no IP options. */
+KW_INLINE int kw_load_head(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, int v6)
+{
+	if (found->is_odd)
+		return 0;
+	if (found->head_len >= KW_TCP_LEN + KW_STAMPS_LEN)
+		return bpf_skb_load_bytes(skb, 0, s->head, kw_tcp_at(v6) + KW_TCP_LEN + KW_STAMPS_LEN) ? -1 : 0;
+	return bpf_skb_load_bytes(skb, 0, s->head, kw_tcp_at(v6) + KW_TCP_LEN) ? -1 : 0;
+}
+
+/* Whether the segment has nothing in its headers, which are in `head`, but what Linux itself writes. */
+KW_INLINE int kw_is_plain(struct __sk_buff *skb, const struct kw_scratch *s, const struct kw_found *found, const struct kw_segment *segment,
+			  int v6)
+{
+	const __u8 *ip = s->head + KW_LINK_LEN;
+
+	if (found->is_odd || skb->vlan_present || skb->gso_size)
+		return 0;
+	if (found->head_len != KW_TCP_LEN && !(found->head_len == KW_TCP_LEN + KW_STAMPS_LEN && segment->is_stamped))
+		return 0;
+	/* congestion experienced (RFC 3168) */
+	if (v6)
+		return (ip[1] & 0x30) != 0x30;
+	return (ip[1] & 3) != 3 && kw_fold(kw_ip4_head_sum(s->head)) == 0xFFFF;
 }
 
 /* Helpers with variable lengths are called in functions of their own: there a length stays in the register that was compared, which the
@@ -239,29 +305,22 @@ static __noinline int kw_store_options(struct __sk_buff *skb, const struct kw_sc
 	return bpf_skb_store_bytes(skb, place, s->options, len, 0) ? -1 : 0;
 }
 
-/* Gives the packet these numbers, and its selective acknowledgements those of `edges`. */
-KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, __u32 seq, __u32 ack,
-			  const struct kw_splice *edges, int to_client, int v6)
+/* Translates its selective acknowledgements, or other options that are not timestamps alone. */
+static __noinline int kw_renumber_options(struct __sk_buff *skb, struct kw_work *work, int to_client)
 {
+	struct kw_scratch *s = kw_scratch();
 	struct kw_context context = { .s = s };
-	__u32 place = found->tcp_at, len = found->head_len - KW_TCP_LEN, words[2] = { bpf_htonl(seq), bpf_htonl(ack) };
-	const __u8 *tcp = s->head + kw_tcp_at(v6);
+	__u32 place, len;
 	__s64 differs;
 
-	if (words[0] == kw_quad(tcp + 4) && words[1] == kw_quad(tcp + 8))
-		return 0;
-	/* Without effect where hardware will write the checksum: then the field does not have these words in it. */
-	bpf_l4_csum_replace(skb, place + 16, kw_quad(tcp + 4), words[0], 4);
-	bpf_l4_csum_replace(skb, place + 16, kw_quad(tcp + 8), words[1], 4);
-	if (bpf_skb_store_bytes(skb, place + 4, words, 8, 0))
+	if (!work || !s)
 		return -1;
-	kw_count(KW_TCP_TRANSLATED);
-	if (!len || (len == KW_STAMPS_LEN && kw_quad(tcp + KW_TCP_LEN) == KW_STAMPS_BEGIN))
-		return 0;
+	place = work->found.tcp_at;
+	len = work->found.head_len - KW_TCP_LEN;
 	if (kw_load_options(skb, s, place + KW_TCP_LEN, len))
 		return 0;
 	__builtin_memcpy(s->options_before, s->options, KW_OPTIONS);
-	kw_translate_options(&context, len, edges, to_client);
+	kw_translate_options(&context, len, &work->plan.edges, to_client);
 	KW_OPAQUE(len);
 	len &= 60;
 	differs = bpf_csum_diff((__be32 *)s->options_before, len, (__be32 *)s->options, len, 0);
@@ -269,6 +328,28 @@ KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_scratch *s, const str
 		return -1;
 	bpf_l4_csum_replace(skb, place + 16, 0, differs, 0);
 	return kw_store_options(skb, s, place + KW_TCP_LEN, len);
+}
+
+/* Gives the packet these numbers, and its selective acknowledgements those of the plan's `edges`. */
+KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_work *work, __u32 seq, __u32 ack, int to_client)
+{
+	const struct kw_segment *segment = &work->segment;
+	__u32 place = work->found.tcp_at, head_len = work->found.head_len, words[2] = { bpf_htonl(seq), bpf_htonl(ack) };
+	__u64 differs;
+
+	if (seq == segment->seq && ack == segment->ack)
+		return 0;
+	differs = (__u64)words[0] + words[1] + (__u32)~bpf_htonl(segment->seq) + (__u32)~bpf_htonl(segment->ack);
+	differs = (differs & 0xFFFFFFFF) + (differs >> 32);
+	differs = (differs & 0xFFFFFFFF) + (differs >> 32);
+	/* Without effect where hardware will write the checksum: then the field does not have these words in it. */
+	bpf_l4_csum_replace(skb, place + 16, 0, differs, 0);
+	if (bpf_skb_store_bytes(skb, place + 4, words, 8, 0))
+		return -1;
+	kw_count(KW_TCP_TRANSLATED);
+	if (KW_OFTEN(head_len == KW_TCP_LEN || (head_len == KW_TCP_LEN + KW_STAMPS_LEN && segment->is_stamped)))
+		return 0;
+	return kw_renumber_options(skb, work, to_client);
 }
 
 KW_INLINE void kw_peer_of(const struct kw_scratch *s, struct kw_peer *peer, int is_incoming, int v6)
@@ -293,7 +374,6 @@ KW_INLINE void kw_look(const struct tcp_sock *socket, struct kw_facts *facts)
 	facts->received = socket->rcv_nxt;
 	facts->sent = socket->snd_nxt;
 	facts->written = socket->write_seq;
-	facts->room = socket->rcv_wnd;
 	facts->mss = socket->mss_cache;
 	facts->in_flight = socket->packets_out;
 	facts->bytes_received = socket->bytes_received;
@@ -324,7 +404,18 @@ static __noinline int kw_take(struct kw_scratch *s, const struct kw_connection *
 	return kw_move(s->out + KW_HEAD, c->answer, len) ? -1 : 0;
 }
 
-/* Makes the answer to the segment in `out`, if it is one that may have one: its length, or 0. */
+/* Whether the segment begins as a request does that may be answered here. */
+KW_INLINE int kw_is_request(struct __sk_buff *skb, const struct kw_found *found, __u32 len)
+{
+	__u32 word;
+
+	if (len < 4 || len > KW_PAYLOAD_MAX || bpf_skb_load_bytes(skb, found->tcp_at + found->head_len, &word, 4))
+		return 0;
+	/* "get " or "gets", "mg " */
+	return word == 0x20746567 || word == 0x73746567 || (word & 0xFFFFFF) == 0x20676D;
+}
+
+/* Makes the answer to the request in `out`, if there is one: its length, or 0. */
 KW_INLINE __u32 kw_tcp_answer(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, const struct kw_segment *segment,
 			      enum kw_checksum *checksum, __u64 now, int v6)
 {
@@ -342,24 +433,53 @@ KW_INLINE __u32 kw_tcp_answer(struct __sk_buff *skb, struct kw_scratch *s, const
 		kw_count(KW_ODD_REQUEST);
 		return 0;
 	}
+	s->seed = *(volatile const __u64 *)&control->seed;
+	s->now_s = (now + *(volatile const __u64 *)&control->clock_ns) / 1000000000;
+	verdict = kw_answer_lines(&context, len);
+	if (verdict != KW_HIT) {
+		kw_count(verdict);
+		return 0;
+	}
 	*checksum = kw_tcp_check(s, len, segment->is_stamped, v6);
 	if (*checksum == KW_CHECKSUM_BAD) {
 		kw_count(KW_ODD_PACKET);
 		return 0;
 	}
-	s->seed = *(volatile const __u64 *)&control->seed;
-	s->now_s = (now + *(volatile const __u64 *)&control->clock_ns) / 1000000000;
-	verdict = kw_answer_lines(&context, len);
-	if (verdict == KW_HIT) {
-		kw_peer_of(s, &peer, 1, v6);
-		if (kw_is_over_rate(peer.address, now))
-			verdict = KW_OVER_RATE;
-	}
-	if (verdict != KW_HIT) {
-		kw_count(verdict);
+	kw_peer_of(s, &peer, 1, v6);
+	if (kw_is_over_rate(peer.address, now)) {
+		kw_count(KW_OVER_RATE);
 		return 0;
 	}
 	return s->out_end - KW_HEAD;
+}
+
+/* Makes the answer, if the connection is at rest: its length, or 0. Without the lock: only whether an answer is worth making. */
+KW_INLINE __u32 kw_tcp_try(struct __sk_buff *skb, struct kw_scratch *s, struct kw_work *work, const struct kw_connection *c,
+			   const struct tcp_sock *socket, const struct kw_rest *rest, enum kw_checksum *checksum, __u64 now, int v6)
+{
+	const struct kw_found *found = &work->found;
+	struct kw_segment *segment = &work->segment;
+	struct kw_facts *facts = &work->facts;
+	__u64 word = *(volatile const __u64 *)&rest->word;
+
+	kw_read_barrier();
+	kw_look(socket, facts);
+	if (!kw_is_at_rest(c, segment, facts, word)) {
+		kw_count(KW_TCP_BUSY);
+		return 0;
+	}
+	if (kw_load_head(skb, s, found, v6))
+		return 0;
+	segment->is_plain = kw_is_plain(skb, s, found, segment, v6);
+	if (!kw_fits(c, segment, facts, 1)) {
+		kw_count(KW_ODD_PACKET);
+		return 0;
+	}
+	if (!kw_is_open(c, now)) {
+		kw_count(KW_NO_PATH);
+		return 0;
+	}
+	return kw_tcp_answer(skb, s, found, segment, checksum, now, v6);
 }
 
 /* Writes the segment in `made`, with the first `len` bytes of `out`, over the packet. */
@@ -375,9 +495,10 @@ static __noinline int kw_put(struct __sk_buff *skb, const struct kw_scratch *s, 
 }
 
 /* Sends the answer, and gives the socket the headers of the segment, if it has to learn something from them. */
-KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_plan *plan, const struct kw_segment *segment,
-		       enum kw_checksum checksum, int v6)
+KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_work *work, enum kw_checksum checksum, int v6)
 {
+	const struct kw_segment *segment = &work->segment;
+	const struct kw_plan *plan = &work->plan;
 	__u32 head_len = kw_tcp_at(v6) + KW_TCP_LEN + (segment->is_stamped ? KW_STAMPS_LEN : 0), len = plan->reply_len;
 	struct kw_made made = {
 		.seq = plan->reply_seq,
@@ -397,10 +518,10 @@ KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct
 		if (kw_put(skb, s, head_len, len))
 			return TC_ACT_SHOT;
 		if (plan->step == KW_REPLY)
-			kw_answered(s, KW_TIMED_TCP);
+			kw_answered(&work->timer, KW_TIMED_TCP);
 		if (!plan->tells)
-			return bpf_redirect(skb->ifindex, 0);
-		bpf_clone_redirect(skb, skb->ifindex, 0);
+			return bpf_redirect(segment->interface, 0);
+		bpf_clone_redirect(skb, segment->interface, 0);
 	}
 	made = (struct kw_made){
 		.seq = plan->seq,
@@ -414,44 +535,59 @@ KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct
 }
 
 /* A segment for a socket that the server has enrolled. */
-KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct kw_work *work, struct kw_connection *c,
-			   const struct tcp_sock *socket, int v6)
+KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_work *work, struct kw_connection *c, const struct tcp_sock *socket, int v6)
 {
 	const struct kw_found *found = &work->found;
-	const struct kw_segment *segment = &work->segment;
+	struct kw_segment *segment = &work->segment;
 	struct kw_facts *facts = &work->facts;
 	struct kw_plan *plan = &work->plan;
 	__u32 slot = c->slot, answer_len = 0;
 	enum kw_checksum checksum = KW_CHECKSUM_BAD;
-	struct kw_rest *rest;
-	__u64 now = kw_clock(), word;
+	struct kw_scratch *s = 0;
+	struct kw_rest *rest = 0;
+	/* An answer that goes out once more has the timestamp of the last one. */
+	__u64 now = 0;
 
-	rest = bpf_map_lookup_elem(&kw_rests, &slot);
-	if (!rest)
+	/* Nothing to translate, and nothing that has to be remembered. */
+	if (!segment->len && !(segment->flags & KW_TCP_FIN) && !kw_is_spliced(&c->numbers))
 		return TC_ACT_UNSPEC;
+	segment->interface = skb->ifindex;
+	segment->is_plain = 0;
 	if (segment->len && !kw_is_taken(&c->numbers.in, segment)) {
-		/* Without the lock: only whether an answer is worth making. */
+		if (KW_RARE(kw_is_request(skb, found, segment->len))) {
+			s = kw_scratch();
+			rest = bpf_map_lookup_elem(&kw_rests, &slot);
+			if (!s || !rest)
+				return TC_ACT_UNSPEC;
+			now = kw_clock();
+			answer_len = kw_tcp_try(skb, s, work, c, socket, rest, &checksum, now, v6);
+		} else {
+			kw_count(KW_ODD_REQUEST);
+		}
+	}
+	if (KW_RARE(answer_len && rest)) {
+		__u64 word;
+
+		bpf_spin_lock(&c->lock);
+		/* First the word: what the server wrote before it published is then in the socket's numbers. */
 		word = *(volatile __u64 *)&rest->word;
 		kw_read_barrier();
 		kw_look(socket, facts);
-		if (!kw_is_at_rest(c, segment, facts, word))
-			kw_count(KW_TCP_BUSY);
-		else if (!kw_fits(c, segment, facts, 1))
-			kw_count(KW_ODD_PACKET);
-		else if (now - c->heard_ns > KW_PATH_NS || now - c->enrolled_ns < KW_SETTLE_NS)
-			kw_count(KW_NO_PATH);
-		else
-			answer_len = kw_tcp_answer(skb, s, found, segment, &checksum, now, v6);
+		kw_arrive(c, segment, facts, word, answer_len, now, plan);
+		bpf_spin_unlock(&c->lock);
+	} else {
+		bpf_spin_lock(&c->lock);
+		facts->received = socket->rcv_nxt;
+		kw_arrive(c, segment, facts, 0, 0, now, plan);
+		bpf_spin_unlock(&c->lock);
 	}
-	bpf_spin_lock(&c->lock);
-	/* First the word: what the server wrote before it published is then in the socket's numbers. */
-	word = *(volatile __u64 *)&rest->word;
-	kw_read_barrier();
-	kw_look(socket, facts);
-	kw_arrive(c, segment, facts, word, answer_len, (__u32)(now / 1000000), plan);
-	bpf_spin_unlock(&c->lock);
-	if (plan->step == KW_PASS)
-		return kw_renumber(skb, s, found, plan->seq, plan->ack, &plan->out, 0, v6) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	if (KW_OFTEN(plan->step == KW_PASS))
+		return kw_renumber(skb, work, plan->seq, plan->ack, 0) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	if (!s) {
+		s = kw_scratch();
+		if (!s)
+			return TC_ACT_SHOT;
+	}
 	if (plan->step == KW_REPLY) {
 		if (kw_keep(c, s, answer_len))
 			return TC_ACT_SHOT;
@@ -460,22 +596,27 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_scratch *s, struct k
 		bpf_spin_unlock(&c->lock);
 		kw_count_several(KW_TCP_HIT, s->answered);
 	} else {
+		if (kw_load_head(skb, s, found, v6))
+			return TC_ACT_SHOT;
 		checksum = kw_tcp_kind(s, found->head_len + found->len, v6);
 		if (plan->step == KW_REPEAT && kw_take(s, c, plan->reply_len))
 			return TC_ACT_SHOT;
 		kw_count(plan->step == KW_REPEAT ? KW_TCP_REPEATED : KW_TCP_REMINDED);
 	}
-	return kw_reply(skb, s, plan, segment, checksum, v6);
+	return kw_reply(skb, s, work, checksum, v6);
 }
 
 /* A segment for a connection of which the socket has only remains. */
-KW_INLINE int kw_tcp_after(struct __sk_buff *skb, struct kw_scratch *s, const struct kw_found *found, const struct kw_segment *segment,
-			   int is_incoming, int v6)
+KW_INLINE int kw_tcp_after(struct __sk_buff *skb, struct kw_work *work, int is_incoming, int v6)
 {
+	const struct kw_segment *segment = &work->segment;
+	struct kw_scratch *s = kw_scratch();
 	const struct kw_numbers *numbers;
 	struct kw_numbers copy;
 	struct kw_peer peer;
 
+	if (!s || kw_load_head(skb, s, &work->found, v6))
+		return TC_ACT_UNSPEC;
 	kw_peer_of(s, &peer, is_incoming, v6);
 	numbers = bpf_map_lookup_elem(&kw_closing, &peer);
 	if (!numbers)
@@ -486,11 +627,13 @@ KW_INLINE int kw_tcp_after(struct __sk_buff *skb, struct kw_scratch *s, const st
 		return TC_ACT_UNSPEC;
 	}
 	copy = *numbers;
-	if (is_incoming)
-		return kw_renumber(skb, s, found, kw_inner(&copy.in, segment->seq), kw_inner(&copy.out, segment->ack), &copy.out, 0, v6) ?
-			       TC_ACT_SHOT : TC_ACT_UNSPEC;
-	return kw_renumber(skb, s, found, kw_outer(&copy.out, segment->seq), kw_outer(&copy.in, segment->ack), &copy.in, 1, v6) ?
-		       TC_ACT_SHOT : TC_ACT_UNSPEC;
+	if (is_incoming) {
+		work->plan.edges = copy.out;
+		return kw_renumber(skb, work, kw_inner(&copy.in, segment->seq), kw_inner(&copy.out, segment->ack), 0) ? TC_ACT_SHOT :
+														       TC_ACT_UNSPEC;
+	}
+	work->plan.edges = copy.in;
+	return kw_renumber(skb, work, kw_outer(&copy.out, segment->seq), kw_outer(&copy.in, segment->ack), 1) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 KW_INLINE struct kw_work *kw_work(void)
@@ -502,47 +645,44 @@ KW_INLINE struct kw_work *kw_work(void)
 
 KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, int v6)
 {
-	struct kw_scratch *s = kw_scratch();
-	struct bpf_sock_tuple tuple = {};
+	const __u8 *data, *end;
+	struct bpf_sock_tuple tuple;
 	struct kw_work *work = kw_work();
 	struct kw_connection *c = 0;
-	struct kw_segment *segment;
-	struct kw_found *found;
 	struct bpf_sock *common;
 	struct tcp_sock *socket;
 	int action;
 
-	if (!s || !work)
+	if (!work)
 		return TC_ACT_UNSPEC;
-	kw_begin(s);
-	segment = &work->segment;
-	found = &work->found;
-	if (kw_tcp_open(skb, s, found, 1, v6))
+	kw_begin(&work->timer);
+	if (kw_tcp_read(skb, work, 1, v6))
 		return TC_ACT_UNSPEC;
-	kw_read_segment(s->head + kw_tcp_at(v6), found->len, segment);
-	segment->interface = skb->ifindex;
-	segment->is_plain = found->is_ordinary && (found->head_len == KW_TCP_LEN ||
-						 (found->head_len == KW_TCP_LEN + KW_STAMPS_LEN && segment->is_stamped));
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	if (KW_RARE(data + kw_tcp_at(v6) > end))
+		return TC_ACT_UNSPEC;
+	/* Both ports are one word of the segment. */
 	if (v6) {
-		__builtin_memcpy(tuple.ipv6.saddr, s->head + KW_LINK_LEN + 8, 32);
-		__builtin_memcpy(&tuple.ipv6.sport, s->head + KW_TCP6, 4);
+		__builtin_memcpy(tuple.ipv6.saddr, data + KW_LINK_LEN + 8, 32);
+		__builtin_memcpy(&tuple.ipv6.sport, &work->segment.ports, 4);
 		common = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 	} else {
-		__builtin_memcpy(&tuple.ipv4.saddr, s->head + KW_LINK_LEN + 12, 8);
-		__builtin_memcpy(&tuple.ipv4.sport, s->head + KW_TCP4, 4);
+		__builtin_memcpy(&tuple.ipv4.saddr, data + KW_LINK_LEN + 12, 8);
+		__builtin_memcpy(&tuple.ipv4.sport, &work->segment.ports, 4);
 		common = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 	}
-	if (!common)
-		return kw_tcp_after(skb, s, found, segment, 1, v6);
+	if (KW_RARE(!common))
+		return kw_tcp_after(skb, work, 1, v6);
 	socket = bpf_skc_to_tcp_sock(common);
 	if (socket)
 		c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
-	if (c)
-		action = kw_tcp_serve(skb, s, work, c, socket, v6);
-	else if (socket && !(segment->flags & KW_TCP_SYN))
+	if (KW_OFTEN(c))
+		action = kw_tcp_serve(skb, work, c, socket, v6);
+	else if (KW_OFTEN(socket && !(work->segment.flags & KW_TCP_SYN)))
 		action = TC_ACT_UNSPEC;
 	else
-		action = kw_tcp_after(skb, s, found, segment, 1, v6);
+		action = kw_tcp_after(skb, work, 1, v6);
 	bpf_sk_release(common);
 	return action;
 }
@@ -564,49 +704,60 @@ int kw_tcp_in(struct __sk_buff *skb)
 
 KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 {
-	struct kw_scratch *s = kw_scratch();
-	struct kw_segment segment = {};
+	const __u8 *data, *end;
+	struct kw_segment *segment;
+	struct kw_work *work;
 	struct kw_connection *c;
 	struct kw_sending sending;
 	struct kw_numbers numbers;
-	struct kw_found found;
 	struct bpf_sock *socket = skb->sk;
+	struct kw_scratch *s;
 	struct kw_peer peer;
 	__u32 seq, ack;
-	__u64 now = kw_clock();
+	__u64 now;
 
-	if (!s || kw_tcp_open(skb, s, &found, 0, v6))
-		return TC_ACT_UNSPEC;
-	kw_read_segment(s->head + kw_tcp_at(v6), found.len, &segment);
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
-	/* The kernel's own socket, which sends for those that have gone, is a raw one. */
-	if (!socket || socket->type != 1 /* SOCK_STREAM */)
-		return kw_tcp_after(skb, s, &found, &segment, 0, v6);
-	c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
-	if (!c)
+	work = kw_work();
+	if (!work)
 		return TC_ACT_UNSPEC;
+	/* The kernel's own socket, which sends for those that have gone, is a raw one. */
+	if (KW_RARE(!socket || socket->type != 1 /* SOCK_STREAM */))
+		return kw_tcp_read(skb, work, 0, v6) ? TC_ACT_UNSPEC : kw_tcp_after(skb, work, 0, v6);
+	c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
+	if (!c || kw_tcp_read(skb, work, 0, v6))
+		return TC_ACT_UNSPEC;
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	if (data + 12 > end)
+		return TC_ACT_UNSPEC;
+	segment = &work->segment;
+	now = bpf_ktime_get_coarse_ns();
 	sending = (struct kw_sending){
-		.seq = segment.seq,
-		.ack = segment.ack,
-		.stamp = bpf_ntohl(kw_quad(s->head + kw_tcp_at(v6) + KW_TCP_LEN + 4)),
+		.seq = segment->seq,
+		.ack = segment->ack,
+		.stamp = bpf_ntohl(segment->stamp),
 		.interface = skb->ifindex,
-		.len = found.len,
-		.window = bpf_htons((__u16)segment.window),
-		.flags = segment.flags,
-		.is_stamped = segment.is_stamped,
+		.len = work->found.len,
+		.window = bpf_htons((__u16)segment->window),
+		.flags = segment->flags,
+		.is_stamped = segment->is_stamped,
 	};
-	__builtin_memcpy(sending.link, s->head, 12);
+	__builtin_memcpy(sending.link, data, 12);
 	bpf_spin_lock(&c->lock);
 	kw_depart(c, &sending, now, &numbers, &seq, &ack);
 	bpf_spin_unlock(&c->lock);
 	if (!kw_is_spliced(&numbers))
 		return TC_ACT_UNSPEC;
-	if (segment.flags & KW_TCP_FIN) {
-		kw_peer_of(s, &peer, 0, v6);
-		bpf_map_update_elem(&kw_closing, &peer, &numbers, BPF_ANY);
+	if (KW_RARE(segment->flags & KW_TCP_FIN)) {
+		s = kw_scratch();
+		if (s && !kw_load_head(skb, s, &work->found, v6)) {
+			kw_peer_of(s, &peer, 0, v6);
+			bpf_map_update_elem(&kw_closing, &peer, &numbers, BPF_ANY);
+		}
 	}
-	return kw_renumber(skb, s, &found, seq, ack, &numbers.in, 1, v6) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	work->plan.edges = numbers.in;
+	return kw_renumber(skb, work, seq, ack, 1) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 SEC("tc")

@@ -40,16 +40,16 @@ struct kw_connection {
 	/* where the server publishes that the connection is at rest, and what it adds to the number of bytes that it has read */
 	__u32 slot;
 	__u64 ticket;
-	/* nanoseconds of CLOCK_MONOTONIC: when it was enrolled; when the server's socket last sent something */
+	/* nanoseconds of CLOCK_MONOTONIC: when it was enrolled; when the server's socket last sent something, up to KW_TICK_NS too early */
 	__u64 enrolled_ns;
 	__u64 heard_ns;
 	struct kw_numbers numbers;
 	/* outer number after the last byte that the server's socket may have got */
 	__u32 next;
-	/* where the server's socket last sent something: interface, link addresses, window, and its clock for timestamps minus this
-	* machine's milliseconds; the last timestamp that the client may have seen */
+	/* how the server's socket last sent something: interface, timestamp, window, link addresses; the last timestamp that the client
+	* may have seen */
 	__u32 interface;
-	__u32 stamp_offset;
+	__u32 heard_stamp;
 	__u32 stamp;
 	__u16 window; /* network byte order, scaled */
 	__u8 link[12];
@@ -66,25 +66,26 @@ struct kw_connection {
 _Static_assert(__builtin_offsetof(struct kw_connection, ticket) == 8, "what the server writes");
 _Static_assert(sizeof(struct kw_connection) == 96 + KW_PAYLOAD_MAX, "no gap that the server does not know");
 
-/* A segment from the client, in host byte order, but for `window` and `stamp`. */
+/* A segment from the client, or of the socket, in host byte order, but for `ports` and `stamp`. */
 struct kw_segment {
+	__u32 ports;
 	__u32 seq;
 	__u32 ack;
 	__u32 len; /* of its data */
 	__u32 interface;
 	__u32 window;
+	__u32 stamp;
 	__u8 flags;
 	__u8 is_stamped;
 	__u8 is_plain; /* no options but timestamps, nothing unusual in its headers */
 };
 
-/* The server's socket, at one instant. */
+/* The server's socket, at one instant. Of a segment that has no answer only `received` counts. */
 struct kw_facts {
 	__u32 state;
 	__u32 received; /* inner number after the last byte that it has received in order */
 	__u32 sent;     /* after the last that it has sent; and that it was given to send */
 	__u32 written;
-	__u32 room;     /* its receive window, bytes */
 	__u32 mss;
 	__u32 in_flight; /* segments that it believes not acknowledged */
 	__u32 scale;    /* of the client's window */
@@ -104,14 +105,15 @@ struct kw_plan {
 	/* numbers of the segment for the server's socket */
 	__u32 seq;
 	__u32 ack;
-	/* numbers and data of the answer, if one goes out */
+	/* of a segment that is passed on: how its selective acknowledgements are translated */
+	struct kw_splice edges;
+	/* numbers, length and headers of the answer, if one goes out */
 	__u32 reply_seq;
 	__u32 reply_ack;
 	__u32 reply_len;
 	__u32 stamp;
 	/* the server's socket has to learn what the client has acknowledged */
 	__u32 tells;
-	struct kw_splice out;
 	__u16 window;
 	__u8 link[12];
 };
@@ -173,6 +175,12 @@ KW_INLINE int kw_is_taken(const struct kw_splice *in, const struct kw_segment *s
 /* How long after it was enrolled a connection is left alone: segments that passed before have reached the socket by then. */
 #define KW_SETTLE_NS 100000000ull
 
+/* Whether the connection was enrolled so long ago, and its socket has sent something lately. */
+KW_INLINE int kw_is_open(const struct kw_connection *c, __u64 now_ns)
+{
+	return now_ns - c->heard_ns <= KW_PATH_NS && now_ns - c->enrolled_ns >= KW_SETTLE_NS;
+}
+
 /* Whether the connection is at rest, and this segment the next one: nothing is on its way in either direction. `word` is what the
 * server has published. */
 KW_INLINE int kw_is_at_rest(const struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, __u64 word)
@@ -199,16 +207,25 @@ KW_INLINE int kw_fits(const struct kw_connection *c, const struct kw_segment *se
 	return len <= facts->mss && len <= segment->window << (facts->scale & 15);
 }
 
+/* A coarse clock is at most a tick behind (CONFIG_HZ is 100 or more). */
+#define KW_TICK_NS 10000000ull
+
 /* The timestamp for an answer (RFC 7323): never less than the socket's last one, and never ahead of its clock. */
-KW_INLINE __u32 kw_stamp(struct kw_connection *c, __u32 now_ms)
+KW_INLINE __u32 kw_stamp(struct kw_connection *c, __u64 now_ns)
 {
-	__u32 stamp = now_ms + c->stamp_offset;
+	__u64 heard_ns = c->heard_ns + KW_TICK_NS;
+	__u32 stamp = c->heard_stamp + (now_ns > heard_ns ? (__u32)((now_ns - heard_ns) / 1000000) : 0);
 
 	if (kw_before(stamp, c->stamp))
 		stamp = c->stamp;
 	c->stamp = stamp;
 	return stamp;
 }
+
+/* The socket learns from a request that is answered here what the client has acknowledged, if it sent that so long ago: well before it would
+* send it again (Linux: 200 ms and more, for one segment), even if the client's next acknowledgement, of the answer, takes a while (Linux: 40 ms).
+* Until then it learns it from what is passed on anyway. */
+#define KW_TELL_NS 50000000ull
 
 /* Most bytes that a segment can be ahead of what the socket has received: the largest window (RFC 7323). */
 #define KW_AHEAD_MAX (1 << 30)
@@ -223,6 +240,7 @@ KW_INLINE void kw_pass(struct kw_connection *c, const struct kw_segment *segment
 	plan->step = KW_PASS;
 	plan->seq = kw_inner(&numbers->in, segment->seq);
 	plan->ack = kw_inner(&numbers->out, segment->ack);
+	plan->edges = numbers->out;
 	/* The socket may take it, whatever its window is by then. A forged segment can silence this connection, and no more. */
 	if (end != segment->seq && (__s32)(segment->seq - received) <= KW_AHEAD_MAX && (!c->has_next || kw_before(c->next, end))) {
 		c->next = end;
@@ -231,10 +249,11 @@ KW_INLINE void kw_pass(struct kw_connection *c, const struct kw_segment *segment
 	kw_settle(&numbers->in, received);
 }
 
-/* Decides on a segment from the client, and does what the decision changes. `answer_len` is that of its answer, 0 if it has none.
-* PUBLISH: with KW_REPLY the request is answered; `answer_len` of the connection is set when the answer is in `answer`. */
+/* Decides on a segment from the client, and does what the decision changes. `answer_len` is that of its answer, 0 if it has none; then
+* `word` is not needed. PUBLISH: with KW_REPLY the request is answered; `answer_len` of the connection is set when the answer is in
+* `answer`. */
 KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, __u64 word,
-			 __u32 answer_len, __u32 now_ms, struct kw_plan *plan)
+			 __u32 answer_len, __u64 now_ns, struct kw_plan *plan)
 {
 	struct kw_numbers *numbers = &c->numbers;
 	__u32 after = numbers->in.at + numbers->in.len, end = numbers->out.at + numbers->out.len;
@@ -242,27 +261,24 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 
 	if (!lacks_answer)
 		c->is_owed = 0;
-	plan->tells = 1;
-	plan->reply_seq = numbers->out.at;
-	plan->reply_ack = after;
-	plan->reply_len = c->answer_len;
-	plan->ack = kw_inner(&numbers->out, segment->ack);
-	if (is_taken) {
+	if (KW_RARE(is_taken)) {
 		/* Never to the server: it must not execute what was answered here. Its socket gets the number before what it has received,
 		 * and acknowledges, as to a keepalive. */
 		plan->step = lacks_answer && c->answer_len ? KW_REPEAT : KW_REMIND;
 		plan->seq = numbers->in.at - numbers->in.before - 1;
-	} else if (lacks_answer && c->is_owed && c->answer_len && !segment->len && !kw_before(segment->seq, after) &&
-		   !(segment->flags & (KW_TCP_FIN | KW_TCP_SYN | KW_TCP_RST))) {
+		plan->tells = 1;
+	} else if (KW_RARE(lacks_answer && c->is_owed && c->answer_len && !segment->len && !kw_before(segment->seq, after) &&
+			   !(segment->flags & (KW_TCP_FIN | KW_TCP_SYN | KW_TCP_RST)))) {
 		/* It knows that its request has arrived, and so will not send it again, but has not got the answer. */
 		plan->step = KW_REPEAT;
 		plan->seq = kw_inner(&numbers->in, segment->seq);
-	} else if (answer_len && kw_is_at_rest(c, segment, facts, word) && kw_fits(c, segment, facts, answer_len)) {
+		plan->tells = 1;
+	} else if (answer_len && kw_is_open(c, now_ns) && kw_is_at_rest(c, segment, facts, word) && kw_fits(c, segment, facts, answer_len)) {
 		plan->step = KW_REPLY;
 		plan->seq = kw_inner(&numbers->in, segment->seq);
-		plan->tells = facts->in_flight != 0;
-		plan->reply_seq = segment->ack;
-		plan->reply_ack = segment->seq + segment->len;
+		/* Several segments are probed for sooner (RFC 8985, section 7.2). */
+		plan->tells = facts->in_flight > 1 || (facts->in_flight && now_ns - c->heard_ns >= KW_TELL_NS);
+		plan->ack = kw_inner(&numbers->out, segment->ack);
 		plan->reply_len = answer_len;
 		numbers->in.before += numbers->in.len;
 		numbers->in.at = segment->seq;
@@ -270,16 +286,22 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 		numbers->out.before += numbers->out.len;
 		numbers->out.at = segment->ack;
 		numbers->out.len = answer_len;
-		c->next = plan->reply_ack;
+		c->next = segment->seq + segment->len;
 		c->answer_len = 0;
 		c->is_owed = 1;
 	} else {
 		kw_pass(c, segment, facts, plan);
+		return;
 	}
-	plan->out = numbers->out;
+	if (plan->step != KW_REPLY) {
+		plan->ack = kw_inner(&numbers->out, segment->ack);
+		plan->reply_len = c->answer_len;
+	}
+	plan->reply_seq = numbers->out.at;
+	plan->reply_ack = numbers->in.at + numbers->in.len;
 	plan->window = c->window;
 	__builtin_memcpy(plan->link, c->link, 12);
-	plan->stamp = kw_stamp(c, now_ms);
+	plan->stamp = kw_stamp(c, now_ns);
 }
 
 /* A segment that the server's socket sends, in host byte order, but for `window`. */
@@ -295,7 +317,7 @@ struct kw_sending {
 	__u8 link[12];
 };
 
-/* Translates it into `seq` and `ack`, and learns from it how the socket sends.
+/* Translates it into `seq` and `ack`, and learns from it how the socket sends. `now_ns` may be up to KW_TICK_NS too early.
 *
 * While the client has not acknowledged an answer that was made here, nothing else may tell it that its request has arrived, or it would not
 * ask for the answer again. Only what comes after the answer may: the client acknowledges it at once, and thereby shows what it lacks. */
@@ -325,7 +347,7 @@ KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sendi
 	__builtin_memcpy(c->link, sending->link, 12);
 	c->is_stamped = sending->is_stamped;
 	if (sending->is_stamped) {
-		c->stamp_offset = sending->stamp - (__u32)(now_ns / 1000000);
+		c->heard_stamp = sending->stamp;
 		if (!c->has_heard || kw_before(c->stamp, sending->stamp))
 			c->stamp = sending->stamp;
 	}

@@ -14,6 +14,12 @@ const REMIND: u32 = 3;
 const FIN: u8 = 1;
 const ACK: u8 = 16;
 const TICKET: u64 = 1 << 40;
+/// After that the socket learns from an answered request what the client has acknowledged (`KW_TELL_NS`).
+const TELL_NS: u64 = 50_000_000;
+/// How long after it was enrolled, at 0, a connection is left alone (`KW_SETTLE_NS`), and how long after the socket has last sent something
+/// requests are answered (`KW_PATH_NS`).
+const SETTLE_NS: u64 = 100_000_000;
+const PATH_NS: u64 = 10_000_000_000;
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default)]
@@ -130,6 +136,7 @@ struct Reference {
     is_owed: bool,
     is_written: bool,
     has_heard: bool,
+    heard_ns: u64,
 }
 
 impl Reference {
@@ -138,9 +145,9 @@ impl Reference {
         &mut self,
         segment: &Up,
         server: &Server,
-        scale: u32,
-        mss: u32,
+        socket: &Socket,
         answer_len: u64,
+        now_ns: u64,
     ) -> (u32, u64, u64, bool, [u64; 3]) {
         let (removed, made) = (self.up.last(), self.down.last());
         let lacks = made.is_some_and(|made| segment.ack < made.start + made.len);
@@ -175,7 +182,9 @@ impl Reference {
         {
             return (REPEAT, inner_seq, inner_ack, true, last);
         }
-        let is_at_rest = !server.is_closed
+        let is_open = now_ns <= self.heard_ns + PATH_NS && now_ns >= SETTLE_NS;
+        let is_at_rest = is_open
+            && !server.is_closed
             && self.has_heard
             && server.published == Some(server.received)
             && self.next == Some(segment.seq)
@@ -184,8 +193,8 @@ impl Reference {
             && segment.ack == self.down.outer(server.written);
         let fits = (segment.flags & !8) == ACK
             && !segment.fin
-            && answer_len <= u64::from(mss)
-            && answer_len <= u64::from(segment.window) << scale;
+            && answer_len <= u64::from(socket.mss)
+            && answer_len <= u64::from(segment.window) << socket.scale;
         if answer_len > 0 && is_at_rest && fits {
             self.up.add(segment.seq, segment.len);
             self.down.add(segment.ack, answer_len);
@@ -195,7 +204,7 @@ impl Reference {
                 REPLY,
                 inner_seq,
                 inner_ack,
-                server.acked < server.sent,
+                socket.in_flight > 1 || (socket.in_flight == 1 && now_ns >= self.heard_ns + TELL_NS),
                 [segment.ack, end, answer_len],
             );
         }
@@ -206,8 +215,8 @@ impl Reference {
         (PASS, inner_seq, inner_ack, true, last)
     }
 
-    fn depart(&mut self, sending: &Down) -> (u64, u64) {
-        self.has_heard = true;
+    fn depart(&mut self, sending: &Down, now_ns: u64) -> (u64, u64) {
+        (self.has_heard, self.heard_ns) = (true, now_ns);
         let end = sending.seq + sending.len + u64::from(sending.fin);
         let (mut seq, mut ack) = (self.down.outer(sending.seq), self.up.outer(sending.ack));
         let Some((made, removed)) = self.down.last().zip(self.up.last()) else {
@@ -260,6 +269,7 @@ struct Session {
     to_client: Vec<(u64, u64, u64)>,
     scale: u32,
     mss: u32,
+    now_ns: u64,
 }
 
 impl Session {
@@ -294,11 +304,13 @@ impl Session {
             to_client: Vec::new(),
             scale,
             mss,
+            now_ns: 1,
         }
     }
 
     fn run(&mut self, tally: &mut Tally) -> Result<(), String> {
         for _ in 0..1000 {
+            self.now_ns += [0, 1, 20_000_000, 50_000_000][self.random.index(4)];
             match self.random.below(16) {
                 0 => self.written += self.written_more(),
                 1 | 2 => self.client_sends(),
@@ -392,9 +404,12 @@ impl Session {
             received: up.number(server.received),
             sent: down.number(server.sent),
             written: down.number(server.written),
-            room: 65535,
             mss: self.mss,
-            in_flight: (server.acked < server.sent).into(),
+            in_flight: if server.acked < server.sent {
+                1 + low(self.random.below(2))
+            } else {
+                0
+            },
             scale: self.scale,
         };
         let word = server.published.map_or(0, |published| published.wrapping_add(TICKET));
@@ -408,8 +423,9 @@ impl Session {
             server.received.wrapping_add(TICKET),
             word,
             low(answer_len),
+            self.now_ns,
         );
-        let (step, seq, ack, tells, reply) = self.reference.arrive(&segment, &server, self.scale, self.mss, answer_len);
+        let (step, seq, ack, tells, reply) = self.reference.arrive(&segment, &server, &socket, answer_len, self.now_ns);
         let (up, down) = (&self.reference.up, &self.reference.down);
         let mut expected = Decision {
             step,
@@ -528,8 +544,9 @@ impl Session {
             up.number(sending.ack),
             low(sending.len),
             ACK | if sending.fin { FIN } else { 0 },
+            self.now_ns,
         );
-        let (want_seq, want_ack) = self.reference.depart(&sending);
+        let (want_seq, want_ack) = self.reference.depart(&sending, self.now_ns);
         let (up, down) = (&self.reference.up, &self.reference.down);
         let wanted = (down.number(want_seq), up.number(want_ack));
         if (!is_old && seq != wanted.0) || ack != wanted.1 {
@@ -565,6 +582,10 @@ impl Session {
         if self.random.below(2) == 0 {
             // The last acknowledgement of the client was lost: the request has it too.
             self.server.acked -= self.random.below(1000).min(self.server.acked);
+        }
+        if self.random.below(8) == 0 {
+            // The socket has sent nothing for some time.
+            self.now_ns += self.random.below(2 * PATH_NS);
         }
         self.written += 5 + self.random.below(60);
         let segment = Up {
