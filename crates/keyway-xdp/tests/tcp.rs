@@ -307,7 +307,8 @@ fn mixed_with_what_only_the_server_can_do() {
             "{ip}: {done} operations, {hits} answered, {:?}",
             kernel.door.counts().unwrap()
         );
-        assert!(hits > 1000, "{ip}: {hits} of {done}");
+        // However many a busy machine has time for.
+        assert!(hits > done / 2, "{ip}: {hits} of {done}");
     }
 }
 
@@ -480,7 +481,10 @@ fn through_a_network_that_loses_repeats_and_delays_segments() {
             let count = |verdict| counts.iter().find(|(other, _)| *other == verdict).unwrap().1;
             let total: u64 = done.into_iter().map(|done| done.unwrap()).sum();
             harness::say(&format!("{ip}, {shares:?}: {total} operations, {counts:?}"));
-            assert!(count(Verdict::TcpHit) > 100, "seed {seed}, {ip}, {shares:?}: {counts:?}");
+            assert!(
+                count(Verdict::TcpHit) > total / 10,
+                "seed {seed}, {ip}, {shares:?}: {counts:?}"
+            );
             assert!(
                 shares[0] < 5 || count(Verdict::TcpRepeated) > 0,
                 "seed {seed}, {ip}: {counts:?}"
