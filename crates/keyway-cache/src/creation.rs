@@ -250,7 +250,9 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     // Address space, persistent memory, memory: whatever can be known to be missing is found out before anything is
     // allocated.
     let mapping = Mapping::of(file, layout.len_max, options.strict, options, path)?;
-    limits::memory(file, wanted).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
+    // What it has already is no more: in a file system of the region's size that decides.
+    let there = file.metadata().map_err(|e| io("stat", path, e))?.blocks() * 512;
+    limits::memory(file, wanted.saturating_sub(there)).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
     for range in layout.backed(segments) {
         allocate(file, range).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
     }

@@ -1,10 +1,12 @@
 //! The terminal of `keyway top`: a screen of its own, keys as they are pressed, and everything as it was at the end.
 
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::{DefaultTerminal, Frame};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -37,7 +39,7 @@ impl Screen {
             ));
         }
         let ends = Arc::new(AtomicBool::new(false));
-        // SIGHUP ends the program as it is, at once: there is no terminal any more, of which crossterm would read the end for ever.
+        // SIGHUP ends the program as it is, at once: there is no terminal any more.
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(failed)?;
         }
@@ -51,19 +53,24 @@ impl Screen {
 
     /// Waits for the user until then.
     pub(super) fn heard(&self, until: Instant) -> Heard {
+        let mut wait = Duration::ZERO;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let is_there = event::poll(left.min(NOTICED));
-            if self.ends.load(Relaxed) {
+            if is_gone(wait) || self.ends.load(Relaxed) {
                 return Heard::End;
             }
-            match is_there.and_then(|is_there| is_there.then(event::read).transpose()) {
+            // It may have several from one look at the terminal.
+            match event::poll(Duration::ZERO).and_then(|is_there| is_there.then(event::read).transpose()) {
                 Err(_) => return Heard::End,
-                Ok(None) if left > NOTICED => {}
                 Ok(Some(Event::Key(key))) if is_end(key) => return Heard::End,
                 Ok(Some(Event::Key(key))) => return Heard::Key(key),
-                Ok(_) => return Heard::Nothing,
+                Ok(Some(_)) => return Heard::Nothing,
+                Ok(None) => {}
             }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Heard::Nothing;
+            }
+            wait = left.min(NOTICED);
         }
     }
 }
@@ -72,6 +79,16 @@ impl Drop for Screen {
     fn drop(&mut self) {
         ratatui::restore();
     }
+}
+
+/// Waits for the terminal, and says whether it is gone: crossterm would read its end for ever.
+fn is_gone(wait: Duration) -> bool {
+    let stdin = io::stdin();
+    let mut asked = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    // A signal ends it, too: that of another size is crossterm's.
+    let _ = poll(&mut asked, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    asked.iter().filter_map(PollFd::revents).any(|events| events.intersects(gone))
 }
 
 fn failed(error: io::Error) -> Failure {
