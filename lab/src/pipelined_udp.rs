@@ -374,7 +374,9 @@ mod tests {
             }
         });
         assert!(!ran.wrong.any(), "{:?}", ran.wrong.described);
-        assert_eq!((ran.dropped, ran.operations), (0, ran.hits + ran.misses));
+        assert_eq!(ran.operations, ran.hits + ran.misses);
+        // On a busy machine an answer may come too late to count.
+        assert!(ran.dropped * 20 < ran.operations, "{} of {}", ran.dropped, ran.operations);
         assert!(ran.hits > 3 * ran.misses && ran.misses > 0, "{} {}", ran.hits, ran.misses);
         assert_eq!(most, DEPTH);
     }
