@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use keyway_cache::Door as Measured;
 use keyway_server::kernel::{interface, kernel_settings};
 use keyway_server::{Kernel, LOOPBACK, Network};
 use keyway_xdp::door::{Door, DoorError, reset_left_behind, unpin};
@@ -181,8 +182,8 @@ fn status(folder: &std::path::Path) -> Result<(), Failure> {
     for (verdict, counts) in counts {
         println!("{} {}", verdict.word(), counts.iter().sum::<u64>());
     }
-    for (door, times) in ["kernel_udp", "kernel_tcp"].into_iter().zip(times) {
-        println!("{door}:get:measured {}", times.count());
+    for (door, times) in [Measured::KernelUdp, Measured::KernelTcp].into_iter().zip(times) {
+        println!("{}:get:measured {}", door.name(), times.count());
     }
     Ok(())
 }

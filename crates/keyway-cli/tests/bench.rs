@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use harness::{Kind, ServeOptions, Server, cgroup, skip};
+use harness::{Kind, ServeOptions, Server, cgroup, skip, wait_for_ready};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -212,8 +212,7 @@ impl Serving {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut ready = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        wait_for_ready(&mut child);
         Self { child, address }
     }
 

@@ -2,7 +2,7 @@
 //! that was replaced, a full file system, datagrams that nothing reads. Its enemies: a fault that it does not name, one that is none, and a
 //! region that is changed by being looked at.
 
-use harness::{Scratch, wait_until};
+use harness::{Scratch, wait_for_ready, wait_until};
 use keyway_cache::{Cache, Gate, Options, Place};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -117,8 +117,7 @@ fn serve(program: &Path, before: &str, folder: &Scratch, more: &[&str]) -> Runni
         .arg(folder.join("socket"))
         .args(more);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut ready = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let ready = wait_for_ready(&mut child);
     assert!(ready.contains(" ready"), "{ready}");
     Running(child)
 }

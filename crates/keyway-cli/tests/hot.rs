@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use harness::{Random, Scratch};
+use harness::{Random, Scratch, wait_for_ready};
 
 /// Keys of each workload.
 const KEYS: usize = 10_000;
@@ -105,8 +105,7 @@ impl World {
             .arg("--region")
             .arg(folder.path().join("region"));
         let mut server = server.stdout(Stdio::piped()).spawn().unwrap();
-        let mut ready = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        wait_for_ready(&mut server);
         let cache = Cache::open(&Place::at(folder.path().join("region")), &Options::new().existing_only(true)).unwrap();
         let mut session = cache.session().unwrap();
         for key in 0..KEYS {

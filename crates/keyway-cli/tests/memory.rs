@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use harness::{Random, Scratch};
+use harness::{Random, Scratch, wait_for_ready};
 
 /// Keys, five for each that the region holds, and bytes of their values.
 const KEYS: u64 = 200_000;
@@ -76,8 +76,7 @@ fn server(folder: &Path) -> Killed {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut ready = String::new();
-    BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    wait_for_ready(&mut server);
     Killed(server)
 }
 

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
-use harness::{Random, Scratch};
+use harness::{Random, Scratch, wait_for_ready};
 use keyway_cache::{Cache, Delete, Deleted, Options, Place};
 
 /// Keys that are only stored and counted up, and keys that are stored and deleted.
@@ -76,8 +76,7 @@ impl World {
         server.arg("--socket").arg(folder.join("socket"));
         server.arg("--region").arg(folder.join("region"));
         let mut server = server.stdout(Stdio::piped()).spawn().unwrap();
-        let mut ready = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        wait_for_ready(&mut server);
         let world = Self { server, folder };
         let mut session = world.cache().session().unwrap();
         for key in 0..COUNTED {

@@ -94,7 +94,7 @@ fn thousandths(text: &str) -> u32 {
 pub struct Exposition {
     format: Format,
     text: String,
-    /// what the binary format has instead of the text
+    /// what the binary format has instead of the text; the others have none
     families: Vec<Family>,
     /// the name of the present family's samples
     name: &'static str,
@@ -157,11 +157,9 @@ impl Exposition {
         count: u64,
         sum: impl Display,
     ) -> &mut Self {
-        if let (Format::Protobuf, family) = (self.format, self.families.last_mut()) {
+        if let Some(family) = self.families.last_mut() {
             let buckets: Vec<_> = buckets.map(|(bound, events)| (number(bound), events)).collect();
-            family
-                .into_iter()
-                .for_each(|family| family.histogram(labels, &buckets, count, number(&sum)));
+            family.histogram(labels, &buckets, count, number(&sum));
             return self;
         }
         let mut below = 0;
@@ -176,8 +174,8 @@ impl Exposition {
     }
 
     fn suffixed(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
-        if let (Format::Protobuf, family) = (self.format, self.families.last_mut()) {
-            family.into_iter().for_each(|family| family.sample(labels, number(&value)));
+        if let Some(family) = self.families.last_mut() {
+            family.sample(labels, number(&value));
             return self;
         }
         self.text.push_str(self.name);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use harness::{
     Authority, DEADLINE, Identity, Kind, Random, Scratch, ServeOptions, Server, TlsClient, Transport, Validity, free_port,
-    full_run, program_on_path, run_to_end, skip, wait_until,
+    full_run, program_on_path, run_to_end, skip, wait_for_ready, wait_until,
 };
 use rustls::HandshakeKind;
 use rustls::pki_types::CertificateDer;
@@ -519,8 +519,7 @@ fn memcacheds_command_line_has_tls_and_addresses_without_it() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut ready = String::new();
-    BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    wait_for_ready(&mut server);
     let mut over_tls = Client::new(&TlsClient::trusting(&authority), secure).unwrap();
     assert!(over_tls.ask("version").unwrap().starts_with("VERSION "));
     let mut tcp = BufReader::new(TcpStream::connect(plain).unwrap());
@@ -579,8 +578,7 @@ fn memcacheds_options_say_which_clients_are_served() {
             .unwrap();
         let mut child = Ends(child);
         // Both listen only when it says so.
-        let mut ready = String::new();
-        BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        wait_for_ready(&mut child.0);
         let mut admin = harness::Wire::from_tcp(TcpStream::connect(plain).unwrap()).unwrap();
         let stat = |admin: &mut harness::Wire, name: &str| {
             let stats = admin.stats("").unwrap();

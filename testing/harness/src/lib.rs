@@ -33,7 +33,7 @@ pub use http::{HttpAnswer, http_get, http_over};
 pub use kernel::{has_kernel_door, kernel_arguments};
 pub use random::{Random, mix};
 pub use scratch::Scratch;
-pub use server::{Kind, ServeOptions, Server, Transport, free_port, keyway_check, run_to_end};
+pub use server::{Kind, ServeOptions, Server, Transport, free_port, keyway_check, run_to_end, wait_for_ready};
 pub use tls::{Authority, Identity, TlsClient, Validity};
 pub use wire::{Fetched, Wire, liar, printable};
 

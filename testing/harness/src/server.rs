@@ -1,7 +1,7 @@
 //! A server that a test started itself, on loopback, in a scratch directory, and that dies with its handle.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -494,6 +494,18 @@ pub fn free_port() -> u16 {
     let (socket, port) = bound().unwrap_or_else(|e| panic!("no free port on loopback: {e}"));
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
     port
+}
+
+/// Waits until a server whose standard output is a pipe says that it is ready, and returns its line. It listens everywhere then.
+///
+/// # Panics
+///
+/// When the output is no pipe, or cannot be read.
+pub fn wait_for_ready(server: &mut Child) -> String {
+    let mut line = String::new();
+    let output = server.stdout.take().expect("a server with its output on a pipe");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    line
 }
 
 /// `keyway check` on a region file: whether it passed, and what it printed.

@@ -19,23 +19,12 @@ KW_INLINE __u32 kw_time_bucket(__u64 ns)
 	if (ns >> 30)
 		return KW_TIME_BUCKETS - 1;
 	/* The number of the highest bit, by halves: BPF has no instruction for it. */
-	if (left >> 16) {
-		octave += 16;
-		left >>= 16;
+	for (__u32 half = 16; half; half >>= 1) {
+		if (left >> half) {
+			octave += half;
+			left >>= half;
+		}
 	}
-	if (left >> 8) {
-		octave += 8;
-		left >>= 8;
-	}
-	if (left >> 4) {
-		octave += 4;
-		left >>= 4;
-	}
-	if (left >> 2) {
-		octave += 2;
-		left >>= 2;
-	}
-	octave += left >> 1;
 	left = 1 + 2 * (octave - KW_TIME_SHORTEST) + ((__u32)ns >> (octave - 1) & 1);
 	return left < KW_TIME_BUCKETS ? left : KW_TIME_BUCKETS - 1;
 }

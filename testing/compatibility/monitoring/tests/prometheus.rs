@@ -4,8 +4,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use harness::{DEADLINE, Kind, Scratch, ServeOptions, Transport, free_port, http_get, program_on_path, skip, wait_until};
+use harness::{DEADLINE, Kind, Scratch, ServeOptions, Transport, free_port, http_get, program_on_path, skip};
 use monitoring::Monitored;
 use serde_json::Value;
 
@@ -60,13 +61,14 @@ impl Prometheus {
 
     /// Waits until it has seen all.
     fn until(&self, expression: &str, wanted: f64) {
-        let mut last = None;
-        let seen = || {
-            last = self.value(expression);
-            (last == Some(wanted)).then_some(())
-        };
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wait_until(expression, DEADLINE, seen))).is_err() {
-            panic!("{expression} is {last:?}, not {wanted}");
+        let begun = Instant::now();
+        loop {
+            let value = self.value(expression);
+            if value == Some(wanted) {
+                return;
+            }
+            assert!(begun.elapsed() < DEADLINE, "{expression} is {value:?}, not {wanted}");
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
@@ -105,13 +107,17 @@ fn prometheus_reads_what_was_counted() {
         prometheus.until("memcached_commands_total{command=\"get\",status=\"hit\"}", 300.0);
         prometheus.until("memcached_commands_total{command=\"get\",status=\"miss\"}", 300.0);
         prometheus.until("memcached_current_items", 1.0);
+        let sum = "keyway_latency_seconds_sum{door=\"text\",verb=\"get\"}";
+        let took = monitored.numbers().of(sum);
         let count = "keyway_latency_seconds_count{door=\"text\",verb=\"get\"}";
         let quantile = if is_native {
             prometheus.until(&format!("histogram_count({latency})"), 600.0);
+            prometheus.until(&format!("histogram_sum({latency})"), took);
             assert_eq!(prometheus.value(count), None, "it has both kinds of histogram");
             prometheus.value(&format!("histogram_quantile(0.5, {latency})"))
         } else {
             prometheus.until(count, 600.0);
+            prometheus.until(sum, took);
             prometheus.value("histogram_quantile(0.5, keyway_latency_seconds_bucket{door=\"text\",verb=\"get\"})")
         };
         // Both are somewhere in the bucket that has the median, whose end is at most 1.5 times its beginning; native buckets begin and end
