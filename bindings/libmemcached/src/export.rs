@@ -13,7 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs a call; a panic, which would be a bug, becomes `instead`.
 #[inline]
 pub(crate) fn guard<R>(work: impl FnOnce() -> R, instead: impl FnOnce() -> R) -> R {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| instead())
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        keyway_cache::server::close_after_panic();
+        instead()
+    })
 }
 
 /// Functions of a handle. The body returns `Some` with the return value, or `None` if the handle is the real library's

@@ -145,9 +145,6 @@ const COARSE_LAG_MAX: Duration = Duration::from_millis(20);
 /// Calls of a session in a row that take a tick for recent without asking the clock.
 const RECENT_MAX: u32 = 16;
 
-/// Calls behind a gate of which the clock is asked ahead after one has needed it unexpectedly.
-const EXPECTED_AT_FIRST: u32 = 2;
-
 /// What a session knows of the region's clock: the current tick, and when it ends.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -158,10 +155,6 @@ pub(crate) struct Watch {
     left: u32,
     /// the region's note of its last use, as it was then
     seen: u64,
-    /// for how many calls yet behind a gate the clock is asked before the gate opens; until then `left` is 0
-    expected: u32,
-    /// for how many it is not asked, because the last one of which it was asked has not needed it
-    spared: u32,
     /// the region's second in which the session has last noted that the region is in use
     noted_s: Option<u64>,
 }
@@ -199,39 +192,10 @@ impl Watch {
         Some(self.tick)
     }
 
-    /// From now on [`Self::recent`] answers with the last tick, unless calls are expected that need the present one.
+    /// From now on [`Self::recent`] answers with the last tick.
     pub(crate) fn has_asked(&mut self, seen: u64) {
-        self.left = if self.expected == 0 { RECENT_MAX } else { 0 };
-        self.spared = 0;
+        self.left = RECENT_MAX;
         self.seen = seen;
-    }
-
-    /// Behind a gate: what `ask` says, the coarse clock, if the next call probably needs it; otherwise 0. The call is about to begin,
-    /// outside the gate; a clock that it needs and has not got costs two writes of the register more.
-    #[inline(always)]
-    pub(crate) fn ahead(&mut self, ask: fn() -> i64) -> i64 {
-        if self.left > 0 { 0 } else { self.ask_ahead(ask) }
-    }
-
-    #[inline(never)]
-    fn ask_ahead(&mut self, ask: fn() -> i64) -> i64 {
-        if let Some(expected) = self.expected.checked_sub(1) {
-            self.expected = expected;
-        } else if let Some(spared) = self.spared.checked_sub(1) {
-            self.spared = spared;
-            return 0;
-        } else {
-            self.spared = RECENT_MAX;
-        }
-        ask()
-    }
-
-    /// A call has needed the time: so may the next ones. One of which the clock is asked in vain costs something, too: so that is done for
-    /// a few at first, and for more when one has needed it (`was_ahead`).
-    #[inline(always)]
-    pub(crate) fn expect_calls(&mut self, was_ahead: bool) {
-        self.expected = if was_ahead { RECENT_MAX } else { EXPECTED_AT_FIRST };
-        self.left = 0;
     }
 
     #[cold]
@@ -462,51 +426,6 @@ mod tests {
         assert_eq!(machine.asked(&mut watch), 5, "the session's second has not ended");
         machine.coarse_ms.set(machine.coarse_ms.get() + 704);
         assert_eq!(machine.asked(&mut watch), 3605);
-    }
-
-    fn fifth_ns() -> i64 {
-        5
-    }
-
-    #[test]
-    fn calls_that_need_no_time_ask_for_it_seldom() {
-        let mut watch = Watch::default();
-        let asked = (0..1_700).filter(|_| watch.ahead(fifth_ns) != 0).count();
-        assert_eq!(asked, 100);
-        // One that has asked the clock itself is followed by others for which the tick is recent, and then by one that asks ahead.
-        watch.has_asked(0);
-        let mut calls = 0;
-        while watch.ahead(fifth_ns) == 0 {
-            assert!(watch.recent(0).is_some());
-            calls += 1;
-        }
-        assert_eq!(calls, RECENT_MAX);
-    }
-
-    #[test]
-    fn calls_that_need_the_time_have_it_before_the_gate_opens() {
-        let mut watch = Watch::default();
-        watch.has_asked(0);
-        // One in twenty needs it: each time it is asked in vain of the next ones only.
-        let mut in_vain = 0;
-        for call in 0..200 {
-            let coarse_ns = watch.ahead(fifth_ns);
-            if call % 20 == 0 {
-                watch.expect_calls(coarse_ns != 0);
-            } else if watch.recent(0).is_none() {
-                watch.has_asked(0);
-                in_vain += u32::from(coarse_ns != 0);
-            }
-        }
-        assert!((10..=3 * 10).contains(&in_vain), "{in_vain}");
-        // All of them need it: only the first one has not got it.
-        let mut missed = 0;
-        for _ in 0..100 {
-            let coarse_ns = watch.ahead(fifth_ns);
-            missed += u32::from(coarse_ns == 0);
-            watch.expect_calls(coarse_ns != 0);
-        }
-        assert!(missed <= 1, "{missed}");
     }
 
     #[test]

@@ -4,23 +4,27 @@
 //! the key. A new thread may not, and neither may a signal handler (the kernel starts it with the initial register). A call
 //! opens the gate for its own thread and closes it at its end: two writes of the register, no system call.
 //!
-//! Inside the gate only the region's code runs. Inputs are copied in before; results are copied to the caller's memory after the
-//! gate has closed, and callbacks run then. Code that needs the allocator or the kernel closes the gate during that time
-//! ([`aside`]). So no pointer of the caller is followed while the region is accessible.
+//! Inside the gate only the region's code runs, and the kernel's that reads a clock; callbacks run when the gate has closed, and code
+//! that needs the allocator or the kernel closes the gate during that time ([`aside`]). Keys and values are read and written in their
+//! places in the caller's memory, except a place near a mapping with the key: that is read once before the gate opens, page by page
+//! ([`Latch::open_for`]). If it is in the mapping, the processor ends the program there, as it ends any stray access.
 //!
 //! The gate stops stray pointers, not hostile code: code that executes WRPKRU can open it (`docs/security.md`).
 //!
 //! # Safety
 //!
 //! The `unsafe` here asks the kernel for a key, sets it on mappings of this crate, and reads and writes the PKRU register: only
-//! this key's two bits, so the access to other memory does not change. It accesses no memory except two words of a stack frame.
+//! this key's two bits, so the access to other memory does not change. It accesses no memory except two words of a stack frame, and
+//! places that the caller says are readable.
 #![allow(unsafe_code, reason = "the room of PKRU; contract above")]
 
+use crate::here;
 use keyway_region::heap as region_heap;
-use std::cell::Cell;
+use std::hint::cold_path;
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// Whether to make a region's mapping inaccessible outside calls.
 ///
@@ -68,11 +72,6 @@ pub(crate) struct Latch(u32);
 /// A latch that only keeps that note. No key has these bits: key 0's are among them.
 const REHEARSED: u32 = u32::MAX;
 
-thread_local! {
-    /// whether this thread is inside, in a rehearsal
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
 /// The bits of PKRU that belong to this process's key; zero before there is one. Written once. PAIRS: nothing; it is a
 /// number.
 static BITS: AtomicU32 = AtomicU32::new(0);
@@ -80,6 +79,12 @@ static BITS: AtomicU32 = AtomicU32::new(0);
 static REHEARSAL: AtomicU32 = AtomicU32::new(0);
 /// The process's key, or why there is none. A forked child has its parent's.
 static KEY: OnceLock<Result<i32, String>> = OnceLock::new();
+/// All mappings with the key are between these addresses. They only move apart. PAIRS: nothing; who has a pointer into a mapping has
+/// synchronised with the thread that made it.
+static FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
+static TO: AtomicUsize = AtomicUsize::new(0);
+/// No page is smaller.
+const PAGE: usize = 4096;
 
 impl Latch {
     pub(crate) const NONE: Self = Self(0);
@@ -113,7 +118,11 @@ impl Latch {
     /// Puts the key on a mapping. From now on the mapping is accessible only inside.
     pub(crate) fn protect(self, base: std::ptr::NonNull<u8>, len: usize) -> std::io::Result<()> {
         match KEY.get() {
-            Some(Ok(key)) if self.is_on() && self.0 != REHEARSED => machine::lay(*key, base, len),
+            Some(Ok(key)) if self.is_on() && self.0 != REHEARSED => {
+                FROM.fetch_min(base.addr().get(), Relaxed);
+                TO.fetch_max(base.addr().get() + len, Relaxed);
+                machine::lay(*key, base, len)
+            }
             _ => Ok(()),
         }
     }
@@ -124,19 +133,31 @@ impl Latch {
         if self.is_on() { self.enter() } else { Inside(Self::NONE) }
     }
 
-    /// The same at the beginning of a verb behind a gate: the thread is not inside. If it were, the end of the verb would close the
-    /// gate nevertheless.
+    /// Opens the gate at the beginning of a verb: the thread is not inside, unless a panic has left it there. The verb uses the caller's key and other places; those that are
+    /// near a mapping are read first.
+    ///
+    /// Compiled into the verb, and without calls: a call would take registers from verbs without a gate.
     #[inline(always)]
-    pub(crate) fn open_gate(self) -> InsideGate {
-        debug_assert!(self.is_on() && !is_open_for(self.0));
-        self.open_register();
-        InsideGate(self)
+    pub(crate) fn begin_verb(&self, key: &[u8], others: [Place<'_>; 2]) -> Verb<'_> {
+        if self.is_on() {
+            cold_path();
+            let [first, second] = others;
+            for place in [place(key), first, second] {
+                let begin = place.as_ptr().addr();
+                if begin < TO.load(Relaxed) && begin + place.len() > FROM.load(Relaxed) {
+                    cold_path();
+                    read_pages(place);
+                }
+            }
+            self.open_register();
+        }
+        Verb(self)
     }
 
     #[inline(always)]
     fn open_register(self) {
         if self.0 == REHEARSED {
-            INSIDE.set(true);
+            here::set_rehearsed(1);
         } else {
             machine::open(self.0);
         }
@@ -145,7 +166,7 @@ impl Latch {
     #[inline(always)]
     fn close_register(self) {
         if self.0 == REHEARSED {
-            INSIDE.set(false);
+            here::set_rehearsed(0);
         } else {
             machine::close(self.0);
         }
@@ -182,14 +203,39 @@ impl Drop for Inside {
     }
 }
 
-/// The same, made by [`Latch::open_gate`].
+/// A verb that is under way: its thread is inside, if there is a gate. By reference, so that it takes no register meanwhile. It does not end
+/// by itself, because what a panic has to clean up costs a verb without a gate 30 instructions ([`close_after_panic`]).
 #[must_use]
-pub(crate) struct InsideGate(Latch);
+pub(crate) struct Verb<'l>(&'l Latch);
 
-impl Drop for InsideGate {
+impl Verb<'_> {
+    /// The gate closes.
     #[inline(always)]
-    fn drop(&mut self) {
-        self.0.close_register();
+    pub(crate) fn end(&self) {
+        if self.0.is_on() {
+            cold_path();
+            self.0.close_register();
+        }
+    }
+}
+
+/// Memory of the caller.
+pub(crate) type Place<'p> = &'p [MaybeUninit<u8>];
+
+/// Bytes of the caller as a place.
+#[inline(always)]
+pub(crate) fn place(bytes: &[u8]) -> Place<'_> {
+    // SAFETY: the same bytes; each of them is initialised.
+    unsafe { &*(std::ptr::from_ref(bytes) as *const [MaybeUninit<u8>]) }
+}
+
+/// Reads a byte of each page of a place.
+#[inline(always)]
+fn read_pages(place: Place<'_>) {
+    let last = place.len().saturating_sub(1);
+    for byte in place.iter().step_by(PAGE).chain(place.get(last)) {
+        // SAFETY: a place that can be read.
+        let _ = unsafe { std::ptr::from_ref(byte).read_volatile() };
     }
 }
 
@@ -211,7 +257,7 @@ impl Again {
         let bits = BITS.load(Relaxed);
         let latch = match () {
             () if bits != 0 && is_open_for(bits) => Latch(bits),
-            () if REHEARSAL.load(Relaxed) != 0 && INSIDE.get() => Latch(REHEARSED),
+            () if REHEARSAL.load(Relaxed) != 0 && here::rehearsed() != 0 => Latch(REHEARSED),
             () => Latch::NONE,
         };
         if latch.is_on() {
@@ -232,17 +278,23 @@ impl Drop for Again {
 
 fn is_open_for(bits: u32) -> bool {
     if bits == REHEARSED {
-        INSIDE.get()
+        here::rehearsed() != 0
     } else {
         machine::is_open(bits)
     }
+}
+
+/// Closes the gate for the calling thread, if a panic, which would be a bug, has left it open: a verb does not close it then.
+#[doc(hidden)]
+pub fn close_after_panic() {
+    std::mem::forget(Again::close());
 }
 
 /// Whether the calling thread is inside. For tests, in which an allocator may ask.
 #[doc(hidden)]
 pub fn is_open() -> bool {
     let bits = BITS.load(Relaxed);
-    (bits != 0 && machine::is_open(bits)) || INSIDE.try_with(Cell::get).unwrap_or(false)
+    (bits != 0 && machine::is_open(bits)) || here::rehearsed() != 0
 }
 
 /// Writes to the detailed log, once in a process, why there is no gate. This is not an error.
@@ -310,6 +362,7 @@ mod machine {
     /// Clears the key's bits. After WRPKRU the code relies on no register. A thread that jumped there has not executed
     /// the start of this function, which puts the frame's address and the value to be written into the frame. Such a
     /// thread ends with everything closed (SIGILL).
+    #[inline(always)]
     pub(super) fn open(bits: u32) {
         let mut frame = [0u64; 2];
         // SAFETY: clears two bits of a register that belong to this key; the words written are in this frame.
@@ -346,6 +399,7 @@ mod machine {
 
     /// Sets the key's bits. The value that was written is compared with what memory says, not with what was in a register
     /// before. A thread that jumps to the WRPKRU with a value that leaves the gate open is ended.
+    #[inline(always)]
     pub(super) fn close(bits: u32) {
         // SAFETY: sets two bits of a register that belong to this key.
         unsafe {

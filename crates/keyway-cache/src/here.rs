@@ -1,10 +1,10 @@
-//! What this crate keeps in a thread's storage where every call needs it: the thread's number, and the seat that it used
-//! last ([`crate::local`]).
+//! What this crate keeps in a thread's storage where every call needs it: the thread's number, the seat that it used
+//! last ([`crate::local`]), and a note for rehearsals of the gate.
 //!
 //! A shared library normally finds a thread's storage by a call of the loader (`__tls_get_addr`), once for each variable.
-//! With glibc on x86-64 these 16 bytes are at an offset from the thread's pointer that the loader settles when it loads the
-//! library (ELF's *initial-exec* model): two instructions. Rust has no way to choose that model, so the two instructions
-//! are written here. Other platforms have an ordinary `thread_local!`.
+//! With glibc on x86-64 these 24 bytes are at an offset from the thread's pointer that the loader settles when it loads the
+//! library (ELF's *initial-exec* model): one instruction gets the offset, and one gets a word. Rust has no way to choose that model, so
+//! they are written here. Other platforms have an ordinary `thread_local!`.
 //!
 //! A shared library with such an access has all its thread-local storage in the program's static block. If it is loaded
 //! while the program runs (dlopen), it takes that from a reserve of glibc; docs/library.md says how much. glibc also clears
@@ -12,46 +12,49 @@
 //!
 //! # Safety
 //!
-//! The only `unsafe` here finds those 16 bytes. They belong to the calling thread, are zero when it starts, and last until
-//! it has ended. References to them are not given out: only the calling thread reads and writes them, in whole words.
+//! The only `unsafe` here reads and writes those 24 bytes, in whole words. They belong to the calling thread, are zero when it starts, and
+//! last until it has ended. No reference to them is made.
 #![allow(unsafe_code, reason = "the address of a thread's storage; contract above")]
 
 use crate::local::Seat;
-use std::cell::Cell;
-
-/// See the top of the file. All zero at first.
-#[repr(C)]
-struct Here {
-    number: Cell<u64>,
-    seat: Cell<*mut Seat>,
-}
 
 /// The calling thread's number, 0 if it has none yet.
 #[inline(always)]
 pub(crate) fn number() -> u64 {
-    machine::here(|here| here.number.get())
+    machine::load::<0>()
 }
 
 /// Gives the calling thread its number.
 pub(crate) fn set_number(number: u64) {
-    machine::here(|here| here.number.set(number));
+    machine::store::<0>(number);
 }
 
 /// The word for the calling thread's seat, as [`set_seat`] left it; NULL at first.
 #[inline(always)]
 pub(crate) fn seat() -> *mut Seat {
-    machine::here(|here| here.seat.get())
+    std::ptr::with_exposed_provenance_mut(machine::load::<8>() as usize)
 }
 
 /// See [`seat`].
 #[inline(always)]
 pub(crate) fn set_seat(seat: *mut Seat) {
-    machine::here(|here| here.seat.set(seat));
+    machine::store::<8>(seat.expose_provenance() as u64);
+}
+
+/// Whether the calling thread is inside, in the rehearsal of a gate ([`crate::gate`]): 0 is no.
+#[inline(always)]
+pub(crate) fn rehearsed() -> u64 {
+    machine::load::<16>()
+}
+
+/// See [`rehearsed`].
+#[inline(always)]
+pub(crate) fn set_rehearsed(inside: u64) {
+    machine::store::<16>(inside);
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu", not(miri)))]
 mod machine {
-    use super::Here;
     use std::arch::{asm, global_asm};
 
     /// The name of the bytes. It has the version, so that two versions of this crate in one program have bytes each.
@@ -68,8 +71,6 @@ mod machine {
         };
     }
 
-    const _: () = assert!(size_of::<Here>() == 16 && align_of::<Here>() == 8);
-
     global_asm!(
         ".pushsection .tbss.keyway_cache_here,\"awT\",@nobits",
         concat!(".globl ", name!()),
@@ -77,47 +78,72 @@ mod machine {
         concat!(".type ", name!(), ",@object"),
         ".balign 8",
         concat!(name!(), ":"),
-        ".zero 16",
-        concat!(".size ", name!(), ", 16"),
+        ".zero 24",
+        concat!(".size ", name!(), ", 24"),
         ".popsection",
     );
 
+    /// Where the bytes are, from the thread's pointer.
     #[inline(always)]
-    pub(super) fn here<R>(work: impl FnOnce(&Here) -> R) -> R {
-        let at: *const Here;
-        // SAFETY: reads a constant of the loader and the thread's pointer to itself (both never change for a thread), and
-        // adds them.
+    fn offset() -> usize {
+        let offset;
+        // SAFETY: reads a constant of the loader, which never changes.
         unsafe {
             asm!(
-                concat!("mov {at}, qword ptr [rip + ", name!(), "@gottpoff]"),
-                "add {at}, qword ptr fs:[0]",
-                at = out(reg) at,
-                options(pure, nomem, nostack)
+                concat!("mov {offset}, qword ptr [rip + ", name!(), "@gottpoff]"),
+                offset = out(reg) offset,
+                options(pure, nomem, nostack, preserves_flags)
             );
         }
-        // SAFETY: these are the calling thread's 16 bytes, aligned, zero or as this module wrote them; see the contract.
-        work(unsafe { &*at })
+        offset
+    }
+
+    /// The word this far from the beginning of the bytes.
+    #[inline(always)]
+    pub(super) fn load<const AT: usize>() -> u64 {
+        const { assert!(AT.is_multiple_of(8) && AT < 24) };
+        let word;
+        // SAFETY: one of the calling thread's three words.
+        unsafe {
+            asm!(
+                "mov {word}, qword ptr fs:[{offset} + {at}]",
+                word = lateout(reg) word, offset = in(reg) offset(), at = const AT,
+                options(readonly, nostack, preserves_flags)
+            );
+        }
+        word
+    }
+
+    #[inline(always)]
+    pub(super) fn store<const AT: usize>(word: u64) {
+        const { assert!(AT.is_multiple_of(8) && AT < 24) };
+        // SAFETY: as above.
+        unsafe {
+            asm!(
+                "mov qword ptr fs:[{offset} + {at}], {word}",
+                word = in(reg) word, offset = in(reg) offset(), at = const AT,
+                options(nostack, preserves_flags)
+            );
+        }
     }
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu", not(miri))))]
 mod machine {
-    use super::Here;
     use std::cell::Cell;
 
     thread_local! {
-        static HERE: Here = const {
-            Here {
-                number: Cell::new(0),
-                seat: Cell::new(std::ptr::null_mut()),
-            }
-        };
+        static HERE: [Cell<u64>; 3] = const { [const { Cell::new(0) }; 3] };
     }
 
     #[inline(always)]
-    pub(super) fn here<R>(work: impl FnOnce(&Here) -> R) -> R {
-        // Nothing has to be dropped, so it is there until the thread has ended.
-        HERE.with(work)
+    pub(super) fn load<const AT: usize>() -> u64 {
+        HERE.with(|words| words[AT / 8].get())
+    }
+
+    #[inline(always)]
+    pub(super) fn store<const AT: usize>(word: u64) {
+        HERE.with(|words| words[AT / 8].set(word));
     }
 }
 

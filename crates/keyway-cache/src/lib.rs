@@ -38,10 +38,10 @@
 struct Readme;
 
 mod attach;
+mod buffer;
 mod bulk;
 mod cancel;
 mod clock;
-mod copies;
 mod copy;
 mod creation;
 mod curve;

@@ -7,8 +7,8 @@
 //!
 //! These verbs are marked cold, so that the verbs of a process that may write are compiled as if there were none.
 
+use crate::buffer::pass;
 use crate::clock::{self, Watch};
-use crate::copies::pass;
 use crate::peer::{Client, Peer};
 use crate::sessions::Sessions;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};

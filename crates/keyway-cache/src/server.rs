@@ -18,7 +18,7 @@
 //! - to find the region of a server that is away: [`record`].
 
 pub use crate::cancel::Uncancelled;
-pub use crate::gate::{is_open as gate_is_open, key as gate_key};
+pub use crate::gate::{close_after_panic, is_open as gate_is_open, key as gate_key};
 pub use crate::kernel::{KernelDoor, KernelDoorError};
 pub use crate::nodes::spread_over;
 pub use crate::presence::Presence;

@@ -6,7 +6,7 @@ use crate::error::ReadError;
 use crate::peer::Peer;
 use crate::reader::Reader;
 use crate::sessions::{Role, Sessions};
-use crate::writer::{Behind, Writer};
+use crate::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
@@ -78,16 +78,11 @@ impl Session {
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
         probes::Get::entry(key);
         let mut value = Vec::new();
-        if let Way::Writer(writer) = &mut self.0 {
-            if let Some(found) = writer.get_at_once(key, Get::VALUE, &mut value, |_| ()) {
-                probes::Get::exit();
-                return Ok(found.map(|()| value));
-            }
-            let mut found = false;
-            if writer.has_gate() && writer.get_through_gate(key, Get::VALUE, &mut value, |_| found = true) == Behind::Known {
-                probes::Get::exit();
-                return Ok(found.then_some(value));
-            }
+        if let Way::Writer(writer) = &mut self.0
+            && let Some(found) = writer.get_at_once(key, Get::VALUE, &mut value, |_| ())
+        {
+            probes::Get::exit();
+            return Ok(found.map(|()| value));
         }
         let found = self.get_any_way(key, Get::VALUE, &mut value, |_| ()).map_err(ReadError::of);
         probes::Get::exit();
@@ -116,16 +111,11 @@ impl Session {
     #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
         probes::Get::entry(key);
-        if let Way::Writer(writer) = &mut self.0 {
-            if let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item) {
-                probes::Get::exit();
-                return Ok(found);
-            }
-            let mut found = None;
-            if writer.has_gate() && writer.get_through_gate(key, Get::VALUE, out, |item| found = Some(item)) == Behind::Known {
-                probes::Get::exit();
-                return Ok(found);
-            }
+        if let Way::Writer(writer) = &mut self.0
+            && let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item)
+        {
+            probes::Get::exit();
+            return Ok(found);
         }
         let found = self.get_any_way(key, Get::VALUE, out, |item| item).map_err(ReadError::of);
         probes::Get::exit();
@@ -200,24 +190,18 @@ impl Session {
     #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
         probes::Get::entry(key);
-        if let Way::Writer(writer) = &mut self.0 {
-            if let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ()) {
-                probes::Get::exit();
-                return Ok(found.is_some());
-            }
-            let mut found = false;
-            if writer.has_gate() && writer.get_through_gate(key, how, &mut Placed::new(target), |_| found = true) == Behind::Known
-            {
-                probes::Get::exit();
-                return Ok(found);
-            }
+        if let Way::Writer(writer) = &mut self.0
+            && let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ())
+        {
+            probes::Get::exit();
+            return Ok(found.is_some());
         }
         let found = self.get_any_way(key, how, &mut Placed::new(target), |_| ());
         probes::Get::exit();
         Ok(found?.is_some())
     }
 
-    /// A get that [`Writer::get_at_once`] and [`Writer::get_through_gate`] have not answered.
+    /// A get that [`Writer::get_at_once`] has not answered.
     #[cold]
     #[inline(never)]
     fn get_any_way<R>(

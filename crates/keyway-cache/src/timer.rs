@@ -90,7 +90,7 @@ impl Timer {
     }
 }
 
-/// Decides which gets, deletes, touches and flushes of a session are measured (the other changes are when their key is counted): one in
+/// Decides which deletes, touches and flushes of a session are measured (other verbs are when their key is counted): one in
 /// 256, after a random number of others, so that a program that makes its calls in a fixed order is measured in all of them.
 #[derive(Debug)]
 pub(crate) struct Sampler {
@@ -116,11 +116,6 @@ impl Sampler {
         self.left == 0
     }
 
-    /// Whether [`Self::is_due`] has just said so.
-    pub(crate) fn has_come(&self) -> bool {
-        self.left == 0
-    }
-
     /// Begins to count the calls up to the next one. The one that is being measured is asked again first.
     pub(crate) fn begin_again(&mut self) {
         // xorshift64
@@ -143,7 +138,6 @@ mod tests {
         let mut measured = [0u32; 4];
         for call in 0..4 * 256 * 1000 {
             if sampler.is_due() {
-                assert!(sampler.has_come());
                 sampler.begin_again();
                 assert!(!sampler.is_due(), "the call that is measured");
                 measured[call % 4] += 1;

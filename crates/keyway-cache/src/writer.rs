@@ -1,9 +1,9 @@
 //! The verbs of a thread that has a thread slot in the region: the verbs of `keyway_region`, with the time filled in.
 
+use crate::buffer::{Buffer, pass};
 use crate::cancel::Uncancelled;
 use crate::clock::{self, Watch};
-use crate::copies::{self, Copies};
-use crate::gate::{Latch, aside};
+use crate::gate::{Latch, aside, place};
 use crate::kernel;
 use crate::presence;
 use crate::sessions::Sessions;
@@ -15,7 +15,7 @@ use keyway_region::layout::trail::{Extent, Fate};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
 use keyway_region::verbs::{KEY_LEN_MAX, RELATIVE_EXPTIME_MAX};
 use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
-use std::cell::Cell;
+use std::convert::identity;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,10 @@ pub(crate) struct Writer {
     /// the number of the thread that used the session last
     thread: u64,
     latch: Latch,
-    copies: Copies,
+    /// gets may take the region's quick way
+    gets_at_once: bool,
+    /// for values that do not go to their places at once
+    buffer: Buffer,
     sampler: Sampler,
     /// operations until the next one of which the key is counted for `keyway hot`, that one included
     left: Left,
@@ -40,41 +43,19 @@ pub(crate) struct Writer {
     timer: Option<Box<Timer>>,
 }
 
-/// A change behind a gate, with a copy of its key: `$work`, compiled into the caller.
-macro_rules! change_inside {
-    ($writer:expr, $key:expr, |$inner:ident, $inside_key:ident, $now:ident| $work:expr) => {{
-        let writer: &mut Writer = $writer;
-        let coarse_ns = writer.member.watch.ahead(clock::coarse_ns);
-        let $inside_key = writer.copies.of_key($key);
-        let _inside = writer.latch.open_gate();
-        prepare(&mut writer.inner, &mut writer.member)?;
-        let $now = Watched::behind_gate(&mut writer.member, coarse_ns);
-        let $inner = &mut writer.inner;
-        $work
-    }};
-}
-
-/// A change without a gate: `$work`, compiled into the caller.
-macro_rules! change_without_gate {
-    ($writer:expr, $key:expr, |$inner:ident, $inside_key:ident, $now:ident| $work:expr) => {{
-        let writer: &mut Writer = $writer;
-        prepare(&mut writer.inner, &mut writer.member)?;
-        let ($inner, $inside_key) = (&mut writer.inner, $key);
-        let $now = Watched::without_gate(&mut writer.member);
-        $work
-    }};
-}
-
-/// A verb that may change the region, with its key: `$work`, compiled into the caller where there is no gate, and into a function
-/// of its own behind one.
+/// A verb that may change the region, with its key, and the value that it is given: `$work`, compiled into the caller.
 macro_rules! change {
-    ($writer:expr, $key:expr, |$inner:ident, $inside_key:ident, $now:ident| $work:expr) => {{
+    ($writer:expr, $key:expr, $value:expr, |$inner:ident, $now:ident| $work:expr) => {{
         let writer: &mut Writer = $writer;
-        if writer.latch.is_on() {
-            writer.change_behind_gate($key, |$inner, $inside_key, $now| $work)
-        } else {
-            change_without_gate!(writer, $key, |$inner, $inside_key, $now| $work)
+        let verb = writer.latch.begin_verb($key, [place($value), &[]]);
+        if let Err(error) = prepare(&mut writer.inner, &mut writer.member) {
+            verb.end();
+            return Err(error);
         }
+        let ($inner, $now) = (&mut writer.inner, Watched(&mut writer.member));
+        let done = $work;
+        verb.end();
+        done
     }};
 }
 
@@ -87,17 +68,16 @@ impl Writer {
             let _inside = latch.open();
             inner.first_sample()
         };
-        let shown = if latch.is_on() { 1 } else { first };
         let left = Left {
-            gets: shown,
-            changes: shown,
-            behind_gate: [first; 2],
+            gets: first,
+            changes: first,
             trail: false,
         };
         Some(Self {
             sampler: Sampler::new(timer.as_ref().map_or(1, |timer| timer.now().rotate_left(17) ^ id)),
             timer,
             left,
+            gets_at_once: inner.gets_at_once(),
             inner: *inner,
             member: Membership {
                 sessions,
@@ -106,7 +86,7 @@ impl Writer {
             },
             thread: presence::thread_number(),
             latch,
-            copies: Copies::default(),
+            buffer: Buffer::default(),
         })
     }
 
@@ -122,27 +102,33 @@ impl Writer {
         self.thread == presence::thread_number_if_known() && self.member.is_here()
     }
 
-    /// A change that is a sample: its key is counted, and mostly it is measured. `work`: as for [`Self::measured`].
+    /// Before a change that is a sample: its key is counted. The change is then made as any other.
     #[cold]
     #[inline(never)]
-    fn sampled<R>(&mut self, verb: Verb, key: &[u8], work: impl FnOnce(&mut Self) -> R) -> R {
+    fn begin_sample(&mut self, key: &[u8]) -> Sample {
         // If it fails, the next one is the sample.
-        let mut next = 1;
-        let mut is_timed = true;
+        let mut sample = Sample {
+            next: 1,
+            begun: self.timer.as_ref().map(|timer| timer.now()),
+        };
         if self.ready().is_ok() {
             // A key that is too long is counted by a part of it: the verb refuses it.
             let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
             let _inside = self.latch.open();
-            is_timed = self.inner.is_set_timed();
-            next = self.inner.sample_set(hash);
+            let is_timed = self.inner.is_set_timed();
+            sample.next = self.inner.sample_set(hash);
+            sample.begun = self.timer.as_ref().filter(|_| is_timed).map(|timer| timer.now());
         }
-        self.left.next_change(self.latch, next);
-        let result = match is_timed {
-            true => self.timed(verb, work),
-            false => work(self),
-        };
+        sample
+    }
+
+    /// After it: mostly it is measured.
+    #[cold]
+    #[inline(never)]
+    fn end_sample(&mut self, sample: &Sample, verb: Verb, key: &[u8]) {
+        self.end_measure(sample.begun, verb);
+        self.left.changes = sample.next;
         self.leave_trail(key);
-        result
     }
 
     /// After a change: if the region's trail is kept, and the key is on it, says there what the change has left.
@@ -196,23 +182,23 @@ impl Writer {
             let _inside = self.latch.open();
             self.left.trail = self.inner.region().kept_trail().is_some();
         }
-        self.timed(verb, work)
+        self.timed_if(true, verb, work)
     }
 
-    /// Measures a call.
-    fn timed<R>(&mut self, verb: Verb, work: impl FnOnce(&mut Self) -> R) -> R {
-        let Some(start) = self.timer.as_ref().map(|timer| timer.now()) else {
-            return work(self);
-        };
+    /// Works, and measures it if it is to be measured.
+    fn timed_if<R>(&mut self, is_timed: bool, verb: Verb, work: impl FnOnce(&mut Self) -> R) -> R {
+        let begun = self.timer.as_ref().filter(|_| is_timed).map(|timer| timer.now());
         let result = work(self);
-        if let Some(timer) = &mut self.timer {
-            let end = timer.now();
-            let ns = timer.ns_between(start, end);
-            if let Some(door) = self.member.sessions.door {
-                self.note_latency(door, verb, ns);
-            }
-        }
+        self.end_measure(begun, verb);
         result
+    }
+
+    /// Notes how long a verb took, if it was measured from `begun` on.
+    fn end_measure(&mut self, begun: Option<u64>, verb: Verb) {
+        if let (Some(begun), Some(timer), Some(door)) = (begun, &mut self.timer, self.member.sessions.door) {
+            let ns = timer.ns_between(begun, timer.now());
+            self.note_latency(door, verb, ns);
+        }
     }
 
     /// Notes that an operation took so long.
@@ -235,12 +221,7 @@ impl Writer {
 
     #[inline]
     fn now(&mut self) -> u32 {
-        tick(
-            &mut self.member.watch,
-            clock::coarse_ns(),
-            self.inner.region(),
-            &self.member.sessions,
-        )
+        Watched(&mut self.member).tick()
     }
 
     /// To be called before a verb with this exptime. A Unix time is translated by the process's own wall clock, as it is
@@ -282,22 +263,11 @@ impl Writer {
     pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         match self.get_at_once(key, how, sink, |item| item) {
             Some(found) => Ok(found),
-            None => self.get_another_way(key, how, sink),
+            None => self.get_any_way(key, how, sink, identity),
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn get_another_way<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        let mut found = None;
-        match self.get_through_gate(key, how, sink, |item| found = Some(item)) {
-            Behind::Known => Ok(found),
-            Behind::Unknown => self.get_any_way(key, how, sink, |item| item),
-        }
-    }
-
-    /// [`Self::get`] of the common case without a gate, for a caller that needs only what `hit` returns. `None`:
-    /// [`Self::get_any_way`] knows more.
+    /// [`Self::get`] of the common case, for a caller that needs only what `hit` returns. `None`: [`Self::get_any_way`] knows more.
     #[inline(always)]
     pub(crate) fn get_at_once<S: Sink, R>(
         &mut self,
@@ -306,39 +276,28 @@ impl Writer {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        // Behind a gate each get is said to be a sample: see `Left`.
-        if self.sampler.is_due() || is_last(&mut self.left.gets) || !self.is_ready() {
+        if is_last(&mut self.left.gets) || !self.is_ready() || !self.gets_at_once {
             return None;
         }
-        let now = Watched::without_gate(&mut self.member);
-        self.inner.get_at_once(key, how, now, sink, hit)
+        self.attempt(key, how, sink, hit)
     }
 
-    /// Whether the mapping has a gate, so that [`Self::get_through_gate`] may know more.
+    /// One quick attempt at a get. `hit`, which is this crate's, may run inside.
     #[inline(always)]
-    pub(crate) fn has_gate(&self) -> bool {
-        self.latch.is_on()
+    fn attempt<S: Sink, R>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl FnOnce(Item) -> R) -> Option<Option<R>> {
+        let Some(reach) = sink.reach() else {
+            // Other code does not run inside.
+            if self.latch.is_on() {
+                return None;
+            }
+            return self.inner.get_at_once(key, how, Watched(&mut self.member), sink, hit);
+        };
+        let verb = self.latch.begin_verb(key, reach);
+        self.inner
+            .get_and_leave(key, how, Watched(&mut self.member), sink, || verb.end(), hit)
     }
 
-    /// The same behind a gate, for a get that [`Self::get_at_once`] has just left to it. Without a gate it does nothing. `hit` puts the
-    /// item directly in its place: a result of several words would be moved. Not compiled into the caller, whose registers the get
-    /// without a gate needs.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn get_through_gate<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl FnMut(Item)) -> Behind {
-        // A get that is to be measured is not counted yet.
-        if !self.latch.is_on() || self.left.gets != 0 {
-            return Behind::Unknown;
-        }
-        self.left.gets = 1;
-        let [gets, _] = &mut self.left.behind_gate;
-        if is_last(gets) || !self.is_ready() {
-            return Behind::Unknown;
-        }
-        self.attempt_behind_gate(key, how, sink, hit)
-    }
-
-    /// [`Self::get`] of anything, after the two quick attempts.
+    /// [`Self::get`] of anything, after [`Self::get_at_once`].
     #[inline(always)]
     pub(crate) fn get_any_way<S: Sink, R>(
         &mut self,
@@ -347,52 +306,17 @@ impl Writer {
         sink: &mut S,
         hit: impl Fn(Item) -> R,
     ) -> Result<Option<R>, WriteError> {
-        if self.sampler.has_come() {
-            return self.measured(verb_of(how), |this| {
-                if let Some(found) = this.get_at_once(key, how, sink, &hit) {
-                    return Ok(found);
-                }
-                let mut found = None;
-                match this.get_through_gate(key, how, sink, |item| found = Some(hit(item))) {
-                    Behind::Known => Ok(found),
-                    Behind::Unknown => this.get_unmeasured(key, how, sink, hit),
-                }
-            });
-        }
-        self.get_unmeasured(key, how, sink, hit)
-    }
-
-    /// The same, when it is known whether it is measured.
-    #[inline(always)]
-    fn get_unmeasured<S: Sink, R>(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        sink: &mut S,
-        hit: impl Fn(Item) -> R,
-    ) -> Result<Option<R>, WriteError> {
-        let is_sample = self.is_sample();
-        self.ready()?;
-        if is_sample {
+        if self.left.gets == 0 {
             return self.get_sampled(key, how, sink, hit);
+        }
+        self.ready()?;
+        if sink.reach().is_none() && self.latch.is_on() {
+            return Ok(self.get_by_buffer(key, how, sink)?.map(hit));
         }
         Ok(self.get_by_all_rules(key, how, sink)?.map(hit))
     }
 
-    /// Whether the get that was not answered quickly is a sample. If it fails, the next one is.
-    fn is_sample(&mut self) -> bool {
-        let [behind_gate, _] = &mut self.left.behind_gate;
-        let left = if self.latch.is_on() {
-            behind_gate
-        } else {
-            &mut self.left.gets
-        };
-        let is_sample = *left == 0;
-        *left += u32::from(is_sample);
-        is_sample
-    }
-
-    /// The same, and counts its key.
+    /// A get that is a sample: its key is counted, and mostly it is measured.
     #[cold]
     #[inline(never)]
     fn get_sampled<S: Sink, R>(
@@ -402,102 +326,80 @@ impl Writer {
         sink: &mut S,
         hit: impl Fn(Item) -> R,
     ) -> Result<Option<R>, WriteError> {
-        let (given, extent) = (Cell::new(0), Cell::new(None));
-        let hit = |item: Item| {
-            given.set(if how.value { item.value_len } else { 0 });
-            extent.set(Some(extent_of(&item)));
-            hit(item)
+        // If it fails, the next one is the sample.
+        self.left.gets = 1;
+        self.ready()?;
+        let is_timed = {
+            let _inside = self.latch.open();
+            self.left.trail = self.inner.region().kept_trail().is_some();
+            self.inner.is_get_timed()
         };
-        let at_once = if self.latch.is_on() {
-            let mut found = None;
-            let answer = self.attempt_behind_gate(key, how, sink, |item| found = Some(hit(item)));
-            (answer == Behind::Known).then_some(found)
-        } else {
-            let now = Watched::without_gate(&mut self.member);
-            self.inner.get_at_once(key, how, now, sink, hit)
-        };
-        let found = match at_once {
-            Some(found) => found,
-            None => self.get_by_all_rules(key, how, sink)?.map(hit),
-        };
+        let found = self.timed_if(is_timed, verb_of(how), |this| {
+            // This one is counted again.
+            this.left.gets = 2;
+            this.get(key, how, sink)
+        })?;
+        let given = found.map_or(0, |item| if how.value { item.value_len } else { 0 });
         let hash = self.inner.region().hash(key);
         let _inside = self.latch.open();
-        let next = self.inner.sample_get(hash, given.get());
+        self.left.gets = self.inner.sample_get(hash, given);
         if let Some(name) = self.inner.on_trail(hash) {
-            self.inner.leave_trail(name, extent.get().map_or(Fate::Missed, Fate::Hit));
+            let fate = found.map_or(Fate::Missed, |item| Fate::Hit(extent_of(&item)));
+            self.inner.leave_trail(name, fate);
         }
-        self.left.next_get(self.latch, next);
-        Ok(found)
+        Ok(found.map(hit))
     }
 
-    /// One quick attempt at a get behind a gate. While the gate is open, no code and no memory of a caller in another language is
-    /// accessed: the value goes to the session's own buffer, and from there to the sink. `hit`, which is this crate's, may run inside.
-    #[inline(always)]
-    fn attempt_behind_gate<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S, mut hit: impl FnMut(Item)) -> Behind {
-        let coarse_ns = self.member.watch.ahead(clock::coarse_ns);
-        let now = Watched::behind_gate(&mut self.member, coarse_ns);
-        let (key, value) = self.copies.for_read(key);
-        if let Some(out) = sink.vector() {
-            let _inside = self.latch.open_gate();
-            return match self.inner.get_at_once(key, how, now, out, hit) {
-                Some(_) => Behind::Known,
-                None => Behind::Unknown,
-            };
-        }
-        let inside = self.latch.open_gate();
-        let found = self.inner.get_at_once(key, how, now, value, |item| item);
-        drop(inside);
-        match found {
-            None => return Behind::Unknown,
-            Some(None) => {}
-            // An error comes again, and is then reported.
-            Some(Some(item)) if copies::pass(sink, &item, value).is_err() => return Behind::Unknown,
-            Some(Some(item)) => hit(item),
-        }
-        self.copies.clear();
-        Behind::Known
+    /// A get behind a gate to a sink that is other code: the value goes to the session's buffer, and to the sink when the gate has closed.
+    #[cold]
+    #[inline(never)]
+    fn get_by_buffer<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        let mut value = self.buffer.lend();
+        let at_once = self
+            .gets_at_once
+            .then(|| self.attempt(key, how, &mut value, identity))
+            .flatten();
+        let found = match at_once {
+            Some(found) => Ok(found),
+            None => self.get_by_all_rules(key, how, &mut value),
+        };
+        let passed = match &found {
+            Ok(Some(item)) => pass(sink, item, &value),
+            _ => Ok(()),
+        };
+        self.buffer.give_back(value);
+        passed.and(found)
     }
 
     /// [`Self::get`] without a quick attempt.
     #[cold]
     #[inline(never)]
     fn get_by_all_rules<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        if how.may_change() {
-            self.translate_exptimes(how);
+        if !how.may_change() {
+            let verb = self.latch.begin_verb(key, sink.reach().unwrap_or_default());
+            let now = Watched(&mut self.member).tick();
+            let found = self.inner.get_by_all_rules(key, how, now, sink);
+            verb.end();
+            return found;
         }
-        if !self.latch.is_on() && !how.may_change() {
-            let now = self.now();
-            return self.inner.get_by_all_rules(key, how, now, sink);
+        self.translate_exptimes(how);
+        if S::IS_FOREIGN {
+            // While an item changes, the caller's memory is not written to.
+            let mut value = self.buffer.lend();
+            let found = change!(self, key, &[], |inner, now| inner.get_by_all_rules(
+                key,
+                how,
+                at(now),
+                &mut value
+            ));
+            let passed = match &found {
+                Ok(Some(item)) => pass(sink, item, &value),
+                _ => Ok(()),
+            };
+            self.buffer.give_back(value);
+            return passed.and(found);
         }
-        if !self.latch.is_on() && !S::IS_FOREIGN {
-            return change!(self, key, |inner, key, now| inner.get_by_all_rules(key, how, at(now), sink));
-        }
-        if let Some(out) = sink.vector() {
-            return self.get_inside(key, how, out);
-        }
-        // With a gate, and while an item changes, the caller's memory is not accessed.
-        let mut value = self.copies.lend();
-        let found = self.get_inside(key, how, &mut value);
-        let passed = match &found {
-            Ok(Some(item)) => copies::pass(sink, item, &value),
-            _ => Ok(()),
-        };
-        self.copies.give_back(value);
-        passed.and(found)
-    }
-
-    /// Gets to a vector, with the gate open meanwhile.
-    fn get_inside(&mut self, key: &[u8], how: &Get, out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        if how.may_change() {
-            return change!(self, key, |inner, key, now| inner.get_by_all_rules(key, how, at(now), out));
-        }
-        let key = self.copies.of(self.latch, key);
-        verb(
-            &mut self.inner,
-            &mut self.member.watch,
-            &self.member.sessions,
-            |inner, now| inner.get_by_all_rules(key, how, now, out),
-        )
+        change!(self, key, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), sink))
     }
 
     /// Gets for answers on a socket: see [`crate::Session::get_to`].
@@ -544,97 +446,31 @@ impl Writer {
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         if is_last(&mut self.left.changes) {
-            return self.set_another_way(key, value, flags, exptime);
-        }
-        self.set_without_gate(key, value, flags, exptime)
-    }
-
-    #[inline(always)]
-    fn set_without_gate(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
-        self.ready()?;
-        self.translate_exptime(exptime);
-        prepare(&mut self.inner, &mut self.member)?;
-        let now = Watched::without_gate(&mut self.member);
-        self.inner.set(key, value, flags, exptime, now)
-    }
-
-    /// A set that is a sample, or behind a gate.
-    #[cold]
-    #[inline(never)]
-    fn set_another_way(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
-        if self.is_sampled_change() {
-            return self.sampled(Verb::Set, key, move |this| match this.latch.is_on() {
-                true => this.set_another_way(key, value, flags, exptime),
-                false => this.set_without_gate(key, value, flags, exptime),
-            });
+            let sample = self.begin_sample(key);
+            // This one is counted again.
+            self.left.changes = 2;
+            let done = self.set(key, value, flags, exptime);
+            self.end_sample(&sample, Verb::Set, key);
+            return done;
         }
         self.ready()?;
         self.translate_exptime(exptime);
-        self.store_inside(key, value, |inner, key, value, now| {
-            inner.set(key, value, flags, exptime, now)
-        })
+        change!(self, key, value, |inner, now| inner.set(key, value, flags, exptime, now))
     }
 
     #[inline(never)]
     fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        if is_last(&mut self.left.changes) && self.is_sampled_change() {
-            return self.sampled(Verb::Set, key, move |this| this.store_if_now(key, value, how));
+        if is_last(&mut self.left.changes) {
+            let sample = self.begin_sample(key);
+            // This one is counted again.
+            self.left.changes = 2;
+            let done = self.store_if(key, value, how);
+            self.end_sample(&sample, Verb::Set, key);
+            return done;
         }
-        self.store_if_now(key, value, how)
-    }
-
-    #[inline(always)]
-    fn store_if_now(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         self.ready()?;
         self.translate_exptime(how.exptime);
-        if self.latch.is_on() {
-            return self.store_inside(key, value, |inner, key, value, now| inner.store(key, value, how, now));
-        }
-        prepare(&mut self.inner, &mut self.member)?;
-        let now = Watched::without_gate(&mut self.member);
-        self.inner.store(key, value, how, now)
-    }
-
-    /// A store behind a gate, of a copy of the value.
-    #[inline(always)]
-    fn store_inside(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        work: impl FnOnce(&mut keyway_region::Session, &[u8], &[u8], Watched<'_>) -> Result<Stored, WriteError>,
-    ) -> Result<Stored, WriteError> {
-        let coarse_ns = self.member.watch.ahead(clock::coarse_ns);
-        let (key, value) = self.copies.for_store(key, value, self.inner.item_size_max())?;
-        let inside = self.latch.open_gate();
-        let stored = prepare(&mut self.inner, &mut self.member).and_then(|()| {
-            let now = Watched::behind_gate(&mut self.member, coarse_ns);
-            work(&mut self.inner, key, value, now)
-        });
-        drop(inside);
-        self.copies.clear();
-        stored
-    }
-
-    /// What [`change`] does behind a gate, with a copy of the key.
-    #[cold]
-    #[inline(never)]
-    fn change_behind_gate<R>(
-        &mut self,
-        key: &[u8],
-        work: impl FnOnce(&mut keyway_region::Session, &[u8], Watched<'_>) -> Result<R, WriteError>,
-    ) -> Result<R, WriteError> {
-        change_inside!(self, key, |inner, key, now| work(inner, key, now))
-    }
-
-    /// Whether a change that [`Left::changes`] has said to be a sample is one: without a gate it is.
-    #[inline(always)]
-    fn is_sampled_change(&mut self) -> bool {
-        if !self.latch.is_on() {
-            return true;
-        }
-        self.left.changes = 1;
-        let [_, changes] = &mut self.left.behind_gate;
-        is_last(changes)
+        change!(self, key, value, |inner, now| inner.store(key, value, how, now))
     }
 
     #[inline(always)]
@@ -645,9 +481,10 @@ impl Writer {
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         let deleted = if self.latch.is_on() {
-            self.delete_behind_gate(key, how)
+            self.delete_inside(key, how)
         } else {
-            change_without_gate!(self, key, |inner, key, now| inner.delete(key, how, now))
+            prepare(&mut self.inner, &mut self.member)?;
+            self.inner.delete(key, how, Watched(&mut self.member))
         };
         if self.left.trail {
             self.leave_trail(key);
@@ -657,16 +494,25 @@ impl Writer {
 
     #[cold]
     #[inline(never)]
-    fn delete_behind_gate(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
-        change_inside!(self, key, |inner, key, now| inner.delete(key, how, now))
+    fn delete_inside(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        change!(self, key, &[], |inner, now| inner.delete(key, how, now))
     }
 
     #[inline]
     pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        if is_last(&mut self.left.changes) && self.is_sampled_change() {
-            return self.sampled(Verb::Arithmetic, key, move |this| this.arithmetic_now(key, how));
+        if is_last(&mut self.left.changes) {
+            return self.arithmetic_sampled(key, how);
         }
         self.arithmetic_now(key, how)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn arithmetic_sampled(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        let sample = self.begin_sample(key);
+        let done = self.arithmetic_now(key, how);
+        self.end_sample(&sample, Verb::Arithmetic, key);
+        done
     }
 
     #[inline(always)]
@@ -674,63 +520,73 @@ impl Writer {
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
-        change!(self, key, |inner, key, now| inner.arithmetic(key, how, now))
+        change!(self, key, &[], |inner, now| inner.arithmetic(key, how, now))
     }
 
     #[inline]
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         if is_last(&mut self.left.changes) {
-            return self.incr_another_way(key, delta);
+            return self.incr_sampled(key, delta);
         }
-        self.incr_without_gate(key, delta)
+        self.incr_now(key, delta)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn incr_sampled(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        let sample = self.begin_sample(key);
+        let done = self.incr_now(key, delta);
+        self.end_sample(&sample, Verb::Arithmetic, key);
+        done
     }
 
     #[inline(always)]
-    fn incr_without_gate(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn incr_now(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
-        change_without_gate!(self, key, |inner, key, now| inner.incr(key, delta, now))
+        if self.latch.is_on() {
+            return self.incr_inside(key, delta);
+        }
+        prepare(&mut self.inner, &mut self.member)?;
+        self.inner.incr(key, delta, Watched(&mut self.member))
     }
 
-    /// The same as a sample, or behind a gate.
     #[cold]
     #[inline(never)]
-    fn incr_another_way(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        if self.is_sampled_change() {
-            return self.sampled(Verb::Arithmetic, key, move |this| match this.latch.is_on() {
-                true => this.incr_another_way(key, delta),
-                false => this.incr_without_gate(key, delta),
-            });
-        }
-        self.ready()?;
-        change_inside!(self, key, |inner, key, now| inner.incr(key, delta, now))
+    fn incr_inside(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        change!(self, key, &[], |inner, now| inner.incr(key, delta, now))
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         if is_last(&mut self.left.changes) {
-            return self.decr_another_way(key, delta);
+            return self.decr_sampled(key, delta);
         }
-        self.decr_without_gate(key, delta)
+        self.decr_now(key, delta)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decr_sampled(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        let sample = self.begin_sample(key);
+        let done = self.decr_now(key, delta);
+        self.end_sample(&sample, Verb::Arithmetic, key);
+        done
     }
 
     #[inline(always)]
-    fn decr_without_gate(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn decr_now(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
-        change_without_gate!(self, key, |inner, key, now| inner.decr(key, delta, now))
+        if self.latch.is_on() {
+            return self.decr_inside(key, delta);
+        }
+        prepare(&mut self.inner, &mut self.member)?;
+        self.inner.decr(key, delta, Watched(&mut self.member))
     }
 
-    /// The same as a sample, or behind a gate.
     #[cold]
     #[inline(never)]
-    fn decr_another_way(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        if self.is_sampled_change() {
-            return self.sampled(Verb::Arithmetic, key, move |this| match this.latch.is_on() {
-                true => this.decr_another_way(key, delta),
-                false => this.decr_without_gate(key, delta),
-            });
-        }
-        self.ready()?;
-        change_inside!(self, key, |inner, key, now| inner.decr(key, delta, now))
+    fn decr_inside(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        change!(self, key, &[], |inner, now| inner.decr(key, delta, now))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
@@ -739,7 +595,7 @@ impl Writer {
         }
         self.ready()?;
         self.translate_exptime(exptime);
-        let touched = change!(self, key, |inner, key, now| inner.touch(key, exptime, at(now)));
+        let touched = change!(self, key, &[], |inner, now| inner.touch(key, exptime, at(now)));
         if self.left.trail {
             self.leave_trail(key);
         }
@@ -752,7 +608,7 @@ impl Writer {
         }
         self.ready()?;
         self.translate_exptime(exptime);
-        change!(self, b"", |inner, _key, now| inner.flush_all(exptime, at(now)))
+        change!(self, b"", &[], |inner, now| inner.flush_all(exptime, at(now)))
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
@@ -789,22 +645,26 @@ impl Writer {
 
     /// Work of a session that is not a verb. Without a thread slot there is nothing that it could do.
     fn in_its_seat<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> Option<R> {
-        let coarse_ns = clock::coarse_ns();
         let _inside = self.latch.open();
-        let now = tick(&mut self.member.watch, coarse_ns, self.inner.region(), &self.member.sessions);
+        let now = self.now();
         let has_seat = !self.inner.is_fenced() || aside(|| take_seat(&mut self.inner, &mut self.member)).is_ok();
         has_seat.then(|| work(&mut self.inner, now))
     }
 
     pub(crate) fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
         self.ready()?;
-        let key = self.copies.of(self.latch, key);
-        verb(
-            &mut self.inner,
-            &mut self.member.watch,
-            &self.member.sessions,
-            |inner, now| inner.region().read(key, &Get::default(), now, &mut Vec::new()),
-        )
+        self.verb(key, |inner, now| {
+            inner.region().read(key, &Get::default(), now, &mut Vec::new())
+        })
+    }
+
+    /// Works on the region, inside the gate, at the region's time.
+    fn verb<R>(&mut self, key: &[u8], work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
+        let verb = self.latch.begin_verb(key, [&[]; 2]);
+        let now = Watched(&mut self.member).tick();
+        let done = work(&mut self.inner, now);
+        verb.end();
+        done
     }
 
     #[inline]
@@ -828,13 +688,7 @@ impl Writer {
 
     pub(crate) fn note_hit(&mut self, key: &[u8]) {
         if self.ready().is_ok() {
-            let key = self.copies.of(self.latch, key);
-            verb(
-                &mut self.inner,
-                &mut self.member.watch,
-                &self.member.sessions,
-                |inner, now| inner.note_hit(key, now),
-            );
+            self.verb(key, |inner, now| inner.note_hit(key, now));
         }
     }
 
@@ -844,9 +698,7 @@ impl Writer {
 
     pub(crate) fn release(&mut self) {
         if self.ready().is_ok() {
-            verb(&mut self.inner, &mut self.member.watch, &self.member.sessions, |inner, _| {
-                inner.release_extents()
-            });
+            self.verb(b"", |inner, _| inner.release_extents());
         }
     }
 
@@ -865,19 +717,14 @@ impl Writer {
     fn walk_behind_gate(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let mut keys = Vec::new();
         let mut items: Vec<(usize, Item)> = Vec::new();
-        let next = verb(
-            &mut self.inner,
-            &mut self.member.watch,
-            &self.member.sessions,
-            |inner, now| {
-                inner.region().walk(cursor, budget, now, |key, item| {
-                    reserve(&mut keys, key.len());
-                    keys.extend_from_slice(key);
-                    reserve(&mut items, 1);
-                    items.push((key.len(), *item));
-                })
-            },
-        );
+        let next = self.verb(b"", |inner, now| {
+            inner.region().walk(cursor, budget, now, |key, item| {
+                reserve(&mut keys, key.len());
+                keys.extend_from_slice(key);
+                reserve(&mut items, 1);
+                items.push((key.len(), *item));
+            })
+        });
         let mut rest = keys.as_slice();
         for (len, item) in &items {
             let (key, behind) = rest.split_at_checked(*len).unwrap_or((rest, &[]));
@@ -888,49 +735,25 @@ impl Writer {
     }
 }
 
-/// The answer of a quick attempt behind a gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
-    /// the item was given, if there is one
-    Known,
-    /// the sink is as long as before
-    Unknown,
-}
-
 /// As which verb a get is measured.
 fn verb_of(how: &Get) -> Verb {
     if how.exptime.is_some() { Verb::Touch } else { Verb::Get }
 }
 
 /// Operations until the next sample of each kind, that one included.
-///
-/// Behind a gate the first two are always 1: so an operation without a gate need not ask whether there is one, and one behind a gate
-/// leaves that way at once.
 struct Left {
     gets: u32,
     changes: u32,
-    /// the same two behind a gate
-    behind_gate: [u32; 2],
     /// whether the region's trail was kept when the session last looked: then deletes and touches are on it
     trail: bool,
 }
 
-impl Left {
-    /// The next get that is a sample is this one of those to come.
-    fn next_get(&mut self, latch: Latch, left: u32) {
-        let [gets, _] = &mut self.behind_gate;
-        *(if latch.is_on() { gets } else { &mut self.gets }) = left;
-    }
-
-    /// The same of changes.
-    fn next_change(&mut self, latch: Latch, left: u32) {
-        let [_, changes] = &mut self.behind_gate;
-        match latch.is_on() {
-            // The same change begins again, and is counted again.
-            true => *changes = left.saturating_add(1),
-            false => self.changes = left,
-        }
-    }
+/// A change that is a sample.
+struct Sample {
+    /// the next one is this one of the changes to come
+    next: u32,
+    /// the timer's reading, if it is measured
+    begun: Option<u64>,
 }
 
 /// What the trail says of an item.
@@ -970,100 +793,37 @@ fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind:
     sent
 }
 
-/// The region's tick when the coarse clock has this value.
-#[inline(always)]
-fn tick(watch: &mut Watch, coarse_ns: i64, region: &Region, sessions: &Sessions) -> u32 {
-    watch.tick(
-        coarse_ns,
-        || clock::read(region, sessions.clock.now()),
-        |now| region.note_use(now),
-    )
-}
-
 /// The region's time: the clock is asked only if an item has an expiry, and otherwise every so many calls.
-struct Watched<'w> {
-    watch: &'w mut Watch,
-    sessions: &'w Sessions,
-    has_gate: bool,
-    /// behind a gate: the coarse clock, if it was asked before the gate was opened; otherwise 0
-    coarse_ns: i64,
-}
-
-impl<'w> Watched<'w> {
-    #[inline(always)]
-    fn without_gate(member: &'w mut Membership) -> Self {
-        Self {
-            watch: &mut member.watch,
-            sessions: &member.sessions,
-            has_gate: false,
-            coarse_ns: 0,
-        }
-    }
-
-    #[inline(always)]
-    fn behind_gate(member: &'w mut Membership, coarse_ns: i64) -> Self {
-        Self {
-            watch: &mut member.watch,
-            sessions: &member.sessions,
-            has_gate: true,
-            coarse_ns,
-        }
-    }
-}
+struct Watched<'w>(&'w mut Membership);
 
 impl Now for Watched<'_> {
     #[inline(always)]
     fn tick(&mut self) -> u32 {
-        if self.has_gate {
-            tick_behind_gate(self.watch, self.sessions, self.coarse_ns)
-        } else {
-            tick(self.watch, clock::coarse_ns(), &self.sessions.region, self.sessions)
-        }
+        let Membership { watch, sessions, .. } = &mut *self.0;
+        watch.tick(
+            clock::coarse_ns(),
+            || clock::read(&sessions.region, sessions.clock.now()),
+            |now| sessions.region.note_use(now),
+        )
     }
 
     #[inline(always)]
     fn recent(&mut self, noted: u64) -> u32 {
-        match self.watch.recent(noted) {
+        match self.0.watch.recent(noted) {
             Some(tick) => tick,
-            None if self.has_gate => ask_clock(self.watch, self.sessions, self.coarse_ns),
-            None => ask_clock(self.watch, self.sessions, clock::coarse_ns()),
+            None => ask_clock(self.0),
         }
     }
 }
 
-/// The region's tick, for a call behind a gate that needs it.
-#[inline(never)]
-fn tick_behind_gate(watch: &mut Watch, sessions: &Sessions, coarse_ns: i64) -> u32 {
-    watch.expect_calls(coarse_ns != 0);
-    tick(watch, asked_outside(coarse_ns), &sessions.region, sessions)
-}
-
 /// The region's tick, which is recent for the next calls.
+#[cold]
 #[inline(never)]
-fn ask_clock(watch: &mut Watch, sessions: &Sessions, coarse_ns: i64) -> u32 {
-    let tick = tick(watch, asked_outside(coarse_ns), &sessions.region, sessions);
-    watch.has_asked(sessions.region.seen().0);
+fn ask_clock(member: &mut Membership) -> u32 {
+    let tick = Watched(member).tick();
+    let seen = member.sessions.region.seen().0;
+    member.watch.has_asked(seen);
     tick
-}
-
-/// The coarse clock: as it was asked before the gate was opened, or as it is asked now, with the gate closed meanwhile.
-#[inline(always)]
-fn asked_outside(coarse_ns: i64) -> i64 {
-    if coarse_ns != 0 { coarse_ns } else { aside(clock::coarse_ns) }
-}
-
-/// Works on the region, inside the gate, at the region's time.
-#[inline(always)]
-fn verb<R>(
-    inner: &mut keyway_region::Session,
-    watch: &mut Watch,
-    sessions: &Sessions,
-    work: impl FnOnce(&mut keyway_region::Session, u32) -> R,
-) -> R {
-    let coarse_ns = clock::coarse_ns();
-    let _inside = sessions.latch.open();
-    let now = tick(watch, coarse_ns, inner.region(), sessions);
-    work(inner, now)
 }
 
 /// The tick of a verb's time.

@@ -250,3 +250,69 @@ fn it_can_be_switched_off() {
     assert_eq!(cache.info().gate, GateState::Off);
     cache.session().unwrap().set(b"key", b"value", 0).unwrap();
 }
+
+/// A place for a value that says what it can reach.
+struct Known([MaybeUninit<u8>; 16]);
+
+impl Target for Known {
+    fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
+        Some([&self.0, &[]])
+    }
+
+    fn make_room(&mut self, item: &Item) -> bool {
+        assert!(server::gate_is_open(), "the value is copied once more");
+        assert!(item.value_len > 0, "a bug, in the test of a panic");
+        item.value_len <= self.0.len()
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        &mut self.0
+    }
+}
+
+#[test]
+fn a_value_goes_straight_to_a_place_that_says_what_it_can_reach() {
+    let cache = open(2 << 20, false);
+    let mut session = cache.session().unwrap();
+    session.set(b"key", b"0123456789", 0).unwrap();
+    let mut place = Known([MaybeUninit::new(0); 16]);
+    let before = INSIDE.get();
+    // Every way of a get: the quick one, one that is counted, and the general one.
+    let details = Get {
+        details: true,
+        ..*Get::VALUE
+    };
+    for how in (0..2_000).map(|round| if round % 3 == 0 { &details } else { Get::VALUE }) {
+        place.0 = [MaybeUninit::new(0); 16];
+        assert!(session.get_into(b"key", how, &mut place).unwrap());
+        assert!(!server::gate_is_open());
+        // SAFETY: all of them were initialised.
+        assert_eq!(place.0.map(|byte| unsafe { byte.assume_init() }), *b"0123456789\0\0\0\0\0\0");
+    }
+    assert!(!session.get_into(b"absent", Get::VALUE, &mut place).unwrap());
+    session.set(b"long", &[b'v'; 17], 0).unwrap();
+    assert!(session.get_into(b"long", Get::VALUE, &mut place).unwrap());
+    assert!(!server::gate_is_open());
+    assert_eq!(INSIDE.get() - before, 0, "allocations inside");
+}
+
+#[test]
+fn a_panic_inside_leaves_the_gate_open_until_it_is_closed_or_the_next_verb_ends() {
+    let cache = open(2 << 20, false);
+    let mut session = cache.session().unwrap();
+    session.set(b"empty", b"", 0).unwrap();
+    for closes in [true, false] {
+        let mut place = Known([MaybeUninit::new(0); 16]);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            session.get_into(b"empty", Get::VALUE, &mut place)
+        }));
+        assert!(panicked.is_err() && server::gate_is_open());
+        if closes {
+            server::close_after_panic();
+        } else {
+            let _ = session.touch(b"empty", 0);
+        }
+        assert!(!server::gate_is_open());
+    }
+    assert_eq!(session.get(b"empty").unwrap(), Some(Vec::new()));
+}

@@ -129,6 +129,19 @@ impl Buffer {
 
 impl Target for Buffer {
     #[inline(always)]
+    fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
+        // SAFETY: `new`'s caller guarantees that both can be written, and bytes of any value may be read as such.
+        unsafe {
+            let room = std::slice::from_raw_parts(self.place.as_ptr(), self.size);
+            let item = match self.item.is_null() {
+                true => &[],
+                false => std::slice::from_raw_parts(self.item.cast(), size_of::<keyway_item>()),
+            };
+            Some([room, item])
+        }
+    }
+
+    #[inline(always)]
     fn make_room(&mut self, item: &Item) -> bool {
         self.len = item.value_len;
         // SAFETY: guaranteed by `new`'s caller.

@@ -87,6 +87,7 @@ pub(crate) fn boundary(work: impl FnOnce() -> Result<keyway_result, Failure>) ->
         Ok(Ok(result)) => result,
         Ok(Err(failure)) => failure.remember(),
         Err(payload) => {
+            keyway_cache::server::close_after_panic();
             let text = payload.downcast_ref::<&str>().copied();
             let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
             let text = text.unwrap_or("no message");

@@ -48,6 +48,13 @@ pub enum Unread {
 
 /// A caller's memory for one item's value.
 pub trait Target {
+    /// The places that the other two methods and the value may write to, if these methods call no code and use no memory beside it; so
+    /// they may run while the region is accessible. `None`: they run when it is not, and the value is copied once more.
+    #[inline(always)]
+    fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
+        None
+    }
+
     /// An item was found, and its value needs space. `false`: there is none, and the value is not copied. May be called again if
     /// the item changed meanwhile: then the arguments and bytes of the call before are garbage.
     fn make_room(&mut self, item: &Item) -> bool;
@@ -64,9 +71,9 @@ pub trait Sink {
     /// It may take a value in its place: [`Self::lend`] is called for values longer than [`crate::verbs::Get::at_most`].
     const LENDS: bool = false;
 
-    /// The sink itself, if it is nothing but a vector: then no code and no memory of a caller in another language is behind it.
+    /// As [`Target::reach`]; vectors of Rust are not counted.
     #[inline(always)]
-    fn vector(&mut self) -> Option<&mut Vec<u8>> {
+    fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
         None
     }
 
@@ -111,8 +118,8 @@ impl Sink for Vec<u8> {
     const IS_FOREIGN: bool = false;
 
     #[inline(always)]
-    fn vector(&mut self) -> Option<&mut Vec<u8>> {
-        Some(self)
+    fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
+        Some([&[]; 2])
     }
 
     #[inline(always)]
@@ -267,6 +274,11 @@ impl<'t, T: Target> Placed<'t, T> {
 
 impl<T: Target> Sink for Placed<'_, T> {
     const IS_FOREIGN: bool = true;
+
+    #[inline(always)]
+    fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
+        self.target.reach()
+    }
 
     #[inline(always)]
     fn len(&self) -> usize {

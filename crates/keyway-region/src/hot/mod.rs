@@ -113,10 +113,22 @@ impl Session {
         ahead.get() == 0
     }
 
-    /// Whether the store that is looked at is to be measured: one in [`ONE_IN`] is, also while more of them are samples.
+    /// Whether the get that is looked at is to be measured: one in [`ONE_IN`] is, also while more of them are samples.
+    pub fn is_get_timed(&self) -> bool {
+        let [one_in, _] = &self.sampling.one_in;
+        let [ahead, _] = &self.sampling.ahead;
+        self.is_timed(ahead, one_in)
+    }
+
+    /// The same of the store that is looked at.
     pub fn is_set_timed(&self) -> bool {
         let [_, one_in] = &self.sampling.one_in;
-        self.is_set_sample() && self.sampling.below(ONE_IN / one_in.get().max(1)) == 0
+        let [_, ahead] = &self.sampling.ahead;
+        self.is_timed(ahead, one_in)
+    }
+
+    fn is_timed(&self, ahead: &Cell<u32>, one_in: &Cell<u32>) -> bool {
+        ahead.get() == 0 && self.sampling.below(ONE_IN / one_in.get().max(1)) == 0
     }
 
     /// Operations until the next one that is looked at, if the next sample is `next` operations ahead.

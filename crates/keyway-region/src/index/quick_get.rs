@@ -14,6 +14,7 @@ use crate::layout::bucket::SLOTS;
 use crate::layout::item::{LARGE, padded};
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
+use crate::layout::stats::Counter;
 use crate::log::ItemView;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
@@ -110,37 +111,16 @@ impl Session {
             offset: led.offset,
             header,
         };
-        if header.expiry() == 0 {
-            // SAFETY: the whole item is in its segment, which there is; its value has no segments of its own.
-            return unsafe { self.take_quickly((place, word, seen), how, None, now, sink, hit) };
-        }
         // Only an expiry is compared with the time.
-        let at = now.tick();
-        // SAFETY: as above.
-        unsafe { self.take_unless_expired(&(place, word, seen), how, at, sink, hit) }
-    }
-
-    /// [`Self::take_quickly`] of an item with an expiry. A function of its own, so that items without one pay nothing for it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::take_quickly`].
-    #[inline(never)]
-    #[allow(unsafe_code, reason = "contract above")]
-    unsafe fn take_unless_expired<S: Sink, R>(
-        &self,
-        got: &Got,
-        how: &Get,
-        now: u32,
-        sink: &mut S,
-        hit: impl FnOnce(Item) -> R,
-    ) -> Quick<R> {
-        let header = got.2.header;
-        if header.is_expired(now) {
-            return Quick::Unusual;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.take_quickly(*got, how, ttl(header.expiry(), now), now, sink, hit) }
+        let ttl_s = match header.expiry() {
+            0 => None,
+            expiry => match left(expiry, &mut now) {
+                None => return Quick::Unusual,
+                left => left,
+            },
+        };
+        // SAFETY: the whole item is in its segment, which there is; its value has no segments of its own.
+        unsafe { self.take_quickly((place, word, seen), how, ttl_s, now, sink, hit) }
     }
 
     /// Gives the item to the sink, and marks the hit.
@@ -178,6 +158,14 @@ impl Session {
         if !how.no_bump {
             region.bump(place, word, now.recent(region.seen().0));
         }
+        self.count(Counter::get_hits, 1);
         Quick::Hit(hit(item))
     }
+}
+
+/// Seconds that are left of an item with an expiry; `None`: none. A function of its own, so that items without one pay nothing for it.
+#[inline(never)]
+fn left(expiry: u32, now: &mut impl Now) -> Option<u32> {
+    let now = now.tick();
+    if expiry <= now { None } else { ttl(expiry, now) }
 }

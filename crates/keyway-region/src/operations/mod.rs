@@ -136,15 +136,22 @@ impl Session {
     /// A bad key; no memory in this process for a copy of the value; and, if `how` requests a change, those of a write.
     #[inline]
     pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, mut now: impl Now, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        match self.get_at_once(key, how, &mut now, sink, |item| item) {
-            Some(found) => Ok(found),
-            None => self.get_by_all_rules(key, how, now.tick(), sink),
+        if self.gets_at_once()
+            && let Some(found) = self.get_at_once(key, how, &mut now, sink, |item| item)
+        {
+            return Ok(found);
         }
+        self.get_by_all_rules(key, how, now.tick(), sink)
+    }
+
+    /// Whether [`Self::get_at_once`] may be called: always, or never.
+    pub fn gets_at_once(&self) -> bool {
+        self.region.is_plain()
     }
 
     /// [`Self::get`] of the common case, compiled into the caller, for one that needs only those of the item's properties that `hit`
-    /// returns. `None`: nothing is known, nothing was counted, and the sink is as long as before; [`Self::get_by_all_rules`]
-    /// knows more.
+    /// returns: it runs when the region has been left. `None`: nothing is known, nothing was counted, and the sink is as long as before;
+    /// [`Self::get_by_all_rules`] knows more.
     #[inline(always)]
     pub fn get_at_once<S: Sink, R>(
         &mut self,
@@ -154,22 +161,44 @@ impl Session {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        if !how.is_plain() || !self.region.is_plain() {
-            return None;
+        self.get_and_leave(key, how, now, sink, || (), hit)
+    }
+
+    /// The same. `leave` runs before `hit`, and before each other end: a piece of code that all ends have in common would make a processor
+    /// wait for the result.
+    #[inline(always)]
+    pub fn get_and_leave<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        now: impl Now,
+        sink: &mut S,
+        leave: impl Fn(),
+        hit: impl FnOnce(Item) -> R,
+    ) -> Option<Option<R>> {
+        let key = match self.key(key) {
+            Ok(key) if how.is_plain() => key,
+            _ => {
+                leave();
+                return None;
+            }
+        };
+        let hit = |item| {
+            leave();
+            hit(item)
+        };
+        match self.get_quickly(&key, how, now, sink, hit) {
+            Quick::Hit(found) => Some(Some(found)),
+            Quick::Miss => {
+                self.count(Counter::get_misses, 1);
+                leave();
+                Some(None)
+            }
+            Quick::Unusual => {
+                leave();
+                None
+            }
         }
-        let key = self.key(key).ok()?;
-        let found = match self.get_quickly(&key, how, now, sink, hit) {
-            Quick::Hit(found) => Some(found),
-            Quick::Miss => None,
-            Quick::Unusual => return None,
-        };
-        let counter = if found.is_some() {
-            Counter::get_hits
-        } else {
-            Counter::get_misses
-        };
-        self.count(counter, 1);
-        Some(found)
     }
 
     /// [`Self::get`] of anything, without a quick attempt.

@@ -1,0 +1,40 @@
+//! A session's buffer, for a value that does not go to the caller's memory at once: because that is other code's, which runs when the
+//! gate has closed ([`keyway_region::Target::reach`]), or because the item changes meanwhile.
+
+use keyway_region::Sink;
+use keyway_region::verbs::{Item, WriteError};
+
+/// Size of the largest buffer that a session keeps from call to call, bytes.
+const KEPT_MAX: usize = 64 << 10;
+
+/// Gives an item and its value, which is in our memory, to the sink.
+pub(crate) fn pass(sink: &mut impl Sink, item: &Item, value: &[u8]) -> Result<(), WriteError> {
+    let start = sink.len();
+    if !sink.begin(item) || value.is_empty() {
+        return Ok(());
+    }
+    sink.append_bytes(value).map_err(|_| {
+        sink.truncate(start);
+        WriteError::NoMemory { len: value.len() }
+    })
+}
+
+/// A buffer that is kept from call to call, unless it has grown beyond [`KEPT_MAX`].
+#[derive(Default)]
+pub(crate) struct Buffer(Vec<u8>);
+
+impl Buffer {
+    /// Takes it out, empty.
+    pub fn lend(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.0);
+        buffer.clear();
+        buffer
+    }
+
+    /// Puts it back.
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() <= KEPT_MAX {
+            self.0 = buffer;
+        }
+    }
+}
