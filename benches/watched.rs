@@ -3,7 +3,8 @@
 //! A watcher needs a processor of its own: for each event it sorts, formats and writes a line. On a machine with few processors it takes
 //! that from the client. So the figure is the rate at which the watched side could work: operations for each second of processor time
 //! of the server's process, or of the calling thread. Operations of the library come as from a program that makes a million a second:
-//! between two calls it works as long as makes a microsecond of both, when no watcher looks.
+//! between two calls it works as long as makes a microsecond of both, when no watcher looks. One row is of a client that offers the server
+//! a million operations a second.
 
 use benches::client::{Admin, Door, Exchange, Load};
 use benches::cpu_time::CpuTime;
@@ -36,6 +37,8 @@ const MEMORY_MIB: u64 = 256;
 const SETS: usize = 20;
 /// What an operation and the program's own work take together, nanoseconds.
 const PACE_NS: f64 = 1000.0;
+/// The rate that a client offers, operations a second.
+const OFFERED_PER_S: f64 = 1e6;
 /// Operations between two looks at the clock.
 const ROUND: usize = 10_000;
 
@@ -88,6 +91,7 @@ fn main() -> io::Result<()> {
         "load, 95 % gets",
         "thousand operations a second, not watched",
         "watched",
+        "ratio",
         "for each second of processor time: not watched, thousand",
         "watched",
         "ratio",
@@ -101,7 +105,7 @@ fn main() -> io::Result<()> {
 struct Rates {
     by_clock: [Samples; 2],
     by_cpu: [Samples; 2],
-    ratio: Samples,
+    ratios: [Samples; 2],
 }
 
 impl Rates {
@@ -111,7 +115,9 @@ impl Rates {
             self.by_clock[side].push(by_clock / 1e3);
             self.by_cpu[side].push(by_cpu / 1e3);
         }
-        self.ratio.push(sides[1][1] / sides[0][1]);
+        for (kind, ratios) in self.ratios.iter_mut().enumerate() {
+            ratios.push(sides[1][kind] / sides[0][kind]);
+        }
     }
 
     fn row(&self, name: &str) -> String {
@@ -119,9 +125,10 @@ impl Rates {
             name.to_owned(),
             self.by_clock[0].show(0),
             self.by_clock[1].show(0),
+            self.ratios[0].show(2),
             self.by_cpu[0].show(0),
             self.by_cpu[1].show(0),
-            self.ratio.show(2),
+            self.ratios[1].show(2),
         ])
     }
 }
@@ -154,19 +161,27 @@ fn network(length: Duration, repeats: usize) -> io::Result<()> {
     };
     let exchanges: Vec<Exchange> = order.iter().enumerate().map(exchange).collect();
     // A batch begins with a set or not, and its answers have one length.
-    for (name, batch) in [("network, 1 at a time", 1), ("network, 20 pipelined", SETS)] {
+    for (name, batch, connections, offered) in [
+        ("network, 1 at a time", 1, 4, None),
+        ("network, 20 pipelined", SETS, 4, None),
+        ("network, 20 pipelined, a million a second offered", SETS, 16, Some(OFFERED_PER_S)),
+    ] {
         let load = Load {
             exchanges: exchanges.chunks_exact(batch).map(Exchange::pipelined).collect(),
-            connections: 4,
+            connections,
+        };
+        let run = |target: &_, length| match offered {
+            None => load.run(target, length),
+            Some(rate) => load.run_at(target, length, rate / batch as f64),
         };
         let mut rates = Rates::default();
         for _ in 0..repeats {
             let mut sides = [[0.0; 2]; 2];
             for (server, side) in servers.iter().zip(&mut sides) {
                 let target = server.target(Door::Unix).ok_or(io::ErrorKind::NotConnected)?;
-                load.run(&target, length / 10)?;
+                run(&target, length / 10)?;
                 let before = CpuTime::of(server.pid())?;
-                let ran = load.run(&target, length)?;
+                let ran = run(&target, length)?;
                 let used = CpuTime::of(server.pid())?.since(before).total();
                 let requests = (ran.exchanges * batch as u64) as f64;
                 *side = [requests / ran.elapsed.as_secs_f64(), requests / used.as_secs_f64()];

@@ -158,7 +158,10 @@ impl Session {
             return None;
         }
         let key = self.key(key).ok()?;
-        let found = match self.get_quickly(&key, how, now, sink, hit) {
+        let Some(epoch) = self.region.epoch_at_any_time() else {
+            return self.get_watched((key.bytes, key.hash), how, now, sink, hit);
+        };
+        let found = match self.get_quickly(&key, how, epoch, now, sink, hit) {
             Quick::Hit(found) => Some(found),
             Quick::Miss => None,
             Quick::Unusual => return None,
@@ -169,6 +172,39 @@ impl Session {
             Counter::get_misses
         };
         self.count(counter, 1);
+        Some(found)
+    }
+
+    /// [`Self::get_at_once`] while events are watched.
+    #[cold]
+    #[inline(never)]
+    fn get_watched<S: Sink, R>(
+        &self,
+        (bytes, hash): (&[u8], u64),
+        how: &Get,
+        now: impl Now,
+        sink: &mut S,
+        hit: impl FnOnce(Item) -> R,
+    ) -> Option<Option<R>> {
+        let epoch = self.region.epoch_if_watched()?;
+        let mut told = (Status::NotFound, 0, 0);
+        let hit = |item: Item| {
+            told = (Status::Found, item.value_len, item.cas);
+            hit(item)
+        };
+        let found = match self.get_quickly(&Key { bytes, hash }, how, epoch, now, sink, hit) {
+            Quick::Hit(found) => Some(found),
+            Quick::Miss => None,
+            Quick::Unusual => return None,
+        };
+        let (status, size, cas) = told;
+        let counter = if status == Status::Found {
+            Counter::get_hits
+        } else {
+            Counter::get_misses
+        };
+        self.count(counter, 1);
+        self.tell_fetch(bytes, status, size, cas);
         Some(found)
     }
 

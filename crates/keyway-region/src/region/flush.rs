@@ -23,6 +23,13 @@ impl Region {
         (!word.is_pending()).then(|| word.epoch())
     }
 
+    /// The same while events are watched, unless more than that is to be heeded.
+    pub(crate) fn epoch_if_watched(&self) -> Option<u64> {
+        // PAIRS: flush: the exchange in `replace_flush`, as above.
+        let word = FlushWord(self.superblock().flush.load(Acquire) & !FlushWord::WATCHED);
+        (!word.is_pending()).then(|| word.epoch())
+    }
+
     /// Whether the flush word says that events are watched.
     #[inline]
     pub(crate) fn is_said_watched(&self) -> bool {

@@ -9,8 +9,9 @@
 //! - The events of the changes of a key are printed in the order in which the changes were published. A session draws a *stamp*, a number
 //!   that only rises, after it has read what its change replaces, and before the compare-and-swap that publishes the change. A later change
 //!   of the key has read what this one has published, so its stamp is greater. Before it draws, a session says so in its thread slot, so that
-//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). What changes nothing draws its stamp when its event is written, so
-//!   an operation that began after another one had ended is printed after that.
+//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). A look-up that changes nothing
+//!   draws none: its event has the last stamp that was drawn, and is printed after the event of that stamp. So an operation is printed after
+//!   all that had ended before it began, except look-ups of other sessions with no change between them: those come in any order.
 //!
 //! Never: a decision of the cache. Nothing that is read here changes what an operation does.
 
@@ -23,7 +24,7 @@ use crate::layout::latency::Door;
 use crate::layout::session::{Entrance, Lease};
 use crate::layout::stats::Counter;
 use crate::layout::watch::{
-    ALL, CELL_WORDS, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at,
+    ALL, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at,
     parts, ring_at,
 };
 use crate::region::{Region, seconds_of};
@@ -39,6 +40,8 @@ const UNTIL_NEXT_TRY: u32 = 1024;
 
 /// Set in an event's flags: the item had been fetched.
 const FETCHED: u64 = 1;
+/// Set in an event's flags: its stamp is another event's, which comes first.
+const AFTER: u64 = 2;
 
 /// What a session knows of its events.
 pub(crate) struct Telling {
@@ -88,10 +91,20 @@ struct Entry<'e> {
     idle_s: u32,
     fetched: bool,
     cas: u64,
-    /// `None`: it gets the next one
-    stamp: Option<u64>,
+    stamp: Mark,
     /// the key
     text: &'e [u8],
+}
+
+/// Where an event comes among the others.
+#[derive(Clone, Copy)]
+enum Mark {
+    /// it has this stamp
+    Drawn(u64),
+    /// it gets the next one
+    Next,
+    /// it gets none, and comes after the last one
+    AfterLast,
 }
 
 impl<'e> Entry<'e> {
@@ -105,7 +118,7 @@ impl<'e> Entry<'e> {
             idle_s: 0,
             fetched: false,
             cas: 0,
-            stamp: None,
+            stamp: Mark::Next,
             text,
         }
     }
@@ -325,7 +338,7 @@ impl Session {
     #[inline(never)]
     pub(crate) fn tell_change(&self, key: &[u8], done: Option<Done>) {
         let (status, size) = self.telling.before.get();
-        let stamp = self.telling.stamp.get();
+        let stamp = self.telling.stamp.get().map_or(Mark::Next, Mark::Drawn);
         self.tell(&Entry {
             command: done.map_or(Command::Get, |done| done.command),
             status,
@@ -368,6 +381,7 @@ impl Session {
                 status,
                 size,
                 cas,
+                stamp: Mark::AfterLast,
                 ..Entry::new(Kind::Fetch, key)
             });
         }
@@ -382,7 +396,7 @@ impl Session {
                 idle_s,
                 fetched,
                 cas,
-                stamp: Some(stamp),
+                stamp: Mark::Drawn(stamp),
                 ..Entry::new(kind, key)
             });
             self.end_stamp();
@@ -423,8 +437,13 @@ impl Session {
             return self.count(Counter::events_lost, 1);
         };
         match entry.stamp {
-            Some(stamp) => self.write_event(ring, entry, stamp),
-            None => {
+            Mark::Drawn(stamp) => self.write_event(ring, entry, stamp),
+            // What the look-up has found was stamped before it was published, so the last stamp is no smaller. What begins after this event
+            // was written draws a greater one.
+            Mark::AfterLast if let Some(last) = self.region.superblock().stamps.load(Relaxed).checked_sub(1) => {
+                self.write_event(ring, entry, last);
+            }
+            Mark::Next | Mark::AfterLast => {
                 let stamp = self.draw_stamp();
                 self.write_event(ring, entry, stamp);
                 self.end_stamp();
@@ -475,15 +494,8 @@ impl Session {
         let region = &*self.region;
         let ring = region.ring(number);
         let (first, event) = (ring.cells.load(Relaxed), ring.events.load(Relaxed));
-        let text = entry.text.get(..TEXT_MAX).unwrap_or(entry.text);
-        let mut words = self
-            .event_words(entry, text.len(), stamp)
-            .into_iter()
-            .chain(text.chunks(8).map(|bytes| {
-                let mut word = [0; 8];
-                word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-                u64::from_le_bytes(word)
-            }));
+        let mut text = entry.text.get(..TEXT_MAX).unwrap_or(entry.text);
+        let head = self.event_words(entry, text.len(), stamp);
         let count = parts(text.len()) as u64;
         for part in 0..count {
             let position = first.wrapping_add(part);
@@ -491,7 +503,12 @@ impl Session {
             cell.tag.store(0, Relaxed);
             // PAIRS: cell: the fence in `Watching::read_cell`: a watcher that sees a word of this event sees that the old one is gone.
             fence(Release);
-            for (to, word) in cell.words.iter().zip(words.by_ref().take(CELL_WORDS)) {
+            let head = if part == 0 { &head[..] } else { &[] };
+            for (to, word) in cell.words.iter().zip(head) {
+                to.store(*word, Relaxed);
+            }
+            for to in cell.words.iter().skip(head.len()) {
+                let Some(word) = take_word(&mut text) else { break };
                 to.store(word, Relaxed);
             }
             // PAIRS: cell: the load in `Watching::read_cell`: a watcher that sees the tag sees the words.
@@ -511,7 +528,8 @@ impl Session {
             Entrance::Server => Door::Text,
         };
         let (door, _, descriptor) = self.telling.request.get().unwrap_or((own, false, 0));
-        let flags = if entry.fetched { FETCHED } else { 0 };
+        let after = matches!(entry.stamp, Mark::AfterLast);
+        let flags = if entry.fetched { FETCHED } else { 0 } | if after { AFTER } else { 0 };
         let last = match entry.kind {
             Kind::Eviction | Kind::Expiry => entry.idle_s,
             _ => descriptor.cast_unsigned(),
@@ -533,6 +551,16 @@ impl Session {
             entry.cas,
         ]
     }
+}
+
+/// Takes the next eight bytes of a text as a word. What is missing of the last word is zeros.
+fn take_word(text: &mut &[u8]) -> Option<u64> {
+    if let Some((bytes, rest)) = text.split_first_chunk() {
+        *text = rest;
+        return Some(u64::from_le_bytes(*bytes));
+    }
+    let last = core::mem::take(text);
+    (!last.is_empty()).then(|| last.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
 }
 
 const _: () = assert!(KINDS <= 8);

@@ -1,6 +1,6 @@
 //! A watcher: reads the rings, puts the events in order, and counts what it could not read.
 
-use super::FETCHED;
+use super::{AFTER, FETCHED};
 use crate::atomics::{Acquire, Relaxed, fence};
 use crate::layout::index;
 use crate::layout::latency::Door;
@@ -46,6 +46,8 @@ pub struct Event {
     pub text: Vec<u8>,
     /// events are told in the order of these
     pub stamp: u64,
+    /// a look-up that changed nothing: it comes after the event that has drawn this stamp
+    pub is_after: bool,
 }
 
 /// What a watcher is told.
@@ -156,11 +158,13 @@ impl Watching {
         if self.held.len() > HELD_MAX {
             bound = drawn;
         }
-        self.held.sort_by_key(|event| event.stamp);
+        // Stable: events of one session that are alike in this come in their order.
+        self.held.sort_by_key(|event| (event.stamp, event.is_after));
         let count = self.held.iter().take_while(|event| event.stamp < bound).count();
         for event in self.held.drain(..count) {
-            // Others of the same key may have been told since.
-            if event.stamp < self.bound {
+            // Others of the same key may have been told since. A look-up was announced by nothing, and may come now: what has been told
+            // had begun before the look-up ended.
+            if event.stamp < self.bound && !event.is_after {
                 lost.push((event.slot.into(), 1));
             } else {
                 tell(Told::Event(event));
@@ -346,5 +350,6 @@ fn decode(words: &[u64], len: usize) -> Option<Event> {
         cas,
         text: text.collect(),
         stamp,
+        is_after: flags & AFTER != 0,
     })
 }
