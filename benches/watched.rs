@@ -1,8 +1,8 @@
 //! What a watcher of everything costs those that it watches: `keyway watch all` on one of two regions, each with the same load in turn.
 //!
-//! A watcher needs a processor of its own: for each event it sorts, formats and writes a line. On a machine with few processors it takes
-//! that from the client. So the figure is the rate at which the watched side could work: operations for each second of processor time
-//! of the server's process, or of the calling thread. Operations of the library come as from a program that makes a million a second:
+//! A watcher needs a processor of its own: for each event it sorts, formats and writes a line. So it has one, and client and server share
+//! another: then no wake-up of one side is from another processor, and both sides have the same requests at hand at a time. Beside the rates
+//! by the clock there are those for each second of processor time of the server's process, or of the calling thread. Operations of the library come as from a program that makes a million a second:
 //! between two calls it works as long as makes a microsecond of both, when no watcher looks. One row is of a client that offers the server
 //! a million operations a second.
 
@@ -28,8 +28,8 @@ watched: the cost of a watcher of everything
 
 KEYWAY_BIN names another program than target/release/keyway.";
 
-const SERVER_CPU: usize = 0;
-const CLIENT_CPU: usize = 1;
+const CPU: usize = 0;
+const WATCHER_CPU: usize = 1;
 const ITEMS: u64 = 100_000;
 const VALUE_LEN: usize = 128;
 const MEMORY_MIB: u64 = 256;
@@ -58,7 +58,7 @@ impl Region {
     }
 
     fn watch(&mut self) -> io::Result<()> {
-        machine::pin(&[CLIENT_CPU])?;
+        machine::pin(&[WATCHER_CPU])?;
         let mut command = Command::new(keyway_path()?);
         command.args(["watch", "all", "--region"]).arg(&self.path);
         self.watcher = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
@@ -83,7 +83,7 @@ fn main() -> io::Result<()> {
     let length = Duration::from_secs_f64(args.number("--seconds", 1.0));
     let repeats = args.number("--repeats", 7);
     say(machine::describe());
-    if machine::cpus() <= CLIENT_CPU {
+    if machine::cpus() <= WATCHER_CPU {
         say("SKIP: two CPUs are needed, and this process may use one");
         return Ok(());
     }
@@ -136,7 +136,7 @@ impl Rates {
 #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
 fn network(length: Duration, repeats: usize) -> io::Result<()> {
     let mut regions = ["quiet", "watched"].map(Region::new);
-    machine::pin(&[SERVER_CPU])?;
+    machine::pin(&[CPU])?;
     let settings = Settings {
         memory_mib: MEMORY_MIB,
         threads: 1,
@@ -154,6 +154,7 @@ fn network(length: Duration, repeats: usize) -> io::Result<()> {
         admin.barrier()?;
     }
     regions[1].watch()?;
+    machine::pin(&[CPU])?;
     let order = keys(ITEMS, Popularity::Zipf, 1 << 14, 42);
     let exchange = |(number, key): (usize, &Key)| match number % SETS {
         0 => Exchange::set(key, VALUE_LEN),
@@ -209,7 +210,7 @@ fn library(length: Duration, repeats: usize) -> io::Result<()> {
         sessions.push(session);
     }
     regions[1].watch()?;
-    machine::pin(&[SERVER_CPU])?;
+    machine::pin(&[CPU])?;
     let paced = pace(&mut sessions[0], &order, length);
     for (name, steps) in [("library, as fast as it can", 0), ("library, a million a second", paced)] {
         let mut rates = Rates::default();

@@ -182,6 +182,9 @@ impl Ring {
 
     /// Submits the queued requests and waits until there is an event, at most for `timeout`.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if timeout == Some(Duration::ZERO) && !self.needs_kernel() {
+            return Ok(());
+        }
         let submitter = self.ring.submitter();
         let waited = match timeout {
             None => submitter.submit_and_wait(1),
@@ -204,6 +207,12 @@ impl Ring {
             }
             other => other.map(drop),
         }
+    }
+
+    /// Whether requests are queued, or the kernel reports that it has completions that it has not stored.
+    fn needs_kernel(&mut self) -> bool {
+        let requests = self.ring.submission();
+        !requests.is_empty() || requests.taskrun() || requests.cq_overflow()
     }
 
     /// Takes the events that have arrived.

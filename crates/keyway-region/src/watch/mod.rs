@@ -38,6 +38,9 @@ const WATCHED_MAX_S: u64 = 12 * WATCHED_S;
 /// Events that a session without a ring loses before it looks for one again.
 const UNTIL_NEXT_TRY: u32 = 1024;
 
+/// A session asks for a cell so many events before it writes it: the watcher, on another processor, has read it.
+const ASKED_AHEAD: u64 = 8;
+
 /// Set in an event's flags: the item had been fetched.
 const FETCHED: u64 = 1;
 /// Set in an event's flags: its stamp is another event's, which comes first.
@@ -513,6 +516,8 @@ impl Session {
             }
             // PAIRS: cell: the load in `Watching::read_cell`: a watcher that sees the tag sees the words.
             cell.tag.store(Tag::new(position, event, part).0, Release);
+            let later = cell_at(&region.layout, number, position.wrapping_add(ASKED_AHEAD));
+            region.memory.prefetch_to_write(later, 1);
         }
         // PAIRS: ring: the loads in `Watching::read_ring`.
         ring.cells.store(first.wrapping_add(count), Release);
