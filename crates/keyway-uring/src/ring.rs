@@ -387,6 +387,26 @@ mod tests {
     }
 
     #[test]
+    fn without_a_wait_requests_go_out_and_events_come_in() {
+        let Some((mut ring, ours, mut theirs)) = ring() else { return };
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        for _ in 0..3 {
+            ring.send(ours.as_raw_fd(), 1, b"answer".to_vec(), 0).unwrap();
+            ring.wait(Some(Duration::ZERO)).unwrap();
+            theirs.read_exact(&mut [0; 6]).expect("the request is the kernel's");
+        }
+        ring.receive(ours.as_raw_fd(), 2).unwrap();
+        ring.wait(Some(Duration::ZERO)).unwrap();
+        theirs.write_all(b"request").unwrap();
+        let (mut told, begun) = (Vec::new(), std::time::Instant::now());
+        while !told.iter().any(|event| matches!(event, Event::Received { token: 2, .. })) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{told:?}");
+            ring.wait(Some(Duration::ZERO)).unwrap();
+            ring.take(&mut told);
+        }
+    }
+
+    #[test]
     fn a_send_is_whole_however_slowly_it_is_read_and_gives_its_vector_back() {
         let Some((mut ring, ours, mut theirs)) = ring() else { return };
         let bytes = vec![b'x'; 5_000_000];
