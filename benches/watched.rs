@@ -165,7 +165,12 @@ fn network(length: Duration, repeats: usize) -> io::Result<()> {
     for (name, batch, connections, offered) in [
         ("network, 1 at a time", 1, 4, None),
         ("network, 20 pipelined", SETS, 4, None),
-        ("network, 20 pipelined, a million a second offered", SETS, 16, Some(OFFERED_PER_S)),
+        (
+            "network, 20 pipelined, a million a second offered",
+            SETS,
+            16,
+            Some(OFFERED_PER_S),
+        ),
     ] {
         let load = Load {
             exchanges: exchanges.chunks_exact(batch).map(Exchange::pipelined).collect(),

@@ -215,7 +215,10 @@ impl Load {
         loop {
             let elapsed = started.elapsed();
             over = over || elapsed >= length;
-            while !over && due_s(begun) <= elapsed.as_secs_f64() && let Some(peer) = idle.pop() {
+            while !over
+                && due_s(begun) <= elapsed.as_secs_f64()
+                && let Some(peer) = idle.pop()
+            {
                 let peer = &mut peers[peer];
                 (peer.exchange, peer.got) = (take()?, 0);
                 // Requests are shorter than any socket's buffer, and only one is under way: the kernel takes them whole.
@@ -225,12 +228,23 @@ impl Load {
             if over && idle.len() == peers.len() {
                 break;
             }
-            let rest_s = if over || idle.is_empty() { None } else { Some((due_s(begun) - elapsed.as_secs_f64()).max(0.0)) };
-            let rest = rest_s.map(Duration::from_secs_f64).map(Timespec::try_from).transpose().ok().flatten();
+            let rest_s = if over || idle.is_empty() {
+                None
+            } else {
+                Some((due_s(begun) - elapsed.as_secs_f64()).max(0.0))
+            };
+            let rest = rest_s
+                .map(Duration::from_secs_f64)
+                .map(Timespec::try_from)
+                .transpose()
+                .ok()
+                .flatten();
             events.clear();
             epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), rest.as_ref())?;
             for event in &events {
-                let Ok(number) = usize::try_from(event.data.u64()) else { continue };
+                let Ok(number) = usize::try_from(event.data.u64()) else {
+                    continue;
+                };
                 let Some(peer) = peers.get_mut(number) else { continue };
                 let n = match peer.connection.read(&mut buffer) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -466,6 +466,10 @@ impl Writer {
             self.translate_exptimes(how);
         }
         if !self.latch.is_on() && !how.may_change() {
+            let now = Watched::without_gate(&mut self.member);
+            if let Some(found) = self.inner.get_watched(key, how, now, sink) {
+                return Ok(found);
+            }
             let now = self.now();
             return self.inner.get_by_all_rules(key, how, now, sink);
         }

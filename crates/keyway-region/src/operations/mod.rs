@@ -138,7 +138,10 @@ impl Session {
     pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, mut now: impl Now, sink: &mut S) -> Result<Option<Item>, WriteError> {
         match self.get_at_once(key, how, &mut now, sink, |item| item) {
             Some(found) => Ok(found),
-            None => self.get_by_all_rules(key, how, now.tick(), sink),
+            None => match self.get_watched(key, how, &mut now, sink) {
+                Some(found) => Ok(found),
+                None => self.get_by_all_rules(key, how, now.tick(), sink),
+            },
         }
     }
 
@@ -158,9 +161,7 @@ impl Session {
             return None;
         }
         let key = self.key(key).ok()?;
-        let Some(epoch) = self.region.epoch_at_any_time() else {
-            return self.get_watched((key.bytes, key.hash), how, now, sink, hit);
-        };
+        let epoch = self.region.epoch_at_any_time()?;
         let found = match self.get_quickly(&key, how, epoch, now, sink, hit) {
             Quick::Hit(found) => Some(found),
             Quick::Miss => None,
@@ -175,36 +176,28 @@ impl Session {
         Some(found)
     }
 
-    /// [`Self::get_at_once`] while events are watched.
+    /// [`Self::get_at_once`] while events are watched, for which that knows nothing. A function of its own, so that a sink stays in
+    /// registers where no event is watched.
     #[cold]
     #[inline(never)]
-    fn get_watched<S: Sink, R>(
-        &self,
-        (bytes, hash): (&[u8], u64),
-        how: &Get,
-        now: impl Now,
-        sink: &mut S,
-        hit: impl FnOnce(Item) -> R,
-    ) -> Option<Option<R>> {
+    pub fn get_watched<S: Sink>(&mut self, key: &[u8], how: &Get, now: impl Now, sink: &mut S) -> Option<Option<Item>> {
+        if !how.is_plain() || !self.region.is_plain() {
+            return None;
+        }
+        let key = self.key(key).ok()?;
         let epoch = self.region.epoch_if_watched()?;
-        let mut told = (Status::NotFound, 0, 0);
-        let hit = |item: Item| {
-            told = (Status::Found, item.value_len, item.cas);
-            hit(item)
-        };
-        let found = match self.get_quickly(&Key { bytes, hash }, how, epoch, now, sink, hit) {
-            Quick::Hit(found) => Some(found),
+        let found = match self.get_quickly(&key, how, epoch, now, sink, |item| item) {
+            Quick::Hit(item) => Some(item),
             Quick::Miss => None,
             Quick::Unusual => return None,
         };
-        let (status, size, cas) = told;
-        let counter = if status == Status::Found {
-            Counter::get_hits
-        } else {
-            Counter::get_misses
+        let (counter, status) = match found {
+            Some(_) => (Counter::get_hits, Status::Found),
+            None => (Counter::get_misses, Status::NotFound),
         };
         self.count(counter, 1);
-        self.tell_fetch(bytes, status, size, cas);
+        let (size, cas) = found.map_or((0, 0), |item| (item.value_len, item.cas));
+        self.tell_fetch(key.bytes, status, size, cas);
         Some(found)
     }
 

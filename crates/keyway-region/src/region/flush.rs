@@ -23,11 +23,12 @@ impl Region {
         (!word.is_pending()).then(|| word.epoch())
     }
 
-    /// The same while events are watched, unless more than that is to be heeded.
+    /// The same while events are watched.
     pub(crate) fn epoch_if_watched(&self) -> Option<u64> {
         // PAIRS: flush: the exchange in `replace_flush`, as above.
-        let word = FlushWord(self.superblock().flush.load(Acquire) & !FlushWord::WATCHED);
-        (!word.is_pending()).then(|| word.epoch())
+        let word = self.superblock().flush.load(Acquire);
+        let rest = FlushWord(word & !FlushWord::WATCHED);
+        (word & FlushWord::WATCHED != 0 && !rest.is_pending()).then(|| rest.epoch())
     }
 
     /// Whether the flush word says that events are watched.

@@ -10,8 +10,8 @@
 //!   that only rises, after it has read what its change replaces, and before the compare-and-swap that publishes the change. A later change
 //!   of the key has read what this one has published, so its stamp is greater. Before it draws, a session says so in its thread slot, so that
 //!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). A look-up that changes nothing
-//!   draws none: its event has the last stamp that was drawn, and is printed after the event of that stamp. So an operation is printed after
-//!   all that had ended before it began, except look-ups of other sessions with no change between them: those come in any order.
+//!   gets its stamp when its event is written, so an operation that began after another one had ended is printed after that. As long as no
+//!   other session has drawn a stamp since, look-ups share the session's last one, in the session's order.
 //!
 //! Never: a decision of the cache. Nothing that is read here changes what an operation does.
 
@@ -24,8 +24,7 @@ use crate::layout::latency::Door;
 use crate::layout::session::{Entrance, Lease};
 use crate::layout::stats::Counter;
 use crate::layout::watch::{
-    ALL, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at,
-    parts, ring_at,
+    ALL, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at, parts, ring_at,
 };
 use crate::region::{Region, seconds_of};
 use crate::session::Session;
@@ -56,6 +55,8 @@ pub(crate) struct Telling {
     until_next_try: Cell<u32>,
     /// the present change will be told
     is_changing: Cell<bool>,
+    /// the stamp that it has drawn last
+    last: Cell<Option<u64>>,
     /// the stamp of the last attempt to publish it
     stamp: Cell<Option<u64>>,
     /// the stamp of the last attempt to remove an item that no client has removed
@@ -73,6 +74,7 @@ impl Telling {
             ring: Cell::new(None),
             until_next_try: Cell::new(0),
             is_changing: Cell::new(false),
+            last: Cell::new(None),
             stamp: Cell::new(None),
             gone: Cell::new(None),
             before: Cell::default(),
@@ -106,8 +108,8 @@ enum Mark {
     Drawn(u64),
     /// it gets the next one
     Next,
-    /// it gets none, and comes after the last one
-    AfterLast,
+    /// it gets the session's last one, if that is the last of all, and else the next one
+    LastOrNext,
 }
 
 impl<'e> Entry<'e> {
@@ -317,7 +319,9 @@ impl Session {
             telling.store(stamps.load(Relaxed).wrapping_add(1), Relaxed);
         }
         // PAIRS: told: the load in `Watching::poll`: a watcher that sees a later stamp sees that this one is on its way.
-        stamps.fetch_add(1, Release)
+        let stamp = stamps.fetch_add(1, Release);
+        self.telling.last.set(Some(stamp));
+        stamp
     }
 
     /// The event of the last stamp is in the ring, or there is none. Not in the middle of a change, which has a stamp of its own.
@@ -384,7 +388,7 @@ impl Session {
                 status,
                 size,
                 cas,
-                stamp: Mark::AfterLast,
+                stamp: Mark::LastOrNext,
                 ..Entry::new(Kind::Fetch, key)
             });
         }
@@ -439,19 +443,29 @@ impl Session {
         let Some(ring) = self.own_ring() else {
             return self.count(Counter::events_lost, 1);
         };
-        match entry.stamp {
-            Mark::Drawn(stamp) => self.write_event(ring, entry, stamp),
-            // What the look-up has found was stamped before it was published, so the last stamp is no smaller. What begins after this event
-            // was written draws a greater one.
-            Mark::AfterLast if let Some(last) = self.region.superblock().stamps.load(Relaxed).checked_sub(1) => {
-                self.write_event(ring, entry, last);
-            }
-            Mark::Next | Mark::AfterLast => {
+        let is_drawn = match entry.stamp {
+            Mark::Drawn(stamp) => return self.write_event(ring, entry, (stamp, false)),
+            Mark::Next => false,
+            Mark::LastOrNext => self
+                .telling
+                .last
+                .get()
+                .is_some_and(|last| last.wrapping_add(1) == self.stamps_drawn()),
+        };
+        match self.telling.last.get().filter(|_| is_drawn) {
+            // What the look-up has found was stamped before it was published, so its stamp is no greater than this one.
+            Some(last) => self.write_event(ring, entry, (last, true)),
+            None => {
                 let stamp = self.draw_stamp();
-                self.write_event(ring, entry, stamp);
+                self.write_event(ring, entry, (stamp, false));
                 self.end_stamp();
             }
         }
+    }
+
+    /// How many stamps were drawn.
+    fn stamps_drawn(&self) -> u64 {
+        self.region.superblock().stamps.load(Relaxed)
     }
 
     /// The session's ring; if it has none yet, one that no other session has.
@@ -493,7 +507,7 @@ impl Session {
         }
     }
 
-    fn write_event(&self, number: usize, entry: &Entry<'_>, stamp: u64) {
+    fn write_event(&self, number: usize, entry: &Entry<'_>, stamp: (u64, bool)) {
         let region = &*self.region;
         let ring = region.ring(number);
         let (first, event) = (ring.cells.load(Relaxed), ring.events.load(Relaxed));
@@ -525,7 +539,7 @@ impl Session {
         ring.events.store(event.wrapping_add(1), Release);
     }
 
-    fn event_words(&self, entry: &Entry<'_>, text_len: usize, stamp: u64) -> [u64; HEAD_WORDS] {
+    fn event_words(&self, entry: &Entry<'_>, text_len: usize, (stamp, is_after): (u64, bool)) -> [u64; HEAD_WORDS] {
         let process = self.region.process(self.telling.process);
         let own = match Entrance::of(process.entrance.load(Relaxed)) {
             Entrance::Library => Door::Library,
@@ -533,8 +547,7 @@ impl Session {
             Entrance::Server => Door::Text,
         };
         let (door, _, descriptor) = self.telling.request.get().unwrap_or((own, false, 0));
-        let after = matches!(entry.stamp, Mark::AfterLast);
-        let flags = if entry.fetched { FETCHED } else { 0 } | if after { AFTER } else { 0 };
+        let flags = if entry.fetched { FETCHED } else { 0 } | if is_after { AFTER } else { 0 };
         let last = match entry.kind {
             Kind::Eviction | Kind::Expiry => entry.idle_s,
             _ => descriptor.cast_unsigned(),

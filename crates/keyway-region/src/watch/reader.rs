@@ -46,7 +46,7 @@ pub struct Event {
     pub text: Vec<u8>,
     /// events are told in the order of these
     pub stamp: u64,
-    /// a look-up that changed nothing: it comes after the event that has drawn this stamp
+    /// a look-up that has drawn no stamp: it comes after the event of its session that has drawn this one
     pub is_after: bool,
 }
 
@@ -137,13 +137,13 @@ impl Watching {
         }
         let before = self.held.len();
         let mut lost = Vec::new();
-        for ring in 0..RINGS {
-            let count = self.read_ring(ring, drawn);
-            if count > 0 {
-                let owner = region.ring(ring).owner.load(Relaxed);
-                lost.push((Ring::owner_in(owner).map_or(0, |(slot, _)| slot), count));
-            }
-        }
+        self.read_rings(drawn, &mut lost);
+        // Once more: what ended before an event of the first reading began is in its ring by now. Of look-ups that come only now that is not
+        // known, and all that is not before them waits.
+        let first = self.held.len();
+        self.read_rings(drawn, &mut lost);
+        let late = self.held.iter().skip(first).filter(|event| event.is_after);
+        bound = late.fold(bound, |bound, event| bound.min(event.stamp));
         let read = self.held.len() - before;
         for slot in 0..slots {
             if let Some(old) = self.lost.get_mut(slot) {
@@ -158,12 +158,12 @@ impl Watching {
         if self.held.len() > HELD_MAX {
             bound = drawn;
         }
-        // Stable: events of one session that are alike in this come in their order.
-        self.held.sort_by_key(|event| (event.stamp, event.is_after));
+        // Stable: those of one stamp are a session's, and come in its order.
+        self.held.sort_by_key(|event| event.stamp);
         let count = self.held.iter().take_while(|event| event.stamp < bound).count();
         for event in self.held.drain(..count) {
-            // Others of the same key may have been told since. A look-up was announced by nothing, and may come now: what has been told
-            // had begun before the look-up ended.
+            // Others of the same key may have been told since. A look-up without a stamp of its own was not announced, and may come now: what
+            // has been told had begun before it ended.
             if event.stamp < self.bound && !event.is_after {
                 lost.push((event.slot.into(), 1));
             } else {
@@ -173,6 +173,17 @@ impl Watching {
         self.bound = self.bound.max(bound);
         self.tell_lost(&lost, tell);
         read
+    }
+
+    /// Reads what is new in all rings. `lost`: how many events of which thread slots are not there any more.
+    fn read_rings(&mut self, drawn: u64, lost: &mut Vec<(usize, u64)>) {
+        for ring in 0..RINGS {
+            let count = self.read_ring(ring, drawn);
+            if count > 0 {
+                let owner = self.region.ring(ring).owner.load(Relaxed);
+                lost.push((Ring::owner_in(owner).map_or(0, |(slot, _)| slot), count));
+            }
+        }
     }
 
     fn tell_lost(&self, lost: &[(usize, u64)], tell: &mut impl FnMut(Told)) {
