@@ -138,13 +138,14 @@ impl Watching {
         let before = self.held.len();
         let mut lost = Vec::new();
         self.read_rings(drawn, &mut lost);
-        // Once more: what ended before an event of the first reading began is in its ring by now. Of look-ups that come only now that is not
-        // known, and all that is not before them waits.
+        // Once more: what ended before an event of the first reading began is in its ring by now. Of what comes only now that is not known,
+        // so it waits, and what comes after its look-ups with it. Changes among it are above the bound.
         let first = self.held.len();
         self.read_rings(drawn, &mut lost);
-        let late = self.held.iter().skip(first).filter(|event| event.is_after);
-        bound = late.fold(bound, |bound, event| bound.min(event.stamp));
         let read = self.held.len() - before;
+        let late = self.held.split_off(first);
+        let look_ups = late.iter().filter(|event| event.is_after);
+        bound = look_ups.fold(bound, |bound, event| bound.min(event.stamp + 1));
         for slot in 0..slots {
             if let Some(old) = self.lost.get_mut(slot) {
                 let now = lost_by(&region, slot);
@@ -170,6 +171,7 @@ impl Watching {
                 tell(Told::Event(event));
             }
         }
+        self.held.extend(late);
         self.bound = self.bound.max(bound);
         self.tell_lost(&lost, tell);
         read
