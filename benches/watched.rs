@@ -1,9 +1,10 @@
 //! What a watcher of everything costs those that it watches: `keyway watch all` on one of two regions, each with the same load in turn.
 //!
-//! A watcher needs a processor of its own: for each event it sorts, formats and writes a line. On a machine with few processors it takes
-//! that from the client. So the figure is the rate at which the watched side could work: operations for each second of processor time
-//! of the server's process, or of the calling thread. Operations of the library come as from a program that makes a million a second:
-//! between two calls it works as long as makes a microsecond of both, when no watcher looks.
+//! A watcher needs a processor of its own: for each event it sorts, formats and writes a line. So it has one, and client and server share
+//! another: then no wake-up of one side is from another processor, and both sides have the same requests at hand at a time. Beside the rates
+//! by the clock there are those for each second of processor time of the server's process, or of the calling thread. Operations of the library come as from a program that makes a million a second:
+//! between two calls it works as long as makes a microsecond of both, when no watcher looks. One row is of a client that offers the server
+//! a million operations a second.
 
 use benches::client::{Admin, Door, Exchange, Load};
 use benches::cpu_time::CpuTime;
@@ -27,8 +28,8 @@ watched: the cost of a watcher of everything
 
 KEYWAY_BIN names another program than target/release/keyway.";
 
-const SERVER_CPU: usize = 0;
-const CLIENT_CPU: usize = 1;
+const CPU: usize = 0;
+const WATCHER_CPU: usize = 1;
 const ITEMS: u64 = 100_000;
 const VALUE_LEN: usize = 128;
 const MEMORY_MIB: u64 = 256;
@@ -36,6 +37,8 @@ const MEMORY_MIB: u64 = 256;
 const SETS: usize = 20;
 /// What an operation and the program's own work take together, nanoseconds.
 const PACE_NS: f64 = 1000.0;
+/// The rate that a client offers, operations a second.
+const OFFERED_PER_S: f64 = 1e6;
 /// Operations between two looks at the clock.
 const ROUND: usize = 10_000;
 
@@ -55,7 +58,7 @@ impl Region {
     }
 
     fn watch(&mut self) -> io::Result<()> {
-        machine::pin(&[CLIENT_CPU])?;
+        machine::pin(&[WATCHER_CPU])?;
         let mut command = Command::new(keyway_path()?);
         command.args(["watch", "all", "--region"]).arg(&self.path);
         self.watcher = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
@@ -80,7 +83,7 @@ fn main() -> io::Result<()> {
     let length = Duration::from_secs_f64(args.number("--seconds", 1.0));
     let repeats = args.number("--repeats", 7);
     say(machine::describe());
-    if machine::cpus() <= CLIENT_CPU {
+    if machine::cpus() <= WATCHER_CPU {
         say("SKIP: two CPUs are needed, and this process may use one");
         return Ok(());
     }
@@ -88,6 +91,7 @@ fn main() -> io::Result<()> {
         "load, 95 % gets",
         "thousand operations a second, not watched",
         "watched",
+        "ratio",
         "for each second of processor time: not watched, thousand",
         "watched",
         "ratio",
@@ -101,7 +105,7 @@ fn main() -> io::Result<()> {
 struct Rates {
     by_clock: [Samples; 2],
     by_cpu: [Samples; 2],
-    ratio: Samples,
+    ratios: [Samples; 2],
 }
 
 impl Rates {
@@ -111,7 +115,9 @@ impl Rates {
             self.by_clock[side].push(by_clock / 1e3);
             self.by_cpu[side].push(by_cpu / 1e3);
         }
-        self.ratio.push(sides[1][1] / sides[0][1]);
+        for (kind, ratios) in self.ratios.iter_mut().enumerate() {
+            ratios.push(sides[1][kind] / sides[0][kind]);
+        }
     }
 
     fn row(&self, name: &str) -> String {
@@ -119,9 +125,10 @@ impl Rates {
             name.to_owned(),
             self.by_clock[0].show(0),
             self.by_clock[1].show(0),
+            self.ratios[0].show(2),
             self.by_cpu[0].show(0),
             self.by_cpu[1].show(0),
-            self.ratio.show(2),
+            self.ratios[1].show(2),
         ])
     }
 }
@@ -129,7 +136,7 @@ impl Rates {
 #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
 fn network(length: Duration, repeats: usize) -> io::Result<()> {
     let mut regions = ["quiet", "watched"].map(Region::new);
-    machine::pin(&[SERVER_CPU])?;
+    machine::pin(&[CPU])?;
     let settings = Settings {
         memory_mib: MEMORY_MIB,
         threads: 1,
@@ -147,6 +154,7 @@ fn network(length: Duration, repeats: usize) -> io::Result<()> {
         admin.barrier()?;
     }
     regions[1].watch()?;
+    machine::pin(&[CPU])?;
     let order = keys(ITEMS, Popularity::Zipf, 1 << 14, 42);
     let exchange = |(number, key): (usize, &Key)| match number % SETS {
         0 => Exchange::set(key, VALUE_LEN),
@@ -154,19 +162,32 @@ fn network(length: Duration, repeats: usize) -> io::Result<()> {
     };
     let exchanges: Vec<Exchange> = order.iter().enumerate().map(exchange).collect();
     // A batch begins with a set or not, and its answers have one length.
-    for (name, batch) in [("network, 1 at a time", 1), ("network, 20 pipelined", SETS)] {
+    for (name, batch, connections, offered) in [
+        ("network, 1 at a time", 1, 4, None),
+        ("network, 20 pipelined", SETS, 4, None),
+        (
+            "network, 20 pipelined, a million a second offered",
+            SETS,
+            16,
+            Some(OFFERED_PER_S),
+        ),
+    ] {
         let load = Load {
             exchanges: exchanges.chunks_exact(batch).map(Exchange::pipelined).collect(),
-            connections: 4,
+            connections,
+        };
+        let run = |target: &_, length| match offered {
+            None => load.run(target, length),
+            Some(rate) => load.run_at(target, length, rate / batch as f64),
         };
         let mut rates = Rates::default();
         for _ in 0..repeats {
             let mut sides = [[0.0; 2]; 2];
             for (server, side) in servers.iter().zip(&mut sides) {
                 let target = server.target(Door::Unix).ok_or(io::ErrorKind::NotConnected)?;
-                load.run(&target, length / 10)?;
+                run(&target, length / 10)?;
                 let before = CpuTime::of(server.pid())?;
-                let ran = load.run(&target, length)?;
+                let ran = run(&target, length)?;
                 let used = CpuTime::of(server.pid())?.since(before).total();
                 let requests = (ran.exchanges * batch as u64) as f64;
                 *side = [requests / ran.elapsed.as_secs_f64(), requests / used.as_secs_f64()];
@@ -194,7 +215,7 @@ fn library(length: Duration, repeats: usize) -> io::Result<()> {
         sessions.push(session);
     }
     regions[1].watch()?;
-    machine::pin(&[SERVER_CPU])?;
+    machine::pin(&[CPU])?;
     let paced = pace(&mut sessions[0], &order, length);
     for (name, steps) in [("library, as fast as it can", 0), ("library, a million a second", paced)] {
         let mut rates = Rates::default();

@@ -6,7 +6,7 @@
 
 use keyway_proto::client;
 use keyway_proto::{Store, StoreVerb};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -147,8 +147,14 @@ impl Load {
         if self.connections == 1 {
             self.run_blocking(target, length)
         } else {
-            self.run_polling(target, length)
+            self.run_polling(target, length, None)
         }
+    }
+
+    /// The same at an offered rate: so many exchanges a second begin as long as there are connections whose last one has ended. What is late
+    /// is made up for.
+    pub fn run_at(&self, target: &Target, length: Duration, per_s: f64) -> io::Result<Ran> {
+        self.run_polling(target, length, Some(per_s))
     }
 
     fn buffer(&self) -> Vec<u8> {
@@ -173,7 +179,8 @@ impl Load {
         })
     }
 
-    fn run_polling(&self, target: &Target, length: Duration) -> io::Result<Ran> {
+    #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
+    fn run_polling(&self, target: &Target, length: Duration, per_s: Option<f64>) -> io::Result<Ran> {
         struct Peer<'a> {
             connection: Connection,
             exchange: &'a Exchange,
@@ -201,19 +208,44 @@ impl Load {
         let mut buffer = self.buffer();
         let mut events = Vec::with_capacity(self.connections);
         let started = Instant::now();
-        for peer in &mut peers {
-            // Requests are shorter than any socket's buffer, and only one is under way: the kernel takes them whole.
-            peer.connection.write_all(&peer.exchange.request)?;
-        }
-        let (mut exchanges, mut in_flight, mut over) = (0, peers.len(), false);
-        while in_flight > 0 {
+        // When the next exchange is due, seconds after the start. Without a rate, each is due when the one before has ended.
+        let due_s = |begun: u64| per_s.map_or(0.0, |per_s| begun as f64 / per_s);
+        let mut idle: Vec<usize> = (0..peers.len()).collect();
+        let (mut exchanges, mut begun, mut over) = (0, 0, false);
+        loop {
+            let elapsed = started.elapsed();
+            over = over || elapsed >= length;
+            while !over
+                && due_s(begun) <= elapsed.as_secs_f64()
+                && let Some(peer) = idle.pop()
+            {
+                let peer = &mut peers[peer];
+                (peer.exchange, peer.got) = (take()?, 0);
+                // Requests are shorter than any socket's buffer, and only one is under way: the kernel takes them whole.
+                peer.connection.write_all(&peer.exchange.request)?;
+                begun += 1;
+            }
+            if over && idle.len() == peers.len() {
+                break;
+            }
+            let rest_s = if over || idle.is_empty() {
+                None
+            } else {
+                Some((due_s(begun) - elapsed.as_secs_f64()).max(0.0))
+            };
+            let rest = rest_s
+                .map(Duration::from_secs_f64)
+                .map(Timespec::try_from)
+                .transpose()
+                .ok()
+                .flatten();
             events.clear();
-            epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), None)?;
-            over = over || started.elapsed() >= length;
+            epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), rest.as_ref())?;
             for event in &events {
-                let Some(peer) = usize::try_from(event.data.u64()).ok().and_then(|i| peers.get_mut(i)) else {
+                let Ok(number) = usize::try_from(event.data.u64()) else {
                     continue;
                 };
+                let Some(peer) = peers.get_mut(number) else { continue };
                 let n = match peer.connection.read(&mut buffer) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                     Ok(n) => n,
@@ -230,12 +262,11 @@ impl Load {
                 }
                 check(peer.exchange, first, buffer[n - 1])?;
                 exchanges += 1;
-                if over {
-                    in_flight -= 1;
+                if over || per_s.is_some() {
+                    idle.push(number);
                     continue;
                 }
-                peer.exchange = take()?;
-                peer.got = 0;
+                (peer.exchange, peer.got) = (take()?, 0);
                 peer.connection.write_all(&peer.exchange.request)?;
             }
         }
@@ -338,6 +369,17 @@ mod tests {
             }
         }
         assert!(!load(1, 5).latencies_ns(&serve(HIT, HIT.len()), SHORT).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_rate_is_kept_and_no_more_is_asked_for() {
+        let target = serve(HIT, HIT.len());
+        let length = Duration::from_millis(200);
+        let ran = load(4, 5).run_at(&target, length, 500.0).unwrap();
+        // The first one is due at once.
+        assert!((1..=100).contains(&ran.exchanges) && ran.elapsed >= length, "{ran:?}");
+        // More than any server answers: as without a rate.
+        assert!(load(4, 5).run_at(&target, SHORT, 1e12).unwrap().exchanges >= 1);
     }
 
     #[test]

@@ -242,7 +242,11 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         shape = shape.with_thread_slots(asked);
     }
     let layout = Layout::new(shape);
-    let segments = layout.segments_for(options.memory);
+    // What it has already is no more: in a file system of the region's size that decides.
+    let there = file.metadata().map_err(|e| io("stat", path, e))?.blocks() * 512;
+    let asked = layout.segments_for(options.memory);
+    let beyond = limits::beyond(file, layout.backed_len(asked).saturating_sub(there));
+    let segments = without(&layout, asked, beyond);
     let (len, wanted) = (layout.len(segments) as u64, layout.backed_len(segments));
     limits::file_size(len).map_err(|why| over_limit(path, why))?;
     let was = file.metadata().map_err(|e| io("stat", path, e))?.len();
@@ -250,8 +254,6 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     // Address space, persistent memory, memory: whatever can be known to be missing is found out before anything is
     // allocated.
     let mapping = Mapping::of(file, layout.len_max, options.strict, options, path)?;
-    // What it has already is no more: in a file system of the region's size that decides.
-    let there = file.metadata().map_err(|e| io("stat", path, e))?.blocks() * 512;
     limits::memory(file, wanted.saturating_sub(there)).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
     for range in layout.backed(segments) {
         allocate(file, range).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
@@ -319,6 +321,12 @@ fn empty(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
+/// This many segments less those that take so many bytes, but not none.
+fn without(layout: &Layout, segments: usize, bytes: u64) -> usize {
+    let fewer = bytes.div_ceil(layout.shape.segment_size as u64);
+    segments.saturating_sub(usize::try_from(fewer).unwrap_or(usize::MAX)).max(1)
+}
+
 fn over_limit(path: &Path, why: Limit) -> OpenError {
     OpenError::OverLimit {
         path: path.to_path_buf(),
@@ -356,7 +364,14 @@ pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
     } else {
         segments_within(region, memory)
     };
-    region.raise(within).map_err(|source| not_grown(source, has, memory))
+    let raised = match region.raise(within) {
+        // Without what a region leaves free, as at its creation.
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull && within > old => {
+            region.raise(without(layout, within, limits::LEFT_FREE).max(old))
+        }
+        raised => raised,
+    };
+    raised.map_err(|source| not_grown(source, has, memory))
 }
 
 /// Lowers a region's memory limit to `memory` bytes, or to the lowest limit with which the region can work. A limit that

@@ -11,11 +11,14 @@
 
 use crate::pages::page_size;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use nix::sys::statfs::{Statfs, TMPFS_MAGIC, fstatfs};
 use std::fmt;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
+
+/// Bytes of a tmpfs that a region leaves free, for small files beside it: those by which a server is found, and a file is at least a page.
+pub(crate) const LEFT_FREE: u64 = 64 << 10;
 
 /// What forbids a region its memory. All numbers are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,13 +145,31 @@ fn address_space() -> u64 {
     pages * page_size() as u64
 }
 
+/// Of this many bytes more for this file, how many the file system has only by giving up [`LEFT_FREE`].
+pub(crate) fn beyond(file: &File, wanted: u64) -> u64 {
+    match fstatfs(file).ok().and_then(|fs| free(&fs)) {
+        Some((free, left)) if wanted <= free => wanted.saturating_sub(free.saturating_sub(left)),
+        _ => 0,
+    }
+}
+
+/// Bytes that a file system has free, and those of them that a region leaves free. `None`: it has no limit of its own.
+fn free(fs: &Statfs) -> Option<(u64, u64)> {
+    let free = fs.blocks_free().saturating_mul(u64::try_from(fs.block_size()).unwrap_or(0));
+    let left = if fs.filesystem_type() == TMPFS_MAGIC { LEFT_FREE } else { 0 };
+    (fs.blocks() != 0).then_some((free, left))
+}
+
 /// Checks whether this file can get this many more bytes, as far as that can be known before an attempt.
 pub(crate) fn memory(file: &File, wanted: u64) -> Result<(), Error> {
     let Ok(fs) = fstatfs(file) else { return Ok(()) };
-    let free = fs.blocks_free().saturating_mul(u64::try_from(fs.block_size()).unwrap_or(0));
-    // A file system without blocks has no limit of its own.
-    if fs.blocks() != 0 && wanted > free {
-        let text = format!("it has {} free, and {} are needed", Mib(free), Mib(wanted));
+    if let Some((free, left)) = free(&fs).filter(|(free, left)| wanted > free.saturating_sub(*left)) {
+        let kept = if left == 0 {
+            String::new()
+        } else {
+            format!(", of which {} stay free", Mib(left))
+        };
+        let text = format!("it has {} free{kept}, and {} are needed", Mib(free), Mib(wanted));
         return Err(Error::new(ErrorKind::StorageFull, text));
     }
     if fs.filesystem_type() != TMPFS_MAGIC {

@@ -377,8 +377,13 @@ impl Writer {
     fn get_by_all_rules<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if !how.may_change() {
             let verb = self.latch.begin_verb(key, sink.reach().unwrap_or_default());
-            let now = Watched(&mut self.member).tick();
-            let found = self.inner.get_by_all_rules(key, how, now, sink);
+            let found = match self.inner.get_watched(key, how, Watched(&mut self.member), sink) {
+                Some(found) => Ok(found),
+                None => {
+                    let now = Watched(&mut self.member).tick();
+                    self.inner.get_by_all_rules(key, how, now, sink)
+                }
+            };
             verb.end();
             return found;
         }

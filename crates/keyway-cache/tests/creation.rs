@@ -330,6 +330,37 @@ fn a_leftover_is_made_anew_for_no_more_than_who_makes_it_allows() {
 }
 
 #[test]
+fn a_region_as_large_as_its_file_system_leaves_room_for_small_files() {
+    let folder = match Folder::mounted(64) {
+        Ok(folder) => folder,
+        Err(why) => return skip("a region as large as its file system", &why),
+    };
+    let free = || {
+        let fs = statvfs(folder.scratch.path()).unwrap();
+        fs.blocks_available() * fs.fragment_size()
+    };
+    let held = |options: &Options| open(&folder.region(), options).unwrap().info().limit_bytes;
+    // Made, opened again, made anew, and grown to it: each time a server asks for all of it.
+    let first = held(&options(64));
+    let left = 64 << 10..1 << 20;
+    assert!(left.contains(&free()), "{}", free());
+    assert_eq!(held(&options(64)), first);
+    assert!(left.contains(&free()), "{}", free());
+    std::fs::write(folder.region(), b"KEYWAYu\n").unwrap();
+    assert_eq!(held(&options(64)), first);
+    assert!(left.contains(&free()), "{}", free());
+    std::fs::remove_file(folder.region()).unwrap();
+    assert!(held(&options(32)) <= 32 << 20);
+    assert!(held(&options(64)) > 60 << 20);
+    assert!(left.contains(&free()), "{}", free());
+    std::fs::write(folder.scratch.join("small"), [0; 4096]).unwrap();
+    // One that needs more than there is, is refused.
+    let why = open(&folder.region(), &options(65)).map(drop).unwrap_err();
+    assert!(matches!(why, OpenError::NotGrown { .. }), "{why}");
+    assert!(why.to_string().contains("64 KiB stay free"), "{why}");
+}
+
+#[test]
 fn a_creation_that_fails_leaves_nothing() {
     let folder = match Folder::mounted(8) {
         Ok(folder) => folder,

@@ -6,10 +6,12 @@ mod private;
 use harness::Random;
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::layout::watch::{self as events, ALL, Command, Kind, Status};
-use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
+use keyway_region::verbs::{Arithmetic, Delete, Deleted, Get, Store, StoreMode};
 use keyway_region::{Event, Limits, Moment, Process, Region, Session, Told, WATCHED_S, Watching};
 use private::UNIX_S;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 fn session(region: &Arc<Region>) -> Session {
@@ -100,6 +102,103 @@ fn each_verb_tells_what_it_did() {
     ];
     assert_eq!((found.as_slice(), lost), (expected.as_slice(), 0));
     assert!(told.is_sorted_by_key(|event| event.stamp));
+}
+
+#[test]
+fn what_sessions_do_one_after_the_other_is_told_in_that_order() {
+    let (_pages, region, mut watching) = watched(16 << 20, ALL & !Kind::Connection.bit());
+    let mut sessions: Vec<Session> = (0..3).map(|_| session(&region)).collect();
+    let now = now(&region);
+    let how = Get {
+        value: true,
+        ..Get::default()
+    };
+    let mut random = Random::new(11);
+    let (mut made, mut found) = (Vec::new(), Vec::new());
+    for round in 0..3000 {
+        let session = random.index(3);
+        let (slot, session) = (u16::try_from(session).expect("few"), &mut sessions[session]);
+        match random.index(3) {
+            0 => {
+                session.set(b"k", b"v", 0, 0, now).expect("a store");
+                made.push((Kind::Mutation, Status::Stored, slot));
+            }
+            1 => {
+                let deleted = session.delete(b"k", &Delete::default(), now).expect("a delete");
+                made.push(match deleted {
+                    Deleted::Deleted => (Kind::Deletion, Status::Stored, slot),
+                    _ => (Kind::Fetch, Status::NotFound, slot),
+                });
+            }
+            _ => {
+                let hit = session.get(b"k", &how, now, &mut Vec::new()).expect("a get").is_some();
+                made.push((Kind::Fetch, if hit { Status::Found } else { Status::NotFound }, slot));
+            }
+        }
+        if round % 20 == 0 {
+            let (told, lost) = told(&mut watching, 0);
+            assert_eq!(lost, 0);
+            let told = told.iter().filter(|event| event.text == b"k");
+            let told = told.filter(|event| event.kind != Kind::Fetch || event.command == Command::Get);
+            found.extend(told.map(|event| (event.kind, event.status, event.slot)));
+        }
+    }
+    made.truncate(found.len());
+    assert!(found.len() > 1500 && found == made);
+}
+
+#[test]
+fn what_threads_look_up_is_told_in_each_threads_order_and_none_of_it_is_lost() {
+    let (_pages, region, mut watching) = watched(64 << 20, ALL & !Kind::Connection.bit());
+    let now = now(&region);
+    let calls = 5_000;
+    let seen = [const { AtomicU64::new(0) }; 2];
+    let is_broken = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads = [("a", &seen[0]), ("b", &seen[1])].map(|(name, seen)| {
+            let (mut session, is_broken) = (session(&region), &is_broken);
+            scope.spawn(move || {
+                for call in 0..calls {
+                    let value = [b'v'; 100];
+                    session
+                        .set(name.as_bytes(), &value[..1 + call % 100], 0, 0, now)
+                        .expect("a store");
+                    for _ in 0..3 {
+                        let how = Get::default();
+                        session
+                            .get(name.as_bytes(), &how, now, &mut Vec::new())
+                            .expect("a get")
+                            .expect("an item");
+                    }
+                    // The watcher keeps up: the ring holds the events of more calls.
+                    while seen.load(Relaxed) + 20 < call as u64 && !is_broken.load(Relaxed) {
+                        std::thread::yield_now();
+                    }
+                }
+            })
+        });
+        let mut last = [0; 2];
+        let mut count = 0;
+        let mut is_over = false;
+        while !is_over {
+            is_over = threads.iter().all(|thread| thread.is_finished());
+            let (told, lost) = told(&mut watching, 0);
+            is_broken.store(lost != 0, Relaxed);
+            assert_eq!(lost, 0);
+            count += told.len();
+            for event in told {
+                let thread = usize::from(event.text == b"b");
+                if event.kind == Kind::Mutation {
+                    seen[thread].fetch_add(1, Relaxed);
+                    last[thread] = event.size;
+                } else if event.command == Command::Get {
+                    is_broken.store(event.size != last[thread], Relaxed);
+                    assert_eq!(event.size, last[thread], "a look-up is told after the store that it has seen");
+                }
+            }
+        }
+        assert_eq!(count, 2 * 5 * calls);
+    });
 }
 
 #[test]

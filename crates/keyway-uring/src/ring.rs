@@ -182,6 +182,9 @@ impl Ring {
 
     /// Submits the queued requests and waits until there is an event, at most for `timeout`.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if timeout == Some(Duration::ZERO) && !self.needs_kernel() {
+            return Ok(());
+        }
         let submitter = self.ring.submitter();
         let waited = match timeout {
             None => submitter.submit_and_wait(1),
@@ -204,6 +207,12 @@ impl Ring {
             }
             other => other.map(drop),
         }
+    }
+
+    /// Whether requests are queued, or the kernel reports that it has completions that it has not stored.
+    fn needs_kernel(&mut self) -> bool {
+        let requests = self.ring.submission();
+        !requests.is_empty() || requests.taskrun() || requests.cq_overflow()
     }
 
     /// Takes the events that have arrived.
@@ -375,6 +384,26 @@ mod tests {
         }
         writer.join().unwrap();
         assert!(got == sent, "{} bytes of {}", got.len(), sent.len());
+    }
+
+    #[test]
+    fn without_a_wait_requests_go_out_and_events_come_in() {
+        let Some((mut ring, ours, mut theirs)) = ring() else { return };
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        for _ in 0..3 {
+            ring.send(ours.as_raw_fd(), 1, b"answer".to_vec(), 0).unwrap();
+            ring.wait(Some(Duration::ZERO)).unwrap();
+            theirs.read_exact(&mut [0; 6]).expect("the request is the kernel's");
+        }
+        ring.receive(ours.as_raw_fd(), 2).unwrap();
+        ring.wait(Some(Duration::ZERO)).unwrap();
+        theirs.write_all(b"request").unwrap();
+        let (mut told, begun) = (Vec::new(), std::time::Instant::now());
+        while !told.iter().any(|event| matches!(event, Event::Received { token: 2, .. })) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{told:?}");
+            ring.wait(Some(Duration::ZERO)).unwrap();
+            ring.take(&mut told);
+        }
     }
 
     #[test]

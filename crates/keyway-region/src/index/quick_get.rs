@@ -1,7 +1,7 @@
 //! The fast path of a get: what [`Region::get`] does when both of a key's buckets have one confirmed word with its tag, or none.
 //!
 //! It is one attempt, made of the same steps in the same order. Everything unusual ends it, and [`Region::get`] starts anew: two
-//! words with the tag, a word that is tentative, frozen or dirty, a third bucket, a delayed flush, an expired or flushed item,
+//! words with the tag, a word that is tentative, frozen or dirty, a third bucket, an expired or flushed item,
 //! another key's item, a value with segments of its own, anything that changed meanwhile, or a word that leads nowhere.
 
 #[cfg(all(test, feature = "observe"))]
@@ -35,22 +35,20 @@ pub(crate) enum Quick<R> {
 type Got = (Place, Slot, ItemView);
 
 impl Session {
-    /// A get that [`Get::is_plain`], in a region with neither durable mode nor checksums.
+    /// A get that [`Get::is_plain`], in a region with neither durable mode nor checksums, in which this flush epoch is in force.
     #[inline(always)]
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
     pub(crate) fn get_quickly<S: Sink, R>(
         &self,
         key: &Key<'_>,
         how: &Get,
+        epoch: u64,
         mut now: impl Now,
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Quick<R> {
         let region = &*self.region;
         debug_assert!(region.is_plain());
-        let Some(epoch) = region.epoch_at_any_time() else {
-            return Quick::Unusual;
-        };
         let view = region.memory.view();
         let table = region.table_kept(&self.table);
         let [a, b] = choices(key.hash);

@@ -21,6 +21,8 @@ const WIDE_MAX: usize = *super::COPIED_AHEAD.end();
 /// From this many bytes on the log is written line by line: on lines that are not in the cache `rep movsb` is as fast only if both
 /// sides begin at the same place of a line. Below it the lines are prefetched at once.
 const LINES_FROM: usize = 16 * 1024;
+/// From this many bytes on the log is written past the cache: that saves reading the lines, and whatever is in the cache stays there.
+const STREAM_FROM: usize = 64 * 1024;
 /// From this many bytes on, the source is prefetched page by page first, so that the translations of its addresses are there.
 const PAGES_FROM: usize = 8 * 1024;
 const PAGE: usize = 4096;
@@ -100,6 +102,20 @@ pub fn matches(line: &Line, mask: u64, wanted: u64) -> u32 {
 unsafe fn store16(p: *mut u8, v: __m128i) {
     // SAFETY: the caller says that 16 bytes are mapped at `p`.
     unsafe { asm!("movdqu [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
+}
+
+/// Stores a part of a line past the cache. It is not ordered like other stores: [`stream_end`].
+#[inline(always)]
+unsafe fn stream16(p: *mut u8, v: __m128i) {
+    // SAFETY: the caller says that 16 bytes are mapped at `p`, a multiple of 16.
+    unsafe { asm!("movntdq [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
+}
+
+/// All that was stored by [`stream16`] comes before the stores that follow.
+#[inline(always)]
+fn stream_end() {
+    // SAFETY: orders stores, and does nothing else; SSE is part of the x86-64 baseline.
+    unsafe { asm!("sfence", options(nostack, preserves_flags)) };
 }
 
 #[inline(always)]
@@ -242,20 +258,30 @@ macro_rules! move_long {
 /// The same for at least two lines, by whole lines of the destination: those at both ends may be written twice.
 macro_rules! move_lines {
     ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr) => {{
-        let line = |at: usize| {
-            let parts = [0, 16, 32, 48].map(|i| $load16($src.add(at + i)));
-            for (i, part) in parts.into_iter().enumerate() {
-                $store16($dst.add(at + i * 16), part);
-            }
-        };
         let last = $len - CACHE_LINE;
-        line(0);
-        let mut at = CACHE_LINE - $dst.addr() % CACHE_LINE;
-        while at < last {
-            line(at);
-            at += CACHE_LINE;
+        move_line!($src, $dst, 0, $load16, $store16);
+        let first = CACHE_LINE - $dst.addr() % CACHE_LINE;
+        if $len >= STREAM_FROM {
+            for at in (first..last).step_by(CACHE_LINE) {
+                move_line!($src, $dst, at, $load16, |p, v| stream16(p, v));
+            }
+            stream_end();
+        } else {
+            for at in (first..last).step_by(CACHE_LINE) {
+                move_line!($src, $dst, at, $load16, $store16);
+            }
         }
-        line(last);
+        move_line!($src, $dst, last, $load16, $store16);
+    }};
+}
+
+/// A line of these.
+macro_rules! move_line {
+    ($src:ident, $dst:ident, $at:expr, $load16:expr, $store16:expr) => {{
+        let parts = [0, 16, 32, 48].map(|i| $load16($src.add($at + i)));
+        for (i, part) in parts.into_iter().enumerate() {
+            $store16($dst.add($at + i * 16), part);
+        }
     }};
 }
 

@@ -141,7 +141,10 @@ impl Session {
         {
             return Ok(found);
         }
-        self.get_by_all_rules(key, how, now.tick(), sink)
+        match self.get_watched(key, how, &mut now, sink) {
+            Some(found) => Ok(found),
+            None => self.get_by_all_rules(key, how, now.tick(), sink),
+        }
     }
 
     /// Whether [`Self::get_at_once`] may be called: always, or never.
@@ -176,18 +179,17 @@ impl Session {
         leave: impl Fn(),
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        let key = match self.key(key) {
-            Ok(key) if how.is_plain() => key,
-            _ => {
-                leave();
-                return None;
-            }
+        let key = self.key(key).ok().filter(|_| how.is_plain());
+        let epoch = self.region.epoch_at_any_time();
+        let (Some(key), Some(epoch)) = (key, epoch) else {
+            leave();
+            return None;
         };
         let hit = |item| {
             leave();
             hit(item)
         };
-        match self.get_quickly(&key, how, now, sink, hit) {
+        match self.get_quickly(&key, how, epoch, now, sink, hit) {
             Quick::Hit(found) => Some(Some(found)),
             Quick::Miss => {
                 self.count(Counter::get_misses, 1);
@@ -199,6 +201,33 @@ impl Session {
                 None
             }
         }
+    }
+
+    /// [`Self::get_at_once`] while events are watched, for which that knows nothing. A function of its own, so that a sink stays in
+    /// registers where no event is watched.
+    #[cold]
+    #[inline(never)]
+    pub fn get_watched<S: Sink>(&mut self, key: &[u8], how: &Get, now: impl Now, sink: &mut S) -> Option<Option<Item>> {
+        if !how.is_plain() || !self.region.is_plain() {
+            return None;
+        }
+        let key = self.key(key).ok()?;
+        let epoch = self.region.epoch_if_watched()?;
+        let found = match self.get_quickly(&key, how, epoch, now, sink, |item| item) {
+            Quick::Hit(item) => Some(item),
+            Quick::Miss => None,
+            Quick::Unusual => return None,
+        };
+        let status = match found {
+            Some(_) => Status::Found,
+            None => {
+                self.count(Counter::get_misses, 1);
+                Status::NotFound
+            }
+        };
+        let (size, cas) = found.map_or((0, 0), |item| (item.value_len, item.cas));
+        self.tell_fetch(key.bytes, status, size, cas);
+        Some(found)
     }
 
     /// [`Self::get`] of anything, without a quick attempt.

@@ -23,6 +23,14 @@ impl Region {
         (!word.is_pending()).then(|| word.epoch())
     }
 
+    /// The same while events are watched.
+    pub(crate) fn epoch_if_watched(&self) -> Option<u64> {
+        // PAIRS: flush: the exchange in `replace_flush`, as above.
+        let word = self.superblock().flush.load(Acquire);
+        let rest = FlushWord(word & !FlushWord::WATCHED);
+        (word & FlushWord::WATCHED != 0 && !rest.is_pending()).then(|| rest.epoch())
+    }
+
     /// Whether the flush word says that events are watched.
     #[inline]
     pub(crate) fn is_said_watched(&self) -> bool {

@@ -9,8 +9,9 @@
 //! - The events of the changes of a key are printed in the order in which the changes were published. A session draws a *stamp*, a number
 //!   that only rises, after it has read what its change replaces, and before the compare-and-swap that publishes the change. A later change
 //!   of the key has read what this one has published, so its stamp is greater. Before it draws, a session says so in its thread slot, so that
-//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). What changes nothing draws its stamp when its event is written, so
-//!   an operation that began after another one had ended is printed after that.
+//!   a watcher prints no greater stamp before the event is in the ring ([`Watching`]). A look-up that changes nothing
+//!   gets its stamp when its event is written, so an operation that began after another one had ended is printed after that. As long as no
+//!   other session has drawn a stamp since, look-ups share the session's last one, in the session's order.
 //!
 //! Never: a decision of the cache. Nothing that is read here changes what an operation does.
 
@@ -23,8 +24,7 @@ use crate::layout::latency::Door;
 use crate::layout::session::{Entrance, Lease};
 use crate::layout::stats::Counter;
 use crate::layout::watch::{
-    ALL, CELL_WORDS, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at,
-    parts, ring_at,
+    ALL, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at, parts, ring_at,
 };
 use crate::region::{Region, seconds_of};
 use crate::session::Session;
@@ -37,8 +37,13 @@ const WATCHED_MAX_S: u64 = 12 * WATCHED_S;
 /// Events that a session without a ring loses before it looks for one again.
 const UNTIL_NEXT_TRY: u32 = 1024;
 
+/// A session asks for a cell so many events before it writes it: the watcher, on another processor, has read it.
+const ASKED_AHEAD: u64 = 8;
+
 /// Set in an event's flags: the item had been fetched.
 const FETCHED: u64 = 1;
+/// Set in an event's flags: its stamp is another event's, which comes first.
+const AFTER: u64 = 2;
 
 /// What a session knows of its events.
 pub(crate) struct Telling {
@@ -50,6 +55,8 @@ pub(crate) struct Telling {
     until_next_try: Cell<u32>,
     /// the present change will be told
     is_changing: Cell<bool>,
+    /// the stamp that it has drawn last
+    last: Cell<Option<u64>>,
     /// the stamp of the last attempt to publish it
     stamp: Cell<Option<u64>>,
     /// the stamp of the last attempt to remove an item that no client has removed
@@ -67,6 +74,7 @@ impl Telling {
             ring: Cell::new(None),
             until_next_try: Cell::new(0),
             is_changing: Cell::new(false),
+            last: Cell::new(None),
             stamp: Cell::new(None),
             gone: Cell::new(None),
             before: Cell::default(),
@@ -88,10 +96,20 @@ struct Entry<'e> {
     idle_s: u32,
     fetched: bool,
     cas: u64,
-    /// `None`: it gets the next one
-    stamp: Option<u64>,
+    stamp: Mark,
     /// the key
     text: &'e [u8],
+}
+
+/// Where an event comes among the others.
+#[derive(Clone, Copy)]
+enum Mark {
+    /// it has this stamp
+    Drawn(u64),
+    /// it gets the next one
+    Next,
+    /// it gets the session's last one, if that is the last of all, and else the next one
+    LastOrNext,
 }
 
 impl<'e> Entry<'e> {
@@ -105,7 +123,7 @@ impl<'e> Entry<'e> {
             idle_s: 0,
             fetched: false,
             cas: 0,
-            stamp: None,
+            stamp: Mark::Next,
             text,
         }
     }
@@ -301,7 +319,9 @@ impl Session {
             telling.store(stamps.load(Relaxed).wrapping_add(1), Relaxed);
         }
         // PAIRS: told: the load in `Watching::poll`: a watcher that sees a later stamp sees that this one is on its way.
-        stamps.fetch_add(1, Release)
+        let stamp = stamps.fetch_add(1, Release);
+        self.telling.last.set(Some(stamp));
+        stamp
     }
 
     /// The event of the last stamp is in the ring, or there is none. Not in the middle of a change, which has a stamp of its own.
@@ -325,7 +345,7 @@ impl Session {
     #[inline(never)]
     pub(crate) fn tell_change(&self, key: &[u8], done: Option<Done>) {
         let (status, size) = self.telling.before.get();
-        let stamp = self.telling.stamp.get();
+        let stamp = self.telling.stamp.get().map_or(Mark::Next, Mark::Drawn);
         self.tell(&Entry {
             command: done.map_or(Command::Get, |done| done.command),
             status,
@@ -368,6 +388,7 @@ impl Session {
                 status,
                 size,
                 cas,
+                stamp: Mark::LastOrNext,
                 ..Entry::new(Kind::Fetch, key)
             });
         }
@@ -382,7 +403,7 @@ impl Session {
                 idle_s,
                 fetched,
                 cas,
-                stamp: Some(stamp),
+                stamp: Mark::Drawn(stamp),
                 ..Entry::new(kind, key)
             });
             self.end_stamp();
@@ -422,14 +443,29 @@ impl Session {
         let Some(ring) = self.own_ring() else {
             return self.count(Counter::events_lost, 1);
         };
-        match entry.stamp {
-            Some(stamp) => self.write_event(ring, entry, stamp),
+        let is_drawn = match entry.stamp {
+            Mark::Drawn(stamp) => return self.write_event(ring, entry, (stamp, false)),
+            Mark::Next => false,
+            Mark::LastOrNext => self
+                .telling
+                .last
+                .get()
+                .is_some_and(|last| last.wrapping_add(1) == self.stamps_drawn()),
+        };
+        match self.telling.last.get().filter(|_| is_drawn) {
+            // What the look-up has found was stamped before it was published, so its stamp is no greater than this one.
+            Some(last) => self.write_event(ring, entry, (last, true)),
             None => {
                 let stamp = self.draw_stamp();
-                self.write_event(ring, entry, stamp);
+                self.write_event(ring, entry, (stamp, false));
                 self.end_stamp();
             }
         }
+    }
+
+    /// How many stamps were drawn.
+    fn stamps_drawn(&self) -> u64 {
+        self.region.superblock().stamps.load(Relaxed)
     }
 
     /// The session's ring; if it has none yet, one that no other session has.
@@ -471,19 +507,12 @@ impl Session {
         }
     }
 
-    fn write_event(&self, number: usize, entry: &Entry<'_>, stamp: u64) {
+    fn write_event(&self, number: usize, entry: &Entry<'_>, stamp: (u64, bool)) {
         let region = &*self.region;
         let ring = region.ring(number);
         let (first, event) = (ring.cells.load(Relaxed), ring.events.load(Relaxed));
-        let text = entry.text.get(..TEXT_MAX).unwrap_or(entry.text);
-        let mut words = self
-            .event_words(entry, text.len(), stamp)
-            .into_iter()
-            .chain(text.chunks(8).map(|bytes| {
-                let mut word = [0; 8];
-                word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-                u64::from_le_bytes(word)
-            }));
+        let mut text = entry.text.get(..TEXT_MAX).unwrap_or(entry.text);
+        let head = self.event_words(entry, text.len(), stamp);
         let count = parts(text.len()) as u64;
         for part in 0..count {
             let position = first.wrapping_add(part);
@@ -491,11 +520,18 @@ impl Session {
             cell.tag.store(0, Relaxed);
             // PAIRS: cell: the fence in `Watching::read_cell`: a watcher that sees a word of this event sees that the old one is gone.
             fence(Release);
-            for (to, word) in cell.words.iter().zip(words.by_ref().take(CELL_WORDS)) {
+            let head = if part == 0 { &head[..] } else { &[] };
+            for (to, word) in cell.words.iter().zip(head) {
+                to.store(*word, Relaxed);
+            }
+            for to in cell.words.iter().skip(head.len()) {
+                let Some(word) = take_word(&mut text) else { break };
                 to.store(word, Relaxed);
             }
             // PAIRS: cell: the load in `Watching::read_cell`: a watcher that sees the tag sees the words.
             cell.tag.store(Tag::new(position, event, part).0, Release);
+            let later = cell_at(&region.layout, number, position.wrapping_add(ASKED_AHEAD));
+            region.memory.prefetch_to_write(later, 1);
         }
         // PAIRS: ring: the loads in `Watching::read_ring`.
         ring.cells.store(first.wrapping_add(count), Release);
@@ -503,7 +539,7 @@ impl Session {
         ring.events.store(event.wrapping_add(1), Release);
     }
 
-    fn event_words(&self, entry: &Entry<'_>, text_len: usize, stamp: u64) -> [u64; HEAD_WORDS] {
+    fn event_words(&self, entry: &Entry<'_>, text_len: usize, (stamp, is_after): (u64, bool)) -> [u64; HEAD_WORDS] {
         let process = self.region.process(self.telling.process);
         let own = match Entrance::of(process.entrance.load(Relaxed)) {
             Entrance::Library => Door::Library,
@@ -511,7 +547,7 @@ impl Session {
             Entrance::Server => Door::Text,
         };
         let (door, _, descriptor) = self.telling.request.get().unwrap_or((own, false, 0));
-        let flags = if entry.fetched { FETCHED } else { 0 };
+        let flags = if entry.fetched { FETCHED } else { 0 } | if is_after { AFTER } else { 0 };
         let last = match entry.kind {
             Kind::Eviction | Kind::Expiry => entry.idle_s,
             _ => descriptor.cast_unsigned(),
@@ -533,6 +569,16 @@ impl Session {
             entry.cas,
         ]
     }
+}
+
+/// Takes the next eight bytes of a text as a word. What is missing of the last word is zeros.
+fn take_word(text: &mut &[u8]) -> Option<u64> {
+    if let Some((bytes, rest)) = text.split_first_chunk() {
+        *text = rest;
+        return Some(u64::from_le_bytes(*bytes));
+    }
+    let last = core::mem::take(text);
+    (!last.is_empty()).then(|| last.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
 }
 
 const _: () = assert!(KINDS <= 8);

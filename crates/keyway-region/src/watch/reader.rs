@@ -1,6 +1,6 @@
 //! A watcher: reads the rings, puts the events in order, and counts what it could not read.
 
-use super::FETCHED;
+use super::{AFTER, FETCHED};
 use crate::atomics::{Acquire, Relaxed, fence};
 use crate::layout::index;
 use crate::layout::latency::Door;
@@ -46,6 +46,8 @@ pub struct Event {
     pub text: Vec<u8>,
     /// events are told in the order of these
     pub stamp: u64,
+    /// a look-up that has drawn no stamp: it comes after the event of its session that has drawn this one
+    pub is_after: bool,
 }
 
 /// What a watcher is told.
@@ -135,14 +137,15 @@ impl Watching {
         }
         let before = self.held.len();
         let mut lost = Vec::new();
-        for ring in 0..RINGS {
-            let count = self.read_ring(ring, drawn);
-            if count > 0 {
-                let owner = region.ring(ring).owner.load(Relaxed);
-                lost.push((Ring::owner_in(owner).map_or(0, |(slot, _)| slot), count));
-            }
-        }
+        self.read_rings(drawn, &mut lost);
+        // Once more: what ended before an event of the first reading began is in its ring by now. Of what comes only now that is not known,
+        // so it waits, and what comes after its look-ups with it. Changes among it are above the bound.
+        let first = self.held.len();
+        self.read_rings(drawn, &mut lost);
         let read = self.held.len() - before;
+        let late = self.held.split_off(first);
+        let look_ups = late.iter().filter(|event| event.is_after);
+        bound = look_ups.fold(bound, |bound, event| bound.min(event.stamp + 1));
         for slot in 0..slots {
             if let Some(old) = self.lost.get_mut(slot) {
                 let now = lost_by(&region, slot);
@@ -156,19 +159,33 @@ impl Watching {
         if self.held.len() > HELD_MAX {
             bound = drawn;
         }
+        // Stable: those of one stamp are a session's, and come in its order.
         self.held.sort_by_key(|event| event.stamp);
         let count = self.held.iter().take_while(|event| event.stamp < bound).count();
         for event in self.held.drain(..count) {
-            // Others of the same key may have been told since.
-            if event.stamp < self.bound {
+            // Others of the same key may have been told since. A look-up without a stamp of its own was not announced, and may come now: what
+            // has been told had begun before it ended.
+            if event.stamp < self.bound && !event.is_after {
                 lost.push((event.slot.into(), 1));
             } else {
                 tell(Told::Event(event));
             }
         }
+        self.held.extend(late);
         self.bound = self.bound.max(bound);
         self.tell_lost(&lost, tell);
         read
+    }
+
+    /// Reads what is new in all rings. `lost`: how many events of which thread slots are not there any more.
+    fn read_rings(&mut self, drawn: u64, lost: &mut Vec<(usize, u64)>) {
+        for ring in 0..RINGS {
+            let count = self.read_ring(ring, drawn);
+            if count > 0 {
+                let owner = self.region.ring(ring).owner.load(Relaxed);
+                lost.push((Ring::owner_in(owner).map_or(0, |(slot, _)| slot), count));
+            }
+        }
     }
 
     fn tell_lost(&self, lost: &[(usize, u64)], tell: &mut impl FnMut(Told)) {
@@ -346,5 +363,6 @@ fn decode(words: &[u64], len: usize) -> Option<Event> {
         cas,
         text: text.collect(),
         stamp,
+        is_after: flags & AFTER != 0,
     })
 }

@@ -10,8 +10,8 @@ use crate::execute::Executor;
 
 /// Initial capacity of a vector that the ring sends, bytes.
 pub(super) const SPARE_SIZE: usize = 1024;
-/// Most memory for empty input buffers for large requests, together, bytes.
-const LARGE_SUM_MAX: usize = 4 << 20;
+/// Most memory for empty input buffers for large requests, together, bytes: seven of the largest that are usual.
+const LARGE_SUM_MAX: usize = 8 << 20;
 
 /// What a connection uses during its turn.
 pub(crate) struct Desk {
