@@ -30,6 +30,7 @@ maps: gets and sets beside DashMap, papaya and LMDB in the same process
     --runs N       runs of each side, in turn (15)
     --no-lmdb      without LMDB
     --huge-pages   ask for huge pages for the region
+    --only-c       of Keyway only the functions of C: otherwise the process has the region mapped twice, with page tables for each
 
 KEYWAY_GATE=off leaves the gate open, as in the figures of docs/performance.md.";
 
@@ -73,20 +74,21 @@ fn main() {
         papaya.pin().insert(Box::from(key.as_slice()), value.clone());
     }
     assert_eq!(cache.counters().evictions, 0, "all items fit");
+    if args.has("--only-c") {
+        drop((session, cache));
+        let c = CDoor::open(&region);
+        let mut gets: [(&str, Side<'_>); 2] = [
+            ("DashMap", dashmap_gets(&dashmap, value_len)),
+            ("Keyway, `keyway_get` of C", c.gets(value_len)),
+        ];
+        return compare("get", &mut gets, &order, runs);
+    }
     let c = CDoor::open(&region);
     let lmdb = (!args.has("--no-lmdb")).then(|| Lmdb::filled(&folder.0, items, &value));
 
     let [mut session_into, mut session_set] = std::array::from_fn(|_| cache.session().expect("another session"));
     let mut gets: Vec<(&str, Side<'_>)> = vec![
-        (
-            "DashMap",
-            gets(value_len, |key, out| {
-                dashmap
-                    .get(key.as_slice())
-                    .map(|found| out.extend_from_slice(&found))
-                    .is_some()
-            }),
-        ),
+        ("DashMap", dashmap_gets(&dashmap, value_len)),
         (
             "papaya",
             gets(value_len, |key, out| {
@@ -171,6 +173,12 @@ fn gets<'a>(value_len: usize, mut get: impl FnMut(&Key, &mut Vec<u8>) -> bool + 
         }
         assert_eq!(out.len(), value_len);
         hits
+    })
+}
+
+fn dashmap_gets(map: &DashMap, value_len: usize) -> Side<'_> {
+    gets(value_len, |key, out| {
+        map.get(key.as_slice()).map(|found| out.extend_from_slice(&found)).is_some()
     })
 }
 
