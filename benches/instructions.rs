@@ -208,6 +208,10 @@ fn each(session: &mut Session, keys: &[Key], count: usize, mut work: impl FnMut(
 struct Buffer([MaybeUninit<u8>; VALUE_LEN]);
 
 impl Target for Buffer {
+    fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
+        Some([&self.0, &[]])
+    }
+
     fn make_room(&mut self, item: &Item) -> bool {
         item.value_len <= self.0.len()
     }

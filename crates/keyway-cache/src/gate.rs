@@ -154,6 +154,13 @@ impl Latch {
         Verb(self)
     }
 
+    /// The same where it is known that there is no gate.
+    #[inline(always)]
+    pub(crate) fn no_gate(&self) -> Verb<'_> {
+        debug_assert!(!self.is_on());
+        Verb(self)
+    }
+
     #[inline(always)]
     fn open_register(self) {
         if self.0 == REHEARSED {

@@ -16,6 +16,7 @@ use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now,
 use keyway_region::verbs::{KEY_LEN_MAX, RELATIVE_EXPTIME_MAX};
 use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
 use std::convert::identity;
+use std::hint::cold_path;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +33,8 @@ pub(crate) struct Writer {
     /// the number of the thread that used the session last
     thread: u64,
     latch: Latch,
-    /// gets may take the region's quick way
-    gets_at_once: bool,
+    /// there is a gate, or gets do not take the region's quick way
+    is_special: bool,
     /// for values that do not go to their places at once
     buffer: Buffer,
     sampler: Sampler,
@@ -77,7 +78,7 @@ impl Writer {
             sampler: Sampler::new(timer.as_ref().map_or(1, |timer| timer.now().rotate_left(17) ^ id)),
             timer,
             left,
-            gets_at_once: inner.gets_at_once(),
+            is_special: latch.is_on() || !inner.gets_at_once(),
             inner: *inner,
             member: Membership {
                 sessions,
@@ -99,7 +100,7 @@ impl Writer {
 
     #[inline(always)]
     fn is_ready(&self) -> bool {
-        self.thread == presence::thread_number_if_known() && self.member.is_here()
+        presence::thread_number_if_known() == self.thread && self.member.is_here()
     }
 
     /// Before a change that is a sample: its key is counted. The change is then made as any other.
@@ -276,7 +277,7 @@ impl Writer {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        if is_last(&mut self.left.gets) || !self.is_ready() || !self.gets_at_once {
+        if is_last(&mut self.left.gets) || !self.is_ready() {
             return None;
         }
         self.attempt(key, how, sink, hit)
@@ -287,12 +288,20 @@ impl Writer {
     fn attempt<S: Sink, R>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl FnOnce(Item) -> R) -> Option<Option<R>> {
         let Some(reach) = sink.reach() else {
             // Other code does not run inside.
-            if self.latch.is_on() {
+            if self.is_special {
                 return None;
             }
             return self.inner.get_at_once(key, how, Watched(&mut self.member), sink, hit);
         };
-        let verb = self.latch.begin_verb(key, reach);
+        let verb = if self.is_special {
+            cold_path();
+            if !self.inner.gets_at_once() {
+                return None;
+            }
+            self.latch.begin_verb(key, reach)
+        } else {
+            self.latch.no_gate()
+        };
         self.inner
             .get_and_leave(key, how, Watched(&mut self.member), sink, || verb.end(), hit)
     }
@@ -355,11 +364,7 @@ impl Writer {
     #[inline(never)]
     fn get_by_buffer<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         let mut value = self.buffer.lend();
-        let at_once = self
-            .gets_at_once
-            .then(|| self.attempt(key, how, &mut value, identity))
-            .flatten();
-        let found = match at_once {
+        let found = match self.attempt(key, how, &mut value, identity) {
             Some(found) => Ok(found),
             None => self.get_by_all_rules(key, how, &mut value),
         };
