@@ -33,8 +33,9 @@ const FENCE_PAUSE: Duration = Duration::from_millis(20);
 const MEND_TICKS: u64 = 10;
 /// Ticks between two lines in the log.
 const LOG_TICKS: u64 = 600;
-/// Least time between two checks for stale copies while there are some, so that wake-ups stay a small part of a CPU.
-const LOOK_PAUSE: Duration = Duration::from_micros(200);
+/// Least time between two checks for stale copies while there are some. A check costs as much as several renewals before it has renewed
+/// anything (a wake-up, and the words of all stripes), and an item that has changed twice in between is renewed once.
+const LOOK_PAUSE: Duration = Duration::from_micros(500);
 /// The pause after a check is this many times as long as the check, so checks take at most a ninth of a CPU.
 const LOOK_REST: u32 = 8;
 /// Copies that one check handles; the next check does the rest. Workers may wait for the CPU meanwhile.
@@ -142,7 +143,9 @@ impl Keeper {
                     && let Some(key) = candidates.next()
                 {
                     let hash = self.cache.hash(&key);
-                    self.take_in(hash, &key);
+                    if self.store.is_wanted(&self.program.maps().hot(), hash) {
+                        self.take_in(hash, &key);
+                    }
                 }
                 pause = self.look(pause);
             } else {
