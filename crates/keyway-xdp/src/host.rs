@@ -213,6 +213,8 @@ pub struct Form {
     pub is_partial: bool,
     /// from the client
     pub is_incoming: bool,
+    /// a TCP socket of this machine has sent it
+    pub from_socket: bool,
 }
 
 /// What became of a packet.
@@ -260,6 +262,7 @@ unsafe extern "C" {
         gso_size: u32,
         is_partial: i32,
         is_incoming: i32,
+        from_socket: i32,
         reading: *mut Reading,
     ) -> i32;
     fn kw_host_make(
@@ -376,6 +379,7 @@ impl Connection {
                 form.gso_size,
                 form.is_partial.into(),
                 form.is_incoming.into(),
+                form.from_socket.into(),
                 &raw mut reading,
             )
         };

@@ -320,7 +320,7 @@ struct kw_reading {
 /* Reads the headers of a packet of `len` bytes, of which the first `linear` lie together, and gives it the numbers of the other end. Returns
  * the family of a packet to or from the served port; -1 if it is no TCP segment after all, -2 if it could not be changed. */
 int kw_host_translate(const struct kw_connection *c, struct kw_scratch *s, const struct kw_config *config, __u8 *packet, __u32 len,
-		      __u32 linear, __u32 gso_size, int is_partial, int is_incoming, struct kw_reading *reading)
+		      __u32 linear, __u32 gso_size, int is_partial, int is_incoming, int from_socket, struct kw_reading *reading)
 {
 	const struct kw_splice *seqs = is_incoming ? &c->numbers.in : &c->numbers.out, *acks = is_incoming ? &c->numbers.out : &c->numbers.in;
 	struct kw_host with = { .config = config };
@@ -348,5 +348,5 @@ int kw_host_translate(const struct kw_connection *c, struct kw_scratch *s, const
 	seq = is_incoming ? kw_inner(seqs, segment->seq) : kw_outer(seqs, segment->seq);
 	ack = is_incoming ? kw_inner(acks, segment->ack) : kw_outer(acks, segment->ack);
 	work.plan.edges = *acks;
-	return kw_renumber(&skb, &work, seq, ack, !is_incoming) ? -2 : family;
+	return kw_renumber(&skb, &work, seq, ack, !is_incoming, from_socket && kw_is_partial(&skb, &work.found, family == 6)) ? -2 : family;
 }

@@ -219,8 +219,19 @@ static __noinline int kw_renumber_options(struct __sk_buff *skb, struct kw_work 
 	return kw_store_options(skb, s, place + KW_TCP_LEN, len);
 }
 
+/* Whether the field of the checksum has the pseudo header's sum only: hardware will write it, or nothing on this machine reads it. One in 65536
+* complete checksums looks the same, so this is asked only of what a TCP socket of this machine has sent: Linux never completes that. */
+KW_INLINE int kw_is_partial(struct __sk_buff *skb, const struct kw_found *found, int v6)
+{
+	const __u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (found->is_odd || skb->gso_size || data + kw_tcp_at(v6) + KW_TCP_LEN > end)
+		return 0;
+	return kw_half(data + kw_tcp_at(v6) + 16) == kw_fold(kw_tcp_pseudo_sum(data, found->head_len + found->len, v6));
+}
+
 /* Gives the packet these numbers, and its selective acknowledgements those of the plan's `edges`. */
-KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_work *work, __u32 seq, __u32 ack, int to_client)
+KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_work *work, __u32 seq, __u32 ack, int to_client, int is_partial)
 {
 	const struct kw_segment *segment = &work->segment;
 	__u32 place = work->found.tcp_at, head_len = work->found.head_len, words[2] = { bpf_htonl(seq), bpf_htonl(ack) };
@@ -228,11 +239,13 @@ KW_INLINE int kw_renumber(struct __sk_buff *skb, struct kw_work *work, __u32 seq
 
 	if (seq == segment->seq && ack == segment->ack)
 		return 0;
-	differs = (__u64)words[0] + words[1] + (__u32)~bpf_htonl(segment->seq) + (__u32)~bpf_htonl(segment->ack);
-	differs = (differs & 0xFFFFFFFF) + (differs >> 32);
-	differs = (differs & 0xFFFFFFFF) + (differs >> 32);
-	/* Without effect where hardware will write the checksum: then the field does not have these words in it. */
-	bpf_l4_csum_replace(skb, place + 16, 0, differs, 0);
+	if (KW_RARE(!is_partial)) {
+		differs = (__u64)words[0] + words[1] + (__u32)~bpf_htonl(segment->seq) + (__u32)~bpf_htonl(segment->ack);
+		differs = (differs & 0xFFFFFFFF) + (differs >> 32);
+		differs = (differs & 0xFFFFFFFF) + (differs >> 32);
+		/* Without effect where hardware will write the checksum: then the field does not have these words in it. */
+		bpf_l4_csum_replace(skb, place + 16, 0, differs, 0);
+	}
 	if (bpf_skb_store_bytes(skb, place + 4, words, 8, 0))
 		return -1;
 	kw_count(KW_TCP_TRANSLATED);

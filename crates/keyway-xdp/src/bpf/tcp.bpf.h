@@ -133,9 +133,16 @@ static __noinline int kw_take(struct kw_scratch *s, const struct kw_connection *
 /* Whether the segment begins as a request does that may be answered here. */
 KW_INLINE int kw_is_request(struct __sk_buff *skb, const struct kw_found *found, __u32 len)
 {
-	__u32 word;
+	const __u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 place = found->tcp_at + found->head_len, word;
 
-	if (len < 4 || len > KW_PAYLOAD_MAX || bpf_skb_load_bytes(skb, found->tcp_at + found->head_len, &word, 4))
+	if (len < 4 || len > KW_PAYLOAD_MAX)
+		return 0;
+	KW_OPAQUE(place);
+	place &= 255; /* more than all headers */
+	if (KW_OFTEN(data + place + 4 <= end))
+		word = kw_quad(data + place);
+	else if (bpf_skb_load_bytes(skb, found->tcp_at + found->head_len, &word, 4))
 		return 0;
 	/* "get " or "gets", "mg " */
 	return word == 0x20746567 || word == 0x73746567 || (word & 0xFFFFFF) == 0x20676D;
@@ -308,7 +315,10 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_work *work, struct k
 		bpf_spin_unlock(&c->lock);
 	}
 	if (KW_OFTEN(plan->step == KW_PASS))
-		return kw_renumber(skb, work, plan->seq, plan->ack, 0) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+		return kw_renumber(skb, work, plan->seq, plan->ack, 0,
+				   segment->interface == KW_LOOPBACK && segment->len && kw_is_partial(skb, found, v6)) ?
+			       TC_ACT_SHOT :
+			       TC_ACT_UNSPEC;
 	if (!s) {
 		s = kw_scratch();
 		if (!s)
@@ -355,11 +365,11 @@ KW_INLINE int kw_tcp_after(struct __sk_buff *skb, struct kw_work *work, int is_i
 	copy = *numbers;
 	if (is_incoming) {
 		work->plan.edges = copy.out;
-		return kw_renumber(skb, work, kw_inner(&copy.in, segment->seq), kw_inner(&copy.out, segment->ack), 0) ? TC_ACT_SHOT :
-														       TC_ACT_UNSPEC;
+		return kw_renumber(skb, work, kw_inner(&copy.in, segment->seq), kw_inner(&copy.out, segment->ack), 0, 0) ? TC_ACT_SHOT :
+															  TC_ACT_UNSPEC;
 	}
 	work->plan.edges = copy.in;
-	return kw_renumber(skb, work, kw_outer(&copy.out, segment->seq), kw_outer(&copy.in, segment->ack), 1) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	return kw_renumber(skb, work, kw_outer(&copy.out, segment->seq), kw_outer(&copy.in, segment->ack), 1, 0) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 KW_INLINE struct kw_work *kw_work(void)
@@ -435,12 +445,13 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	struct kw_work *work;
 	struct kw_connection *c;
 	struct kw_sending sending;
-	struct kw_numbers numbers;
+	struct kw_numbers numbers = {};
 	struct bpf_sock *socket = skb->sk;
 	struct kw_scratch *s;
 	struct kw_peer peer;
 	__u32 seq, ack;
 	__u64 now;
+	int is_translated;
 
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
@@ -471,9 +482,9 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	};
 	__builtin_memcpy(sending.link, data, 12);
 	bpf_spin_lock(&c->lock);
-	kw_depart(c, &sending, now, &numbers, &seq, &ack);
+	is_translated = kw_depart(c, &sending, now, &numbers, &seq, &ack);
 	bpf_spin_unlock(&c->lock);
-	if (!kw_is_spliced(&numbers))
+	if (!is_translated)
 		return TC_ACT_UNSPEC;
 	if (KW_RARE(segment->flags & KW_TCP_FIN)) {
 		s = kw_scratch();
@@ -483,7 +494,7 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 		}
 	}
 	work->plan.edges = numbers.in;
-	return kw_renumber(skb, work, seq, ack, 1) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	return kw_renumber(skb, work, seq, ack, 1, kw_is_partial(skb, &work->found, v6)) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 SEC("tc")
