@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use clients::prepare;
 use harness::{
-    DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, has_kernel_door, printable, program_on_path, run_to_end, say, skip,
+    DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, has_kernel_door, is_across_a_network, printable, program_on_path, run_to_end, say, skip,
 };
 
 /// Where downloaded clients are kept.
@@ -19,6 +19,9 @@ fn target() -> &'static Path {
 /// Runs a client program against each server, and expects that it ends well and says `OK`.
 fn run_client(name: &str, transport: Transport, command: impl Fn(&Server) -> Command) {
     for kind in Kind::to_test(name) {
+        if is_across_a_network() && transport != Transport::Tcp {
+            continue;
+        }
         // The harness starts memcached without TLS.
         if transport == Transport::Tls && kind == Kind::Memcached {
             continue;
