@@ -169,13 +169,19 @@ impl Keeper {
         while shared.workers_running.load(SeqCst) > 0 {
             std::thread::park_timeout(END_PAUSE);
         }
-        let (Program::Loaded(_, attached), Some(enrolments)) = (&mut self.program, &self.post.enrolments) else {
+        let (Program::Loaded(door, attached), Some(enrolments)) = (&mut self.program, &self.post.enrolments) else {
             return;
         };
         let until = Instant::now() + if is_taken_over { Duration::ZERO } else { ENDS_WITHIN };
         let left = loop {
             match enrolments.translated() {
-                Ok(0) => return,
+                Ok(0) => {
+                    attached.clear();
+                    if let Err(error) = door.end_closed() {
+                        log::warn!("{error}");
+                    }
+                    return;
+                }
                 Ok(_) if Instant::now() < until => std::thread::park_timeout(END_PAUSE),
                 Ok(left) => break left.to_string(),
                 Err(error) => {
