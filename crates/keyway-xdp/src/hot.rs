@@ -168,6 +168,11 @@ impl HotSet<'_> {
         }
     }
 
+    /// Makes the copy at `place` stale for good, whatever its stripe's word becomes: the program gives nothing out under unequal halves.
+    pub fn spoil(&self, place: Place) {
+        self.pages[(place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT + 1].store(1, Relaxed);
+    }
+
     /// Removes this hash's copy from the index.
     pub fn forget(&self, hash: u64) {
         for slot in self.bucket(hash) {

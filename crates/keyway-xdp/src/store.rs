@@ -311,6 +311,10 @@ impl Store {
             entry.was_given_out();
         }
         let is_worth_it = entry.ends();
+        if !is_worth_it {
+            // Nobody compares its words any more, and after 2^32 changes they would be the present ones again.
+            hot.spoil(place);
+        }
         if !was_given_out && !is_worth_it {
             return None;
         }
@@ -673,6 +677,11 @@ mod tests {
             store.voided(&hot, 9, |_| {});
         }
         assert!(store.members.iter().all(Vec::is_empty));
+        // The words come round: the copy stays stale.
+        for count in [0, 1, 20] {
+            hot.stripe(hash(1)).store(count << 32 | count, Relaxed);
+            assert!(!Store::is_current(&hot, hash(1)), "{count}");
+        }
         store.put(&hot, hash(1), &copy(1, 10));
         give_out(&hot, 1);
         change(&hot, 1, true);
