@@ -228,7 +228,7 @@ fn destroy(netlink: &OwnedFd, family: u8, id: &[u8]) -> Result<(), DoorError> {
     let mut answer = [0; 256];
     recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty()).map_err(refused)?;
     let error = -i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
-    // It may have ended by itself; older kernels (ours: 6.1) end no socket that is closed, which then takes a minute.
+    // It may have ended by itself; older kernels end no socket that is closed, which then takes a minute.
     match error {
         0 | nix::libc::ENOENT | nix::libc::ESTALE | nix::libc::EOPNOTSUPP => Ok(()),
         error => Err(refused(nix::Error::from_raw(error))),
