@@ -88,7 +88,11 @@ pub fn way(cell: &Cell) -> &'static str {
 }
 
 fn door(way: &str) -> Door {
-    if way == TCP_KERNEL || way == TCP_USER { Door::Tcp } else { Door::Split }
+    if way == TCP_KERNEL || way == TCP_USER {
+        Door::Tcp
+    } else {
+        Door::Split
+    }
 }
 
 /// Measures these cells, whose caches are filled once for neighbours that share them. `plan` says what all have in common.

@@ -118,7 +118,12 @@ impl Program {
         let mut command = context.command(&built.join("weathered").to_string_lossy(), weather);
         context.name_programs(command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder));
         command.arg(&self.executable);
-        Job::command(context, format!("{} with the kernel door, {}", self.name(), weather.join(" ")), false, command)
+        Job::command(
+            context,
+            format!("{} with the kernel door, {}", self.name(), weather.join(" ")),
+            false,
+            command,
+        )
     }
 }
 

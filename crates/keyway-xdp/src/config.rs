@@ -212,7 +212,11 @@ impl Config {
         let [address4, address6, port] = [8..12, 12..28, 30..32].map(|place| bytes.get(place));
         let (address4, address6) = (<[u8; 4]>::try_from(address4?).ok()?, <[u8; 16]>::try_from(address6?).ok()?);
         let port = u16::from_be_bytes(port?.try_into().ok()?);
-        let address = if address4 == [0; 4] { IpAddr::from(address6) } else { address4.into() };
+        let address = if address4 == [0; 4] {
+            IpAddr::from(address6)
+        } else {
+            address4.into()
+        };
         Some(std::net::SocketAddr::new(address, port))
     }
 

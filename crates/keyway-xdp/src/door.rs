@@ -320,7 +320,11 @@ fn maps_of(filter: &Filter) -> Result<Vec<MapHandle>, DoorError> {
     let program = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true))
         .find(|program| Some(program.id) == filter.program)
         .ok_or_else(|| DoorError::Kernel("looking at a program that is left", "it has gone".to_owned()))?;
-    let maps = program.map_ids.into_iter().map(MapHandle::from_map_id).collect::<Result<_, _>>();
+    let maps = program
+        .map_ids
+        .into_iter()
+        .map(MapHandle::from_map_id)
+        .collect::<Result<_, _>>();
     maps.map_err(|error: libbpf_rs::Error| DoorError::Kernel("looking at a program that is left", format!("{error:#}")))
 }
 
@@ -342,7 +346,9 @@ fn end_closed_by(filter: &Filter) -> Result<usize, DoorError> {
             _ => {}
         }
     }
-    closing.zip(config).map_or(Ok(0), |(closing, config)| end_closed(&closing, &config))
+    closing
+        .zip(config)
+        .map_or(Ok(0), |(closing, config)| end_closed(&closing, &config))
 }
 
 /// Ends the connections for which programs that are left on this network namespace's interfaces translate, and removes these

@@ -216,7 +216,10 @@ fn remains(netlink: &OwnedFd, family: u8, port: u16) -> Result<Vec<[u8; ID_LEN]>
             if kind == NLMSG_DONE || kind == NLMSG_ERROR || len < NETLINK_HEAD_LEN {
                 return Ok(found);
             }
-            found.extend(rest.get(ID_AT..ID_AT + ID_LEN).and_then(|id| <[u8; ID_LEN]>::try_from(id).ok()));
+            found.extend(
+                rest.get(ID_AT..ID_AT + ID_LEN)
+                    .and_then(|id| <[u8; ID_LEN]>::try_from(id).ok()),
+            );
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
         }
     }

@@ -27,7 +27,11 @@ pub fn is_across_a_network() -> bool {
 
 /// The address at which a `keyway serve` listens.
 pub(crate) fn server_address() -> Ipv4Addr {
-    if is_across_a_network() { Network::SERVER } else { Ipv4Addr::LOCALHOST }
+    if is_across_a_network() {
+        Network::SERVER
+    } else {
+        Ipv4Addr::LOCALHOST
+    }
 }
 
 /// The command that starts Keyway where its servers are.

@@ -45,7 +45,19 @@ impl Network {
             ip(&["netns", "add", &between]);
             for (end, namespace) in [("left", &client), ("right", &server)] {
                 ip(&[
-                    "-n", &between, "link", "add", "name", end, "type", "veth", "peer", "name", Self::INTERFACE, "netns", namespace,
+                    "-n",
+                    &between,
+                    "link",
+                    "add",
+                    "name",
+                    end,
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    Self::INTERFACE,
+                    "netns",
+                    namespace,
                 ]);
                 // Segments as a wire has them.
                 for (namespace, name) in [(&between, end), (namespace, Self::INTERFACE)] {
@@ -57,7 +69,19 @@ impl Network {
             }
         } else {
             ip(&[
-                "-n", &client, "link", "add", "name", Self::INTERFACE, "type", "veth", "peer", "name", Self::INTERFACE, "netns", &server,
+                "-n",
+                &client,
+                "link",
+                "add",
+                "name",
+                Self::INTERFACE,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                Self::INTERFACE,
+                "netns",
+                &server,
             ]);
         }
         for (namespace, addresses) in [
@@ -69,7 +93,17 @@ impl Network {
                 ip(&["-n", namespace, "address", "add", address, "dev", Self::INTERFACE, "nodad"]);
             }
             // A segment that is lost is sent again soon, as if the ends were as near as they are.
-            ip(&["-n", namespace, "route", "change", "10.77.0.0/24", "dev", Self::INTERFACE, "rto_min", "10ms"]);
+            ip(&[
+                "-n",
+                namespace,
+                "route",
+                "change",
+                "10.77.0.0/24",
+                "dev",
+                Self::INTERFACE,
+                "rto_min",
+                "10ms",
+            ]);
         }
         if let Some(shares) = weather {
             network.weather = Some(carry(&between, seed, shares));
@@ -136,13 +170,33 @@ fn carry(between: &str, seed: u64, shares: Weather) -> Child {
 pub fn lose_on_loopback(share: f64) {
     for (chain, side) in [("OUTPUT", "-o"), ("INPUT", "-i")] {
         let probability = format!("{:.6}", share / 200.0);
-        run(Command::new("iptables").args(["-w", "-A", chain, side, "lo", "-p", "tcp"]).args([
-            "-m", "statistic", "--mode", "random", "--probability", &probability, "-j", "DROP",
-        ]));
+        run(Command::new("iptables")
+            .args(["-w", "-A", chain, side, "lo", "-p", "tcp"])
+            .args([
+                "-m",
+                "statistic",
+                "--mode",
+                "random",
+                "--probability",
+                &probability,
+                "-j",
+                "DROP",
+            ]));
     }
     for target in ["127.0.0.0/8", "127.0.0.1"] {
         ip(&[
-            "route", "change", "local", target, "dev", "lo", "table", "local", "src", "127.0.0.1", "rto_min", "10ms",
+            "route",
+            "change",
+            "local",
+            target,
+            "dev",
+            "lo",
+            "table",
+            "local",
+            "src",
+            "127.0.0.1",
+            "rto_min",
+            "10ms",
         ]);
     }
 }

@@ -195,7 +195,11 @@ impl Server {
     fn spawn_at(kind: Kind, options: &ServeOptions, port: u16) -> Self {
         let scratch = Scratch::new();
         let is_keyway_serve = kind == Kind::Keyway && !options.memcached_command_line;
-        let ip = if is_keyway_serve { server_address() } else { Ipv4Addr::LOCALHOST };
+        let ip = if is_keyway_serve {
+            server_address()
+        } else {
+            Ipv4Addr::LOCALHOST
+        };
         let address = SocketAddr::from((ip, port));
         let socket = scratch.join("socket");
         let log = scratch.join("log");

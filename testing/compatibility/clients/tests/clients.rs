@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 use clients::prepare;
 use harness::{
-    DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, has_kernel_door, is_across_a_network, printable, program_on_path, run_to_end, say, skip,
+    DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, has_kernel_door, is_across_a_network, printable, program_on_path,
+    run_to_end, say, skip,
 };
 
 /// Where downloaded clients are kept.

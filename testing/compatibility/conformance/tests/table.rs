@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use conformance::generated;
 use conformance::play::{Departure, Manner, play};
 use conformance::table::{Conversation, Version, parse, read_directory};
-use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, Wire, has_kernel_door, is_across_a_network, liar, say, wait_until};
+use harness::{
+    DEADLINE, Kind, ServeOptions, Server, Transport, Wire, has_kernel_door, is_across_a_network, liar, say, wait_until,
+};
 
 /// How often a conversation is held whose client was too slow for it.
 const LATE_MAX: usize = 10;
@@ -143,7 +145,11 @@ fn both_servers_keep_to_the_table() {
         report.join("\n")
     );
     // Over one transport, and where half of the connections are slow.
-    let hits_min = if is_across_a_network() { KERNEL_HITS_MIN / 5 } else { KERNEL_HITS_MIN };
+    let hits_min = if is_across_a_network() {
+        KERNEL_HITS_MIN / 5
+    } else {
+        KERNEL_HITS_MIN
+    };
     let is_shown = !has_kernel_door() || !Kind::keyway_is_wanted() || std::env::var_os("KEYWAY_TESTS_ONLY").is_some();
     assert!(
         is_shown || kernel_hits >= hits_min,

@@ -28,7 +28,10 @@ fn main() -> ExitCode {
         .env("KEYWAY_TESTS_KERNEL_TCP", "1")
         .env("KEYWAY_TESTS_AGAINST", "keyway")
         // The namespace of what has started this, which has the registries.
-        .env("KEYWAY_TESTS_OUTSIDE", format!("/proc/{}/ns/net", std::os::unix::process::parent_id()));
+        .env(
+            "KEYWAY_TESTS_OUTSIDE",
+            format!("/proc/{}/ns/net", std::os::unix::process::parent_id()),
+        );
     let _network;
     match (place.as_str(), shares[..].try_into()) {
         ("veth", weather) => {

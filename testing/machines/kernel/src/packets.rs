@@ -81,7 +81,14 @@ impl Parts {
         let field = |len: usize| u16::try_from(len).unwrap_or(0).to_be_bytes();
         let mut ip = if self.v6 {
             let next = if self.extra.is_empty() { self.protocol } else { self.extra[1] };
-            [&b"\x60\0\0\0"[..], &field(self.extra.len() + tcp.len()), &[next, 64], source, target].concat()
+            [
+                &b"\x60\0\0\0"[..],
+                &field(self.extra.len() + tcp.len()),
+                &[next, 64],
+                source,
+                target,
+            ]
+            .concat()
         } else {
             let head_len = 20 + self.extra.len();
             let mut ip = vec![0x40 | u8::try_from(head_len / 4).unwrap_or(0), 0];
@@ -165,7 +172,11 @@ fn parts(random: &mut Random, numbers: &Numbers) -> Parts {
         window: low(random.below(65_536)),
         gso_size,
         is_partial: random.below(3) == 0,
-        padding: if gso_size == 0 && random.below(4) == 0 { random.index(30) } else { 0 },
+        padding: if gso_size == 0 && random.below(4) == 0 {
+            random.index(30)
+        } else {
+            0
+        },
         is_incoming: numbers.is_incoming,
     }
 }
@@ -247,7 +258,10 @@ pub(crate) fn hold(random: &mut Random, c: &mut Connection, numbers: &Numbers) -
         due.stamp.copy_from_slice(&given[tcp_at + 24..tcp_at + 28]);
     }
     if reading != due || (reading.is_odd != 0) != parts.is_odd() {
-        return Err(format!("{} reads as {reading:?}, not {due:?}, {form_of_whole:?}", shown(&given)));
+        return Err(format!(
+            "{} reads as {reading:?}, not {due:?}, {form_of_whole:?}",
+            shown(&given)
+        ));
     }
     if got != wanted {
         return Err(format!(
