@@ -650,7 +650,7 @@ mod tests {
                     store.put(&hot, hash(1), &current(&hot));
                     made += 1;
                 }
-                if (round * 2_654_435_761_u64 >> 8).is_multiple_of(served_in) && Store::is_current(&hot, hash(1)) {
+                if ((round * 2_654_435_761_u64) >> 8).is_multiple_of(served_in) && Store::is_current(&hot, hash(1)) {
                     give_out(&hot, 1);
                 }
                 change(&hot, 1, true);

@@ -109,6 +109,8 @@ const PEER_LEN: usize = 20;
 /// Where `struct inet_diag_sockid` is in an answer, and its size: ports 4, addresses 2 × 16, interface 4, cookie 8.
 const ID_AT: usize = NETLINK_HEAD_LEN + 4;
 const ID_LEN: usize = 48;
+/// Where the inode of `struct inet_diag_msg` is: 0, if no process has the socket.
+const INODE_AT: usize = NETLINK_HEAD_LEN + 68;
 const NETLINK_HEAD_LEN: usize = 16;
 /// Size of `struct inet_diag_req_v2`.
 const DIAG_LEN: usize = 56;
@@ -216,10 +218,11 @@ fn remains(netlink: &OwnedFd, family: u8, port: u16) -> Result<Vec<[u8; ID_LEN]>
             if kind == NLMSG_DONE || kind == NLMSG_ERROR || len < NETLINK_HEAD_LEN {
                 return Ok(found);
             }
-            found.extend(
-                rest.get(ID_AT..ID_AT + ID_LEN)
-                    .and_then(|id| <[u8; ID_LEN]>::try_from(id).ok()),
-            );
+            let id = rest
+                .get(ID_AT..ID_AT + ID_LEN)
+                .and_then(|id| <[u8; ID_LEN]>::try_from(id).ok());
+            let is_closed = rest.get(INODE_AT..INODE_AT + 4) == Some(&[0; 4]);
+            found.extend(id.filter(|_| is_closed));
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
         }
     }
