@@ -139,6 +139,8 @@ impl Keeper {
                 candidates = self.post.candidates.take().into_iter();
             }
             if self.is_on {
+                // First what has become stale: an offer of it is then one of a current copy.
+                pause = self.look(pause);
                 while Instant::now() < self.next_tick
                     && let Some(key) = candidates.next()
                 {
@@ -147,7 +149,6 @@ impl Keeper {
                         self.take_in(hash, &key);
                     }
                 }
-                pause = self.look(pause);
             } else {
                 candidates = Vec::new().into_iter();
             }
