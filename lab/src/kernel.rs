@@ -1,4 +1,4 @@
-//! The kernel door and UDP in user space, each beside memcached's UDP, every server at the other end of a link of its own.
+//! The kernel door and user space, over UDP and over TCP, each beside memcached, every server at the other end of a link of its own.
 //!
 //! A veth's receiving is done by the CPU that sent, so the kernel door works on the client's CPU, and the CPU time of the whole machine is what
 //! compares. Each server has a link of its own, so that none has another's filter on its interface.
@@ -24,6 +24,17 @@ pub const KERNEL: &str = "kernel door";
 pub const USER: &str = "UDP in user space";
 /// Both.
 pub const WAYS: [&str; 2] = [KERNEL, USER];
+/// The same over TCP alone.
+pub const TCP_KERNEL: &str = "TCP, kernel door";
+/// Without the kernel door.
+pub const TCP_USER: &str = "TCP, user space";
+/// Every way, and what it is called on a command line.
+pub const ALL_WAYS: [(&str, &str); 4] = [
+    ("kernel", KERNEL),
+    ("user", USER),
+    ("kernel-tcp", TCP_KERNEL),
+    ("tcp", TCP_USER),
+];
 /// Connections that servers allow beyond those of a measurement.
 const CONNECTIONS_SPARE: usize = 64;
 /// Worth knowing of every report.
@@ -53,7 +64,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// This cell by one of the [`WAYS`].
+    /// This cell by one of [`ALL_WAYS`].
     pub fn new(way: &str, cell: Cell, how: How) -> Self {
         let setting = match how {
             How::AsSaid => way.to_owned(),
@@ -63,17 +74,25 @@ impl Job {
         };
         let cell = Cell {
             setting: Some(setting),
-            door: Door::Split,
+            door: door(way),
             ..cell
         };
         Self { cell, how }
     }
 }
 
-/// Which of the [`WAYS`] a cell goes.
+/// Which of [`ALL_WAYS`] a cell goes.
 pub fn way(cell: &Cell) -> &'static str {
-    let goes = |way: &&&str| cell.setting.as_ref().is_some_and(|setting| setting.starts_with(**way));
-    WAYS.iter().find(goes).copied().unwrap_or_default()
+    let goes = |way: &&str| cell.setting.as_ref().is_some_and(|setting| setting.starts_with(*way));
+    ALL_WAYS.iter().map(|(_, way)| *way).find(goes).unwrap_or_default()
+}
+
+fn door(way: &str) -> Door {
+    if way == TCP_KERNEL || way == TCP_USER {
+        Door::Tcp
+    } else {
+        Door::Split
+    }
 }
 
 /// Measures these cells, whose caches are filled once for neighbours that share them. `plan` says what all have in common.
@@ -92,7 +111,7 @@ pub fn measure(clients: &Clients, plan: &Plan, jobs: &[Job], outcome: &mut Outco
         progress(doing);
         let cells: Vec<&Cell> = jobs.iter().map(|job| &job.cell).collect();
         let doors = Doors::start(clients, plan, &cells)?;
-        if doors.sides.iter().all(|(way, _)| way.is_some()) && plan.against == Against::Memcached {
+        if doors.sides.iter().all(|(way, ..)| way.is_some()) && plan.against == Against::Memcached {
             outcome.note("memcached is not installed: Keyway is measured alone".to_owned());
         }
         // Of one workload and shape: all points of a curve are shares of the same.
@@ -175,7 +194,7 @@ pub fn target(side: &Side) -> io::Result<&Target> {
 /// The servers of cells that share caches. They end with it.
 pub struct Doors {
     /// with its way; the peer has none
-    sides: Vec<(Option<&'static str>, Side)>,
+    sides: Vec<(Option<&'static str>, Door, Side)>,
     _servers: Vec<(Server, Link)>,
 }
 
@@ -187,8 +206,9 @@ impl Doors {
     /// A server that does not start, or a network that cannot be made.
     pub fn start(clients: &Clients, plan: &Plan, cells: &[&Cell]) -> io::Result<Self> {
         let (mut sides, mut servers) = (Vec::new(), Vec::new());
-        let ways = WAYS
+        let ways = ALL_WAYS
             .into_iter()
+            .map(|(_, way)| way)
             .filter(|way| cells.iter().any(|cell| self::way(cell) == *way));
         let peer = (plan.against == Against::Memcached).then_some(None);
         for way in ways.map(Some).chain(peer) {
@@ -196,7 +216,7 @@ impl Doors {
             let more = match way {
                 None => plan.memcached_options.clone(),
                 Some(way) => {
-                    let kernel = (way == KERNEL).then_some(["--kernel".to_owned(), INTERFACE.to_owned()]);
+                    let kernel = (way == KERNEL || way == TCP_KERNEL).then_some(["--kernel".to_owned(), INTERFACE.to_owned()]);
                     let allow = ["--udp-allow".to_owned(), link.network()];
                     let options = plan.server_options.iter().cloned();
                     allow.into_iter().chain(kernel.into_iter().flatten()).chain(options).collect()
@@ -220,17 +240,27 @@ impl Doors {
             })?;
             let Some(server) = started else { continue };
             let name = if way.is_some() { "Keyway" } else { "memcached" };
-            let mut side = Side::of_server(name, &server, Door::Split)?;
-            if way == Some(KERNEL) {
-                let (store, target, is_warm) = (Rc::clone(&side.store), target(&side)?.clone(), cell::Cell::new(false));
-                side.ready = Some(Box::new(move |cell, items| {
-                    if !is_warm.replace(true) {
-                        warm(&store, &target, cell, items)?;
-                    }
-                    Ok(())
-                }));
+            // The peer serves all ways.
+            let doors = match way {
+                Some(way) => vec![door(way)],
+                None => [Door::Split, Door::Tcp]
+                    .into_iter()
+                    .filter(|door| cells.iter().any(|cell| cell.door == *door))
+                    .collect(),
+            };
+            for door in doors {
+                let mut side = Side::of_server(name, &server, door)?;
+                if way == Some(KERNEL) || way == Some(TCP_KERNEL) {
+                    let (store, target, is_warm) = (Rc::clone(&side.store), target(&side)?.clone(), cell::Cell::new(false));
+                    side.ready = Some(Box::new(move |cell, items| {
+                        if !is_warm.replace(true) {
+                            warm(&store, &target, cell, items)?;
+                        }
+                        Ok(())
+                    }));
+                }
+                sides.push((way, door, side));
             }
-            sides.push((way, side));
             servers.push((server, link));
         }
         Ok(Self {
@@ -241,7 +271,10 @@ impl Doors {
 
     /// The sides of a cell: Keyway, then the peer if there is one.
     pub fn sides(&self, cell: &Cell) -> Vec<&Side> {
-        let of = |way: Option<&str>| self.sides.iter().find(|(has, _)| *has == way).map(|(_, side)| side);
+        let of = |way: Option<&str>| {
+            let is_it = |(has, door, _): &&(_, Door, _)| *has == way && *door == cell.door;
+            self.sides.iter().find(is_it).map(|(.., side)| side)
+        };
         [of(Some(way(cell))), of(None)].into_iter().flatten().collect()
     }
 }

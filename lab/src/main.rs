@@ -18,7 +18,7 @@ use keyway_bench::workload::Sizes;
 use keyway_bench::workloads;
 use lab::applications;
 use lab::idle;
-use lab::kernel::{self, How, Job, KERNEL, WAYS};
+use lab::kernel::{self, ALL_WAYS, How, Job};
 use lab::namespaces::Clients;
 use lab::papers::kernel_door;
 use lab::presets::{self, Event, Preset, Reproduced, Scale, Setup};
@@ -69,7 +69,7 @@ enum Command {
     List,
     /// Measures again what papers measured, and puts their figures beside what comes out
     Reproduce(Box<Reproduce>),
-    /// The kernel door and UDP in user space, each beside memcached's UDP, between network namespaces; as root
+    /// The kernel door and user space, over UDP or TCP, each beside memcached, between network namespaces; as root
     Kernel(Box<Kernel>),
     /// Memory of a server for each connection that asks once and then says nothing
     Idle(Box<Idle>),
@@ -97,8 +97,8 @@ struct Reproduce {
 
 #[derive(Args)]
 struct Kernel {
-    /// Ways to Keyway: kernel, user (UDP in user space)
-    #[arg(long, value_name = "WAY,...", value_delimiter = ',', default_value = "kernel,user", value_parser = ["kernel", "user"])]
+    /// Ways to Keyway: kernel, user (UDP in user space), kernel-tcp, tcp
+    #[arg(long, value_name = "WAY,...", value_delimiter = ',', default_value = "kernel,user", value_parser = ["kernel", "user", "kernel-tcp", "tcp"])]
     way: Vec<String>,
     /// Workloads of `keyway bench`, separated by commas
     #[arg(long, short = 'w', value_delimiter = ',', default_value = "20b", value_parser = workloads::find)]
@@ -358,8 +358,7 @@ impl Kernel {
 
     fn of(&self, workload: &Workload, jobs: &mut Vec<Job>) -> Result<(), Failure> {
         let gets_only = workload.mix.iter().all(|(kind, _)| *kind == keyway_bench::mix::Kind::Get);
-        for way in WAYS {
-            let named = if way == KERNEL { "kernel" } else { "user" };
+        for (named, way) in ALL_WAYS {
             if !self.way.iter().any(|way| way == named) {
                 continue;
             }

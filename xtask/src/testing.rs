@@ -18,6 +18,10 @@ const NETWORK_TESTS: [&str; 9] = [
 /// The tests that run once more with the same-machine bypass, and once with the kernel door for TCP, as root.
 const KERNEL_TESTS: [&str; 3] = ["binary", "clients", "table"];
 
+/// Of them, those that run again where the network loses, repeats and delays segments, and how (`testing/harness/src/bin/weathered.rs`).
+const WEATHERED_TESTS: [&str; 2] = ["clients", "table"];
+const WEATHERS: [&[&str]; 3] = [&["veth"], &["veth", "0.5", "1", "5"], &["lo", "0.5"]];
+
 /// Tests that need the machine for themselves, and why.
 const ALONE: &[(&str, &str)] = &[
     (
@@ -107,6 +111,20 @@ impl Program {
         }
         Job::command(context, name, alone, command)
     }
+
+    /// With the kernel door, where the network is like that.
+    fn weathered_job<'a>(&self, context: &'a Context<'a>, weather: &[&str]) -> Job<'a> {
+        let built = self.executable.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+        let mut command = context.command(&built.join("weathered").to_string_lossy(), weather);
+        context.name_programs(command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder));
+        command.arg(&self.executable);
+        Job::command(
+            context,
+            format!("{} with the kernel door, {}", self.name(), weather.join(" ")),
+            false,
+            command,
+        )
+    }
 }
 
 /// The stage.
@@ -145,6 +163,11 @@ pub fn all(context: &Context<'_>) -> Outcome {
                 .filter(privileged)
                 .map(|program| program.job(context, Some(door))),
         );
+    }
+    for program in programs.iter().filter(privileged) {
+        if WEATHERED_TESTS.contains(&&*program.target) {
+            jobs.extend(WEATHERS.iter().map(|weather| program.weathered_job(context, weather)));
+        }
     }
     // These two build a little of their own.
     let cargo = |name: &str, arguments: &[&str]| Job::command(context, name.into(), false, context.command("cargo", arguments));

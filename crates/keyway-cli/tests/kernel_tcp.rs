@@ -508,6 +508,51 @@ fn a_server_that_stops_leaves_what_translates() {
     assert_eq!(programs(), 0, "{}", server.log());
 }
 
+/// Idle connections see the server's end, and their clients get rid of them, although nothing translates any more: numbers are further apart
+/// than a window here.
+#[test]
+fn idle_connections_end_when_the_server_stops() {
+    if !is_inside("idle_connections_end_when_the_server_stops") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut server = Process::with_door(&scratch, "log", &[]);
+    let mut clients: Vec<_> = (0..8).map(|_| translated()).collect();
+    let (requests, answers) = (HOT.0.repeat(16), HOT.1.repeat(16));
+    let before = stat(HITS);
+    for client in &mut clients[..4] {
+        (0..2000).for_each(|_| ask(client, &requests, &answers).unwrap());
+    }
+    assert!(stat(HITS) - before > 4 * 16 * 1000, "{}", server.log());
+    let begun = Instant::now();
+    server.stop();
+    let took = begun.elapsed();
+    say(&format!("shown: it ended after {took:?}"));
+    // The last acknowledgement of an end may have been on its way, and then the program stays; the log says so.
+    assert_eq!(programs(), 0, "{}", server.log());
+    clients.iter_mut().for_each(is_over);
+    // One half closes, the other half sends a request first, which has no answer.
+    for (number, mut client) in clients.into_iter().enumerate() {
+        if number % 2 == 0 {
+            let _ = client.write_all(HOT.0);
+            let mut rest = Vec::new();
+            // A reset, or nothing.
+            let _ = client.read_to_end(&mut rest);
+            assert!(rest.is_empty(), "{rest:?}");
+        }
+    }
+    wait_until("the clients' sockets are gone", PATIENCE, || {
+        let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let port = format!(":{:04X} ", ADDRESS.1);
+        // Remote address, and a state that is not TIME_WAIT.
+        let left = all.lines().skip(1).filter(|line| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            format!("{} ", words[2]).ends_with(&port) && words[3] != "06"
+        });
+        (left.count() == 0).then_some(())
+    });
+}
+
 #[test]
 fn ten_thousand_connections_some_of_which_are_reset() {
     const CONNECTIONS: usize = 10_000;

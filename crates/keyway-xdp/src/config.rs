@@ -206,6 +206,20 @@ impl Config {
         (self.udp_port != [0; 2], self.tcp_port != [0; 2])
     }
 
+    /// The served address of TCP in a configuration's bytes.
+    #[cfg(feature = "load")]
+    pub(crate) fn tcp_address(bytes: &[u8]) -> Option<std::net::SocketAddr> {
+        let [address4, address6, port] = [8..12, 12..28, 30..32].map(|place| bytes.get(place));
+        let (address4, address6) = (<[u8; 4]>::try_from(address4?).ok()?, <[u8; 16]>::try_from(address6?).ok()?);
+        let port = u16::from_be_bytes(port?.try_into().ok()?);
+        let address = if address4 == [0; 4] {
+            IpAddr::from(address6)
+        } else {
+            address4.into()
+        };
+        Some(std::net::SocketAddr::new(address, port))
+    }
+
     pub(crate) fn pages(&self) -> usize {
         self.pages as usize
     }

@@ -117,11 +117,20 @@ impl HotCopy {
     }
 
     /// Its key.
-    pub fn key(&self) -> Vec<u8> {
-        let end = b"VALUE ".len() + usize::try_from(self.0[3] >> 48 & 0xFF).unwrap_or(0);
-        let words = &self.0[HEADER_WORDS..HEADER_WORDS + end.div_ceil(8)];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        bytes[b"VALUE ".len()..end].to_vec()
+    #[cfg(test)]
+    fn key(&self) -> Vec<u8> {
+        Self::key_of(|number| self.0[number]).unwrap_or_default()
+    }
+
+    /// The key of a copy with these words; `None` if there is no such copy.
+    pub(crate) fn key_of(word: impl Fn(usize) -> u64) -> Option<Vec<u8>> {
+        Self::words_of(word(3), word(4))?;
+        let end = b"VALUE ".len() + usize::try_from(word(3) >> 48 & 0xFF).unwrap_or(0);
+        let mut key = Vec::with_capacity(end.next_multiple_of(8));
+        (0..end.div_ceil(8)).for_each(|number| key.extend_from_slice(&word(HEADER_WORDS + number).to_le_bytes()));
+        key.truncate(end);
+        key.drain(..b"VALUE ".len());
+        Some(key)
     }
 
     /// The change words with which it was made.

@@ -13,7 +13,7 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{ErrorKind, Link, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput, set_print};
+use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput, set_print};
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 
@@ -176,7 +176,12 @@ impl Door {
         }
         let count = translated_by(&self.object, filter).and_then(|link| link.map_or(Ok(0), |link| tcp::count(&link)));
         match count {
-            Ok(0) => false,
+            Ok(0) => {
+                if let Err(error) = end_closed_by(filter) {
+                    log::warn!("{error}");
+                }
+                false
+            }
             Ok(count) => {
                 log::info!(
                     "a server that has ended left {count} connections whose numbers are translated; its program stays for them"
@@ -188,6 +193,16 @@ impl Door {
                 true
             }
         }
+    }
+
+    /// To be called after the program has left its interfaces: removes what is left of connections that the server has closed, if their
+    /// numbers were translated. Returns how many there were.
+    pub fn end_closed(&self) -> Result<usize, DoorError> {
+        let (_, tcp) = self.serves;
+        if !tcp {
+            return Ok(0);
+        }
+        end_closed(&handle(&self.object, maps::CLOSING)?, &handle(&self.object, maps::CONFIG)?)
     }
 
     /// How many packets got each verdict since the program was loaded, summed over all CPUs.
@@ -296,17 +311,44 @@ fn iterate(object: &Object, connections: BorrowedFd<'_>) -> Result<Link, DoorErr
 
 /// The iterator over the connections for which the program of this filter translates; `None`: it has none.
 fn translated_by(object: &Object, filter: &Filter) -> Result<Option<Link>, DoorError> {
-    let refused = |error: libbpf_rs::Error| DoorError::Kernel("looking at a program that is left", format!("{error:#}"));
+    let connections = maps_of(filter)?.into_iter().find(|map| map.name() == "kw_connections");
+    connections.map(|map| iterate(object, map.as_fd())).transpose()
+}
+
+/// The maps of the program of a filter.
+fn maps_of(filter: &Filter) -> Result<Vec<MapHandle>, DoorError> {
     let program = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true))
         .find(|program| Some(program.id) == filter.program)
         .ok_or_else(|| DoorError::Kernel("looking at a program that is left", "it has gone".to_owned()))?;
-    for id in program.map_ids {
-        let map = MapHandle::from_map_id(id).map_err(refused)?;
-        if map.name() == "kw_connections" {
-            return iterate(object, map.as_fd()).map(Some);
+    let maps = program
+        .map_ids
+        .into_iter()
+        .map(MapHandle::from_map_id)
+        .collect::<Result<_, _>>();
+    maps.map_err(|error: libbpf_rs::Error| DoorError::Kernel("looking at a program that is left", format!("{error:#}")))
+}
+
+/// See [`Door::end_closed`]; of a program with these maps.
+fn end_closed(closing: &MapHandle, config: &MapHandle) -> Result<usize, DoorError> {
+    let bytes = config.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+    let bytes = bytes.map_err(|error| DoorError::Kernel("reading a program's settings", format!("{error:#}")))?;
+    let local = bytes.and_then(|bytes| Config::tcp_address(&bytes));
+    local.map_or(Ok(0), |local| tcp::end_closed(closing, local))
+}
+
+/// The same of the program of this filter.
+fn end_closed_by(filter: &Filter) -> Result<usize, DoorError> {
+    let (mut closing, mut config) = (None, None);
+    for map in maps_of(filter)? {
+        match map.name().to_str() {
+            Some(maps::CLOSING) => closing = Some(map),
+            Some(maps::CONFIG) => config = Some(map),
+            _ => {}
         }
     }
-    Ok(None)
+    closing
+        .zip(config)
+        .map_or(Ok(0), |(closing, config)| end_closed(&closing, &config))
 }
 
 /// Ends the connections for which programs that are left on this network namespace's interfaces translate, and removes these
@@ -371,6 +413,10 @@ pub fn unpin(folder: &Path, resets: bool) -> Result<usize, DoorError> {
     }
     for (interface, handle) in maps::filters_at(folder) {
         Filters::pinned(interface, handle).remove();
+    }
+    // One that an older version has pinned has no such file.
+    if maps::pin_of(folder, maps::CLOSING).exists() {
+        end_closed(&maps::map_at(folder, maps::CLOSING)?, &maps::map_at(folder, maps::CONFIG)?)?;
     }
     for entry in std::fs::read_dir(folder).map_err(refused)?.flatten() {
         let path = entry.path();

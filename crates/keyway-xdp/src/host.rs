@@ -178,6 +178,58 @@ pub struct Socket {
     pub scale: u32,
 }
 
+/// What the program finds of a segment in a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Reading {
+    /// sequence number
+    pub seq: u32,
+    /// acknowledgement
+    pub ack: u32,
+    /// length of the data, bytes
+    pub len: u32,
+    /// window, not scaled
+    pub window: u32,
+    /// both ports, as they are in the packet
+    pub ports: [u8; 4],
+    /// the sender's timestamp as it is in the packet; of a segment without one, whatever is there
+    pub stamp: [u8; 4],
+    /// the flags
+    pub flags: u32,
+    /// 1: its options begin with a timestamp as Linux writes it
+    pub is_stamped: u32,
+    /// not 0: it has IP options, or is a part of a packet
+    pub is_odd: u32,
+}
+
+/// A packet, as the kernel has it besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// so many of its first bytes lie together
+    pub linear: usize,
+    /// not 0: it is several segments with so many bytes of data each
+    pub gso_size: u32,
+    /// hardware will write the checksum
+    pub is_partial: bool,
+    /// from the client
+    pub is_incoming: bool,
+    /// a TCP socket of this machine has sent it
+    pub from_socket: bool,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Translated {
+    /// not TCP, or of another address or port
+    NotOurs,
+    /// no whole segment
+    Refused,
+    /// it has the other end's numbers
+    Done(Reading),
+    /// it could not be changed
+    Failed,
+}
+
 /// A TCP connection as the program knows it.
 pub struct Connection {
     memory: Vec<u64>,
@@ -200,6 +252,19 @@ unsafe extern "C" {
     fn kw_host_answered(connection: *mut u64);
     fn kw_host_depart(connection: *mut u64, len: u32, flags: u8, now_ns: u64, numbers: *mut u32);
     fn kw_host_options(connection: *const u64, scratch: *mut u64, options: *mut u8, len: u32, to_client: i32);
+    fn kw_host_translate(
+        connection: *const u64,
+        scratch: *mut u64,
+        config: *const Config,
+        packet: *mut u8,
+        len: u32,
+        linear: u32,
+        gso_size: u32,
+        is_partial: i32,
+        is_incoming: i32,
+        from_socket: i32,
+        reading: *mut Reading,
+    ) -> i32;
     fn kw_host_make(
         scratch: *mut u64,
         frame: *const u8,
@@ -287,6 +352,42 @@ impl Connection {
                 len,
                 to_client.into(),
             );
+        }
+    }
+
+    /// Gives a packet the numbers of the other end.
+    ///
+    /// # Panics
+    ///
+    /// When its form does not fit its length.
+    pub fn translate_packet(&mut self, config: &Config, packet: &mut [u8], form: Form) -> Translated {
+        assert!(form.linear <= packet.len(), "no packet has more bytes together than it has");
+        let (len, linear) = (
+            u32::try_from(packet.len()).unwrap_or(0),
+            u32::try_from(form.linear).unwrap_or(0),
+        );
+        let mut reading = Reading::default();
+        // SAFETY: both memories are as large as the C side says; the packet has `len` bytes, which the C side checks before each access, or `linear`.
+        let family = unsafe {
+            kw_host_translate(
+                self.memory.as_ptr(),
+                self.scratch.as_mut_ptr(),
+                config,
+                packet.as_mut_ptr(),
+                len,
+                linear,
+                form.gso_size,
+                form.is_partial.into(),
+                form.is_incoming.into(),
+                form.from_socket.into(),
+                &raw mut reading,
+            )
+        };
+        match family {
+            0 => Translated::NotOurs,
+            -1 => Translated::Refused,
+            -2 => Translated::Failed,
+            _ => Translated::Done(reading),
         }
     }
 

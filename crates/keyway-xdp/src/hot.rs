@@ -151,6 +151,13 @@ impl HotSet<'_> {
         HotCopy::from_words(words)
     }
 
+    /// The key of the copy at `place`.
+    pub fn key(&self, place: Place) -> Option<Vec<u8>> {
+        let at = (place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT;
+        let words = self.pages.get(at..at + COPY_LEN_MAX / 8)?;
+        HotCopy::key_of(|number| words.get(number).map_or(0, |word| word.load(Relaxed)))
+    }
+
     /// The change words that the copy at `place` was made with.
     pub fn seen(&self, place: Place) -> ChangeCounts {
         let at = (place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT;
@@ -159,6 +166,11 @@ impl HotSet<'_> {
             stripe: word(1),
             flush: word(2),
         }
+    }
+
+    /// Makes the copy at `place` stale for good, whatever its stripe's word becomes: the program gives nothing out under unequal halves.
+    pub fn spoil(&self, place: Place) {
+        self.pages[(place.page * UNITS_IN_PAGE + place.unit) * WORDS_IN_UNIT + 1].store(1, Relaxed);
     }
 
     /// Removes this hash's copy from the index.

@@ -36,7 +36,8 @@ pub(crate) const SHARED: [&str; 7] = [
     CONFIG,
 ];
 /// Those that it needs for TCP, and the iterator that lists the connections whose numbers are translated.
-pub(crate) const FOR_TCP: [&str; 2] = ["kw_rests", "kw_connections"];
+pub(crate) const FOR_TCP: [&str; 3] = ["kw_rests", "kw_connections", CLOSING];
+pub(crate) const CLOSING: &str = "kw_closing";
 pub(crate) const TRANSLATED: &str = "kw_translated";
 
 /// The hot set of a program, and its counters.
@@ -282,7 +283,7 @@ pub(crate) fn translated_at(folder: &Path) -> Result<Link, DoorError> {
     Link::open(&path).map_err(|error| DoorError::Kernel("opening a pinned iterator", format!("{}: {error:#}", path.display())))
 }
 
-fn map_at(folder: &Path, name: &str) -> Result<MapHandle, DoorError> {
+pub(crate) fn map_at(folder: &Path, name: &str) -> Result<MapHandle, DoorError> {
     let path = pin_of(folder, name);
     if !folder.exists() {
         return Err(DoorError::NothingPinned(folder.to_owned()));

@@ -12,7 +12,7 @@
 //! Nothing here knows the region: the caller passes copies and hashes.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::copy::{COPY_LEN_MAX, ChangeCounts, HotCopy};
 use crate::hot::{HotSet, PAGE_SIZE, Place, STRIPES, UNIT_SIZE, stripe_of};
@@ -25,9 +25,19 @@ const CHANCES_MAX: u8 = 3;
 const SPARED_UNITS_MAX: usize = UNITS / 2;
 /// Free pages that are kept for copies that are written again.
 const FREE_KEPT: usize = 1;
-/// How often in a row a stale copy is renewed without being served in between. Three renewals for one that is served cost about as much as an
-/// answer by user space.
-const UNREAD_MAX: u8 = 2;
+/// The worth of a copy: which part of its lives ended after it was served, as an average that forgets ([`Entry::ends`]). A life is from when
+/// a copy is made until a change makes it stale. All of them:
+const WORTH_MAX: u8 = 255;
+/// A change moves the worth by one part in so many.
+const WORTH_WEIGHT: i16 = 8;
+/// Of an item that is new here.
+const WORTH_AT_FIRST: u8 = 180;
+/// Below an eighth, copies are not renewed: a renewal costs about 1 µs, and an answer here saves 3 to 8 µs.
+const WORTH_LEAST: u8 = 32;
+/// From this on, an item that was not worth it before counts as any other.
+const WORTH_GOOD: u8 = 64;
+/// An item that is again and again not worth it gets a copy only at every 2nd, 4th, … and at last every 32nd time that it is offered.
+const DOUBTS_MAX: u8 = 5;
 /// One in this many pages is kept empty in advance.
 const RESERVE_SHARE: usize = 32;
 /// Pages emptied in one call; not more, because the caller has a lease to renew.
@@ -40,8 +50,12 @@ struct Entry {
     unit: usize,
     units: usize,
     chances: u8,
-    /// how often it was renewed since it was last served
-    unread: u8,
+    /// the copy was served, as the sweep has seen
+    was_served: bool,
+    worth: u8,
+    /// how often it was not worth renewing, and how often it will be offered before it gets a copy again
+    doubts: u8,
+    offers_left: u8,
 }
 
 /// What the hot set holds.
@@ -58,7 +72,7 @@ pub struct Store {
     sweep: usize,
     /// by stripe: its word at the last check
     words: Vec<u64>,
-    /// by stripe: the hashes of its copies, except those that were renewed in vain
+    /// by stripe: the hashes of its copies, except those that are not worth renewing
     members: Vec<Vec<u64>>,
     /// the stripe with which the next check begins
     look: usize,
@@ -132,7 +146,10 @@ impl Store {
             unit: place.unit,
             units,
             chances,
-            unread: 0,
+            was_served: false,
+            worth: WORTH_AT_FIRST,
+            doubts: 0,
+            offers_left: 0,
         });
         self.is_member(hash, place);
         if !hot.point(hash, place) {
@@ -203,7 +220,7 @@ impl Store {
             let copy = hot.read(place);
             if hot.take_mark(place) {
                 chances = (chances + 1).min(CHANCES_MAX);
-                copy.as_ref().inspect(|copy| told(&copy.key()));
+                hot.key(place).inspect(|key| told(key));
             }
             hot.forget(entry.hash);
             if let Some(copy) = copy
@@ -243,25 +260,23 @@ impl Store {
                 found += usize::from(hot.find(entry.hash) == Some(place));
                 if hot.take_mark(place) {
                     entry.was_given_out();
-                    if let Some(copy) = hot.read(place) {
-                        told(&copy.key());
-                    }
+                    hot.key(place).inspect(|key| told(key));
                 }
             }
         }
         found
     }
 
-    /// Checks the stripes' words. Returns, of the copies that changes have made stale since the last check, the keys of those that were served
-    /// lately. It returns not many more than `most`; the next check returns the rest. A copy that was renewed in vain is not checked again until
+    /// Checks the stripes' words. Returns, of the copies that changes have made stale since the last check, the keys of those that are worth
+    /// renewing. It returns not many more than `most`; the next check returns the rest. A copy that is not worth it is not checked again until
     /// it is put in again. `told` gets the key of each copy that was served since its last check.
     pub fn voided(&mut self, hot: &HotSet<'_>, most: usize, mut told: impl FnMut(&[u8])) -> Voided {
         let (mut voided, mut looked_at) = (Voided::default(), 0);
         for stripe in (self.look..STRIPES).chain(0..self.look) {
-            let word = hot.stripes[stripe].load(Acquire);
-            if word == self.words[stripe] {
+            if hot.stripes[stripe].load(Relaxed) == self.words[stripe] {
                 continue;
             }
+            let word = hot.stripes[stripe].load(Acquire);
             voided.any = true;
             if looked_at >= most {
                 (self.look, voided.more) = (stripe, true);
@@ -286,7 +301,7 @@ impl Store {
         voided
     }
 
-    /// The key of this hash's copy, if it was served lately.
+    /// The key of this hash's copy, which has become stale, if it is worth renewing.
     fn key_if_asked_for(&mut self, hot: &HotSet<'_>, hash: u64, told: &mut impl FnMut(&[u8])) -> Option<Vec<u8>> {
         let place = hot.find(hash)?;
         let at = self.position(place)?;
@@ -294,15 +309,34 @@ impl Store {
         let was_given_out = hot.take_mark(place);
         if was_given_out {
             entry.was_given_out();
-        } else if entry.unread >= UNREAD_MAX {
+        }
+        let is_worth_it = entry.ends();
+        if !is_worth_it {
+            // Nobody compares its words any more, and after 2^32 changes they would be the present ones again.
+            hot.spoil(place);
+        }
+        if !was_given_out && !is_worth_it {
             return None;
         }
-        entry.unread += 1;
-        let key = hot.read(place)?.key();
+        let key = hot.key(place)?;
         if was_given_out {
             told(&key);
         }
-        Some(key)
+        is_worth_it.then_some(key)
+    }
+
+    /// An item that clients ask for is offered: whether it should get a copy now. One whose copies become stale before they are served
+    /// gets one less and less often.
+    pub fn is_wanted(&mut self, hot: &HotSet<'_>, hash: u64) -> bool {
+        let Some((place, at)) = hot.find(hash).and_then(|place| Some((place, self.position(place)?))) else {
+            return true;
+        };
+        let entry = &mut self.entries[place.page][at];
+        if entry.hash != hash || entry.offers_left == 0 {
+            return true;
+        }
+        entry.offers_left -= 1;
+        false
     }
 
     /// Whether the hot set has a copy for this hash, made with the present change words.
@@ -327,9 +361,10 @@ impl Store {
             return;
         }
         members.push(hash);
-        // It was renewed in vain, and clients ask for it again.
+        // It was not worth renewing, and clients ask for it again.
         if let Some(at) = self.position(place) {
-            self.entries[place.page][at].unread = 0;
+            let entry = &mut self.entries[place.page][at];
+            entry.worth = entry.worth.max(WORTH_LEAST);
         }
     }
 
@@ -352,7 +387,23 @@ impl Store {
 impl Entry {
     fn was_given_out(&mut self) {
         self.chances = (self.chances + 1).min(CHANCES_MAX);
-        self.unread = 0;
+        self.was_served = true;
+    }
+
+    /// A change has made the copy stale; whether it is worth renewing.
+    fn ends(&mut self) -> bool {
+        let target = if std::mem::take(&mut self.was_served) { WORTH_MAX } else { 0 };
+        let worth = i16::from(self.worth);
+        self.worth = u8::try_from(worth + (i16::from(target) - worth) / WORTH_WEIGHT).unwrap_or(WORTH_MAX);
+        if self.worth >= WORTH_GOOD {
+            self.doubts = 0;
+        }
+        if self.worth >= WORTH_LEAST {
+            return true;
+        }
+        self.doubts = (self.doubts + 1).min(DOUBTS_MAX);
+        self.offers_left = (1 << self.doubts) - 1;
+        false
     }
 }
 
@@ -371,7 +422,6 @@ mod tests {
     use crate::copy::Item;
     use crate::hot::CONTROL_WORDS;
     use std::sync::atomic::AtomicU64;
-    use std::sync::atomic::Ordering::Relaxed;
 
     const PAGES: usize = 8;
 
@@ -416,7 +466,7 @@ mod tests {
         let Some(place) = hot.find(hash(number)) else { return false };
         let word = &hot.pages[(place.page * PAGE_SIZE + place.unit * UNIT_SIZE) / 8 + 3];
         word.fetch_or(1, Relaxed);
-        assert_eq!(hot.read(place).unwrap().key(), format!("key{number}").as_bytes());
+        assert_eq!(hot.key(place).unwrap(), format!("key{number}").as_bytes());
         true
     }
 
@@ -566,25 +616,74 @@ mod tests {
             count
         };
         store.put(&hot, hash(1), &copy(1, 10));
-        assert_eq!(renewed(&mut store, false), UNREAD_MAX);
+        let at_first = renewed(&mut store, false);
+        assert!((10..20).contains(&at_first), "{at_first}");
         store.put(&hot, hash(1), &copy(1, 10));
         assert_eq!(renewed(&mut store, true), 20);
-        // The last one was served, so this one counts as renewed in vain.
-        assert_eq!(renewed(&mut store, false), UNREAD_MAX - 1);
+        // It was served so often before that it takes some time.
+        let known = renewed(&mut store, false);
+        assert!((10..20).contains(&known), "{known}");
         assert_eq!(told, 20);
     }
 
     #[test]
-    fn what_was_made_anew_in_vain_is_looked_at_again_when_it_is_put_in_again() {
+    fn what_is_changed_far_more_often_than_it_is_asked_for_is_copied_less_and_less_often() {
+        let world = World::new(64);
+        let (hot, mut store) = (world.hot(), Store::new(PAGES));
+        let current = |hot: &HotSet<'_>| {
+            let stripe = hot.stripe(hash(1)).load(Relaxed);
+            let item = Item {
+                key: b"key1",
+                flags: 0,
+                cas: 1,
+                value: b"new",
+                expires_s: 0,
+                flush_s: 0,
+            };
+            HotCopy::new(&item, ChangeCounts { stripe, flush: 0 }).unwrap()
+        };
+        // Offered in each round; of so many rounds, one has a copy that is served. How many copies are made in 4,000 of them.
+        let made = |store: &mut Store, served_in: u64| {
+            let mut made = 0;
+            for round in 0..4000_u64 {
+                if !Store::is_current(&hot, hash(1)) && store.is_wanted(&hot, hash(1)) {
+                    store.put(&hot, hash(1), &current(&hot));
+                    made += 1;
+                }
+                if ((round * 2_654_435_761_u64) >> 8).is_multiple_of(served_in) && Store::is_current(&hot, hash(1)) {
+                    give_out(&hot, 1);
+                }
+                change(&hot, 1, true);
+                for (hash, _) in store.voided(&hot, 9, |_| {}).keys {
+                    store.put(&hot, hash, &current(&hot));
+                    made += 1;
+                }
+            }
+            made
+        };
+        let (never, seldom) = (made(&mut store, 5000), made(&mut store, 29));
+        assert!(never < 200 && seldom < 1500, "{never}, {seldom}");
+        let often = made(&mut store, 2);
+        assert!(often > 3900, "it recovers: {often}");
+    }
+
+    #[test]
+    fn what_was_not_worth_it_is_looked_at_again_when_it_is_put_in_again() {
         let world = World::new(64);
         let (hot, mut store) = (world.hot(), Store::new(PAGES));
         store.put(&hot, hash(1), &copy(1, 10));
-        for _ in 0..=UNREAD_MAX {
+        for _ in 0..20 {
             change(&hot, 1, true);
             store.voided(&hot, 9, |_| {});
         }
         assert!(store.members.iter().all(Vec::is_empty));
+        // The words come round: the copy stays stale.
+        for count in [0, 1, 20] {
+            hot.stripe(hash(1)).store(count << 32 | count, Relaxed);
+            assert!(!Store::is_current(&hot, hash(1)), "{count}");
+        }
         store.put(&hot, hash(1), &copy(1, 10));
+        give_out(&hot, 1);
         change(&hot, 1, true);
         assert_eq!(store.voided(&hot, 9, |_| {}).keys.len(), 1);
     }

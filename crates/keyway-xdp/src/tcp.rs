@@ -3,8 +3,10 @@
 //! What the program knows of a connection is stored at the server's socket (`BPF_MAP_TYPE_SK_STORAGE`), so it ends with the socket. A
 //! server makes this entry when it *enrols* the connection, and afterwards publishes one word whenever the connection is at rest.
 
+use std::collections::HashSet;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Release;
 
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, MapHandle};
@@ -91,8 +93,24 @@ impl Connections {
 /// Size of `struct kw_ends`.
 const ENDS_LEN: usize = 40;
 /// linux/sock_diag.h, linux/netlink.h
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 const REQUEST_ACK: u16 = 5;
+const REQUEST_DUMP: u16 = 0x301;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// linux/socket.h
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+/// FIN_WAIT2 and TIME_WAIT (linux/tcp_states.h)
+const REMAINS: u32 = 1 << 5 | 1 << 6;
+/// Size of `struct kw_peer`: address, and port in network byte order.
+const PEER_LEN: usize = 20;
+/// Where `struct inet_diag_sockid` is in an answer, and its size: ports 4, addresses 2 × 16, interface 4, cookie 8.
+const ID_AT: usize = NETLINK_HEAD_LEN + 4;
+const ID_LEN: usize = 48;
+/// Where the inode of `struct inet_diag_msg` is: 0, if no process has the socket.
+const INODE_AT: usize = NETLINK_HEAD_LEN + 68;
 const NETLINK_HEAD_LEN: usize = 16;
 /// Size of `struct inet_diag_req_v2`.
 const DIAG_LEN: usize = 56;
@@ -109,49 +127,136 @@ pub(crate) fn count(translated: &Link) -> Result<usize, DoorError> {
 /// Resets the connections that the iterator lists, on both sides (sock_diag(7), `SOCK_DESTROY`): how many there were.
 pub(crate) fn reset(translated: &Link) -> Result<usize, DoorError> {
     let ends = list(translated)?;
+    let netlink = netlink()?;
+    for ends in ends.chunks_exact(ENDS_LEN) {
+        let id = [&ends[2..6], &ends[8..40], &[0; 4], &ANY_COOKIE].concat();
+        destroy(&netlink, ends[0], &id)?;
+    }
+    Ok(ends.len() / ENDS_LEN)
+}
+
+/// Removes what is left of connections that the socket at `local` has closed and whose numbers were translated, which `closing` has: no
+/// one will translate for them any more. A client that sends something is then told that there is no connection, instead of getting numbers
+/// that mean nothing to it. Returns how many there were.
+pub(crate) fn end_closed(closing: &MapHandle, local: SocketAddr) -> Result<usize, DoorError> {
+    let peers: HashSet<Vec<u8>> = closing.keys().collect();
+    if peers.is_empty() {
+        return Ok(0);
+    }
+    let netlink = netlink()?;
+    let mut ended = 0;
+    // A socket of IPv6 may have a client of IPv4.
+    for family in [AF_INET, AF_INET6] {
+        for id in remains(&netlink, family, local.port())? {
+            let peer = peer(family, &id[20..36], &id[2..4]);
+            let address = mapped(family, &id[4..20]);
+            if peers.contains(&peer[..PEER_LEN]) && address == of(local) {
+                destroy(&netlink, family, &id)?;
+                ended += 1;
+            }
+        }
+    }
+    Ok(ended)
+}
+
+/// A `struct kw_peer`.
+fn peer(family: u8, address: &[u8], port: &[u8]) -> [u8; PEER_LEN] {
+    let mut peer = [0; PEER_LEN];
+    peer[..16].copy_from_slice(&mapped(family, address));
+    peer[16..18].copy_from_slice(port);
+    peer
+}
+
+/// An address as one of IPv6.
+fn mapped(family: u8, address: &[u8]) -> [u8; 16] {
+    let mut mapped = [0; 16];
+    if family == AF_INET {
+        mapped[10..12].fill(0xFF);
+        mapped[12..].copy_from_slice(&address[..4]);
+    } else {
+        mapped.copy_from_slice(address);
+    }
+    mapped
+}
+
+fn of(local: SocketAddr) -> [u8; 16] {
+    match local.ip() {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn refused(error: nix::Error) -> DoorError {
+    DoorError::Kernel("ending connections whose numbers are translated", error.to_string())
+}
+
+fn netlink() -> Result<OwnedFd, DoorError> {
     let netlink = socket(
         AddressFamily::Netlink,
         SockType::Raw,
         SockFlag::SOCK_CLOEXEC,
         SockProtocol::NetlinkSockDiag,
-    );
-    let refused = |error: nix::Error| DoorError::Kernel("ending connections whose numbers are translated", error.to_string());
-    let netlink = netlink.map_err(refused)?;
+    )
+    .map_err(refused)?;
     setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::seconds(END_MAX_S)).map_err(refused)?;
-    for ends in ends.chunks_exact(ENDS_LEN) {
-        sendto(
-            netlink.as_raw_fd(),
-            &destroy(ends),
-            &NetlinkAddr::new(0, 0),
-            MsgFlags::empty(),
-        )
-        .map_err(refused)?;
-        let mut answer = [0; 256];
-        recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty()).map_err(refused)?;
-        let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
-        // It may have ended by itself.
-        if error != 0 && error != -nix::libc::ENOENT {
-            return Err(refused(nix::Error::from_raw(-error)));
-        }
-    }
-    Ok(ends.len() / ENDS_LEN)
+    Ok(netlink)
 }
 
-/// The request that ends the connection between these ends.
-fn destroy(ends: &[u8]) -> Vec<u8> {
-    let (family, ports, addresses) = (ends[0], &ends[2..6], &ends[8..40]);
+/// The `struct inet_diag_sockid` of each socket with this local port that is closed and waits for its client.
+fn remains(netlink: &OwnedFd, family: u8, port: u16) -> Result<Vec<[u8; ID_LEN]>, DoorError> {
+    let mut id = [0; ID_LEN];
+    id[..2].copy_from_slice(&port.to_be_bytes());
+    let request = request(SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, family, REMAINS, &id);
+    send(netlink, &request)?;
+    let (mut found, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        let len = recv(netlink.as_raw_fd(), &mut buffer, MsgFlags::empty()).map_err(refused)?;
+        let mut rest = &buffer[..len];
+        while rest.len() >= NETLINK_HEAD_LEN {
+            let len = u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
+            let kind = u16::from_ne_bytes([rest[4], rest[5]]);
+            if kind == NLMSG_DONE || kind == NLMSG_ERROR || len < NETLINK_HEAD_LEN {
+                return Ok(found);
+            }
+            let id = rest
+                .get(ID_AT..ID_AT + ID_LEN)
+                .and_then(|id| <[u8; ID_LEN]>::try_from(id).ok());
+            let is_closed = rest.get(INODE_AT..INODE_AT + 4) == Some(&[0; 4]);
+            found.extend(id.filter(|_| is_closed));
+            rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        }
+    }
+}
+
+/// Ends a socket, if it is still there.
+fn destroy(netlink: &OwnedFd, family: u8, id: &[u8]) -> Result<(), DoorError> {
+    send(netlink, &request(SOCK_DESTROY, REQUEST_ACK, family, u32::MAX, id))?;
+    let mut answer = [0; 256];
+    recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty()).map_err(refused)?;
+    let error = -i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
+    // It may have ended by itself; older kernels end no socket that is closed, which then takes a minute.
+    match error {
+        0 | nix::libc::ENOENT | nix::libc::ESTALE | nix::libc::EOPNOTSUPP => Ok(()),
+        error => Err(refused(nix::Error::from_raw(error))),
+    }
+}
+
+fn send(netlink: &OwnedFd, request: &[u8]) -> Result<(), DoorError> {
+    sendto(netlink.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())
+        .map(drop)
+        .map_err(refused)
+}
+
+/// A message with a `struct inet_diag_req_v2`: family, protocol, extensions, padding, states, and which socket.
+fn request(kind: u16, flags: u16, family: u8, states: u32, id: &[u8]) -> Vec<u8> {
     let mut request = Vec::with_capacity(NETLINK_HEAD_LEN + DIAG_LEN);
     request.extend((NETLINK_HEAD_LEN + DIAG_LEN).try_into().unwrap_or(0_u32).to_ne_bytes());
-    request.extend(SOCK_DESTROY.to_ne_bytes());
-    request.extend(REQUEST_ACK.to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend(flags.to_ne_bytes());
     request.extend([0; 8]);
-    // struct inet_diag_req_v2: family, protocol, extensions, padding, states; then struct inet_diag_sockid
     request.extend([family, TCP, 0, 0]);
-    request.extend(u32::MAX.to_ne_bytes());
-    request.extend(ports);
-    request.extend(addresses);
-    request.extend([0; 4]);
-    request.extend(ANY_COOKIE);
+    request.extend(states.to_ne_bytes());
+    request.extend(id);
     request
 }
 

@@ -2,18 +2,16 @@
 //! that they would see without it. Needs root, which may load programs.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use harness::{DEADLINE, Random, skip, wait_until};
+use harness::{DEADLINE, Network, Random, skip, wait_until};
 use keyway_xdp::Connections;
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
@@ -21,7 +19,6 @@ use keyway_xdp::door::{Attached, Door};
 use keyway_xdp::host::Program;
 use keyway_xdp::store::{Put, Store};
 use nix::net::if_::if_nametoindex;
-use nix::sched::{CloneFlags, setns};
 
 const LOOPBACK: i32 = 1;
 /// Keys of which the program has copies; others are the server's alone.
@@ -286,6 +283,30 @@ fn hot_keys_are_answered_here_and_the_server_sees_none_of_it() {
     }
 }
 
+/// The word that the server has published says how much it has read: while more has arrived, it is as good as none.
+#[test]
+fn what_follows_a_half_request_is_the_servers() {
+    let Some(_alone) = alone("tcp half requests") else { return };
+    for ip in loopbacks() {
+        let listener = listen(ip);
+        let kernel = Kernel::start(listener.local_addr().unwrap(), LOOPBACK);
+        let server = Server::start(listener, Some(kernel.connections()));
+        let mut client = Client::connect(server.address);
+        client.warm();
+        for number in 0..HOT {
+            let value = format!("get {}", key_of(number));
+            client.send(format!("set own 0 0 {}\r\n", value.len()).as_bytes());
+            // In a segment of its own: all of a request for a hot key.
+            client.send(format!("{value}\r\n").as_bytes());
+            client.expect(b"STORED\r\n");
+            client.send(b"get own\r\n");
+            client.expect(&answer_of("own", value.as_bytes()));
+            client.get(number);
+        }
+        assert!(kernel.count(Verdict::TcpHit) > 0, "{ip}: {:?}", kernel.door.counts());
+    }
+}
+
 #[test]
 fn mixed_with_what_only_the_server_can_do() {
     let Some(_alone) = alone("tcp mix") else { return };
@@ -350,105 +371,18 @@ fn mix(address: SocketAddr, seed: u64, time: Duration) -> u64 {
     done
 }
 
-/// Network namespaces for a client, a server, and the weather between them.
-struct Network {
-    name: String,
-    weather: Option<Child>,
-}
-
-const SERVER_IPS: [&str; 2] = ["10.77.0.1", "fd77::1"];
-
-impl Network {
-    fn start(test: &str, seed: u64, shares: [u32; 3]) -> Self {
-        let mut network = Self {
-            name: format!("keyway-{}-{test}", std::process::id()),
-            weather: None,
-        };
-        let [client, server, between] = ["c", "s", "w"].map(|which| network.namespace(which));
-        for namespace in [&client, &server, &between] {
-            ip(&["netns", "add", namespace]);
-        }
-        for (end, namespace, addresses) in [
-            ("left", &client, ["10.77.0.2/24", "fd77::2/64"]),
-            ("right", &server, ["10.77.0.1/24", "fd77::1/64"]),
-        ] {
-            ip(&[
-                "-n", &between, "link", "add", "name", end, "type", "veth", "peer", "name", "v", "netns", namespace,
-            ]);
-            // Segments as a wire has them.
-            for (namespace, name) in [(&between, end), (namespace, "v")] {
-                run(Command::new("ip").args([
-                    "netns", "exec", namespace, "ethtool", "-K", name, "tso", "off", "gso", "off", "gro", "off", "tx", "off",
-                ]));
-                ip(&["-n", namespace, "link", "set", name, "up"]);
-            }
-            for address in addresses {
-                ip(&["-n", namespace, "address", "add", address, "dev", "v", "nodad"]);
-            }
-        }
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/weather.py");
-        let mut weather = Command::new("ip");
-        weather.args(["netns", "exec", &between, "python3", script, &seed.to_string()]);
-        weather
-            .args(shares.map(|share| share.to_string()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut weather = weather.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(weather.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        network.weather = Some(weather);
-        network
-    }
-
-    fn namespace(&self, which: &str) -> String {
-        format!("{}-{which}", self.name)
-    }
-
-    /// Moves this thread, and what it starts, into a namespace.
-    fn enter(&self, which: &str) {
-        let namespace = File::open(format!("/run/netns/{}", self.namespace(which))).unwrap();
-        setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        if let Some(weather) = &mut self.weather {
-            drop(weather.stdin.take());
-            let _ = weather.wait();
-        }
-        for which in ["c", "s", "w"] {
-            let _ = Command::new("ip").args(["netns", "del", &self.namespace(which)]).status();
-        }
-    }
-}
-
-fn ip(arguments: &[&str]) {
-    run(Command::new("ip").args(arguments));
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
 #[test]
 fn through_a_network_that_loses_repeats_and_delays_segments() {
     let Some(_alone) = alone("tcp weather") else { return };
     let seed = Random::seed_for("tcp weather");
-    for (shares, index) in [[0, 0, 0], [1, 1, 5], [5, 5, 20]].into_iter().zip(0..) {
-        for ip in SERVER_IPS {
-            let network = Network::start("weather", seed + index, shares);
+    for (shares, index) in [[0.0, 0.0, 0.0], [1.0, 1.0, 5.0], [5.0, 5.0, 20.0]].into_iter().zip(0..) {
+        for ip in Network::SERVER_IPS {
+            let network = Network::start("weather", seed + index, Some(shares));
             let outcome = thread::scope(|scope| {
                 let served = scope.spawn(|| {
                     network.enter("s");
                     let listener = listen(ip.parse().unwrap());
-                    let interface = if_nametoindex("v").unwrap().cast_signed();
+                    let interface = if_nametoindex(Network::INTERFACE).unwrap().cast_signed();
                     let kernel = Kernel::start(listener.local_addr().unwrap(), interface);
                     let server = Server::start(listener, Some(kernel.connections()));
                     (kernel, server)
@@ -486,7 +420,7 @@ fn through_a_network_that_loses_repeats_and_delays_segments() {
                 "seed {seed}, {ip}, {shares:?}: {counts:?}"
             );
             assert!(
-                shares[0] < 5 || count(Verdict::TcpRepeated) > 0,
+                shares[0] < 5.0 || count(Verdict::TcpRepeated) > 0,
                 "seed {seed}, {ip}: {counts:?}"
             );
         }

@@ -15,12 +15,15 @@
 //! - `KEYWAY_TESTS_FULL=1`: tests that have a short and a full form run the full one.
 //! - `KEYWAY_TESTS_LOCAL_BYPASS=1`: servers bypass TCP (`--local-bypass`).
 //! - `KEYWAY_TESTS_KERNEL_TCP=1`: servers answer for hot keys in the kernel (`--kernel lo`).
+//! - `KEYWAY_TESTS_SERVERS_IN`: the network namespace of a [`Network`] in which servers are started (the program `weathered` sets it).
+//! - `KEYWAY_TESTS_OUTSIDE`: the network namespace from which clients are downloaded (likewise).
 //! - `KEYWAY_TESTS_KEEP=1`: scratch directories stay, and are named.
 
 mod binary;
 mod cgroup;
 mod http;
 mod kernel;
+mod network;
 mod random;
 mod scratch;
 mod server;
@@ -30,7 +33,8 @@ mod wire;
 pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
 pub use cgroup::{bypass_arguments, cgroup};
 pub use http::{HttpAnswer, http_get, http_over};
-pub use kernel::{has_kernel_door, kernel_arguments};
+pub use kernel::{has_kernel_door, is_across_a_network, kernel_arguments};
+pub use network::{Network, Weather, lose_on_loopback};
 pub use random::{Random, mix};
 pub use scratch::Scratch;
 pub use server::{Kind, ServeOptions, Server, Transport, free_port, keyway_check, run_to_end, wait_for_ready};

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, setsockopt, socket, sockopt};
 
+use crate::kernel::{keyway_command, server_address};
 use crate::{
     Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, kernel_arguments, keyway_binary, memcached_binary,
     wait_until,
@@ -193,7 +194,13 @@ impl Server {
 
     fn spawn_at(kind: Kind, options: &ServeOptions, port: u16) -> Self {
         let scratch = Scratch::new();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let is_keyway_serve = kind == Kind::Keyway && !options.memcached_command_line;
+        let ip = if is_keyway_serve {
+            server_address()
+        } else {
+            Ipv4Addr::LOCALHOST
+        };
+        let address = SocketAddr::from((ip, port));
         let socket = scratch.join("socket");
         let log = scratch.join("log");
         let region = match &options.region {
@@ -226,7 +233,7 @@ impl Server {
                 command
             }
             Kind::Keyway => {
-                let mut command = Command::new(keyway_binary());
+                let mut command = keyway_command();
                 command
                     .args(["serve", "--listen", &address.to_string(), "--socket"])
                     .arg(&socket);
@@ -246,7 +253,7 @@ impl Server {
                     let authority = Authority::new();
                     let identity = authority.signs("a server for tests", Validity::Valid);
                     let (certificate, key) = identity.write_to(scratch.path(), "server");
-                    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+                    let address = SocketAddr::from((ip, free_port()));
                     command.args(["--listen", &format!("tls://{address}"), "--tls-cert"]);
                     command.arg(certificate).arg("--tls-key").arg(key);
                     let file = scratch.join("authority.pem");

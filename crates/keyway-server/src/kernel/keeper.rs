@@ -33,8 +33,9 @@ const FENCE_PAUSE: Duration = Duration::from_millis(20);
 const MEND_TICKS: u64 = 10;
 /// Ticks between two lines in the log.
 const LOG_TICKS: u64 = 600;
-/// Least time between two checks for stale copies while there are some, so that wake-ups stay a small part of a CPU.
-const LOOK_PAUSE: Duration = Duration::from_micros(200);
+/// Least time between two checks for stale copies while there are some. A check costs as much as several renewals before it has renewed
+/// anything (a wake-up, and the words of all stripes), and an item that has changed twice in between is renewed once.
+const LOOK_PAUSE: Duration = Duration::from_micros(500);
 /// The pause after a check is this many times as long as the check, so checks take at most a ninth of a CPU.
 const LOOK_REST: u32 = 8;
 /// Copies that one check handles; the next check does the rest. Workers may wait for the CPU meanwhile.
@@ -138,13 +139,16 @@ impl Keeper {
                 candidates = self.post.candidates.take().into_iter();
             }
             if self.is_on {
+                // First what has become stale: an offer of it is then one of a current copy.
+                pause = self.look(pause);
                 while Instant::now() < self.next_tick
                     && let Some(key) = candidates.next()
                 {
                     let hash = self.cache.hash(&key);
-                    self.take_in(hash, &key);
+                    if self.store.is_wanted(&self.program.maps().hot(), hash) {
+                        self.take_in(hash, &key);
+                    }
                 }
-                pause = self.look(pause);
             } else {
                 candidates = Vec::new().into_iter();
             }
@@ -166,13 +170,19 @@ impl Keeper {
         while shared.workers_running.load(SeqCst) > 0 {
             std::thread::park_timeout(END_PAUSE);
         }
-        let (Program::Loaded(_, attached), Some(enrolments)) = (&mut self.program, &self.post.enrolments) else {
+        let (Program::Loaded(door, attached), Some(enrolments)) = (&mut self.program, &self.post.enrolments) else {
             return;
         };
         let until = Instant::now() + if is_taken_over { Duration::ZERO } else { ENDS_WITHIN };
         let left = loop {
             match enrolments.translated() {
-                Ok(0) => return,
+                Ok(0) => {
+                    attached.clear();
+                    if let Err(error) = door.end_closed() {
+                        log::warn!("{error}");
+                    }
+                    return;
+                }
                 Ok(_) if Instant::now() < until => std::thread::park_timeout(END_PAUSE),
                 Ok(left) => break left.to_string(),
                 Err(error) => {

@@ -13,6 +13,8 @@ use crate::shared::lock;
 
 /// Most keys that wait for the keeper; further ones are dropped, and user space serves them again.
 const CANDIDATES_MAX: usize = 4096;
+/// So many wake the keeper. It looks at fewer with its next tick: to wake it for each would cost more than most of them save.
+const CANDIDATES_WAKE: usize = 64;
 /// Fingerprints in a worker's table of served keys.
 const SERVED_LEN: usize = 1 << 15;
 /// A key that was served once is forgotten after this time.
@@ -46,9 +48,9 @@ impl Candidates {
         if keys.len() < CANDIDATES_MAX {
             keys.push(key.to_vec());
         }
-        let is_first = keys.len() == 1;
+        let are_many = keys.len() == CANDIDATES_WAKE;
         drop(keys);
-        if is_first {
+        if are_many {
             self.wake();
         }
     }

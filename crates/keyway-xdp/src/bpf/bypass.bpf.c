@@ -19,11 +19,11 @@
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
-#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "bypass.h"
+#include "kernel.h"
 
 #define KW_INLINE static __always_inline
 #define AF_INET 2
@@ -33,31 +33,6 @@
 #define ENOPROTOOPT 92
 /* Longest option that a program of a cgroup may look at without taking it over. */
 #define OPTION_MAX 4096
-
-/* The parts of the kernel's structures that are read; libbpf finds their places (CO-RE). */
-struct sock {
-	struct {
-		struct {
-			int counter;
-		} rmem_alloc;
-	} sk_backlog;
-} __attribute__((preserve_access_index));
-
-struct inet_sock {
-	struct sock sk;
-} __attribute__((preserve_access_index));
-
-struct inet_connection_sock {
-	struct inet_sock icsk_inet;
-	const void *icsk_ulp_ops;
-} __attribute__((preserve_access_index));
-
-struct tcp_sock {
-	struct inet_connection_sock inet_conn;
-	__u32 copied_seq;
-	__u32 write_seq;
-	__u64 bytes_received;
-} __attribute__((preserve_access_index));
 
 /* The loader sets the numbers. */
 struct {

@@ -35,6 +35,7 @@
 #include <stddef.h>
 #include <string.h>
 #define KW_INLINE static inline __attribute__((unused))
+#define __noinline __attribute__((noinline, unused))
 #define KW_OPAQUE(x) asm volatile("" : "+r"(x))
 #define bpf_htons(x) __builtin_bswap16(x)
 #define bpf_ntohs(x) __builtin_bswap16(x)
@@ -188,6 +189,9 @@ KW_INLINE __u64 kw_clock(void);
 KW_INLINE int kw_is_over_rate(const __u32 source[4], __u64 now);
 /* Whether an answer to this source leaves by the interface that the request arrived by; if so, sets its link addresses in `s`. */
 KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 source[4], __u64 now);
+/* This CPU's memory of one packet; NULL cannot be. */
+KW_INLINE struct kw_scratch *kw_scratch(void);
+KW_INLINE void kw_count(enum kw_verdict verdict);
 /* Adds the 16-bit words of `len` bytes, up to KW_PAYLOAD_MAX and the headers; the last word is padded with 0. */
 KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum);
 

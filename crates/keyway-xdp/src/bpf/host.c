@@ -78,8 +78,93 @@ KW_INLINE int kw_has_path(struct kw_scratch *s, const __u8 *frame, const __u32 s
 	return !host->no_path;
 }
 
+/* A packet as the kernel has it: the bytes up to `data_end` lie together, the others elsewhere. */
+struct __sk_buff {
+	unsigned long data;
+	unsigned long data_end;
+	__u32 len;
+	__u32 gso_size;
+	/* hardware will write the checksum (CHECKSUM_PARTIAL) */
+	__u32 is_partial;
+};
+
+static int bpf_skb_pull_data(struct __sk_buff *skb, __u32 len)
+{
+	if (len > skb->len)
+		return -1;
+	if (skb->data + len > skb->data_end)
+		skb->data_end = skb->data + len;
+	return 0;
+}
+
+static int bpf_skb_load_bytes(const struct __sk_buff *skb, __u32 at, void *to, __u32 len)
+{
+	if (at > skb->len || len > skb->len - at)
+		return -1;
+	memcpy(to, (const __u8 *)skb->data + at, len);
+	return 0;
+}
+
+static int bpf_skb_store_bytes(struct __sk_buff *skb, __u32 at, const void *from, __u32 len, __u64 flags)
+{
+	(void)flags;
+	if (at > skb->len || len > skb->len - at)
+		return -1;
+	memcpy((__u8 *)skb->data + at, from, len);
+	return 0;
+}
+
+/* `to` is added to the sum; a field that has the pseudo header's sum only does not change (Linux, inet_proto_csum_replace_by_diff()). */
+static int bpf_l4_csum_replace(struct __sk_buff *skb, __u32 at, __u64 from, __u64 to, __u64 flags)
+{
+	__u8 *field = (__u8 *)skb->data + at;
+	__u16 sum;
+	__u64 wide;
+
+	(void)from;
+	(void)flags;
+	if (at + 2 > skb->len)
+		return -1;
+	memcpy(&sum, field, 2);
+	wide = (__u64)(__u16)~sum + (__u32)to;
+	while (wide >> 16)
+		wide = (wide & 0xFFFF) + (wide >> 16);
+	sum = ~wide;
+	if (!skb->is_partial)
+		memcpy(field, &sum, 2);
+	return 0;
+}
+
+static __s64 bpf_csum_diff(const __be32 *from, __u32 from_len, const __be32 *to, __u32 to_len, __u32 seed)
+{
+	__u64 sum = seed;
+	__u32 i;
+
+	if (from_len % 4 || to_len % 4)
+		return -1;
+	for (i = 0; i < from_len / 4; i++)
+		sum += (__u32)~from[i];
+	for (i = 0; i < to_len / 4; i++)
+		sum += to[i];
+	while (sum >> 32)
+		sum = (sum & 0xFFFFFFFF) + (sum >> 32);
+	return sum;
+}
+
+static _Thread_local struct kw_scratch *scratch;
+
+KW_INLINE struct kw_scratch *kw_scratch(void)
+{
+	return scratch;
+}
+
+KW_INLINE void kw_count(enum kw_verdict verdict)
+{
+	(void)verdict;
+}
+
 #include "packet.h"
-#include "segment.h"
+#include "skb.h"
 #include "times.h"
 
 /* The bucket of a time in nanoseconds. */
@@ -217,4 +302,51 @@ __u32 kw_host_make(struct kw_scratch *s, const __u8 *frame, __u32 len, const __u
 	memcpy(made, s->made, head_len);
 	memcpy(made + head_len, answer, answer_len);
 	return head_len + answer_len;
+}
+
+/* What is found of a segment in a packet. */
+struct kw_reading {
+	__u32 seq;
+	__u32 ack;
+	__u32 len;
+	__u32 window;
+	__u32 ports; /* network byte order */
+	__u32 stamp; /* network byte order */
+	__u32 flags;
+	__u32 is_stamped;
+	__u32 is_odd;
+};
+
+/* Reads the headers of a packet of `len` bytes, of which the first `linear` lie together, and gives it the numbers of the other end. Returns
+ * the family of a packet to or from the served port; -1 if it is no TCP segment after all, -2 if it could not be changed. */
+int kw_host_translate(const struct kw_connection *c, struct kw_scratch *s, const struct kw_config *config, __u8 *packet, __u32 len,
+		      __u32 linear, __u32 gso_size, int is_partial, int is_incoming, int from_socket, struct kw_reading *reading)
+{
+	const struct kw_splice *seqs = is_incoming ? &c->numbers.in : &c->numbers.out, *acks = is_incoming ? &c->numbers.out : &c->numbers.in;
+	struct kw_host with = { .config = config };
+	struct __sk_buff skb = {
+		.data = (unsigned long)packet,
+		.data_end = (unsigned long)packet + linear,
+		.len = len,
+		.gso_size = gso_size,
+		.is_partial = is_partial,
+	};
+	struct kw_work work = { 0 };
+	const struct kw_segment *segment = &work.segment;
+	__u32 seq, ack;
+	int family;
+
+	host = &with;
+	scratch = s;
+	family = kw_tcp_family(&skb, is_incoming);
+	if (!family)
+		return 0;
+	if (kw_tcp_read(&skb, &work, is_incoming, family == 6))
+		return -1;
+	*reading = (struct kw_reading){ segment->seq,	segment->ack,	segment->len,	     segment->window,	  segment->ports,
+					segment->stamp, segment->flags, segment->is_stamped, work.found.is_odd };
+	seq = is_incoming ? kw_inner(seqs, segment->seq) : kw_outer(seqs, segment->seq);
+	ack = is_incoming ? kw_inner(acks, segment->ack) : kw_outer(acks, segment->ack);
+	work.plan.edges = *acks;
+	return kw_renumber(&skb, &work, seq, ack, !is_incoming, from_socket && kw_is_partial(&skb, &work.found, family == 6)) ? -2 : family;
 }

@@ -50,30 +50,36 @@ KW_INLINE __u16 kw_fold(__u64 sum)
 	return sum;
 }
 
-/* RFC 768, RFC 8200 section 8.1: addresses, protocol and UDP length, as words in network byte order. */
-KW_INLINE __u64 kw_pseudo_sum(const __u8 *buffer, int v6)
+/* The pseudo header's sum (RFC 768, RFC 9293 section 3.1, RFC 8200 section 8.1): the addresses of the IP header, the protocol, and the
+* length of what follows, in network byte order. */
+KW_INLINE __u64 kw_pseudo_sum(const __u8 *ip, __u16 protocol, __u16 len, int v6)
 {
-	__u64 sum = bpf_htons(KW_PROTOCOL_UDP) + (__u64)kw_half(buffer + KW_UDP_AT + 4);
+	__u64 sum = bpf_htons(protocol) + (__u64)len;
 	int i;
 
 	if (!v6)
-		return sum + kw_quad(buffer + KW_IP4 + 12) + kw_quad(buffer + KW_IP4 + 16);
+		return sum + kw_quad(ip + 12) + kw_quad(ip + 16);
 #pragma clang loop unroll(full)
 	for (i = 0; i < 8; i++)
-		sum += kw_quad(buffer + KW_IP6 + 8 + 4 * i);
+		sum += kw_quad(ip + 8 + 4 * i);
 	return sum;
 }
 
-/* Adds the words of the IPv4 header. */
-KW_INLINE __u16 kw_ip4_sum(const __u8 *buffer)
+/* Adds the words of an IPv4 header without options. */
+KW_INLINE __u64 kw_ip4_sum(const __u8 *ip)
 {
 	__u64 sum = 0;
 	int i;
 
 #pragma clang loop unroll(full)
 	for (i = 0; i < 5; i++)
-		sum += kw_quad(buffer + KW_IP4 + 4 * i);
-	return kw_fold(sum);
+		sum += kw_quad(ip + 4 * i);
+	return sum;
+}
+
+KW_INLINE __u64 kw_udp_pseudo_sum(const __u8 *buffer, int v6)
+{
+	return kw_pseudo_sum(buffer + (v6 ? KW_IP6 : KW_IP4), KW_PROTOCOL_UDP, kw_half(buffer + KW_UDP_AT + 4), v6);
 }
 
 /* What to write as the answer's UDP checksum. */
@@ -89,7 +95,7 @@ enum kw_checksum {
 KW_INLINE enum kw_checksum kw_check(struct kw_scratch *s, __u32 udp_len, int v6)
 {
 	__u16 field = kw_half(s->in + KW_UDP_AT + 6);
-	__u64 pseudo = kw_pseudo_sum(s->in, v6);
+	__u64 pseudo = kw_udp_pseudo_sum(s->in, v6);
 	int is_full, is_partial;
 
 	/* RFC 768: the sender made no checksum. RFC 8200 does not allow such packets. */
@@ -172,7 +178,7 @@ KW_INLINE __u32 kw_open_ip(const struct kw_scratch *s, __u32 frame_len, int v6)
 		/* No options; in the fragment word only "do not fragment" may be set. */
 		if (ip[0] != 0x45 || (kw_half(ip + 6) & ~bpf_htons(0x4000) & 0xFFFF) || ip[9] != KW_PROTOCOL_UDP)
 			return 0;
-		if (len < 28 || 14 + len > frame_len || kw_ip4_sum(s->in) != 0xFFFF)
+		if (len < 28 || 14 + len > frame_len || kw_fold(kw_ip4_sum(ip)) != 0xFFFF)
 			return 0;
 		return len - 20;
 	}
@@ -207,7 +213,7 @@ KW_INLINE void kw_head(struct kw_scratch *s, enum kw_checksum checksum, int v6)
 		kw_put_half(ip + 10, 0);
 		__builtin_memcpy(ip + 12, s->in + KW_IP4 + 16, 4);
 		__builtin_memcpy(ip + 16, s->in + KW_IP4 + 12, 4);
-		kw_put_half(ip + 10, ~kw_ip4_sum(s->out));
+		kw_put_half(ip + 10, ~kw_fold(kw_ip4_sum(ip)));
 	}
 	__builtin_memcpy(udp, s->in + KW_UDP_AT + 2, 2);
 	__builtin_memcpy(udp + 2, s->in + KW_UDP_AT, 2);
@@ -216,7 +222,7 @@ KW_INLINE void kw_head(struct kw_scratch *s, enum kw_checksum checksum, int v6)
 	/* the frame: this request's id, datagram 0 of 1 */
 	__builtin_memcpy(udp + 8, s->in + KW_UDP_AT + 8, 2);
 	__builtin_memcpy(udp + 10, "\0\0\0\x01\0\0", 6);
-	sum = kw_pseudo_sum(s->out, v6);
+	sum = kw_udp_pseudo_sum(s->out, v6);
 	if (checksum == KW_CHECKSUM_FULL) {
 		__u16 full = ~kw_fold(sum + kw_sum(udp, udp_len, 0));
 

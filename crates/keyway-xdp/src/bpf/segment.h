@@ -31,18 +31,9 @@ KW_INLINE void kw_put_quad(__u8 *at, __u32 quad)
 	__builtin_memcpy(at, &quad, 4);
 }
 
-/* Addresses, protocol and TCP length, as words in network byte order (RFC 9293, section 3.1). */
 KW_INLINE __u64 kw_tcp_pseudo_sum(const __u8 *head, __u32 tcp_len, int v6)
 {
-	__u64 sum = bpf_htons(KW_PROTOCOL_TCP) + (__u64)bpf_htons((__u16)tcp_len);
-	int i;
-
-	if (!v6)
-		return sum + kw_quad(head + KW_LINK_LEN + 12) + kw_quad(head + KW_LINK_LEN + 16);
-#pragma clang loop unroll(full)
-	for (i = 0; i < 8; i++)
-		sum += kw_quad(head + KW_LINK_LEN + 8 + 4 * i);
-	return sum;
+	return kw_pseudo_sum(head + KW_LINK_LEN, KW_PROTOCOL_TCP, bpf_htons((__u16)tcp_len), v6);
 }
 
 KW_INLINE __u64 kw_tcp_head_sum(const __u8 *head, int has_stamps, int v6)
@@ -56,17 +47,6 @@ KW_INLINE __u64 kw_tcp_head_sum(const __u8 *head, int has_stamps, int v6)
 		sum += kw_quad(tcp + 4 * i);
 	if (has_stamps)
 		sum += (__u64)kw_quad(tcp + 20) + kw_quad(tcp + 24) + kw_quad(tcp + 28);
-	return sum;
-}
-
-KW_INLINE __u64 kw_ip4_head_sum(const __u8 *head)
-{
-	__u64 sum = 0;
-	int i;
-
-#pragma clang loop unroll(full)
-	for (i = 0; i < 5; i++)
-		sum += kw_quad(head + KW_LINK_LEN + 4 * i);
 	return sum;
 }
 
@@ -134,7 +114,7 @@ KW_INLINE void kw_make(struct kw_scratch *s, const struct kw_made *made, enum kw
 	} else {
 		kw_put_half(ip + 2, bpf_htons((__u16)(20 + tcp_len + made->len)));
 		kw_put_half(ip + 10, 0);
-		kw_put_half(ip + 10, ~kw_fold(kw_ip4_head_sum(s->made)));
+		kw_put_half(ip + 10, ~kw_fold(kw_ip4_sum(ip)));
 	}
 	kw_put_quad(tcp + 4, bpf_htonl(made->seq));
 	kw_put_quad(tcp + 8, bpf_htonl(made->ack));

@@ -230,22 +230,29 @@ KW_INLINE __u32 kw_stamp(struct kw_connection *c, __u64 now_ns)
 /* Most bytes that a segment can be ahead of what the socket has received: the largest window (RFC 7323). */
 #define KW_AHEAD_MAX (1 << 30)
 
-/* The segment goes to the server's socket. */
+/* The segment goes to the socket, which has received up to `received`, an outer number. */
+KW_INLINE void kw_note(struct kw_connection *c, const struct kw_segment *segment, __u32 received)
+{
+	__u32 end = segment->seq + segment->len + (segment->flags & KW_TCP_FIN ? 1 : 0);
+
+	/* The socket may take it, whatever its window is by then. A forged segment can silence this connection, and no more. */
+	if (end != segment->seq && (__s32)(segment->seq - received) <= KW_AHEAD_MAX && (!c->has_next || kw_before(c->next, end))) {
+		c->next = end;
+		c->has_next = 1;
+	}
+}
+
+/* The same, with the numbers that it gets. */
 KW_INLINE void kw_pass(struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, struct kw_plan *plan)
 {
 	struct kw_numbers *numbers = &c->numbers;
-	__u32 end = segment->seq + segment->len + (segment->flags & KW_TCP_FIN ? 1 : 0);
 	__u32 received = kw_outer(&numbers->in, facts->received);
 
 	plan->step = KW_PASS;
 	plan->seq = kw_inner(&numbers->in, segment->seq);
 	plan->ack = kw_inner(&numbers->out, segment->ack);
 	plan->edges = numbers->out;
-	/* The socket may take it, whatever its window is by then. A forged segment can silence this connection, and no more. */
-	if (end != segment->seq && (__s32)(segment->seq - received) <= KW_AHEAD_MAX && (!c->has_next || kw_before(c->next, end))) {
-		c->next = end;
-		c->has_next = 1;
-	}
+	kw_note(c, segment, received);
 	kw_settle(&numbers->in, received);
 }
 
@@ -257,8 +264,18 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 {
 	struct kw_numbers *numbers = &c->numbers;
 	__u32 after = numbers->in.at + numbers->in.len, end = numbers->out.at + numbers->out.len;
-	int lacks_answer = numbers->out.len && kw_before(segment->ack, end), is_taken = kw_is_taken(&numbers->in, segment);
+	int lacks_answer, is_taken;
 
+	/* Most segments of a connection that was never answered. */
+	if (!answer_len && !kw_is_spliced(numbers)) {
+		plan->step = KW_PASS;
+		plan->seq = segment->seq;
+		plan->ack = segment->ack;
+		kw_note(c, segment, facts->received);
+		return;
+	}
+	lacks_answer = numbers->out.len && kw_before(segment->ack, end);
+	is_taken = kw_is_taken(&numbers->in, segment);
 	if (!lacks_answer)
 		c->is_owed = 0;
 	if (KW_RARE(is_taken)) {
@@ -317,28 +334,9 @@ struct kw_sending {
 	__u8 link[12];
 };
 
-/* Translates it into `seq` and `ack`, and learns from it how the socket sends. `now_ns` may be up to KW_TICK_NS too early.
-*
-* While the client has not acknowledged an answer that was made here, nothing else may tell it that its request has arrived, or it would not
-* ask for the answer again. Only what comes after the answer may: the client acknowledges it at once, and thereby shows what it lacks. */
-KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns, struct kw_numbers *numbers, __u32 *seq,
-			__u32 *ack)
+/* Learns from it how the socket sends. */
+KW_INLINE void kw_hear(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns)
 {
-	const struct kw_splice *in = &c->numbers.in, *out = &c->numbers.out;
-	__u32 end = sending->seq + sending->len + (sending->flags & KW_TCP_FIN ? 1 : 0), made_at = out->at - out->before;
-	int is_before = kw_before(sending->seq, made_at), is_after = end != sending->seq && kw_before(made_at, end);
-
-	*seq = kw_outer(out, sending->seq);
-	*ack = kw_outer(in, sending->ack);
-	if (is_before && is_after) {
-		/* Sent again in one piece, what was sent before the answer and what comes after it. The client has the former. While it lacks
-		 * the answer, all of it gets numbers from before: it is discarded, and acknowledged with what the client has. */
-		*seq = c->is_owed ? out->at - (end - sending->seq) : sending->seq + out->before + out->len;
-	}
-	if (c->is_owed && !is_after && kw_before(in->at, *ack))
-		*ack = in->at;
-	*numbers = c->numbers;
-	kw_settle(&c->numbers.out, *seq);
 	if (sending->flags & (KW_TCP_RST | KW_TCP_SYN))
 		return;
 	c->heard_ns = now_ns;
@@ -352,6 +350,39 @@ KW_INLINE void kw_depart(struct kw_connection *c, const struct kw_sending *sendi
 			c->stamp = sending->stamp;
 	}
 	c->has_heard = 1;
+}
+
+/* Translates it into `seq` and `ack`, and learns from it. `now_ns` may be up to KW_TICK_NS too early. Returns whether the numbers of the
+* connection are translated; only then `numbers` are set.
+*
+* While the client has not acknowledged an answer that was made here, nothing else may tell it that its request has arrived, or it would not
+* ask for the answer again. Only what comes after the answer may: the client acknowledges it at once, and thereby shows what it lacks. */
+KW_INLINE int kw_depart(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns, struct kw_numbers *numbers, __u32 *seq,
+			__u32 *ack)
+{
+	const struct kw_splice *in = &c->numbers.in, *out = &c->numbers.out;
+	__u32 end = sending->seq + sending->len + (sending->flags & KW_TCP_FIN ? 1 : 0), made_at = out->at - out->before;
+	int is_before, is_after;
+
+	kw_hear(c, sending, now_ns);
+	*seq = sending->seq;
+	*ack = sending->ack;
+	if (!kw_is_spliced(&c->numbers))
+		return 0;
+	is_before = kw_before(sending->seq, made_at);
+	is_after = end != sending->seq && kw_before(made_at, end);
+	*seq = kw_outer(out, sending->seq);
+	*ack = kw_outer(in, sending->ack);
+	if (is_before && is_after) {
+		/* Sent again in one piece, what was sent before the answer and what comes after it. The client has the former. While it lacks
+		 * the answer, all of it gets numbers from before: it is discarded, and acknowledged with what the client has. */
+		*seq = c->is_owed ? out->at - (end - sending->seq) : sending->seq + out->before + out->len;
+	}
+	if (c->is_owed && !is_after && kw_before(in->at, *ack))
+		*ack = in->at;
+	*numbers = c->numbers;
+	kw_settle(&c->numbers.out, *seq);
+	return 1;
 }
 
 #endif

@@ -158,7 +158,7 @@ pub fn node_program(target: &Path) -> Result<(PathBuf, PathBuf), String> {
 
 /// Runs one step; its failure is a reason.
 fn step(what: &str, command: &mut Command) -> Result<(), String> {
-    let (status, output) = run_to_end(command, REGISTRY_DEADLINE);
+    let (status, output) = run_to_end(&mut outside(command), REGISTRY_DEADLINE);
     if status.success() {
         return Ok(());
     }
@@ -167,4 +167,27 @@ fn step(what: &str, command: &mut Command) -> Result<(), String> {
         "{what} could not be had: {}",
         told.into_iter().rev().collect::<Vec<_>>().join(" / ")
     ))
+}
+
+/// The command in the network namespace that has the registries, if the test is in another one.
+fn outside(command: &Command) -> Command {
+    let mut outside = match std::env::var("KEYWAY_TESTS_OUTSIDE") {
+        Ok(namespace) => {
+            let mut nsenter = Command::new("nsenter");
+            nsenter.arg(format!("--net={namespace}")).arg(command.get_program());
+            nsenter
+        }
+        Err(_) => Command::new(command.get_program()),
+    };
+    outside.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => outside.env(name, value),
+            None => outside.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        outside.current_dir(folder);
+    }
+    outside
 }

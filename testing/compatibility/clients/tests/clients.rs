@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 use clients::prepare;
 use harness::{
-    DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, has_kernel_door, printable, program_on_path, run_to_end, say, skip,
+    DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, has_kernel_door, is_across_a_network, printable, program_on_path,
+    run_to_end, say, skip,
 };
 
 /// Where downloaded clients are kept.
@@ -19,6 +20,9 @@ fn target() -> &'static Path {
 /// Runs a client program against each server, and expects that it ends well and says `OK`.
 fn run_client(name: &str, transport: Transport, command: impl Fn(&Server) -> Command) {
     for kind in Kind::to_test(name) {
+        if is_across_a_network() && transport != Transport::Tcp {
+            continue;
+        }
         // The harness starts memcached without TLS.
         if transport == Transport::Tls && kind == Kind::Memcached {
             continue;
@@ -122,6 +126,10 @@ fn python_binary_memcached() {
 /// SASL with python-binary-memcached: as memcached has it (`-S`), and as `keyway serve` has it, with a hashed password and a reader.
 #[test]
 fn python_binary_memcached_with_sasl() {
+    // Passwords cross a network only under TLS.
+    if is_across_a_network() {
+        return;
+    }
     let python = match python() {
         Ok(python) => python,
         Err(because) => return skip("python-binary-memcached with SASL", because),
@@ -301,6 +309,10 @@ fn tools_of_libmemcached() {
 /// format`, and so does Keyway.
 #[test]
 fn memccapable() {
+    // It asks for `verbosity`, which is for clients on the server's machine.
+    if is_across_a_network() {
+        return;
+    }
     let Some(program) = program_on_path("memccapable") else {
         return skip("memccapable", "it is not installed");
     };

@@ -7,6 +7,7 @@
 #[cfg(feature = "load")]
 pub mod coherent;
 pub mod frame;
+mod packets;
 #[cfg(feature = "load")]
 pub mod random;
 #[cfg(feature = "load")]

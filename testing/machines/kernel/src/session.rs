@@ -7,6 +7,8 @@
 use harness::Random;
 use keyway_xdp::host::{Connection, Decision, Socket};
 
+use crate::packets::{self, Numbers};
+
 const PASS: u32 = 0;
 const REPLY: u32 = 1;
 const REPEAT: u32 = 2;
@@ -34,6 +36,8 @@ pub struct Tally {
     pub options: u64,
     /// frames of answers
     pub frames: u64,
+    /// packets of either end
+    pub packets: u64,
     /// sessions
     pub sessions: u64,
 }
@@ -320,7 +324,10 @@ impl Session {
                 8 | 9 => self.socket_sends(tally)?,
                 10 | 11 => self.client_receives(),
                 12 if self.random.below(8) == 0 => self.silence(tally)?,
-                13 => self.options(tally)?,
+                13 => {
+                    self.options(tally)?;
+                    self.packet(tally)?;
+                }
                 _ => self.exchange(tally)?,
             }
         }
@@ -751,6 +758,44 @@ impl Session {
         }
     }
 
+    /// A packet of either end.
+    fn packet(&mut self, tally: &mut Tally) -> Result<(), String> {
+        tally.packets += 1;
+        let is_incoming = self.random.below(2) == 0;
+        let (up, down) = (&self.reference.up, &self.reference.down);
+        let (received, written) = (self.server.received, self.server.written);
+        let random = &mut self.random;
+        // From a little before what the socket has, but not from before what is exact.
+        let mut of_client = |stream: &Stream, socket_has: u64| {
+            let from = stream.exact_from().max(stream.outer(socket_has).saturating_sub(2000));
+            let at = from + random.below(4000);
+            (stream.number(at), stream.number(stream.inner(at)))
+        };
+        let (seq, ack) = (of_client(up, received), of_client(down, written));
+        let edges: Vec<_> = (0..8).map(|_| of_client(down, written)).collect();
+        let mut of_socket = |stream: &Stream, socket_has: u64| {
+            let from = stream.inner(stream.exact_from()).max(socket_has.saturating_sub(2000));
+            let at = from + random.below(4000);
+            (stream.number(at), stream.number(stream.outer(at)))
+        };
+        let numbers = if is_incoming {
+            Numbers {
+                seq,
+                ack,
+                edges,
+                is_incoming,
+            }
+        } else {
+            Numbers {
+                seq: of_socket(down, written),
+                ack: of_socket(up, received),
+                edges: (0..8).map(|_| of_socket(up, received)).collect(),
+                is_incoming,
+            }
+        };
+        packets::hold(&mut self.random, &mut self.c, &numbers)
+    }
+
     /// The frame of an answer.
     fn frames(&mut self, tally: &mut Tally) -> Result<(), String> {
         for _ in 0..8 {
@@ -856,7 +901,7 @@ fn frame(link: &[u8], from: &[u8], to: &[u8], tcp: &[u8], data: &[u8], v6: bool,
 }
 
 /// The Internet checksum's sum (RFC 1071).
-fn sum(bytes: &[u8]) -> u16 {
+pub(crate) fn sum(bytes: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in bytes.chunks(2) {
         sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
