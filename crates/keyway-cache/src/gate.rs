@@ -7,7 +7,7 @@
 //! Inside the gate only the region's code runs, and the kernel's that reads a clock; callbacks run when the gate has closed, and code
 //! that needs the allocator or the kernel closes the gate during that time ([`aside`]). Keys and values are read and written in their
 //! places in the caller's memory, except a place near a mapping with the key: that is read once before the gate opens, page by page
-//! ([`Latch::open_for`]). If it is in the mapping, the processor ends the program there, as it ends any stray access.
+//! ([`Latch::begin_verb`]). If it is in the mapping, the processor ends the program there, as it ends any stray access.
 //!
 //! The gate stops stray pointers, not hostile code: code that executes WRPKRU can open it (`docs/security.md`).
 //!

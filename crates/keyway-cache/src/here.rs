@@ -21,35 +21,36 @@ use crate::local::Seat;
 /// The calling thread's number, 0 if it has none yet.
 #[inline(always)]
 pub(crate) fn number() -> u64 {
-    machine::load::<0>()
+    machine::load::<0>() as u64
 }
 
 /// Gives the calling thread its number.
 pub(crate) fn set_number(number: u64) {
-    machine::store::<0>(number);
+    // There are fewer threads than addresses.
+    machine::store::<0>(usize::try_from(number).unwrap_or(usize::MAX));
 }
 
 /// The word for the calling thread's seat, as [`set_seat`] left it; NULL at first.
 #[inline(always)]
 pub(crate) fn seat() -> *mut Seat {
-    std::ptr::with_exposed_provenance_mut(machine::load::<8>() as usize)
+    std::ptr::with_exposed_provenance_mut(machine::load::<8>())
 }
 
 /// See [`seat`].
 #[inline(always)]
 pub(crate) fn set_seat(seat: *mut Seat) {
-    machine::store::<8>(seat.expose_provenance() as u64);
+    machine::store::<8>(seat.expose_provenance());
 }
 
 /// Whether the calling thread is inside, in the rehearsal of a gate ([`crate::gate`]): 0 is no.
 #[inline(always)]
-pub(crate) fn rehearsed() -> u64 {
+pub(crate) fn rehearsed() -> usize {
     machine::load::<16>()
 }
 
 /// See [`rehearsed`].
 #[inline(always)]
-pub(crate) fn set_rehearsed(inside: u64) {
+pub(crate) fn set_rehearsed(inside: usize) {
     machine::store::<16>(inside);
 }
 
@@ -100,7 +101,7 @@ mod machine {
 
     /// The word this far from the beginning of the bytes.
     #[inline(always)]
-    pub(super) fn load<const AT: usize>() -> u64 {
+    pub(super) fn load<const AT: usize>() -> usize {
         const { assert!(AT.is_multiple_of(8) && AT < 24) };
         let word;
         // SAFETY: one of the calling thread's three words.
@@ -115,7 +116,7 @@ mod machine {
     }
 
     #[inline(always)]
-    pub(super) fn store<const AT: usize>(word: u64) {
+    pub(super) fn store<const AT: usize>(word: usize) {
         const { assert!(AT.is_multiple_of(8) && AT < 24) };
         // SAFETY: as above.
         unsafe {
@@ -133,16 +134,16 @@ mod machine {
     use std::cell::Cell;
 
     thread_local! {
-        static HERE: [Cell<u64>; 3] = const { [const { Cell::new(0) }; 3] };
+        static HERE: [Cell<usize>; 3] = const { [const { Cell::new(0) }; 3] };
     }
 
     #[inline(always)]
-    pub(super) fn load<const AT: usize>() -> u64 {
+    pub(super) fn load<const AT: usize>() -> usize {
         HERE.with(|words| words[AT / 8].get())
     }
 
     #[inline(always)]
-    pub(super) fn store<const AT: usize>(word: u64) {
+    pub(super) fn store<const AT: usize>(word: usize) {
         HERE.with(|words| words[AT / 8].set(word));
     }
 }
