@@ -133,8 +133,8 @@ impl Latch {
         if self.is_on() { self.enter() } else { Inside(Self::NONE) }
     }
 
-    /// Opens the gate at the beginning of a verb: the thread is not inside, unless a panic has left it there. The verb uses the caller's key and other places; those that are
-    /// near a mapping are read first.
+    /// Opens the gate at the beginning of a verb: the thread is not inside, unless a panic has left it there. The verb uses the caller's key
+    /// and other places; those that are near a mapping are read first.
     ///
     /// Compiled into the verb, and without calls: a call would take registers from verbs without a gate.
     #[inline(always)]

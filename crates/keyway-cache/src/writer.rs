@@ -108,10 +108,7 @@ impl Writer {
     #[inline(never)]
     fn begin_sample(&mut self, key: &[u8]) -> Sample {
         // If it fails, the next one is the sample.
-        let mut sample = Sample {
-            next: 1,
-            begun: self.timer.as_ref().map(|timer| timer.now()),
-        };
+        let mut sample = Sample { next: 1, begun: None };
         if self.ready().is_ok() {
             // A key that is too long is counted by a part of it: the verb refuses it.
             let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
