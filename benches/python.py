@@ -1,6 +1,6 @@
 """What a call costs in Python: keyway_cache.Client on a region, beside pymemcache and pylibmc to a memcached, in one run.
 
-    python3 -m venv venv && venv/bin/pip install ./bindings/python pymemcache pylibmc
+    python3 -m venv venv && venv/bin/pip install ./bindings/python pymemcache pylibmc django
     venv/bin/python benches/python.py
 
 Client and memcached run on one CPU, which is memcached's best case for a single client. The sides take turns; each figure is the
@@ -21,6 +21,7 @@ import time
 import keyway_cache
 
 SMALL, LARGE, MANY = b"v" * 128, b"v" * 5120, 100
+TWENTY = {f"twenty:{n:09d}": "v" * 100 for n in range(20)}
 
 
 def free_port():
@@ -62,6 +63,22 @@ def keyway_side(client):
     }
 
 
+def django_side(place):
+    """Django's backend, without its proxy."""
+    from django.conf import settings
+
+    settings.configure()
+    from keyway_cache.django import KeywayCache
+
+    cache = KeywayCache(place, {})
+    cache.set_many(TWENTY)
+    first = next(iter(TWENTY))
+    return {
+        "Django: get 100 B": lambda: cache.get(first),
+        "Django: get_many of 20, 100 B": lambda: cache.get_many(TWENTY),
+    }
+
+
 def pylibmc_side(client):
     """One with python-memcached's methods."""
     return {
@@ -88,6 +105,8 @@ def prepare(side, fill):
         "incr": 1,
         "delete of an absent key": False,
         f"get_many of {MANY}, 128 B": {f"many:{n}": SMALL for n in range(MANY)},
+        "Django: get 100 B": "v" * 100,
+        "Django: get_many of 20, 100 B": TWENTY,
     }
     for name, call in side.items():
         found = call()
@@ -119,8 +138,13 @@ def main():
     sides, left_out, processes = {}, [], []
 
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
-        client = keyway_cache.Client(os.path.join(folder, "region"), memory=64 << 20)
+        place = os.path.join(folder, "region")
+        client = keyway_cache.Client(place, memory=64 << 20)
         sides["keyway"] = keyway_side(client)
+        try:
+            sides["keyway"] |= django_side(place)
+        except ImportError:
+            left_out.append("Django is not installed")
 
         def fill(client=client):
             client.set_many({"small": SMALL, "large": LARGE, "count": "0", **{f"many:{n}": SMALL for n in range(MANY)}}, noreply=False)
@@ -168,7 +192,8 @@ def main():
     print(f"| µs a call, CPU {cpu} | " + " | ".join(sides) + " |")
     print("|---|" + "---|" * len(sides))
     for name in sides["keyway"]:
-        cells = [f"{statistics.median(all_of):.2f} ({min(all_of):.2f}–{max(all_of):.2f})" for all_of in (figures[name, side] for side in sides)]
+        of_sides = [figures.get((name, side)) for side in sides]
+        cells = [f"{statistics.median(all_of):.3f} ({min(all_of):.3f}–{max(all_of):.3f})" if all_of else "–" for all_of in of_sides]
         print(f"| {name} | " + " | ".join(cells) + " |")
     for because in left_out:
         print(f"left out: {because}")
