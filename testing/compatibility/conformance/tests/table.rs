@@ -16,7 +16,7 @@ use harness::{
 /// How often a conversation is held whose client was too slow for it.
 const LATE_MAX: usize = 10;
 /// How many answers must be the kernel's at least, where servers have the kernel door.
-const KERNEL_HITS_MIN: u64 = 500;
+const KERNEL_HITS_MIN: u64 = 200;
 
 fn whole_table() -> Vec<Conversation> {
     let mut table = read_directory(concat!(env!("CARGO_MANIFEST_DIR"), "/table").as_ref());
