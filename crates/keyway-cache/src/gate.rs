@@ -143,10 +143,12 @@ impl Latch {
             cold_path();
             let [first, second] = others;
             for place in [place(key), first, second] {
-                let begin = place.as_ptr().addr();
-                if begin < TO.load(Relaxed) && begin + place.len() > FROM.load(Relaxed) {
+                if touches(place, FROM.load(Relaxed), TO.load(Relaxed)) {
                     cold_path();
-                    read_pages(place);
+                    for byte in one_a_page(place) {
+                        // SAFETY: a place that can be read.
+                        let _ = unsafe { std::ptr::from_ref(byte).read_volatile() };
+                    }
                 }
             }
             self.open_register();
@@ -236,14 +238,17 @@ pub(crate) fn place(bytes: &[u8]) -> Place<'_> {
     unsafe { &*(std::ptr::from_ref(bytes) as *const [MaybeUninit<u8>]) }
 }
 
-/// Reads a byte of each page of a place.
+/// Whether any byte of a place is between two addresses, the second one excluded.
 #[inline(always)]
-fn read_pages(place: Place<'_>) {
-    let last = place.len().saturating_sub(1);
-    for byte in place.iter().step_by(PAGE).chain(place.get(last)) {
-        // SAFETY: a place that can be read.
-        let _ = unsafe { std::ptr::from_ref(byte).read_volatile() };
-    }
+fn touches(place: Place<'_>, from: usize, to: usize) -> bool {
+    let begin = place.as_ptr().addr();
+    begin < to && begin + place.len() > from
+}
+
+/// A byte of each page of a place.
+#[inline(always)]
+fn one_a_page(place: Place<'_>) -> impl Iterator<Item = &MaybeUninit<u8>> {
+    place.iter().step_by(PAGE).chain(place.last())
 }
 
 /// Works with the gate closed, whether or not the calling thread is inside.
@@ -453,4 +458,34 @@ mod machine {
     pub(super) fn open(_: u32) {}
 
     pub(super) fn close(_: u32) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_near_a_mapping_if_any_of_its_bytes_is_between_the_addresses() {
+        let bytes = [0; 8];
+        let begin = bytes.as_ptr().addr();
+        for (from, to, is_near) in [(8, 9, false), (7, 9, true), (0, 1, true), (0, 0, false), (3, 4, true)] {
+            assert_eq!(touches(place(&bytes), begin + from, begin + to), is_near, "{from} to {to}");
+        }
+        assert!(!touches(place(&bytes), begin - 1, begin));
+        assert!(!touches(place(&bytes), usize::MAX, 0), "there is no mapping");
+    }
+
+    #[test]
+    fn every_page_of_a_place_is_read() {
+        let bytes = vec![0; 4 * PAGE];
+        for (begin, len) in [(0, 0), (0, 1), (1, PAGE), (PAGE - 1, 2), (7, 2 * PAGE), (5, 3 * PAGE + 1)] {
+            let place = place(&bytes[begin..begin + len]);
+            let page_of = |byte: &MaybeUninit<u8>| std::ptr::from_ref(byte).addr() / PAGE;
+            let mut expected: Vec<_> = place.iter().map(page_of).collect();
+            let mut read: Vec<_> = one_a_page(place).map(page_of).collect();
+            expected.dedup();
+            read.dedup();
+            assert_eq!(read, expected, "{len} bytes from {begin}");
+        }
+    }
 }

@@ -312,7 +312,7 @@ impl Store {
         }
         let is_worth_it = entry.ends();
         if !is_worth_it {
-            // Nobody compares its words any more, and after 2^32 changes they would be the present ones again.
+            // Its words are not checked from now on, and after 2^32 changes they would equal the stripe's again.
             hot.spoil(place);
         }
         if !was_given_out && !is_worth_it {

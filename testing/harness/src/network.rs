@@ -44,21 +44,7 @@ impl Network {
         if weather.is_some() {
             ip(&["netns", "add", &between]);
             for (end, namespace) in [("left", &client), ("right", &server)] {
-                ip(&[
-                    "-n",
-                    &between,
-                    "link",
-                    "add",
-                    "name",
-                    end,
-                    "type",
-                    "veth",
-                    "peer",
-                    "name",
-                    Self::INTERFACE,
-                    "netns",
-                    namespace,
-                ]);
+                add_veth(&between, end, namespace);
                 // Segments as a wire has them.
                 for (namespace, name) in [(&between, end), (namespace, Self::INTERFACE)] {
                     run(Command::new("ip").args([
@@ -68,21 +54,7 @@ impl Network {
                 }
             }
         } else {
-            ip(&[
-                "-n",
-                &client,
-                "link",
-                "add",
-                "name",
-                Self::INTERFACE,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                Self::INTERFACE,
-                "netns",
-                &server,
-            ]);
+            add_veth(&client, Self::INTERFACE, &server);
         }
         for (namespace, addresses) in [
             (&client, ["10.77.0.2/24", "fd77::2/64"]),
@@ -199,6 +171,12 @@ pub fn lose_on_loopback(share: f64) {
             "10ms",
         ]);
     }
+}
+
+/// Two interfaces with a wire between them: one with this name in a namespace, and a network's own in another.
+fn add_veth(namespace: &str, name: &str, other: &str) {
+    let (own, peer) = (["name", name, "type", "veth"], ["name", Network::INTERFACE, "netns", other]);
+    ip(&[&["-n", namespace, "link", "add"][..], &own, &["peer"], &peer].concat());
 }
 
 fn ip(arguments: &[&str]) {

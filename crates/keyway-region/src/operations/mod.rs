@@ -211,8 +211,8 @@ impl Session {
         if !how.is_plain() || !self.region.is_plain() {
             return None;
         }
-        let key = self.key(key).ok()?;
         let epoch = self.region.epoch_if_watched()?;
+        let key = self.key(key).ok()?;
         let found = match self.get_quickly(&key, how, epoch, now, sink, |item| item) {
             Quick::Hit(item) => Some(item),
             Quick::Miss => None,
