@@ -356,15 +356,24 @@ impl Writer {
         Ok(found.map(hit))
     }
 
-    /// A get behind a gate to a sink that is other code: the value goes to the session's buffer, and to the sink when the gate has closed.
+    /// A get behind a gate to a sink that is other code: it gets the value when the gate has closed.
     #[cold]
     #[inline(never)]
     fn get_by_buffer<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        let mut value = self.buffer.lend();
-        let found = match self.attempt(key, how, &mut value, identity) {
+        self.through_buffer(sink, |this, value| match this.attempt(key, how, value, identity) {
             Some(found) => Ok(found),
-            None => self.get_by_all_rules(key, how, &mut value),
-        };
+            None => this.get_by_all_rules(key, how, value),
+        })
+    }
+
+    /// A get to the session's buffer, from which the sink gets the value afterwards.
+    fn through_buffer<S: Sink>(
+        &mut self,
+        sink: &mut S,
+        get: impl FnOnce(&mut Self, &mut Vec<u8>) -> Result<Option<Item>, WriteError>,
+    ) -> Result<Option<Item>, WriteError> {
+        let mut value = self.buffer.lend();
+        let found = get(self, &mut value);
         let passed = match &found {
             Ok(Some(item)) => pass(sink, item, &value),
             _ => Ok(()),
@@ -392,19 +401,9 @@ impl Writer {
         self.translate_exptimes(how);
         if S::IS_FOREIGN {
             // While an item changes, the caller's memory is not written to.
-            let mut value = self.buffer.lend();
-            let found = change!(self, key, &[], |inner, now| inner.get_by_all_rules(
-                key,
-                how,
-                at(now),
-                &mut value
-            ));
-            let passed = match &found {
-                Ok(Some(item)) => pass(sink, item, &value),
-                _ => Ok(()),
-            };
-            self.buffer.give_back(value);
-            return passed.and(found);
+            return self.through_buffer(sink, |this, value| {
+                change!(this, key, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), value))
+            });
         }
         change!(self, key, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), sink))
     }
@@ -532,68 +531,45 @@ impl Writer {
 
     #[inline]
     pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        if is_last(&mut self.left.changes) {
-            return self.incr_sampled(key, delta);
-        }
-        self.incr_now(key, delta)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn incr_sampled(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        let sample = self.begin_sample(key);
-        let done = self.incr_now(key, delta);
-        self.end_sample(&sample, Verb::Arithmetic, key);
-        done
-    }
-
-    #[inline(always)]
-    fn incr_now(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        self.ready()?;
-        if self.latch.is_on() {
-            return self.incr_inside(key, delta);
-        }
-        prepare(&mut self.inner, &mut self.member)?;
-        self.inner.incr(key, delta, Watched(&mut self.member))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn incr_inside(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        change!(self, key, &[], |inner, now| inner.incr(key, delta, now))
+        self.count::<false>(key, delta)
     }
 
     #[inline]
     pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        self.count::<true>(key, delta)
+    }
+
+    #[inline(always)]
+    fn count<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         if is_last(&mut self.left.changes) {
-            return self.decr_sampled(key, delta);
+            return self.count_sampled::<DOWN>(key, delta);
         }
-        self.decr_now(key, delta)
+        self.count_now::<DOWN>(key, delta)
     }
 
     #[cold]
     #[inline(never)]
-    fn decr_sampled(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn count_sampled<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         let sample = self.begin_sample(key);
-        let done = self.decr_now(key, delta);
+        let done = self.count_now::<DOWN>(key, delta);
         self.end_sample(&sample, Verb::Arithmetic, key);
         done
     }
 
     #[inline(always)]
-    fn decr_now(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn count_now<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         if self.latch.is_on() {
-            return self.decr_inside(key, delta);
+            return self.count_inside::<DOWN>(key, delta);
         }
         prepare(&mut self.inner, &mut self.member)?;
-        self.inner.decr(key, delta, Watched(&mut self.member))
+        count_by::<DOWN>(&mut self.inner, key, delta, Watched(&mut self.member))
     }
 
     #[cold]
     #[inline(never)]
-    fn decr_inside(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        change!(self, key, &[], |inner, now| inner.decr(key, delta, now))
+    fn count_inside<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        change!(self, key, &[], |inner, now| count_by::<DOWN>(inner, key, delta, now))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
@@ -739,6 +715,20 @@ impl Writer {
             visit(key, item);
         }
         next
+    }
+}
+
+#[inline(always)]
+fn count_by<const DOWN: bool>(
+    inner: &mut keyway_region::Session,
+    key: &[u8],
+    delta: u64,
+    now: Watched<'_>,
+) -> Result<Number, WriteError> {
+    if DOWN {
+        inner.decr(key, delta, now)
+    } else {
+        inner.incr(key, delta, now)
     }
 }
 
