@@ -193,7 +193,10 @@ fn what_threads_look_up_is_told_in_each_threads_order_and_none_of_it_is_lost() {
                     last[thread] = event.size;
                 } else if event.command == Command::Get {
                     is_broken.store(event.size != last[thread], Relaxed);
-                    assert_eq!(event.size, last[thread], "the get is printed after the set whose value it has returned");
+                    assert_eq!(
+                        event.size, last[thread],
+                        "the get is printed after the set whose value it has returned"
+                    );
                 }
             }
         }
