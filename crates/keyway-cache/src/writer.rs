@@ -484,24 +484,27 @@ impl Writer {
         if self.sampler.is_due() {
             return self.measured(Verb::Delete, move |this| this.delete(key, how));
         }
+        let is_common = self.is_ready() && !self.left.trail && !self.latch.is_on() && !self.inner.is_fenced();
+        if !is_common {
+            return self.delete_any_way(key, how);
+        }
+        match self.inner.delete_at_once(key, how, &mut Watched(&mut self.member)) {
+            Some(deleted) => Ok(deleted),
+            None => self.delete_any_way(key, how),
+        }
+    }
+
+    /// [`Self::delete`] of anything.
+    #[cold]
+    #[inline(never)]
+    fn delete_any_way(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
-        let deleted = if self.latch.is_on() {
-            self.delete_inside(key, how)
-        } else {
-            prepare(&mut self.inner, &mut self.member)?;
-            self.inner.delete(key, how, Watched(&mut self.member))
-        };
+        let deleted = change!(self, key, &[], |inner, now| inner.delete(key, how, now));
         if self.left.trail {
             self.leave_trail(key);
         }
         deleted
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn delete_inside(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
-        change!(self, key, &[], |inner, now| inner.delete(key, how, now))
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 //! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. Its
 //! thread slot records what it is doing, so that any thread can finish or undo that if this one dies.
 
-use crate::atomics::{Acquire, Relaxed, Release, add_single_writer};
+use crate::atomics::{Acquire, Relaxed, Release};
 use crate::changes::Stripes;
 use crate::hash::Key;
 use crate::hot::Sampling;
@@ -84,8 +84,9 @@ pub struct Session {
     pub(crate) given_back_next: Cell<usize>,
     /// the door word that it has acknowledged
     pub(crate) door: Cell<u64>,
-    /// whether its changes are counted, and where
-    pub(crate) counts: Cell<bool>,
+    /// the same, if changes are not counted by it: one that names no owner; otherwise no door word
+    pub(crate) idle_door: Cell<u64>,
+    /// where its changes are counted, if they are
     pub(crate) stripes: RefCell<Option<Arc<Stripes>>>,
 }
 
@@ -147,7 +148,7 @@ impl Region {
                 supply: reclaim::SUPPLY,
                 given_back_next: Cell::new(0),
                 door: Cell::new(0),
-                counts: Cell::new(false),
+                idle_door: Cell::new(0),
                 stripes: RefCell::default(),
             };
             session.tell_connection(b"type=session_new");
@@ -199,9 +200,7 @@ impl Session {
     /// Adds to a counter.
     #[inline(always)]
     pub(crate) fn count(&self, counter: Counter, n: u64) {
-        if let Some(c) = self.thread().counters.get(counter as usize) {
-            add_single_writer(c, n);
-        }
+        self.thread().count(counter, n);
     }
 
     /// Notes that an operation of this session took so long.
@@ -229,11 +228,11 @@ impl Session {
         row.sum_ns.fetch_add(counted.sum_ns, Relaxed);
     }
 
-    /// Counts one more, or one less, item in the index.
-    #[inline]
-    pub(crate) fn count_items(&self, n: i64) {
+    /// Counts one more, or one less, item in the index. `thread`: the session's thread slot, which the caller has at hand.
+    #[inline(always)]
+    pub(crate) fn count_items(&self, thread: &ThreadSlot, n: i64) {
         // In the thread slot, so that recovery finds it.
-        let untold = &self.thread().items;
+        let untold = &thread.items;
         let items = untold.load(Relaxed).cast_signed().wrapping_add(n);
         if !(1 - ITEMS_BATCH.cast_signed()..ITEMS_BATCH.cast_signed()).contains(&items) {
             untold.store(0, Relaxed);

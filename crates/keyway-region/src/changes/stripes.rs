@@ -21,7 +21,7 @@ use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, light_fence};
 use crate::heap;
 use crate::layout::session::Lease;
 use crate::layout::slot::{Slot, TAG_BITS};
-use crate::layout::superblock::DoorWord;
+use crate::layout::superblock::{DoorWord, Superblock};
 use crate::memory::Memory;
 use crate::mutants::{self, Mutant};
 use crate::region::{Life, Region};
@@ -36,6 +36,8 @@ pub const STRIPES: usize = 1 << TAG_BITS;
 pub const FLUSH: usize = STRIPES;
 /// Words in all.
 pub const WORDS: usize = STRIPES + 1;
+/// In the place of a door word: no process has so high a slot.
+const COUNTED: u64 = u64::MAX;
 
 /// The words of the stripes, as mapped in this process.
 pub struct Stripes {
@@ -248,12 +250,12 @@ impl Session {
 
     /// The same, if the session knows the present door word and changes are not counted. `false`: the operation has not begun.
     #[inline(always)]
-    pub(crate) fn enter_known(&self) -> bool {
+    pub(crate) fn enter_known(&self, superblock: &Superblock) -> bool {
         let writing = &self.thread().writing;
         writing.store(1, Relaxed);
         // PAIRS: door, door-offer: as in `enter`.
         light_fence();
-        let is_known = self.region.superblock().kernel_door.load(Acquire) == self.door.get() && !self.counts.get();
+        let is_known = superblock.kernel_door.load(Acquire) == self.idle_door.get();
         if !is_known {
             self.leave();
         }
@@ -283,7 +285,7 @@ impl Session {
             self.leave();
             return Err(WriteError::KernelDoor);
         }
-        self.counts.set(door.is_on());
+        self.idle_door.set(if door.is_on() { COUNTED } else { door.0 });
         let mut old = self.stripes.replace(stripes.filter(|_| door.is_on()));
         heap::run(&mut || old = None);
         self.door.set(door.0);
@@ -316,12 +318,17 @@ impl Session {
     }
 
     #[inline(always)]
+    fn counts(&self) -> bool {
+        self.idle_door.get() == COUNTED
+    }
+
+    #[inline(always)]
     fn counted_in<R>(&self, stripe: usize, publish: impl FnOnce() -> R) -> R {
-        if self.counts.get() && !mutants::is(Mutant::CountedLate) {
+        if self.counts() && !mutants::is(Mutant::CountedLate) {
             self.begin_change(stripe);
         }
         let result = publish();
-        if self.counts.get() {
+        if self.counts() {
             if mutants::is(Mutant::CountedLate) {
                 self.begin_change(stripe);
             }

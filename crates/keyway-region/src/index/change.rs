@@ -22,7 +22,7 @@ use crate::layout::stats::Counter;
 use crate::layout::watch::Status;
 use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
 use crate::mutants::{self, Mutant};
-use crate::region::{Region, Rules};
+use crate::region::{Region, Rules, epoch_at_any_time};
 use crate::session::Session;
 use crate::sink::Unread;
 use crate::verbs::{Now, WriteError};
@@ -142,10 +142,11 @@ impl Session {
         now: &mut impl Now,
         mut decide: impl Decide<'v>,
     ) -> Option<(Changed, Written)> {
-        if !self.region.is_plain() || !self.enter_known() {
+        let superblock = self.region.superblock();
+        if !self.region.is_plain() || !self.enter_known(superblock) {
             return None;
         }
-        let changed = match self.region.epoch_at_any_time() {
+        let changed = match epoch_at_any_time(superblock) {
             Some(epoch) => match self.glance(&key) {
                 Some(Glance::Tagged(tagged)) => self.change_tagged(&key, tagged, epoch, now, &mut decide).ok().flatten(),
                 Some(Glance::Absent(table, pair)) => match decide.decide(None, &mut Vec::new()) {
@@ -262,7 +263,7 @@ impl Session {
         let region = &*self.region;
         let (epoch, rules) = (attempt.epoch, attempt.rules);
         let seen = here.seen;
-        match self.hold(here.slot, here.word) {
+        match self.hold_unfrozen(here.slot, here.word) {
             Some(word) => here.word = word,
             None => return AGAIN,
         }

@@ -48,6 +48,7 @@ pub(super) enum Scan<'r> {
 pub(super) struct Here<'r> {
     pub place: Place,
     pub slot: &'r AtomicU64,
+    /// confirmed and not frozen
     pub word: Slot,
     pub seen: ItemView,
 }

@@ -101,7 +101,7 @@ impl Session {
             region.set_hint(place, now);
             self.count(Counter::curr_items, 1);
             self.count(Counter::bytes, written.size as u64);
-            self.count_items(1);
+            self.count_items(self.thread(), 1);
         }
         confirmed
     }

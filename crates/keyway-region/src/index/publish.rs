@@ -60,14 +60,25 @@ impl Region {
 }
 
 impl Session {
-    /// Stores the intent for a word's segment and re-reads its slot. Returns the slot's current word, if it names the same item.
-    #[inline(always)]
+    /// Stores the intent for a word's segment and re-reads its slot. Returns the slot's current word, if it names the same item and
+    /// is not frozen.
     pub(crate) fn hold(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
+        if word.is_frozen() {
+            None
+        } else {
+            self.hold_unfrozen(slot, word)
+        }
+    }
+
+    /// As [`Self::hold`], of a word that is not frozen.
+    #[inline(always)]
+    pub(super) fn hold_unfrozen(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
+        debug_assert!(!word.is_frozen());
         self.held.set(word);
         self.intend(OPERATION, word.segment());
         // PAIRS: item: the publish of the word that is there now. The fence of `intend` keeps this load after the intent.
         let now = Slot(slot.load(Acquire));
-        (!now.is_frozen() && now.same_but_frequency(word)).then_some(now)
+        now.same_but_frequency(word).then_some(now)
     }
 
     /// As [`Self::hold`]; returns the item to which the word leads.
@@ -128,7 +139,7 @@ impl Session {
         self.count(Counter::corrupt, 1);
         if self.region.has_checksums() && !word.is_frozen() && self.region.vacate(place.at, word) {
             self.count(Counter::curr_items, 1u64.wrapping_neg());
-            self.count_items(-1);
+            self.count_items(self.thread(), -1);
         }
     }
 

@@ -10,8 +10,8 @@
 //! slots that name it.
 
 use super::segment::Owner;
-use super::stats::Counters;
-use crate::atomics::AtomicU64;
+use super::stats::{Counter, Counters};
+use crate::atomics::{AtomicU64, add_single_writer};
 use crate::memory::Shared;
 
 /// A process that is, or was, attached.
@@ -160,6 +160,16 @@ pub struct ThreadSlot {
     reserved_intents: [AtomicU64; 8 - INTENTS],
     /// see [`super::stats`]
     pub counters: [AtomicU64; COUNTERS_MAX],
+}
+
+impl ThreadSlot {
+    /// Adds to a counter. Only the slot's tenant does that.
+    #[inline(always)]
+    pub(crate) fn count(&self, counter: Counter, n: u64) {
+        if let Some(count) = self.counters.get(counter as usize) {
+            add_single_writer(count, n);
+        }
+    }
 }
 
 /// The intent of the operation that the caller requested.

@@ -138,9 +138,10 @@ impl Session {
     #[inline(always)]
     pub(crate) fn count_left(&self, seen: &ItemView) -> usize {
         let size = seen.header.size();
-        self.count(Counter::curr_items, 1u64.wrapping_neg());
-        self.count(Counter::bytes, (self.region.size_in_all(seen, size) as u64).wrapping_neg());
-        self.count_items(-1);
+        let thread = self.thread();
+        thread.count(Counter::curr_items, 1u64.wrapping_neg());
+        thread.count(Counter::bytes, (self.region.size_in_all(seen, size) as u64).wrapping_neg());
+        self.count_items(thread, -1);
         size
     }
 }

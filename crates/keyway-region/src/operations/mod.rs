@@ -12,7 +12,7 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
 use crate::log::{Draft, Value, Written};
-use crate::region::{EXPIRED, Moment, Region, expiry_at, seconds_of, ttl};
+use crate::region::{EXPIRED, Moment, Region, epoch_at_any_time, expiry_at, seconds_of, ttl};
 use crate::session::Session;
 use crate::sink::{Lent, Sink, Unread};
 use crate::verbs::{
@@ -180,7 +180,7 @@ impl Session {
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
         let key = self.key(key).ok().filter(|_| how.is_plain());
-        let epoch = self.region.epoch_at_any_time();
+        let epoch = epoch_at_any_time(self.region.superblock());
         let (Some(key), Some(epoch)) = (key, epoch) else {
             leave();
             return None;
@@ -729,18 +729,33 @@ impl Session {
     }
 
     /// Delete ("Deletion", "Meta Delete").
-    #[inline(always)]
     pub fn delete(&mut self, key: &[u8], how: &Delete, mut now: impl Now) -> Result<Deleted, WriteError> {
+        if let Some(answer) = self.delete_at_once(key, how, &mut now) {
+            return Ok(answer);
+        }
         let key = self.key(key)?;
-        let answer = if how.invalidate || how.remove_value || how.compare_cas.is_some() {
-            self.delete_if((key.bytes, key.hash), how, now.tick())?
-        } else {
-            match self.change_at_once(key, &mut now, Remove) {
-                Some((Changed::Removed, _)) => Deleted::Deleted,
-                Some(_) => Deleted::NotFound,
-                None => self.delete_if((key.bytes, key.hash), how, now.tick())?,
-            }
+        let answer = self.delete_if((key.bytes, key.hash), how, now.tick())?;
+        self.count_delete(answer, how);
+        Ok(answer)
+    }
+
+    /// One attempt at a plain delete, compiled into the caller. `None`: [`Self::delete`] knows more.
+    #[inline(always)]
+    pub fn delete_at_once(&mut self, key: &[u8], how: &Delete, now: &mut impl Now) -> Option<Deleted> {
+        if how.invalidate || how.remove_value || how.compare_cas.is_some() {
+            return None;
+        }
+        let (changed, _) = self.change_at_once(self.key(key).ok()?, now, Remove)?;
+        let answer = match changed {
+            Changed::Removed => Deleted::Deleted,
+            Changed::Kept | Changed::Put => Deleted::NotFound,
         };
+        self.count_delete(answer, how);
+        Some(answer)
+    }
+
+    #[inline(always)]
+    fn count_delete(&self, answer: Deleted, how: &Delete) {
         if !how.uncounted {
             let counter = if answer == Deleted::NotFound {
                 Counter::delete_misses
@@ -749,7 +764,6 @@ impl Session {
             };
             self.count(counter, 1);
         }
-        Ok(answer)
     }
 
     /// A delete of any kind, told to watchers.

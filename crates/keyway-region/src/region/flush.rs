@@ -4,23 +4,23 @@
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::durable::line;
-use crate::layout::superblock::{DIRTY, FlushAt, FlushWord};
+use crate::layout::superblock::{DIRTY, FlushAt, FlushWord, Superblock};
 use crate::region::Region;
 use crate::region::clock::seconds_of;
+
+/// The flush epoch in force, unless that depends on the time.
+#[inline(always)]
+pub(crate) fn epoch_at_any_time(superblock: &Superblock) -> Option<u64> {
+    // PAIRS: flush: the exchange in `replace_flush`: a thread that sees the flush sees it counted as begun.
+    let word = FlushWord(superblock.flush.load(Acquire));
+    (!word.is_pending()).then(|| word.epoch())
+}
 
 impl Region {
     /// The flush epoch in force at `now`: begins a delayed flush that is due.
     #[inline]
     pub(crate) fn epoch(&self, now: u32) -> u64 {
-        self.epoch_at_any_time().unwrap_or_else(|| self.pending_flush(now))
-    }
-
-    /// The flush epoch in force, unless that depends on the time.
-    #[inline(always)]
-    pub(crate) fn epoch_at_any_time(&self) -> Option<u64> {
-        // PAIRS: flush: the exchange in `replace_flush`: a thread that sees the flush sees it counted as begun.
-        let word = FlushWord(self.superblock().flush.load(Acquire));
-        (!word.is_pending()).then(|| word.epoch())
+        epoch_at_any_time(self.superblock()).unwrap_or_else(|| self.pending_flush(now))
     }
 
     /// The same while events are watched.

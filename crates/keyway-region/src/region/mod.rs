@@ -30,6 +30,7 @@ pub(crate) use clock::{COARSE_S, EXPIRED, FINE_TICKS, START_S, expiry_at, second
 pub use clock::{Moment, seconds_of};
 pub use create::{Creation, Unusable};
 pub(crate) use create::{SEQUENCE_EPOCH_UNIX_S, SEQUENCE_RATE_BITS, first_sequence};
+pub(crate) use flush::epoch_at_any_time;
 pub use host::{Host, Life};
 pub(crate) use limit::LOG_MIN;
 pub use overview::{Seated, USES};
