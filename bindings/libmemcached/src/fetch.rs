@@ -66,7 +66,8 @@ fn how(st: &memcached_st) -> Get {
     }
 }
 
-/// A block of the handle's memory for a value, with two zero bytes after it, as libmemcached's values have.
+/// A block of the handle's memory for a value, with two zero bytes after it, as libmemcached's values have. It does not free itself:
+/// what a panic would have to clean up costs every get.
 struct Block {
     st: *const memcached_st,
     /// NULL for an empty value, as in libmemcached, and if there is no memory
@@ -89,9 +90,11 @@ impl Block {
         }
     }
 
-    /// The block with the value in it. It belongs to the caller now.
-    fn finish(&mut self) -> *mut c_char {
-        std::mem::replace(&mut self.block, std::ptr::null_mut())
+    /// Frees the block, if there is one.
+    fn free(&mut self) {
+        let block = std::mem::replace(&mut self.block, std::ptr::null_mut());
+        // SAFETY: guaranteed by `new`'s caller; the block comes from there, or is NULL.
+        unsafe { handle::free_block(self.st, block.cast()) };
     }
 }
 
@@ -100,13 +103,15 @@ impl Target for Block {
     fn make_room(&mut self, item: &Item) -> bool {
         self.flags = item.flags;
         if self.block.is_null() || self.len != item.value_len {
+            if !self.block.is_null() {
+                self.free();
+            }
             self.len = item.value_len;
-            // SAFETY: guaranteed by `new`'s caller; what is freed comes from there; there is space for the value and two
-            // bytes more.
+            // SAFETY: guaranteed by `new`'s caller; there is space for the value and two bytes more.
             unsafe {
-                handle::free_block(self.st, self.finish().cast());
                 if self.len > 0 {
-                    self.block = handle::malloc(self.st, self.len.saturating_add(2)).cast();
+                    let allocators = &(*self.st).allocators;
+                    self.block = (allocators.malloc)(self.st, self.len.saturating_add(2), allocators.context).cast();
                 }
                 if !self.block.is_null() {
                     self.block.add(self.len).cast::<[u8; 2]>().write([0; 2]);
@@ -126,10 +131,15 @@ impl Target for Block {
     }
 }
 
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: guaranteed by `new`'s caller; the block comes from there, or is NULL.
-        unsafe { handle::free_block(self.st, self.block.cast()) };
+/// Gets the value of a key into a block. `None`: `failed` says why not. Its arguments and its result fit registers.
+#[inline(never)]
+fn get_to(session: &mut Session, key: &[u8], block: &mut Block, failed: &mut Option<WriteError>) -> Option<bool> {
+    match session.get_into(key, Get::VALUE, block) {
+        Ok(found) => Some(found),
+        Err(error) => {
+            *failed = Some(error);
+            None
+        }
     }
 }
 
@@ -151,10 +161,11 @@ unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, le
         return rc::FAILURE;
     };
     let key = store::whole_key(handle.namespace.as_deref(), &mut handle.key, key);
-    match open.cache.with_session(|session, _| session.get_into(key, Get::VALUE, block)) {
-        Ok(Ok(true)) => rc::SUCCESS,
-        Ok(Ok(false)) => rc::NOTFOUND,
-        Ok(Err(error)) => store::refused(st, error),
+    let mut failed = None;
+    match open.cache.with_session(|session, _| get_to(session, key, block, &mut failed)) {
+        Ok(Some(true)) => rc::SUCCESS,
+        Ok(Some(false)) => rc::NOTFOUND,
+        Ok(None) => failed.map_or(rc::FAILURE, |error| store::refused(st, error)),
         Err(error) => store::unreachable(st, &error),
     }
 }
@@ -186,20 +197,18 @@ unsafe fn get_one(
             rc::SUCCESS => {
                 put(value_length, block.len);
                 put(flags, block.flags);
-                let value = block.finish();
-                let is_lost = value.is_null() && block.len > 0;
                 put(
                     code,
-                    if is_lost {
-                        store::refused(st, WriteError::NoMemory { len: block.len })
+                    if block.block.is_null() {
+                        without_block(&block)
                     } else {
                         rc::SUCCESS
                     },
                 );
-                value
+                block.block
             }
             failed => {
-                drop(block);
+                block.free();
                 put(value_length, 0);
                 put(code, failed);
                 if failed == rc::NOTFOUND {
@@ -211,6 +220,16 @@ unsafe fn get_one(
                 std::ptr::null_mut()
             }
         })
+    }
+}
+
+/// The code for a value that has no block: it is empty, or there was no memory for it.
+#[cold]
+#[inline(never)]
+fn without_block(block: &Block) -> c_int {
+    match block.len {
+        0 => rc::SUCCESS,
+        len => store::refused(block.st, WriteError::NoMemory { len }),
     }
 }
 

@@ -118,9 +118,6 @@ pub(crate) unsafe fn enter(st: *mut memcached_st) -> Way {
 pub(crate) unsafe fn way(st: *mut memcached_st) -> Way {
     // SAFETY: guaranteed by the caller.
     let handle = unsafe { of(st) };
-    if handle.servers.is_empty() {
-        return Way::Stuck(error::set(st, rc::NO_SERVERS, ""));
-    }
     if handle.error.is_some() {
         error::clear(handle);
     }
@@ -129,6 +126,7 @@ pub(crate) unsafe fn way(st: *mut memcached_st) -> Way {
         unsafe { result::reset(&raw mut (*st).result) };
         handle.result_used = false;
     }
+    // It is not open if it has no servers.
     if handle.open.is_some() && handle.looked_s == monotonic_s() {
         return Way::Here(handle);
     }
@@ -147,11 +145,14 @@ fn monotonic_s() -> i64 {
 
 /// # Safety
 ///
-/// The handle is ours, and has servers.
+/// The handle is ours.
 #[cold]
 unsafe fn find_way(st: *mut memcached_st) -> Way {
     // SAFETY: guaranteed by the caller.
     let handle = unsafe { of(st) };
+    if handle.servers.is_empty() {
+        return Way::Stuck(error::set(st, rc::NO_SERVERS, ""));
+    }
     let now_s = monotonic_s();
     if let Some(open) = &handle.open {
         let known: u64 = handle.generations();
