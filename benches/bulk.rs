@@ -1,12 +1,11 @@
 //! Many keys in one call beside as many calls, one thread, items that are not in cache: `get_many_append` beside `get_append`, and `set_many`
 //! and `delete_many` beside theirs, in turn in one process.
 
-use benches::machine;
+use benches::{machine, used};
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
 use keyway_cache::{Cache, Delete, Deleted, Options, Place, Session};
-use std::hint::black_box;
 use std::time::Instant;
 
 const HELP: &str = "\
@@ -75,7 +74,7 @@ fn get(session: &mut Session, keys: &[Key], value: &[u8], together: usize) -> f6
                 [key] => hits += usize::from(session.get_append(key, &mut out).expect("a good key").is_some()),
                 keys => session.get_many_append(keys, &mut out, |_, _| hits += 1).expect("good keys"),
             }
-            black_box(out.as_slice());
+            used(&out);
         }
     });
     assert_eq!(hits, keys.len(), "every get hits");

@@ -1,7 +1,7 @@
 //! Gets and sets of large values beside the plain copies that they contain, in one process, in turn: `keyway_get` of C beside a
 //! `memcpy` from as many places as there are items, and `set` beside writing the same bytes round a ring as long as the region's log.
 
-use benches::machine;
+use benches::{machine, used};
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
@@ -94,13 +94,13 @@ fn get(items: u64, len: usize, runs: usize) {
             for (key, _) in &order {
                 out.clear();
                 assert!(session.get_append(black_box(key), &mut out).expect("a good key").is_some());
-                black_box(out.as_slice());
+                used(&out);
             }
         },
         &mut || {
             for (_, index) in &order {
                 copy.copy_from_slice(&places[black_box(index * len)..][..len]);
-                black_box(copy.as_slice());
+                used(&copy);
             }
         },
     );

@@ -5,7 +5,7 @@
 //! transaction, because one that stays open does not see what others write; a set is a write transaction, committed without any
 //! write to a disk (its file is in /dev/shm, as the region's).
 
-use benches::machine;
+use benches::{machine, used};
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
@@ -169,7 +169,7 @@ fn gets<'a>(value_len: usize, mut get: impl FnMut(&Key, &mut Vec<u8>) -> bool + 
         for key in keys {
             out.clear();
             hits += usize::from(get(key, &mut out));
-            black_box(out.as_slice());
+            used(&out);
         }
         assert_eq!(out.len(), value_len);
         hits

@@ -4,7 +4,7 @@
 //! both together over the mean of the two alone. Controls say what the machine itself gives: `arithmetic` shares nothing at
 //! all, and `private` gives each thread a region of its own.
 
-use benches::machine;
+use benches::{machine, used};
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
@@ -170,7 +170,7 @@ fn cache_worker<'a>(cache: &'a Cache, order: &'a [Key], set_percent: usize) -> W
             }
             out.clear();
             let hit = session.get_append(black_box(key), &mut out).unwrap().is_some();
-            black_box(out.as_slice());
+            used(&out);
             if !hit {
                 // As a cache's user would; sets in a region that is written round and round may evict.
                 assert!(
@@ -198,7 +198,7 @@ fn map_worker<'a>(map: &'a Map, order: &'a [Key], set_percent: usize) -> Worker<
                 out.clear();
                 let found = map.get(black_box(key).as_slice()).map(|v| out.extend_from_slice(&v));
                 assert!(found.is_some(), "nothing is evicted");
-                black_box(out.as_slice());
+                used(&out);
             }
         }
         BATCH as u64
