@@ -1,10 +1,10 @@
 //! Many keys in one call beside as many calls, one thread, items that are not in cache: `get_many_append` beside `get_append`, and `set_many`
 //! and `delete_many` beside theirs, in turn in one process.
 
-use benches::{machine, used};
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
+use benches::{machine, used};
 use keyway_cache::{Cache, Delete, Deleted, Options, Place, Session};
 use std::time::Instant;
 

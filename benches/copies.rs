@@ -1,10 +1,10 @@
 //! Gets and sets of large values beside the plain copies that they contain, in one process, in turn: `keyway_get` of C beside a
 //! `memcpy` from as many places as there are items, and `set` beside writing the same bytes round a ring as long as the region's log.
 
-use benches::{machine, used};
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
+use benches::{machine, used};
 use keyway_cache::{Cache, Options, Place};
 use std::hint::black_box;
 use std::time::Instant;

@@ -5,10 +5,10 @@
 //! transaction, because one that stays open does not see what others write; a set is a write transaction, committed without any
 //! write to a disk (its file is in /dev/shm, as the region's).
 
-use benches::{machine, used};
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
+use benches::{machine, used};
 use keyway_cache::{Cache, Get, Item, Options, Place, Session, Target};
 use keyway_capi::open::keyway_open;
 use keyway_capi::read::keyway_get;

@@ -4,10 +4,10 @@
 //! both together over the mean of the two alone. Controls say what the machine itself gives: `arithmetic` shares nothing at
 //! all, and `private` gives each thread a region of its own.
 
-use benches::{machine, used};
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
+use benches::{machine, used};
 use dashmap::DashMap;
 use keyway_cache::{Cache, Options, Place, Session, Store};
 use std::hint::black_box;

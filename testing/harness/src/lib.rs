@@ -1,5 +1,5 @@
-//! What the tests that cross doors share: servers that are started and stopped, raw sockets, scratch directories, seeded
-//! randomness, and the words in which a test says that it cannot run here.
+//! What the tests that cross doors share: servers that are started and stopped, raw sockets, scratch directories, shared
+//! words, seeded randomness, and the words in which a test says that it cannot run here.
 //!
 //! [`Server`] is a Keyway or a memcached that a test started itself; it dies with its handle. [`Wire`] is a socket that
 //! speaks bytes and has a deadline on every read. Nothing here waits by sleeping a fixed time: [`wait_until`] polls a
@@ -24,6 +24,7 @@ mod cgroup;
 mod http;
 mod kernel;
 mod network;
+mod pages;
 mod random;
 mod scratch;
 mod server;
@@ -35,6 +36,7 @@ pub use cgroup::{bypass_arguments, cgroup};
 pub use http::{HttpAnswer, http_get, http_over};
 pub use kernel::{has_kernel_door, is_across_a_network, kernel_arguments};
 pub use network::{Network, Weather, lose_on_loopback};
+pub use pages::Pages;
 pub use random::{Random, mix};
 pub use scratch::Scratch;
 pub use server::{Kind, ServeOptions, Server, Transport, free_port, keyway_check, run_to_end, wait_for_ready};

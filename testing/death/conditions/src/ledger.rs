@@ -3,7 +3,7 @@
 //!
 //! It is mapped before a process enters its condition, and needs no descriptor, path or pipe afterwards.
 
-use crate::system::Pages;
+use harness::Pages;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;

@@ -6,7 +6,8 @@
 //!         (8 words each)                                                       answer, pieces | value | unique | responded
 //! ```
 
-use crate::system::{Pages, now_ns};
+use crate::system::now_ns;
+use harness::Pages;
 use histories::value::Value;
 use histories::{Answer, Call, Key, Operation, Verb};
 use std::path::{Path, PathBuf};

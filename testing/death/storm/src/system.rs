@@ -1,88 +1,22 @@
-//! What the operating system is asked for: shared pages, a clock that all processes share, forks, signals, and the dead.
+//! What the operating system is asked for: a clock that all processes share, forks, signals, and the dead.
 //!
 //! # Safety
 //!
-//! - [`Pages`] is a shared mapping that is only ever accessed as atomic words, and stays mapped for the value's life.
 //! - [`fork_away`] forks in a process that may have other threads. The child has only the calling one; the C library makes its
 //!   allocator usable there, and the child takes no lock that another thread can have held: it neither prints nor joins.
-#![allow(unsafe_code, reason = "the room of mmap and fork; contract above")]
+#![allow(unsafe_code, reason = "the room of fork; contract above")]
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork};
-use std::fs::File;
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
 
 /// Nanoseconds of CLOCK_MONOTONIC, the same for all processes of the machine.
 pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or_else(|e| panic!("CLOCK_MONOTONIC: {e}"));
     let part = |n: i64| u64::try_from(n).unwrap_or(0);
     part(time.tv_sec()) * 1_000_000_000 + part(time.tv_nsec())
-}
-
-/// A file's words, mapped shared.
-#[derive(Debug)]
-pub struct Pages {
-    base: NonNull<AtomicU64>,
-    words: usize,
-}
-
-// SAFETY: every access is atomic, and the mapping belongs to the whole process.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    /// Creates the file with this many words, all 0, or opens it if it is there.
-    ///
-    /// # Panics
-    ///
-    /// When the file cannot be made or mapped.
-    pub fn open(path: &Path, words: usize) -> Self {
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let len = NonZeroUsize::new(words * 8).unwrap_or(NonZeroUsize::MIN);
-        file.set_len(len.get() as u64)
-            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(None, len, access, MapFlags::MAP_SHARED, &file, 0) };
-        let base = base.unwrap_or_else(|e| panic!("mapping {}: {e}", path.display()));
-        Self {
-            base: base.cast(),
-            words,
-        }
-    }
-
-    /// A word.
-    ///
-    /// # Panics
-    ///
-    /// When there is none of this number.
-    pub fn word(&self, i: usize) -> &AtomicU64 {
-        assert!(i < self.words, "word {i} of {}", self.words);
-        // SAFETY: in bounds, aligned (a mapping is page-aligned), valid for every bit pattern, mapped as long as `self`.
-        unsafe { self.base.add(i).as_ref() }
-    }
-
-    /// Words there are.
-    pub fn words(&self) -> usize {
-        self.words
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `open`; no reference outlives `self`.
-        let _ = unsafe { munmap(self.base.cast(), self.words * 8) };
-    }
 }
 
 /// Forks a process that is nobody's child here: it becomes the child of the storm. In it `child` runs, and it ends.

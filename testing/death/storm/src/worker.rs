@@ -3,7 +3,8 @@
 
 use crate::door::{Library, Network};
 use crate::journal::Journal;
-use crate::system::{Pages, fork_away};
+use crate::system::fork_away;
+use harness::Pages;
 use harness::Random;
 use histories::choose::{Chooser, Mix};
 use histories::{Answer, Door};
