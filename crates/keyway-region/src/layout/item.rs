@@ -15,6 +15,7 @@
 //! In a region with checksums ([`crate::layout::superblock::CHECKSUMS`]) four bytes of checksum follow the value, and count as
 //! part of it. A large item's checksum is in its body, and is 0 in other regions.
 
+use core::hint::cold_path;
 use crate::verbs::KEY_LEN_MAX;
 
 /// Flags and marks, at their bits in a [`Header`].
@@ -228,6 +229,11 @@ const OPTIONAL_SIZES: [usize; 16] = [0, 4, 8, 12, 0, 4, 8, 12, 4, 8, 12, 16, 4, 
 #[inline(always)]
 fn optional_size(header: u64) -> usize {
     let flags = super::index(header >> OPTIONAL_SHIFT) % OPTIONAL_SIZES.len();
+    if flags == 0 {
+        // A branch, and no arithmetic: the processor predicts it, and reads key and value while the header is still on its way.
+        return 0;
+    }
+    cold_path();
     OPTIONAL_SIZES.get(flags).copied().unwrap_or_default()
 }
 
