@@ -329,6 +329,7 @@ impl Serve {
         };
         plan.check_item_size("--max-item", "--memory")?;
         plan.check_connection_memory("--connection-memory", "--max-item")?;
+        plan.config.check().map_err(Failure::usage)?;
         Ok(plan)
     }
 }
@@ -528,6 +529,8 @@ mod tests {
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",
             "--take-over --region memfd",
+            "--listen 127.0.0.1:0",
+            "--udp 127.0.0.1 --auth-file users",
             "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",
         ] {
             assert!(plan(line).is_err(), "{line}");

@@ -130,7 +130,9 @@ fn exit_codes_tell_what_went_wrong() {
     assert_eq!(code(&["check", &absent]), 2);
     assert_eq!(code(&["check", &junk]), 2);
     assert_eq!(code(&["get", "k", "--region", &absent]), 2);
-    assert_eq!(code(&["serve", "--listen", "127.0.0.1:0", "--region", "memfd"]), 71);
+    for no_socket in [&["--region", "memfd"][..], &["--check"]] {
+        assert_eq!(code(&[&["serve", "--listen", "127.0.0.1:0"], no_socket].concat()), 64);
+    }
     assert!(!Path::new(&absent).exists(), "looking must not create a region");
     assert_eq!(std::fs::read_to_string(&junk).unwrap(), "no region".repeat(1000));
 }

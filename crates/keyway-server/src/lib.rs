@@ -185,17 +185,7 @@ impl Sockets {
     ///
     /// As [`Self::bind`]; the given sockets are closed then.
     pub fn bind_beside(config: &Config, mut given: Given) -> Result<Self, StartError> {
-        let listens_nowhere =
-            config.tcp.is_empty() && config.tls_tcp.is_empty() && config.unix.is_none() && config.udp.is_empty();
-        if listens_nowhere && !config.may_listen_nowhere {
-            return Err(StartError::NothingToListenOn);
-        }
-        if config.threads == 0 {
-            return Err(StartError::NoThreads);
-        }
-        if config.auth_file.is_some() && !config.udp.is_empty() {
-            return Err(StartError::UdpWithAuthentication);
-        }
+        config.check()?;
         let users = match &config.auth_file {
             Some(path) => Some(Users::load(path, None).map_err(|error| StartError::AuthFile(path.clone(), error))?),
             None => None,
