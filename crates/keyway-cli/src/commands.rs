@@ -18,6 +18,12 @@ const ITEMS_PER_STEP: usize = 1024;
 /// Largest item of any region, bytes.
 const ITEM_SIZE_MAX: usize = 1 << 30;
 
+/// How all items are read: to look at each of them once makes none worth keeping.
+const READ_ONLY: Get = Get {
+    no_bump: true,
+    ..*Get::VALUE
+};
+
 /// The region that a command works on.
 #[derive(Clone)]
 pub(crate) struct Which {
@@ -50,12 +56,27 @@ pub(crate) fn written(result: std::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
+/// The failure of an operation on `key`: a key that no item can have is a wrong command line.
+pub(crate) fn failed(key: &str, code: u8, error: impl Into<WriteError>) -> Failure {
+    let error = error.into();
+    let code = match error {
+        WriteError::KeyLength { .. } => exit::USAGE,
+        _ => code,
+    };
+    Failure::new(code, format_args!("{key}: {error}"))
+}
+
+/// Prints `text`, and a line end. `println!` would panic where standard output is closed or full.
+pub(crate) fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
+    written(std::io::stdout().write_all(format!("{text}\n").as_bytes()))
+}
+
 /// Prints the value of `key` and nothing else; on a terminal, followed by a line end.
 pub(crate) fn get(region: Which, key: &str) -> Result<(), Failure> {
     let cache = open(region)?;
     let found = session(&cache)?
         .get(key.as_bytes())
-        .map_err(|error| Failure::new(exit::SYSTEM, format_args!("{key}: {error}")))?;
+        .map_err(|error| failed(key, exit::SYSTEM, error))?;
     let Some(mut value) = found else {
         return Err(Failure::new(exit::NO, format_args!("{key}: not found")));
     };
@@ -85,7 +106,7 @@ pub(crate) fn set(region: Which, key: &str, value: Option<String>, ttl_s: i64, f
     match session(&cache)?.store(key.as_bytes(), &bytes, &how) {
         Ok(Stored::Stored { .. }) => Ok(()),
         Ok(other) => Err(Failure::new(exit::NO, format_args!("{key}: {other:?}"))),
-        Err(error) => Err(Failure::new(exit::NO, format_args!("{key}: {error}"))),
+        Err(error) => Err(failed(key, exit::NO, error)),
     }
 }
 
@@ -95,7 +116,7 @@ pub(crate) fn delete(region: Which, key: &str) -> Result<(), Failure> {
     match session(&cache)?.delete(key.as_bytes(), &Delete::default()) {
         Ok(Deleted::Deleted) => Ok(()),
         Ok(_) => Err(Failure::new(exit::NO, format_args!("{key}: not found"))),
-        Err(error) => Err(Failure::new(exit::NO, format_args!("{key}: {error}"))),
+        Err(error) => Err(failed(key, exit::NO, error)),
     }
 }
 
@@ -132,11 +153,10 @@ pub(crate) fn dump(region: Which) -> Result<(), Failure> {
                 continue;
             }
             let mut value = Vec::new();
-            // Deleted since the walk found it: not dumped.
-            let found = session.get_append(&key, &mut value);
-            let Some(item) =
-                found.map_err(|error| Failure::new(exit::SYSTEM, format_args!("{}: {error}", key.escape_ascii())))?
-            else {
+            let found = session.get_with(&key, &READ_ONLY, &mut value, |_, _| {});
+            let found = found.map_err(|error| failed(&key.escape_ascii().to_string(), exit::SYSTEM, error))?;
+            // Deleted since the walk found it, or marked as stale, for which `set` has no word: it would come back as a good one.
+            let Some(item) = found.filter(|item| !item.stale) else {
                 continue;
             };
             // A Unix time and not the time left: it stays right whenever the dump is loaded, and however far away it is.
@@ -263,13 +283,8 @@ fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
         cursor = session.walk(from, ITEMS_PER_STEP, |key, _| keys.push(key.to_vec()));
         for key in keys {
             value.clear();
-            // Without a bump: a check does not count as an access. An item that was deleted since the walk found it is no error.
-            let how = Get {
-                value: true,
-                no_bump: true,
-                ..Get::default()
-            };
-            match session.get_with(&key, &how, &mut value, |_, _| {}) {
+            // An item that was deleted since the walk found it is no error.
+            match session.get_with(&key, &READ_ONLY, &mut value, |_, _| {}) {
                 Ok(found) => read += u64::from(found.is_some()),
                 Err(WriteError::Corrupt) => {}
                 Err(error) => return Err(Failure::new(exit::SYSTEM, format_args!("{}: {error}", key.escape_ascii()))),

@@ -1,12 +1,8 @@
 //! `keyway`: runs a Keyway cache, and inspects one. It only connects the other crates: every rule is the server's or the library's.
 //!
-//! This is the only crate that prints; exit codes are in [`exit`].
+//! This is the only crate that prints, standard output by [`commands::say`] and [`commands::written`]; exit codes are in [`exit`].
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command-line program talks to its user"
-)]
+#![allow(clippy::print_stderr, reason = "a command-line program talks to its user")]
 
 mod allowed;
 mod background;
@@ -353,8 +349,7 @@ fn run() -> Result<(), Failure> {
                     None => failure,
                 })?;
             if is_check {
-                println!("every option is right");
-                return Ok(());
+                return commands::say("every option is right");
             }
             plan.run(inherited)
         }
@@ -422,10 +417,9 @@ fn run() -> Result<(), Failure> {
                 Command::Manual { folder } => manual::write(Cli::command(), &folder),
                 #[cfg(feature = "kernel")]
                 Command::Kernel { command } => kernel::run(command),
-                _ => {
-                    println!("keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})");
-                    Ok(())
-                }
+                _ => commands::say(format_args!(
+                    "keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})"
+                )),
             }
         }
     }
@@ -433,10 +427,7 @@ fn run() -> Result<(), Failure> {
 
 fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     match memcached::parse(arguments)? {
-        memcached::Asked::Print(text) => {
-            print!("{text}");
-            Ok(())
-        }
+        memcached::Asked::Print(text) => commands::say(text.trim_end()),
         memcached::Asked::Serve(plan) => {
             logger::start(plan.config.verbosity, plan.log_format);
             if inherited::is_any() {

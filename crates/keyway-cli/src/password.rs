@@ -4,6 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 
+use crate::commands;
 use crate::exit::{Failure, SYSTEM, USAGE};
 
 /// The longest password that is read, bytes; the server's limit is lower.
@@ -23,8 +24,7 @@ pub(crate) fn run(user: &str, read_only: bool, prefix: Option<&str>) -> Result<(
         line().map_err(|error| Failure::new(SYSTEM, format_args!("standard input: {error}")))?
     };
     let line = keyway_server::auth_line(user, &password, read_only, prefix).map_err(Failure::usage)?;
-    println!("{line}");
-    Ok(())
+    commands::say(line)
 }
 
 /// Asks on the terminal, which does not show the answer.

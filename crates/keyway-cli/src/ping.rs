@@ -13,7 +13,7 @@ use keyway_proto::{Store, StoreVerb};
 use keyway_server::HttpAddress;
 
 use crate::exit::{self, Failure};
-use crate::{listen, place};
+use crate::{commands, listen, place};
 
 /// Longest that a server may take to accept a connection, and to send each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,10 +40,7 @@ pub(crate) fn run(place: Option<&str>) -> Result<(), Failure> {
     let mut wire = connect_by(place, text, is_http)?;
     let said = if is_http { ready(&mut *wire) } else { set_and_get(&mut *wire) };
     match said {
-        Ok(said) => {
-            println!("{place}: {said}");
-            Ok(())
-        }
+        Ok(said) => commands::say(format_args!("{place}: {said}")),
         Err(why) => Err(Failure::new(exit::NO, format_args!("{place}: {why}"))),
     }
 }

@@ -1,12 +1,11 @@
 //! `keyway stats`: a region's properties and counters, for people in groups, for scripts a line each.
 
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use keyway_cache::server::{Seen, USES, Watched};
-use keyway_cache::{Counters, OpenError};
+use keyway_cache::Counters;
 use keyway_server::size_text;
 
 use crate::commands::{self, Which};
@@ -47,15 +46,8 @@ pub(crate) fn run(which: Which, how: &How) -> Result<(), Failure> {
         return plain(which);
     }
     let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
-    let failed = |why: OpenError| Failure::new(exit::NO_REGION, why);
-    let file = File::open(&path).map_err(|source| {
-        failed(OpenError::Io {
-            what: "open",
-            path: path.clone(),
-            source,
-        })
-    })?;
-    let watched = Watched::open(file, &path, &which.owners).map_err(failed)?;
+    let file = place::open_to_look(&path)?;
+    let watched = Watched::open(file, &path, &which.owners).map_err(place::failure)?;
     let said = match &how.server {
         None => None,
         Some(place) => {

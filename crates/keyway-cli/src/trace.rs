@@ -55,7 +55,7 @@ pub(crate) fn run(which: Which, asked: &Asked) -> Result<(), Failure> {
         ..Get::default()
     };
     let found = session.get_with(key, &how, &mut Vec::new(), |_, _| {});
-    let found = found.map_err(|error| Failure::new(exit::NO, format_args!("{}: {error}", asked.key.escape_debug())))?;
+    let found = found.map_err(|error| commands::failed(&asked.key, exit::NO, error))?;
     let trace = cache.trace(key);
     let reason = match found {
         Some(item) => Reason {

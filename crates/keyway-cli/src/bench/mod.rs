@@ -14,6 +14,7 @@ use keyway_bench::{machine, run, workloads};
 use self::measuring::Measuring;
 use self::outputs::Outputs;
 use self::screen::{Screen, minutes};
+use crate::commands;
 use crate::exit::{self, Failure};
 
 const EXAMPLES: &str = "\
@@ -67,8 +68,7 @@ impl Bench {
             )));
         }
         if self.list {
-            print!("{}", workloads());
-            return Ok(());
+            return commands::say(workloads().trim_end());
         }
         let outputs = self.outputs.clone();
         let old = outputs.old()?;
@@ -89,7 +89,9 @@ impl Bench {
         let about = plan.duration();
         if tables {
             let (rows, time) = (plan.cells.len(), minutes(about));
-            println!("{rows} rows of measurements, about {time} and the time to store items");
+            let _ = commands::say(format_args!(
+                "{rows} rows of measurements, about {time} and the time to store items"
+            ));
         }
         let mut screen = Screen::new(about, tables);
         let outcome = run::run(&plan, &mut |event| screen.show(&event));
@@ -97,7 +99,7 @@ impl Bench {
         let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let report = Report::new(&plan, &outcome, command());
         if tables {
-            print!("\n{}\n{}", report.head(), report.summary());
+            let _ = commands::say(format_args!("\n{}\n{}", report.head(), report.summary().trim_end_matches('\n')));
             screen.end(&report);
         }
         Ok(report)

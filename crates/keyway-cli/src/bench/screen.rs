@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use keyway_bench::report::{self, Report};
 use keyway_bench::run::Event;
 
+use crate::commands;
+
 /// The display of a run.
 pub(super) struct Screen {
     begun: Instant,
@@ -42,15 +44,15 @@ impl Screen {
     fn print(&self, table: &str) {
         self.clear();
         if self.tables {
-            println!("\n{}", table.trim_end());
-            let _ = std::io::stdout().flush();
+            // What cannot be shown is still measured, for the report's files.
+            let _ = commands::say(format_args!("\n{}", table.trim_end()));
         }
     }
 
     /// Shows the end of the report.
     pub(super) fn end(&self, report: &Report) {
-        print!("{}", report.tail());
-        println!("\n{} in all", minutes(self.begun.elapsed()));
+        let took = minutes(self.begun.elapsed());
+        let _ = commands::say(format_args!("{}\n{took} in all", report.tail()));
     }
 
     pub(super) fn clear(&self) {
