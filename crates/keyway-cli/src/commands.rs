@@ -94,7 +94,8 @@ pub(crate) fn set(region: Which, key: &str, value: Option<String>, ttl_s: i64, f
     match value {
         Some(value) => bytes = value.into_bytes(),
         None => {
-            let read = std::io::stdin().read_to_end(&mut bytes);
+            // One byte more than any item has: what does not end is refused as too large.
+            let read = std::io::stdin().take(ITEM_SIZE_MAX as u64 + 1).read_to_end(&mut bytes);
             read.map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot read standard input: {error}")))?;
         }
     }

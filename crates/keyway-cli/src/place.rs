@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use keyway_cache::{Cache, OpenError, Options, Place};
 use nix::fcntl::OFlag;
+use nix::libc::ENXIO;
 use nix::unistd::geteuid;
 
 use crate::exit::{self, Failure};
@@ -84,6 +85,15 @@ pub(crate) fn open_to_look(path: &Path) -> Result<File, Failure> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = File::options().read(true).custom_flags(flags.bits()).open(path);
     opened.map_err(|source| {
+        if source.raw_os_error() == Some(ENXIO) {
+            return Failure::new(
+                exit::NO_REGION,
+                format_args!(
+                    "{}: is a socket, and this command looks at a region's file: give the file's path, which `keyway serve` prints",
+                    path.display()
+                ),
+            );
+        }
         let path = path.to_owned();
         failure(match source.kind() {
             ErrorKind::NotFound => OpenError::Absent { path },

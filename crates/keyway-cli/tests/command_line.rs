@@ -129,10 +129,19 @@ fn exit_codes_tell_what_went_wrong() {
     assert_eq!(code(&["memcached", "--enable-ssl"]), 64);
     assert_eq!(code(&["check", &absent]), 2);
     assert_eq!(code(&["check", &junk]), 2);
-    for looks in [&["get", "k"][..], &["top", "--once"], &["doctor"], &["stats", "--grouped"], &["stats", "--plain"]] {
+    for looks in [
+        &["get", "k"][..],
+        &["top", "--once"],
+        &["doctor"],
+        &["stats", "--grouped"],
+        &["stats", "--plain"],
+    ] {
         let output = keyway(&[looks, &["--region", &absent]].concat());
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && said.contains("keyway serve"), "{looks:?}: {said}");
+        assert!(
+            output.status.code() == Some(2) && said.contains("keyway serve"),
+            "{looks:?}: {said}"
+        );
     }
     for no_socket in [&["--region", "memfd"][..], &["--check"]] {
         assert_eq!(code(&[&["serve", "--listen", "127.0.0.1:0"], no_socket].concat()), 64);
@@ -160,13 +169,21 @@ fn output_that_nothing_reads_is_no_failure_and_output_without_room_is_one() {
         let output = output.wait_with_output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    for arguments in [&["version"][..], &["memcached", "-h"], &["bench", "--list"], &["serve", "--check"]] {
+    for arguments in [
+        &["version"][..],
+        &["memcached", "-h"],
+        &["bench", "--list"],
+        &["serve", "--check"],
+    ] {
         let (unread, out) = std::io::pipe().unwrap();
         drop(unread);
         assert_eq!(ended(arguments, out.into()), (Some(0), String::new()), "{arguments:?}");
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let (code, said) = ended(arguments, full.into());
-        assert!(code == Some(71) && said.contains("cannot write"), "{arguments:?}: {code:?} {said}");
+        assert!(
+            code == Some(71) && said.contains("cannot write"),
+            "{arguments:?}: {code:?} {said}"
+        );
     }
 }
 
@@ -175,9 +192,20 @@ fn a_pipe_in_the_place_of_a_region_holds_no_command_up() {
     let folder = Folder::new("pipe");
     let pipe = folder.path("region");
     nix::unistd::mkfifo(&*pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for looks in [&["top", "--once"][..], &["doctor"], &["stats", "--grouped"], &["stats", "--plain"], &["get", "k"]] {
+    for looks in [
+        &["top", "--once"][..],
+        &["doctor"],
+        &["stats", "--grouped"],
+        &["stats", "--plain"],
+        &["get", "k"],
+    ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
-        let mut child = command.args(looks).args(["--region", &pipe]).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .args(looks)
+            .args(["--region", &pipe])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut ended = None;
         until(&format!("{looks:?} ends"), || {
             ended = child.try_wait().unwrap();
@@ -185,6 +213,10 @@ fn a_pipe_in_the_place_of_a_region_holds_no_command_up() {
         });
         assert_eq!(ended.and_then(|status| status.code()), Some(2), "{looks:?}");
     }
+    let socket = folder.path("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let output = keyway(&["top", "--once", "--region", &socket]);
+    assert!(output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("is a socket"));
 }
 
 #[test]
@@ -205,7 +237,10 @@ fn a_dump_is_no_access_and_leaves_stale_items_out() {
         details: true,
         ..keyway_cache::Get::default()
     };
-    let item = session.get_with(b"good", &details, &mut Vec::new(), |_, _| {}).unwrap().unwrap();
+    let item = session
+        .get_with(b"good", &details, &mut Vec::new(), |_, _| {})
+        .unwrap()
+        .unwrap();
     assert!(!item.fetched, "a dump marked the item as fetched");
 }
 

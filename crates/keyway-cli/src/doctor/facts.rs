@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use keyway_cache::server::{Entrance, Seen, Watched};
 use keyway_cache::Owners;
+use keyway_cache::server::{Entrance, Seen, Watched};
 use nix::sys::statfs::fstatfs;
 
 use super::machine::{self, Machine, Process};
