@@ -14,12 +14,15 @@ use crate::exit::Failure;
 const LOOKS_PER_STEP: usize = 1024;
 
 pub(crate) const HELP: &str = "\
-All items are looked at, without a lock and without an access that counts. An item that is stored meanwhile may be missing, and one that
-moves meanwhile may be counted twice with --prefix. SIZE is what an item takes in the region, its header included.
+All items are looked at, without a lock and without an access that counts. An
+item that is stored meanwhile may be missing, and one that moves meanwhile may
+be counted twice with --prefix. SIZE is what an item takes in the region, its
+header included.
 
 Examples:
   keyway big                     the ten largest items
-  keyway big --prefix : --json   what the keys before each first colon take, largest first";
+  keyway big --prefix : --json   what the keys before each first colon take,
+                                 largest first";
 
 #[derive(Args)]
 pub(crate) struct BigKeys {

@@ -64,7 +64,7 @@ pub(crate) struct Serve {
     #[arg(long, requires = "http")]
     http_keys: bool,
     /// Interfaces on which a BPF program answers gets of hot items, over UDP and TCP, before they reach the server, such as eth0,lo. It
-    /// serves one address: that of --udp, or, without it, the first one of --listen
+    /// serves one address: that of --udp, or, without it, the first one of --listen without TLS
     #[arg(long, value_name = "IFACE,...", value_delimiter = ',')]
     kernel: Vec<String>,
     /// Use the program that `keyway kernel attach` has pinned in this folder: this process then needs no capability
@@ -94,10 +94,10 @@ pub(crate) struct Serve {
     /// Largest item, 1k to 1g; a plain number counts bytes
     #[arg(long, short = 'I', value_name = "SIZE", default_value = "1m", value_parser = size::parse_item_size)]
     max_item: usize,
-    /// Worker threads
+    /// Worker threads: pairs of one thread for short turns and one for long ones
     #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     threads: usize,
-    /// CPUs for the worker threads, one for each thread in turn, such as 0-3,6; a new region's memory is interleaved over their NUMA nodes
+    /// CPUs for the pairs of threads, one each in turn, such as 0-3,6; a new region's memory is interleaved over their NUMA nodes
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
     /// Microseconds for which a worker looks for work before it sleeps: lower latency, but each worker uses a whole CPU
@@ -136,7 +136,7 @@ pub(crate) struct Serve {
     /// not a wrong value
     #[arg(long)]
     checksums: bool,
-    /// Thread slots of a new region, for all processes, at least 32; one in eight, and at least 8, is reserved for servers
+    /// Thread slots of a new region, for all processes, at least 32; one in eight, and at least 16, is reserved for servers
     /// [default: one for each 512 KiB of memory, 32 to 4096]
     #[arg(long, value_name = "N")]
     sessions: Option<usize>,

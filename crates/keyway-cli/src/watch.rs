@@ -22,31 +22,44 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) const HELP: &str = "\
 Events:
-  fetchers     look-ups, also those that a change makes first (as memcached's lines)
+  fetchers     look-ups, also those that a change makes first (as memcached's
+               lines)
   mutations    stores, with their results
   updates      other changes of items: incr, decr, touch, marks
   deletions    items that were deleted
-  evictions    items that were evicted: whether they were ever fetched, seconds left and since the last access, size
+  evictions    items that were evicted: whether they were ever fetched, seconds
+               left and since the last access, size
   expirations  items whose time was over, when their place was reclaimed
-  connevents   connections to servers, and programs' sessions, that begin and end
+  connevents   connections to servers, and programs' sessions, that begin and
+               end
   all          all of them [default]
 
-The lines tell of every door: programs with the library, programs written for libmemcached, and all servers. The kernel door's own answers
-are not told, nor are gets by processes that may only read the region. For each key, the lines of its changes are in the order of the changes.
-Events are written into the region only while a watcher looks, over the oldest ones. What was overwritten before it was read is
-counted:
-  skipped=N session=S pid=P       N events of this session are missing about here
-  skipped=N                       N lines are missing above: the output was not read fast enough
-  ts=... gid=N type=gap           this program was stopped for so long that the sessions took it for dead: what is missing is unknown
+The lines tell of every door: programs with the library, programs written for
+libmemcached, and all servers. The kernel door's own answers are not told, nor
+are gets by processes that may only read the region. For each key, the lines of
+its changes are in the order of the changes. Events are written into the region
+only while a watcher looks, over the oldest ones. What was overwritten before it
+was read is counted:
+  skipped=N session=S pid=P   N events of this session are missing about here
+  skipped=N                   N lines are missing above: the output was not read
+                              fast enough
+  ts=... gid=N type=gap       this program was stopped for so long that the
+                              sessions took it for dead: what is missing is
+                              unknown
 
 Examples:
-  keyway watch                                      everything that happens in the default region
-  keyway watch mutations deletions --prefix user:   changes of the keys that begin with user:
-  keyway watch evictions --seconds 60 > evicted     what is evicted in a minute
-  keyway watch fetchers --sample 100                the look-ups of one in a hundred keys
+  keyway watch
+      everything that happens in the default region
+  keyway watch mutations deletions --prefix user:
+      changes of the keys that begin with user:
+  keyway watch evictions --seconds 60 > evicted
+      what is evicted in a minute
+  keyway watch fetchers --sample 100
+      the look-ups of one in a hundred keys
   keyway watch updates --command incr --door library
-                                                    increments by programs with the library
-  keyway watch --server 10.0.0.7 mutations          ask a server, by its command `watch`";
+      increments by programs with the library
+  keyway watch --server 10.0.0.7 mutations
+      ask a server, by its command `watch`";
 
 #[derive(Args)]
 pub(crate) struct Events {
