@@ -193,10 +193,10 @@ pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
                 let signal = i32::try_from(asked_to_end.load(Relaxed)).unwrap_or(SIGTERM);
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
-            let code = if matches!(error, CopyError::Exists { .. }) {
-                exit::NO
-            } else {
-                exit::NO_REGION
+            let code = match error {
+                CopyError::Exists { .. } => exit::NO,
+                CopyError::Rename { .. } | CopyError::NotWritten { .. } => exit::SYSTEM,
+                _ => exit::NO_REGION,
             };
             return Err(Failure::new(code, error));
         }

@@ -151,11 +151,18 @@ fn exit_codes_tell_what_went_wrong() {
 }
 
 #[test]
-fn a_key_that_no_item_can_have_is_a_wrong_command_line() {
+fn a_key_that_no_item_can_have_and_a_copy_to_nowhere_have_codes_of_their_own() {
     let folder = Folder::new("keys");
     let region = folder.path("region");
     Cache::open(&Place::at(&region), &Options::new().memory(2 << 20)).unwrap();
     let long = "k".repeat(251);
+    let nowhere = folder.path("no-folder/copy");
+    let output = keyway(&["copy", &region, &nowhere]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(71) && said.contains(&format!("{nowhere}: ")),
+        "{said}"
+    );
     for command in [&["get", &long][..], &["set", "", "x"], &["delete", &long], &["trace", ""]] {
         assert_eq!(code(&[command, &["--region", &region]].concat()), 64, "{command:?}");
     }
