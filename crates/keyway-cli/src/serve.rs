@@ -196,45 +196,8 @@ pub(crate) struct Serve {
 impl Serve {
     /// What to do, with these sockets that exist already.
     pub(crate) fn plan(self, given: &Given) -> Result<Plan, Failure> {
-        let (mut tcp, mut tls_tcp): (Vec<SocketAddr>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
-        let listen = if self.listen.is_empty() && !given.has_clients() {
-            vec!["127.0.0.1".to_owned()]
-        } else {
-            self.listen
-        };
-        for text in &listen {
-            let (addresses, text) = match text.strip_prefix("tls://") {
-                Some(text) => (&mut tls_tcp, text),
-                None => (&mut tcp, text.as_str()),
-            };
-            addresses
-                .extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
-        }
-        let has_tls = !tls_tcp.is_empty() || given.has(Role::Tls);
-        let tls = match (self.tls_cert, self.tls_key) {
-            (Some(certificate), Some(key)) if has_tls => Some(Tls {
-                certificate,
-                key,
-                client_certificates: match (&self.tls_client_ca, self.tls_client_optional) {
-                    (None, _) => ClientCertificates::Ignored,
-                    (Some(_), true) => ClientCertificates::Optional,
-                    (Some(_), false) => ClientCertificates::Required,
-                },
-                client_ca: self.tls_client_ca,
-                min_version: self.tls_min_version,
-            }),
-            (Some(_), _) => {
-                return Err(Failure::usage(
-                    "--tls-cert: no address has TLS; write --listen tls://ADDR[:PORT], and leave out addresses without tls:// to have nothing else",
-                ));
-            }
-            (None, _) if has_tls => {
-                return Err(Failure::usage(
-                    "--listen tls://…, or a socket with the name tls: TLS needs --tls-cert and --tls-key",
-                ));
-            }
-            (None, _) => None,
-        };
+        let (tcp, tls_tcp) = self.tcp_addresses(given)?;
+        let tls = self.tls(!tls_tcp.is_empty() || given.has(Role::Tls))?;
         let udp = match &self.udp {
             Some(text) => listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?,
             None => Vec::new(),
@@ -331,6 +294,49 @@ impl Serve {
         plan.check_connection_memory("--connection-memory", "--max-item")?;
         plan.config.check().map_err(Failure::usage)?;
         Ok(plan)
+    }
+
+    /// The TCP addresses without TLS, and those with it.
+    fn tcp_addresses(&self, given: &Given) -> Result<(Vec<SocketAddr>, Vec<SocketAddr>), Failure> {
+        let (mut tcp, mut tls_tcp): (Vec<SocketAddr>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
+        let listen = if self.listen.is_empty() && !given.has_clients() {
+            vec!["127.0.0.1".to_owned()]
+        } else {
+            self.listen.clone()
+        };
+        for text in &listen {
+            let (addresses, text) = match text.strip_prefix("tls://") {
+                Some(text) => (&mut tls_tcp, text),
+                None => (&mut tcp, text.as_str()),
+            };
+            addresses
+                .extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
+        }
+        Ok((tcp, tls_tcp))
+    }
+
+    /// What TLS needs, if any address has it.
+    fn tls(&self, has_tls: bool) -> Result<Option<Tls>, Failure> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) if has_tls => Ok(Some(Tls {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_certificates: match (&self.tls_client_ca, self.tls_client_optional) {
+                    (None, _) => ClientCertificates::Ignored,
+                    (Some(_), true) => ClientCertificates::Optional,
+                    (Some(_), false) => ClientCertificates::Required,
+                },
+                client_ca: self.tls_client_ca.clone(),
+                min_version: self.tls_min_version,
+            })),
+            (Some(_), _) => Err(Failure::usage(
+                "--tls-cert: no address has TLS; write --listen tls://ADDR[:PORT], and leave out addresses without tls:// to have nothing else",
+            )),
+            (None, _) if has_tls => Err(Failure::usage(
+                "--listen tls://…, or a socket with the name tls: TLS needs --tls-cert and --tls-key",
+            )),
+            (None, _) => Ok(None),
+        }
     }
 }
 
