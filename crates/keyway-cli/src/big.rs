@@ -130,7 +130,8 @@ pub(crate) fn run(which: Which, how: &BigKeys) -> Result<(), Failure> {
             largest.add(key, item.size as u64, item.value_len as u64)
         });
         if progress {
-            eprint!("\r{} %\r", 100 * cursor.unwrap_or(from) / cache.info().index_buckets.max(1));
+            let percent = 100 * cursor.unwrap_or(from) / cache.info().index_buckets.max(1);
+            commands::remark(format_args!("\r{percent} %\r"));
         }
     }
     let list = largest.list(how.top);

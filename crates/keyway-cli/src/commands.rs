@@ -71,6 +71,11 @@ pub(crate) fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
     written(std::io::stdout().write_all(format!("{text}\n").as_bytes()))
 }
 
+/// Writes `text` to standard error as it is. A closed one is no failure of the command, and makes `eprint!` panic.
+pub(crate) fn remark(text: impl std::fmt::Display) {
+    let _ = std::io::stderr().write_all(text.to_string().as_bytes());
+}
+
 /// Prints the value of `key` and nothing else; on a terminal, followed by a line end.
 pub(crate) fn get(region: Which, key: &str) -> Result<(), Failure> {
     let cache = open(region)?;
@@ -180,7 +185,7 @@ pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
         asked_to_end().map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot catch signals: {error}")))?;
     let copied = cache.copy_to_while(to, force, |percent| {
         if progress {
-            eprint!("\r{percent} %\r");
+            remark(format_args!("\r{percent} %\r"));
         }
         asked_to_end.load(Relaxed) == 0
     });
@@ -239,7 +244,7 @@ pub(crate) fn check(which: Which) -> Result<(), Failure> {
     let progress = std::io::stderr().is_terminal();
     let report = cache.check(|percent| {
         if progress {
-            eprint!("\r{percent} %\r");
+            remark(format_args!("\r{percent} %\r"));
         }
     });
     let count = report.problems.len() + report.unlisted;

@@ -1,8 +1,6 @@
 //! `keyway`: runs a Keyway cache, and inspects one. It only connects the other crates: every rule is the server's or the library's.
 //!
-//! This is the only crate that prints, standard output by [`commands::say`] and [`commands::written`]; exit codes are in [`exit`].
-
-#![allow(clippy::print_stderr, reason = "a command-line program talks to its user")]
+//! This is the only crate that prints, by [`commands::say`], [`commands::written`] and [`commands::remark`]; exit codes are in [`exit`].
 
 mod allowed;
 mod background;
@@ -336,7 +334,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(Failure { code, reason }) => {
-            eprintln!("keyway: {reason}");
+            commands::remark(format_args!("keyway: {reason}\n"));
             ExitCode::from(code)
         }
     }

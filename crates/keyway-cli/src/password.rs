@@ -1,6 +1,6 @@
 //! `keyway password`: makes a line of the authentication file, with a hash of the password.
 
-use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::io::{self, BufRead, IsTerminal, Read};
 
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 
@@ -30,13 +30,12 @@ pub(crate) fn run(user: &str, read_only: bool, prefix: Option<&str>) -> Result<(
 /// Asks on the terminal, which does not show the answer.
 fn ask(question: &str) -> Result<Vec<u8>, Failure> {
     let failed = |error: io::Error| Failure::new(SYSTEM, format_args!("the terminal: {error}"));
-    eprint!("{question}");
-    io::stderr().flush().map_err(failed)?;
+    commands::remark(question);
     let answer = {
         let _hidden = Hidden::new().map_err(failed)?;
         line()
     };
-    eprintln!();
+    commands::remark("\n");
     match answer.map_err(failed)? {
         answer if answer.contains(&INTERRUPT) => Err(Failure::new(USAGE, "no password was given")),
         answer => Ok(answer),

@@ -218,7 +218,7 @@ fn near(session: &mut Session, wanted: &[u8], buckets: u64) -> Vec<(String, &'st
             }
         });
         if progress {
-            eprint!("\r{} %\r", 100 * cursor.unwrap_or(from) / buckets.max(1));
+            commands::remark(format_args!("\r{} %\r", 100 * cursor.unwrap_or(from) / buckets.max(1)));
         }
     }
     found.sort_unstable();

@@ -149,7 +149,7 @@ fn by_server(place: &str, words: &[u8], end: Option<Instant>) -> Result<(), Fail
                     return Err(failed(String::from_utf8_lossy(&line).trim_end()));
                 }
                 is_answered = true;
-                eprintln!("keyway: watching {place}");
+                commands::remark(format_args!("keyway: watching {place}\n"));
             }
             Ok(_) => {
                 if let Err(error) = out.write_all(&line) {
@@ -200,7 +200,7 @@ fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<()
     let watcher = cache.watcher(asked.kinds());
     let watcher =
         watcher.ok_or_else(|| Failure::new(exit::NO_REGION, "this process may only read the region, and cannot watch it"))?;
-    eprintln!("keyway: watching {}", path.display());
+    commands::remark(format_args!("keyway: watching {}\n", path.display()));
     let queue = Shared::default();
     let shared = Arc::clone(&queue);
     let reader = std::thread::Builder::new()

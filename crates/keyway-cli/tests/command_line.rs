@@ -192,6 +192,12 @@ fn output_that_nothing_reads_is_no_failure_and_output_without_room_is_one() {
             "{arguments:?}: {code:?} {said}"
         );
     }
+    // A message that nothing reads changes no exit code.
+    let (unread, err) = std::io::pipe().unwrap();
+    drop(unread);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    let status = command.args(["check", "/nowhere/region"]).stderr(err).status().unwrap();
+    assert_eq!(status.code(), Some(2));
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Outputs {
         }
         let comparison = comparison.map_err(|why| Failure::usage(format_args!("--compare: {why}")))?;
         match &comparison {
-            Some(comparison) if self.take_stdout() => eprint!("{}", comparison.text()),
+            Some(comparison) if self.take_stdout() => commands::remark(comparison.text()),
             Some(comparison) => commands::say(format_args!("\n{}", comparison.text().trim_end()))?,
             None if self.from.is_some() && self.json.is_none() && self.html.is_none() => commands::say(report.text().trim_end())?,
             None => {}

@@ -2,7 +2,7 @@
 //!
 //! Never: writes a report to a file (`outputs` does).
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use keyway_bench::report::{self, Report};
@@ -33,8 +33,7 @@ impl Screen {
         match event {
             Event::Doing { what, done } if self.line => {
                 let left = minutes(self.about.mul_f64((1.0 - done).clamp(0.0, 1.0)));
-                eprint!("\r\x1b[K[{:3.0} %, {left} left] {what}", done * 100.0);
-                let _ = std::io::stderr().flush();
+                commands::remark(format_args!("\r\x1b[K[{:3.0} %, {left} left] {what}", done * 100.0));
             }
             Event::Cell(cell) => self.print(&report::cell_text(cell)),
             Event::Doing { .. } => {}
@@ -57,7 +56,7 @@ impl Screen {
 
     pub(super) fn clear(&self) {
         if self.line {
-            eprint!("\r\x1b[K");
+            commands::remark("\r\x1b[K");
         }
     }
 }
