@@ -41,8 +41,8 @@ its changes are in the order of the changes. Events are written into the region
 only while a watcher looks, over the oldest ones. What was overwritten before it
 was read is counted:
   skipped=N session=S pid=P   N events of this session are missing about here
-  skipped=N                   N lines are missing above: the output was not read
-                              fast enough
+  skipped=N                   N events are missing above: the output was not
+                              read fast enough
   ts=... gid=N type=gap       this program was stopped for so long that the
                               sessions took it for dead: what is missing is
                               unknown
@@ -169,21 +169,27 @@ fn by_server(place: &str, words: &[u8], end: Option<Instant>) -> Result<(), Fail
 #[derive(Default)]
 struct Queue {
     lines: Vec<u8>,
+    /// events that are not among the lines, and that no line counts
     skipped: u64,
     is_over: bool,
 }
 
 impl Queue {
-    fn push(&mut self, line: &[u8]) {
+    /// Adds a line, if there is room. Otherwise the events that it tells of are counted: one, or as many as it says are lost.
+    fn push(&mut self, line: &[u8], events: u64) {
         if self.lines.len() + line.len() > QUEUE_MAX {
-            self.skipped += 1;
+            self.skipped = self.skipped.saturating_add(events);
             return;
         }
+        self.tell_skipped();
+        self.lines.extend_from_slice(line);
+    }
+
+    fn tell_skipped(&mut self) {
         if self.skipped > 0 {
             let skipped = std::mem::take(&mut self.skipped);
             let _ = writeln!(self.lines, "skipped={skipped}");
         }
-        self.lines.extend_from_slice(line);
     }
 }
 
@@ -212,6 +218,9 @@ fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<()
         let mut waiting = lock(&queue.0);
         while waiting.lines.is_empty() && !waiting.is_over {
             waiting = queue.1.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        if waiting.is_over {
+            waiting.tell_skipped();
         }
         let (lines, is_over) = (std::mem::take(&mut waiting.lines), waiting.is_over);
         drop(waiting);
@@ -243,7 +252,7 @@ fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Ins
         if polled.gap {
             begin(&mut line);
             line.extend_from_slice(b"type=gap\n");
-            waiting.push(&line);
+            waiting.push(&line, 1);
         }
         for one in told.drain(..) {
             match one {
@@ -251,11 +260,11 @@ fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Ins
                     begin(&mut line);
                     asked.write(&event, &mut line);
                     line.push(b'\n');
-                    waiting.push(&line);
+                    waiting.push(&line, 1);
                 }
                 Told::Event(_) => {}
                 Told::Lost { slot, pid, count } => {
-                    waiting.push(format!("skipped={count} session={slot} pid={pid}\n").as_bytes());
+                    waiting.push(format!("skipped={count} session={slot} pid={pid}\n").as_bytes(), count);
                 }
             }
         }
@@ -272,5 +281,21 @@ fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Ins
         }
         rest = if polled.read > 0 { least } else { (2 * rest).min(most) };
         std::thread::park_timeout(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_line_without_room_says_to_be_lost_is_counted() {
+        let mut queue = Queue::default();
+        queue.push(&vec![b'x'; QUEUE_MAX], 1);
+        queue.push(b"an event\n", 1);
+        queue.push(b"skipped=70 session=1 pid=2\n", 70);
+        queue.lines.clear();
+        queue.push(b"next\n", 1);
+        assert_eq!(queue.lines, b"skipped=71\nnext\n");
     }
 }
