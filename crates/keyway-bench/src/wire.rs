@@ -72,8 +72,8 @@ impl Connection {
     /// Connects; blocking.
     pub fn open(target: &Target) -> io::Result<Self> {
         let stream = match target {
-            Target::Tcp(address) | Target::Split(address) => Some(connect_tcp(address)?),
-            Target::Unix(path) => Some(connect_unix(path)?),
+            Target::Tcp(address) | Target::Split(address) => Some(connect_tcp(address).map_err(|e| unreached(address, &e))?),
+            Target::Unix(path) => Some(connect_unix(path).map_err(|e| unreached(&path.display(), &e))?),
             Target::Udp(_) => None,
         };
         let datagrams = match target {
@@ -124,6 +124,11 @@ impl Connection {
         let stream = self.stream.as_ref().map(OwnedFd::as_fd);
         stream.into_iter().chain(self.datagrams.as_ref().map(Datagrams::as_fd))
     }
+}
+
+/// The error of a connection that was not made, with the place of the server.
+fn unreached(place: &dyn std::fmt::Display, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{place}: no server answers: {error}"))
 }
 
 fn connect_tcp(address: &SocketAddr) -> io::Result<OwnedFd> {

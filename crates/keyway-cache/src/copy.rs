@@ -41,7 +41,7 @@ pub enum CopyError {
     Open(OpenError),
     /// a thread could not attach to one of the two
     Session(crate::SessionError),
-    /// the copy could not be given its name
+    /// the copy could not be given its name, or no file can be made beside it
     Rename { path: PathBuf, source: std::io::Error },
     /// the copy could not be written back
     NotWritten { path: PathBuf },
@@ -173,7 +173,13 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut
         // The caller may allow items that do not fit since the region's memory limit was lowered.
         .item_size_max(info.item_size_max.min(half))
         .checksums(info.checksums);
-    let unfinished = Unfinished::new(to).map_err(CopyError::Open)?;
+    let unfinished = Unfinished::new(to).map_err(|error| match error {
+        OpenError::Io { source, .. } => CopyError::Rename {
+            path: to.to_path_buf(),
+            source,
+        },
+        error => CopyError::Open(error),
+    })?;
     let cache = Cache::open(&Place::Path(unfinished.path.clone()), &options).map_err(CopyError::Open)?;
     let copied = copy_items(from, &cache, info.index_buckets, &mut goes_on)?
         .ok_or_else(|| CopyError::Interrupted { path: to.to_path_buf() })?;
@@ -219,8 +225,9 @@ fn copy_items(from: &Cache, to: &Cache, buckets: u64, goes_on: &mut impl FnMut(u
                 no_bump: true,
                 ..Get::default()
             };
-            // It has disappeared since the walk saw it: it is not copied.
-            if let Ok(Some(item)) = source.get_with(&key, &how, &mut value, |_, _| {}) {
+            // One that has disappeared since the walk saw it, or does so in this second, is not copied.
+            let found = source.get_with(&key, &how, &mut value, |_, _| {}).ok().flatten();
+            if let Some(item) = found.filter(|item| item.ttl_s != Some(0)) {
                 if put(&mut sink, &key, &value, &item) {
                     copied.items += 1;
                 } else {
@@ -233,16 +240,13 @@ fn copy_items(from: &Cache, to: &Cache, buckets: u64, goes_on: &mut impl FnMut(u
     Ok(goes_on(99).then_some(copied))
 }
 
-/// Stores an item as it was: value, client flags, expiry, CAS unique, and whether it was stale.
+/// Stores an item as it was: value, client flags, expiry, CAS unique, and whether it was stale. `false`: there is no room for it.
 fn put(sink: &mut Session, key: &[u8], value: &[u8], item: &Item) -> bool {
     let exptime = match item.ttl_s {
         None => 0,
         Some(ttl) if ttl <= RELATIVE_MAX_S => i64::from(ttl),
         Some(ttl) => sink.now_unix_s() + i64::from(ttl),
     };
-    if item.ttl_s == Some(0) {
-        return true;
-    }
     let how = Store {
         flags: item.flags,
         exptime,
@@ -250,15 +254,23 @@ fn put(sink: &mut Session, key: &[u8], value: &[u8], item: &Item) -> bool {
         opaque_key: item.opaque_key,
         ..Store::default()
     };
-    let stored = sink.store(key, value, &how).is_ok();
-    if stored && item.stale {
-        let how = Delete {
-            invalidate: true,
-            new_cas: Some(item.cas),
-            uncounted: true,
-            ..Delete::default()
-        };
-        let _ = sink.delete(key, &how);
+    if sink.store(key, value, &how).is_err() {
+        return false;
     }
-    stored
+    let mark = Delete {
+        invalidate: true,
+        new_cas: Some(item.cas),
+        uncounted: true,
+        ..Delete::default()
+    };
+    if !item.stale || sink.delete(key, &mark).is_ok() {
+        return true;
+    }
+    // Without the mark it would be a good item.
+    let remove = Delete {
+        uncounted: true,
+        ..Delete::default()
+    };
+    let _ = sink.delete(key, &remove);
+    false
 }

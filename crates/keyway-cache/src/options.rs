@@ -41,7 +41,7 @@ pub struct Options {
     /// whose regions may be opened
     pub owners: Owners,
     /// thread slots of a new region, for all processes, from 32 to one for each 4 KiB of its memory and at most 32,768; one
-    /// in eight, and at least 8, are reserved for servers. `None`: one for each 512 KiB, from 32 to 4,096. An existing region
+    /// in eight, and at least 16, are reserved for servers. `None`: one for each 512 KiB, from 32 to 4,096. An existing region
     /// keeps its number
     pub sessions: Option<usize>,
     /// this process is a server, which may take the process slots and thread slots that are reserved for servers

@@ -95,6 +95,10 @@ pub struct Seen {
     pub created_unix_s: u64,
     /// thread slots
     pub sessions_max: u64,
+    /// those of them that programs may take
+    pub program_sessions_max: u64,
+    /// how many of these are taken, by programs or by servers
+    pub program_sessions: u64,
     /// by how many seconds Unix time was set since the region was made, forward or back (negative)
     pub unix_set_by_s: i64,
 }
@@ -201,7 +205,10 @@ fn see(region: &Region, liveness: &Liveness, clock: &Clock, is_there: impl Fn(us
             (slot, attached)
         })
         .collect();
+    let program_sessions_max = shape.thread_slots_for(false);
+    let mut program_sessions = 0;
     for seated in region.seated() {
+        program_sessions += u64::from(seated.tenancy.0 < program_sessions_max);
         if let Some((_, attached)) = processes.iter_mut().find(|(slot, _)| *slot == seated.process) {
             attached.threads.push(seated);
         }
@@ -220,6 +227,8 @@ fn see(region: &Region, liveness: &Liveness, clock: &Clock, is_there: impl Fn(us
         processes: processes.into_iter().map(|(_, attached)| attached).collect(),
         created_unix_s: region.created_unix_s(),
         sessions_max: shape.thread_slots as u64,
+        program_sessions_max: program_sessions_max as u64,
+        program_sessions,
         unix_set_by_s: region.unix_set_by_s(now),
     }
 }

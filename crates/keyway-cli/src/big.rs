@@ -14,12 +14,15 @@ use crate::exit::Failure;
 const LOOKS_PER_STEP: usize = 1024;
 
 pub(crate) const HELP: &str = "\
-All items are looked at, without a lock and without an access that counts. An item that is stored meanwhile may be missing, and one that
-moves meanwhile may be counted twice with --prefix. SIZE is what an item takes in the region, its header included.
+All items are looked at, without a lock and without an access that counts. An
+item that is stored meanwhile may be missing, and one that moves meanwhile may
+be counted twice with --prefix. SIZE is what an item takes in the region, its
+header included.
 
 Examples:
   keyway big                     the ten largest items
-  keyway big --prefix : --json   what the keys before each first colon take, largest first";
+  keyway big --prefix : --json   what the keys before each first colon take,
+                                 largest first";
 
 #[derive(Args)]
 pub(crate) struct BigKeys {
@@ -127,7 +130,8 @@ pub(crate) fn run(which: Which, how: &BigKeys) -> Result<(), Failure> {
             largest.add(key, item.size as u64, item.value_len as u64)
         });
         if progress {
-            eprint!("\r{} %\r", 100 * cursor.unwrap_or(from) / cache.info().index_buckets.max(1));
+            let percent = 100 * cursor.unwrap_or(from) / cache.info().index_buckets.max(1);
+            commands::remark(format_args!("\r{percent} %\r"));
         }
     }
     let list = largest.list(how.top);

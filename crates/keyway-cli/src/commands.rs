@@ -18,6 +18,12 @@ const ITEMS_PER_STEP: usize = 1024;
 /// Largest item of any region, bytes.
 const ITEM_SIZE_MAX: usize = 1 << 30;
 
+/// How all items are read: to look at each of them once makes none worth keeping.
+const READ_ONLY: Get = Get {
+    no_bump: true,
+    ..*Get::VALUE
+};
+
 /// The region that a command works on.
 #[derive(Clone)]
 pub(crate) struct Which {
@@ -50,12 +56,32 @@ pub(crate) fn written(result: std::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
+/// The failure of an operation on `key`: a key that no item can have is a wrong command line.
+pub(crate) fn failed(key: &str, code: u8, error: impl Into<WriteError>) -> Failure {
+    let error = error.into();
+    let code = match error {
+        WriteError::KeyLength { .. } => exit::USAGE,
+        _ => code,
+    };
+    Failure::new(code, format_args!("{key}: {error}"))
+}
+
+/// Prints `text`, and a line end. `println!` would panic where standard output is closed or full.
+pub(crate) fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
+    written(std::io::stdout().write_all(format!("{text}\n").as_bytes()))
+}
+
+/// Writes `text` to standard error as it is. A closed one is no failure of the command, and makes `eprint!` panic.
+pub(crate) fn remark(text: impl std::fmt::Display) {
+    let _ = std::io::stderr().write_all(text.to_string().as_bytes());
+}
+
 /// Prints the value of `key` and nothing else; on a terminal, followed by a line end.
 pub(crate) fn get(region: Which, key: &str) -> Result<(), Failure> {
     let cache = open(region)?;
     let found = session(&cache)?
         .get(key.as_bytes())
-        .map_err(|error| Failure::new(exit::SYSTEM, format_args!("{key}: {error}")))?;
+        .map_err(|error| failed(key, exit::SYSTEM, error))?;
     let Some(mut value) = found else {
         return Err(Failure::new(exit::NO, format_args!("{key}: not found")));
     };
@@ -73,7 +99,8 @@ pub(crate) fn set(region: Which, key: &str, value: Option<String>, ttl_s: i64, f
     match value {
         Some(value) => bytes = value.into_bytes(),
         None => {
-            let read = std::io::stdin().read_to_end(&mut bytes);
+            // One byte more than any item has: what does not end is refused as too large.
+            let read = std::io::stdin().take(ITEM_SIZE_MAX as u64 + 1).read_to_end(&mut bytes);
             read.map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot read standard input: {error}")))?;
         }
     }
@@ -85,7 +112,7 @@ pub(crate) fn set(region: Which, key: &str, value: Option<String>, ttl_s: i64, f
     match session(&cache)?.store(key.as_bytes(), &bytes, &how) {
         Ok(Stored::Stored { .. }) => Ok(()),
         Ok(other) => Err(Failure::new(exit::NO, format_args!("{key}: {other:?}"))),
-        Err(error) => Err(Failure::new(exit::NO, format_args!("{key}: {error}"))),
+        Err(error) => Err(failed(key, exit::NO, error)),
     }
 }
 
@@ -95,7 +122,7 @@ pub(crate) fn delete(region: Which, key: &str) -> Result<(), Failure> {
     match session(&cache)?.delete(key.as_bytes(), &Delete::default()) {
         Ok(Deleted::Deleted) => Ok(()),
         Ok(_) => Err(Failure::new(exit::NO, format_args!("{key}: not found"))),
-        Err(error) => Err(Failure::new(exit::NO, format_args!("{key}: {error}"))),
+        Err(error) => Err(failed(key, exit::NO, error)),
     }
 }
 
@@ -132,11 +159,10 @@ pub(crate) fn dump(region: Which) -> Result<(), Failure> {
                 continue;
             }
             let mut value = Vec::new();
-            // Deleted since the walk found it: not dumped.
-            let found = session.get_append(&key, &mut value);
-            let Some(item) =
-                found.map_err(|error| Failure::new(exit::SYSTEM, format_args!("{}: {error}", key.escape_ascii())))?
-            else {
+            let found = session.get_with(&key, &READ_ONLY, &mut value, |_, _| {});
+            let found = found.map_err(|error| failed(&key.escape_ascii().to_string(), exit::SYSTEM, error))?;
+            // Deleted since the walk found it, or marked as stale, for which `set` has no word: it would come back as a good one.
+            let Some(item) = found.filter(|item| !item.stale) else {
                 continue;
             };
             // A Unix time and not the time left: it stays right whenever the dump is loaded, and however far away it is.
@@ -159,7 +185,7 @@ pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
         asked_to_end().map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot catch signals: {error}")))?;
     let copied = cache.copy_to_while(to, force, |percent| {
         if progress {
-            eprint!("\r{percent} %\r");
+            remark(format_args!("\r{percent} %\r"));
         }
         asked_to_end.load(Relaxed) == 0
     });
@@ -172,10 +198,10 @@ pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
                 let signal = i32::try_from(asked_to_end.load(Relaxed)).unwrap_or(SIGTERM);
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
-            let code = if matches!(error, CopyError::Exists { .. }) {
-                exit::NO
-            } else {
-                exit::NO_REGION
+            let code = match error {
+                CopyError::Exists { .. } => exit::NO,
+                CopyError::Rename { .. } | CopyError::NotWritten { .. } => exit::SYSTEM,
+                _ => exit::NO_REGION,
             };
             return Err(Failure::new(code, error));
         }
@@ -218,7 +244,7 @@ pub(crate) fn check(which: Which) -> Result<(), Failure> {
     let progress = std::io::stderr().is_terminal();
     let report = cache.check(|percent| {
         if progress {
-            eprint!("\r{percent} %\r");
+            remark(format_args!("\r{percent} %\r"));
         }
     });
     let count = report.problems.len() + report.unlisted;
@@ -263,13 +289,8 @@ fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
         cursor = session.walk(from, ITEMS_PER_STEP, |key, _| keys.push(key.to_vec()));
         for key in keys {
             value.clear();
-            // Without a bump: a check does not count as an access. An item that was deleted since the walk found it is no error.
-            let how = Get {
-                value: true,
-                no_bump: true,
-                ..Get::default()
-            };
-            match session.get_with(&key, &how, &mut value, |_, _| {}) {
+            // An item that was deleted since the walk found it is no error.
+            match session.get_with(&key, &READ_ONLY, &mut value, |_, _| {}) {
                 Ok(found) => read += u64::from(found.is_some()),
                 Err(WriteError::Corrupt) => {}
                 Err(error) => return Err(Failure::new(exit::SYSTEM, format_args!("{}: {error}", key.escape_ascii()))),

@@ -12,26 +12,37 @@ use std::process::Command;
 
 /// The text that `--help` shows below the options.
 pub(crate) const HELP: &str = "\
-libkeyway is preloaded and attaches the region before PROGRAM's main. PROGRAM's own keyway_open() of the same place returns that cache.
-If the program's cache is in another library, name it by --library: the drop-in (libmemcached.so.11), the Python package's module
-(keyway_cache/_keyway.abi3.so), or PROGRAM's own file, if it is a Rust program that is prepared for this. Then the following holds
-permanently, for PROGRAM and all programs that it starts:
+libkeyway is preloaded and attaches the region before PROGRAM's main. PROGRAM's
+own keyway_open() of the same place returns that cache. If the program's cache
+is in another library, name it by --library: the drop-in (libmemcached.so.11),
+the Python package's module (keyway_cache/_keyway.abi3.so), or PROGRAM's own
+file, if it is a Rust program that is prepared for this. Then the following
+holds permanently, for PROGRAM and all programs that it starts:
 
-  the gate       where the processor has protection keys, the region's memory is accessible inside calls only
-  mseal          the region's mapping cannot be unmapped, moved, replaced or given other permissions Linux 6.10
-  PR_SET_MDWE    no memory that is or was writable becomes executable (unless --allow-jit)           Linux 6.3
-  seccomp        ptrace, process_vm_readv, process_vm_writev, bpf, io_uring, userfaultfd, pkey_* and others fail with EPERM,
-                 and so do chmod, chown and setxattr of any file (unless --allow-chmod)
-  Landlock       the region's file and /proc/PID (memory, descriptors) cannot be opened              Linux 5.13
+  the gate       where the processor has protection keys, the region's memory is
+                 accessible inside calls only
+  mseal          the region's mapping cannot be unmapped, moved, replaced or
+                 given other permissions (Linux 6.10)
+  PR_SET_MDWE    no memory that is or was writable becomes executable, unless
+                 --allow-jit (Linux 6.3)
+  seccomp        ptrace, process_vm_readv, process_vm_writev, bpf, io_uring,
+                 userfaultfd, pkey_* and others fail with EPERM, and so do
+                 chmod, chown and setxattr of any file (unless --allow-chmod)
+  Landlock       the region's file and /proc/PID (memory, descriptors) cannot be
+                 opened (Linux 5.13)
   descriptors    no descriptor of the region remains open
-  scan           WRPKRU and XRSTOR in the mapped code are reported (--strict-scan: refused, and so is code that is mapped later)
+  scan           WRPKRU and XRSTOR in the mapped code are reported
+                 (--strict-scan: refused, and so is code that is mapped later)
 
-Protection that the kernel does not have is reported and left out. Forked children of PROGRAM, and programs that it starts, have no
-cache. docs/security.md lists what is stopped, what is not, and what no process can close for itself.
+Protection that the kernel does not have is reported and left out. Forked
+children of PROGRAM, and programs that it starts, have no cache.
+docs/security.md lists what is stopped, what is not, and what no process can
+close for itself.
 
 Examples:
   keyway exec -- ./my-program --its-option
-  keyway exec --region /run/cache/region --library /usr/local/lib/keyway/libmemcached.so.11 -- php worker.php
+  keyway exec --region /run/cache/region \\
+      --library /usr/local/lib/keyway/libmemcached.so.11 -- php worker.php
   keyway exec --region-socket /run/keyway.region --strict-scan -- ./my-program";
 
 /// The longest chain of scripts whose interpreters are scripts again (execve(2) allows four).

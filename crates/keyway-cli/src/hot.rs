@@ -20,13 +20,16 @@ const KINDS: [(HotBy, &str); 3] = [
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) const HELP: &str = "\
-One in 256 operations of each session is counted in the region, by all programs with the library and all servers; one in 16 while this
-program looks. A key that has no item now is shown by its hash. Sampling puts the truth outside AT LEAST and AT MOST about once in
-twenty times. Increments and decrements count as sets.
+One in 256 operations of each session is counted in the region, by all programs
+with the library and all servers; one in 16 while this program looks. A key that
+has no item now is shown by its hash. Sampling puts the truth outside AT LEAST
+and AT MOST about once in twenty times. Increments and decrements count as sets.
 
 Examples:
-  keyway hot                                every 5 seconds the hottest keys of these, and since the region was made
-  keyway hot --once --top 3 --prefix :      once, by what is before the first colon of a key
+  keyway hot                             every 5 seconds the hottest keys of
+                                         these, and since the region was made
+  keyway hot --once --top 3 --prefix :   once, by what is before the first colon
+                                         of a key
   keyway hot --once --json | jq '.recent.gets[0]'";
 
 #[derive(Args)]

@@ -15,7 +15,7 @@ use nix::unistd::User;
 
 use crate::exit::{self, Failure};
 use crate::serve::parse_rate;
-use crate::{listen, place, size};
+use crate::{commands, listen, place, size};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -127,13 +127,12 @@ impl Attach {
             .into_iter()
             .filter_map(|(name, address)| Some(format!("{name} {}", address?)))
             .collect();
-        println!(
+        commands::say(format_args!(
             "attached to {} for {}, pinned at {}",
             self.interfaces.join(","),
             served.join(" and "),
             folder.display()
-        );
-        Ok(())
+        ))
     }
 }
 
@@ -146,16 +145,16 @@ fn detach(folder: &std::path::Path, reset: bool) -> Result<(), Failure> {
     match unpin(folder, reset) {
         Ok(count) => {
             ended += count;
-            println!("detached");
+            commands::say("detached")?;
         }
         // What other servers left was to be removed, too.
         Err(DoorError::NothingPinned(_)) if reset => {}
         Err(error) => return Err(refused(error)),
     }
-    if reset {
-        println!("{ended} TCP connections were ended");
+    match reset {
+        true => commands::say(format_args!("{ended} TCP connections were ended")),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// The only address that an option names.
@@ -177,13 +176,15 @@ fn status(folder: &std::path::Path) -> Result<(), Failure> {
         let name = u32::try_from(number).ok().and_then(|number| if_indextoname(number).ok());
         name.map_or_else(|| format!("{number} (gone)"), |name| name.to_string_lossy().into_owned())
     });
-    println!("pinned at {}", folder.display());
-    println!("interfaces {}", names.collect::<Vec<_>>().join(","));
+    let mut lines = vec![
+        format!("pinned at {}", folder.display()),
+        format!("interfaces {}", names.collect::<Vec<_>>().join(",")),
+    ];
     for (verdict, counts) in counts {
-        println!("{} {}", verdict.word(), counts.iter().sum::<u64>());
+        lines.push(format!("{} {}", verdict.word(), counts.iter().sum::<u64>()));
     }
     for (door, times) in [Measured::KernelUdp, Measured::KernelTcp].into_iter().zip(times) {
-        println!("{}:get:measured {}", door.name(), times.count());
+        lines.push(format!("{}:get:measured {}", door.name(), times.count()));
     }
-    Ok(())
+    commands::say(lines.join("\n"))
 }

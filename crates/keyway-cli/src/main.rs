@@ -1,12 +1,6 @@
 //! `keyway`: runs a Keyway cache, and inspects one. It only connects the other crates: every rule is the server's or the library's.
 //!
-//! This is the only crate that prints; exit codes are in [`exit`].
-
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command-line program talks to its user"
-)]
+//! This is the only crate that prints, by [`commands::say`], [`commands::written`] and [`commands::remark`]; exit codes are in [`exit`].
 
 mod allowed;
 mod background;
@@ -54,26 +48,47 @@ use serve::Serve;
 
 const EXAMPLES: &str = "\
 Examples:
-  keyway serve                                    serve on 127.0.0.1:11211; the cache survives restarts and kill -9
-  keyway serve --listen 0.0.0.0 --memory 4g       serve on every interface, with 4 GiB
+  keyway serve
+      serve on 127.0.0.1:11211; the cache survives restarts and kill -9
+  keyway serve --listen 0.0.0.0 --memory 4g
+      serve on every interface, with 4 GiB
   keyway serve --socket /run/keyway.sock --listen 127.0.0.1:0
-                                                  serve a Unix socket only
-  keyway serve --http 127.0.0.1:11212             also metrics for Prometheus, health checks, and a page for people
-  keyway serve --config /etc/keyway/keyway.toml   take the options from a file
-  keyway memcached -m 64 -p 11211 -u nobody       take memcached's own command line
-  keyway get greeting                             read the default region, with or without a server
-  keyway check /dev/shm/keyway-0-11211            verify a region
-  keyway top                                      watch the default region, with or without a server
-  keyway doctor                                   look for what is wrong with it and the machine, with remedies
-  keyway watch mutations --prefix user:           print each store of a key that begins with user:
-  keyway regions                                  list the regions of this machine
-  keyway ping 127.0.0.1:11211                     ask a running server whether it works
-  keyway bench --quick                            measure it, and memcached if that is installed
-  keyway copy /dev/shm/keyway-0-11211 /mnt/warm   copy a region while it is in use
+      serve a Unix socket only
+  keyway serve --http 127.0.0.1:11212
+      also metrics for Prometheus, health checks, and a page for people
+  keyway serve --config /etc/keyway/keyway.toml
+      take the options from a file
+  keyway memcached -m 64 -p 11211 -u nobody
+      take memcached's own command line
+  keyway get greeting
+      read the default region, with or without a server
+  keyway check /dev/shm/keyway-0-11211
+      verify a region
+  keyway top
+      watch the default region, with or without a server
+  keyway doctor
+      look for what is wrong with it and the machine, with remedies
+  keyway watch mutations --prefix user:
+      print each store of a key that begins with user:
+  keyway regions
+      list the regions of this machine
+  keyway ping 127.0.0.1:11211
+      ask a running server whether it works
+  keyway bench --quick
+      measure it, and memcached if that is installed
+  keyway copy /dev/shm/keyway-0-11211 /mnt/warm
+      copy a region while it is in use
 
-Exit codes: 0 done; 1 negative result (key absent, region damaged, no answer to a ping, `doctor` found something) or the server ended badly; 2 the region cannot be opened;
-3 `check` of a region in use: no problem found, but not everything can be verified; 64 wrong command line; 67 no such user;
-71 the system refused something.";
+Exit codes:
+  0   done
+  1   negative result (key absent, region damaged, no answer to a ping, `doctor`
+      found something), or the server ended badly
+  2   the region cannot be opened
+  3   `check` of a region in use: no problem found, but not everything can be
+      verified
+  64  wrong command line
+  67  no such user
+  71  the system refused something";
 
 /// A memcached-compatible cache in shared memory. Its items are in a region, a file that survives every process
 #[derive(Parser)]
@@ -104,12 +119,14 @@ enum Command {
     },
     /// Print the value of a key
     Get {
+        /// The key
         key: String,
         #[command(flatten)]
         region: Region,
     },
     /// Store a value
     Set {
+        /// The key
         key: String,
         /// The value [default: standard input]
         value: Option<String>,
@@ -124,6 +141,7 @@ enum Command {
     },
     /// Delete a key
     Delete {
+        /// The key
         key: String,
         #[command(flatten)]
         region: Region,
@@ -133,7 +151,7 @@ enum Command {
         #[command(flatten)]
         region: Region,
     },
-    /// Print all items as `set` commands, which `nc` can send to a server
+    /// Print all items as `set` commands, which `nc` can send to a server. Left out are stale items, and those whose keys a command cannot name
     Dump {
         #[command(flatten)]
         region: Region,
@@ -316,7 +334,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(Failure { code, reason }) => {
-            eprintln!("keyway: {reason}");
+            commands::remark(format_args!("keyway: {reason}\n"));
             ExitCode::from(code)
         }
     }
@@ -353,8 +371,7 @@ fn run() -> Result<(), Failure> {
                     None => failure,
                 })?;
             if is_check {
-                println!("every option is right");
-                return Ok(());
+                return commands::say("every option is right");
             }
             plan.run(inherited)
         }
@@ -422,10 +439,9 @@ fn run() -> Result<(), Failure> {
                 Command::Manual { folder } => manual::write(Cli::command(), &folder),
                 #[cfg(feature = "kernel")]
                 Command::Kernel { command } => kernel::run(command),
-                _ => {
-                    println!("keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})");
-                    Ok(())
-                }
+                _ => commands::say(format_args!(
+                    "keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})"
+                )),
             }
         }
     }
@@ -433,10 +449,7 @@ fn run() -> Result<(), Failure> {
 
 fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     match memcached::parse(arguments)? {
-        memcached::Asked::Print(text) => {
-            print!("{text}");
-            Ok(())
-        }
+        memcached::Asked::Print(text) => commands::say(text.trim_end()),
         memcached::Asked::Serve(plan) => {
             logger::start(plan.config.verbosity, plan.log_format);
             if inherited::is_any() {
@@ -456,5 +469,17 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    /// Wider lines are broken in the middle, by clap on a terminal of 80 columns and by man(1).
+    #[test]
+    fn help_fits_a_terminal() {
+        let all = Cli::command();
+        for command in std::iter::once(&all).chain(all.get_subcommands()) {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in after.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+        }
     }
 }

@@ -23,13 +23,17 @@ const ASKED_FIRST: f64 = 2.0;
 const SEEN_MIN: f64 = 0.8;
 
 pub(crate) const HELP: &str = "\
-While it runs, each program with the library and each server writes what it does to a sample of the keys into the region, and this program
-simulates the evictions of regions of other sizes with it. It begins with the items that the region has. A size that was not full yet, or
-that has not yet replaced its items, is marked: follow it for longer. The numbers are those of the later half of the time.
+While it runs, each program with the library and each server writes what it does
+to a sample of the keys into the region, and this program simulates the
+evictions of regions of other sizes with it. It begins with the items that the
+region has. A size that was not full yet, or that has not yet replaced its
+items, is marked: follow it for longer. The numbers are those of the later half
+of the time.
 
 Examples:
-  keyway memory                   follow the region's requests for 30 seconds, or until that is enough
-  keyway memory --seconds 3600    an hour, for a region whose items stay for long
+  keyway memory                  follow the region's requests for 30 seconds, or
+                                 until that is enough
+  keyway memory --seconds 3600   an hour, for a region whose items stay for long
   keyway memory --json | jq '.sizes[] | select(.part == 2) | .miss_ratio'";
 
 #[derive(Args)]

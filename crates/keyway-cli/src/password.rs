@@ -1,9 +1,10 @@
 //! `keyway password`: makes a line of the authentication file, with a hash of the password.
 
-use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::io::{self, BufRead, IsTerminal, Read};
 
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 
+use crate::commands;
 use crate::exit::{Failure, SYSTEM, USAGE};
 
 /// The longest password that is read, bytes; the server's limit is lower.
@@ -23,20 +24,18 @@ pub(crate) fn run(user: &str, read_only: bool, prefix: Option<&str>) -> Result<(
         line().map_err(|error| Failure::new(SYSTEM, format_args!("standard input: {error}")))?
     };
     let line = keyway_server::auth_line(user, &password, read_only, prefix).map_err(Failure::usage)?;
-    println!("{line}");
-    Ok(())
+    commands::say(line)
 }
 
 /// Asks on the terminal, which does not show the answer.
 fn ask(question: &str) -> Result<Vec<u8>, Failure> {
     let failed = |error: io::Error| Failure::new(SYSTEM, format_args!("the terminal: {error}"));
-    eprint!("{question}");
-    io::stderr().flush().map_err(failed)?;
+    commands::remark(question);
     let answer = {
         let _hidden = Hidden::new().map_err(failed)?;
         line()
     };
-    eprintln!();
+    commands::remark("\n");
     match answer.map_err(failed)? {
         answer if answer.contains(&INTERRUPT) => Err(Failure::new(USAGE, "no password was given")),
         answer => Ok(answer),

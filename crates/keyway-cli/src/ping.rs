@@ -4,6 +4,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -11,9 +12,11 @@ use keyway_proto::client::{self, Answer, Heard};
 use keyway_proto::reply::UNAUTHENTICATED;
 use keyway_proto::{Store, StoreVerb};
 use keyway_server::HttpAddress;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::exit::{self, Failure};
-use crate::{listen, place};
+use crate::{commands, listen, place};
 
 /// Longest that a server may take to accept a connection, and to send each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,10 +43,7 @@ pub(crate) fn run(place: Option<&str>) -> Result<(), Failure> {
     let mut wire = connect_by(place, text, is_http)?;
     let said = if is_http { ready(&mut *wire) } else { set_and_get(&mut *wire) };
     match said {
-        Ok(said) => {
-            println!("{place}: {said}");
-            Ok(())
-        }
+        Ok(said) => commands::say(format_args!("{place}: {said}")),
         Err(why) => Err(Failure::new(exit::NO, format_args!("{place}: {why}"))),
     }
 }
@@ -58,7 +58,7 @@ fn connect_by(place: &str, text: &str, is_http: bool) -> Result<Box<dyn Wire>, F
     if text.contains('/') {
         return connected(
             place,
-            UnixStream::connect(text),
+            connect_unix(text),
             UnixStream::set_read_timeout,
             UnixStream::set_write_timeout,
         );
@@ -73,14 +73,14 @@ fn connect_by(place: &str, text: &str, is_http: bool) -> Result<Box<dyn Wire>, F
     };
     connected(
         place,
-        connect(&addresses),
+        connect_tcp(&addresses),
         TcpStream::set_read_timeout,
         TcpStream::set_write_timeout,
     )
 }
 
 /// Connects to the first of these addresses that accepts.
-fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+fn connect_tcp(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut refused = io::Error::new(io::ErrorKind::InvalidInput, "port 0 is no port");
     for address in addresses {
         match TcpStream::connect_timeout(address, PATIENCE) {
@@ -89,6 +89,19 @@ fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
         }
     }
     Err(refused)
+}
+
+/// Connects to a Unix socket, without waiting: the kernel accepts at once, unless the server's queue is full.
+fn connect_unix(path: &str) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?).map_err(|error| match error {
+        Errno::EAGAIN => io::Error::other("its queue of connections is full, and it takes none"),
+        error => error.into(),
+    })?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// A connection with deadlines.

@@ -1,9 +1,13 @@
 //! The default place of a region, and how commands open one.
 
 use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use keyway_cache::{Cache, OpenError, Options, Place};
+use nix::fcntl::OFlag;
+use nix::libc::ENXIO;
 use nix::unistd::geteuid;
 
 use crate::exit::{self, Failure};
@@ -20,6 +24,8 @@ pub(crate) fn default_path(port: u16) -> PathBuf {
 
 /// The default place of the region of a server that listens on the Unix socket `socket` only.
 pub(crate) fn default_path_for_socket(socket: &Path) -> PathBuf {
+    // A relative path leads elsewhere from another folder; `-d` leaves the folder before this is asked.
+    let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
     let name: String = socket
         .to_string_lossy()
         .chars()
@@ -73,6 +79,33 @@ fn with_slack(open: impl Fn(&Options) -> Result<Cache, OpenError>, options: &Opt
     }
 }
 
+/// Opens a region's file to look at it, for reading only; what it is has to be checked. As when a region is opened for use, a link is
+/// refused, and a pipe that another user has put there does not hold this program up.
+pub(crate) fn open_to_look(path: &Path) -> Result<File, Failure> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let opened = File::options().read(true).custom_flags(flags.bits()).open(path);
+    opened.map_err(|source| {
+        if source.raw_os_error() == Some(ENXIO) {
+            return Failure::new(
+                exit::NO_REGION,
+                format_args!(
+                    "{}: is a socket, and this command looks at a region's file: give the file's path, which `keyway serve` prints",
+                    path.display()
+                ),
+            );
+        }
+        let path = path.to_owned();
+        failure(match source.kind() {
+            ErrorKind::NotFound => OpenError::Absent { path },
+            _ => OpenError::Io {
+                what: "open",
+                path,
+                source,
+            },
+        })
+    })
+}
+
 /// Whether other options would open the region.
 pub(crate) fn is_askers_fault(error: &OpenError) -> bool {
     matches!(
@@ -114,6 +147,11 @@ mod tests {
         assert_eq!(default_path(11211), PathBuf::from(format!("/dev/shm/keyway-{uid}-11211")));
         let socket = default_path_for_socket(Path::new("/run/keyway.sock"));
         assert_eq!(socket, PathBuf::from(format!("/dev/shm/keyway-{uid}-run-keyway.sock")));
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(
+            default_path_for_socket(Path::new("keyway.sock")),
+            default_path_for_socket(&here.join("keyway.sock"))
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::{background, cpus, logger, place};
 
 /// Descriptors that a server needs besides its clients' connections: sockets, polls, regions, standard streams, connections of the HTTP port,
 /// and a reserve.
-const DESCRIPTORS_SPARE: u64 = 112;
+pub(crate) const DESCRIPTORS_SPARE: u64 = 112;
 
 /// How long the addresses of a process that dies may stay in use, and how often that is looked at.
 const DEATH_MAX: Duration = Duration::from_secs(5);

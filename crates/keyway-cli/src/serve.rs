@@ -64,7 +64,7 @@ pub(crate) struct Serve {
     #[arg(long, requires = "http")]
     http_keys: bool,
     /// Interfaces on which a BPF program answers gets of hot items, over UDP and TCP, before they reach the server, such as eth0,lo. It
-    /// serves one address: that of --udp, or, without it, the first one of --listen
+    /// serves one address: that of --udp, or, without it, the first one of --listen without TLS
     #[arg(long, value_name = "IFACE,...", value_delimiter = ',')]
     kernel: Vec<String>,
     /// Use the program that `keyway kernel attach` has pinned in this folder: this process then needs no capability
@@ -94,10 +94,10 @@ pub(crate) struct Serve {
     /// Largest item, 1k to 1g; a plain number counts bytes
     #[arg(long, short = 'I', value_name = "SIZE", default_value = "1m", value_parser = size::parse_item_size)]
     max_item: usize,
-    /// Worker threads
+    /// Worker threads: pairs of one thread for short turns and one for long ones
     #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     threads: usize,
-    /// CPUs for the worker threads, one for each thread in turn, such as 0-3,6; a new region's memory is interleaved over their NUMA nodes
+    /// CPUs for the pairs of threads, one each in turn, such as 0-3,6; a new region's memory is interleaved over their NUMA nodes
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
     /// Microseconds for which a worker looks for work before it sleeps: lower latency, but each worker uses a whole CPU
@@ -136,7 +136,7 @@ pub(crate) struct Serve {
     /// not a wrong value
     #[arg(long)]
     checksums: bool,
-    /// Thread slots of a new region, for all processes, at least 32; one in eight, and at least 8, is reserved for servers
+    /// Thread slots of a new region, for all processes, at least 32; one in eight, and at least 16, is reserved for servers
     /// [default: one for each 512 KiB of memory, 32 to 4096]
     #[arg(long, value_name = "N")]
     sessions: Option<usize>,
@@ -196,45 +196,8 @@ pub(crate) struct Serve {
 impl Serve {
     /// What to do, with these sockets that exist already.
     pub(crate) fn plan(self, given: &Given) -> Result<Plan, Failure> {
-        let (mut tcp, mut tls_tcp): (Vec<SocketAddr>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
-        let listen = if self.listen.is_empty() && !given.has_clients() {
-            vec!["127.0.0.1".to_owned()]
-        } else {
-            self.listen
-        };
-        for text in &listen {
-            let (addresses, text) = match text.strip_prefix("tls://") {
-                Some(text) => (&mut tls_tcp, text),
-                None => (&mut tcp, text.as_str()),
-            };
-            addresses
-                .extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
-        }
-        let has_tls = !tls_tcp.is_empty() || given.has(Role::Tls);
-        let tls = match (self.tls_cert, self.tls_key) {
-            (Some(certificate), Some(key)) if has_tls => Some(Tls {
-                certificate,
-                key,
-                client_certificates: match (&self.tls_client_ca, self.tls_client_optional) {
-                    (None, _) => ClientCertificates::Ignored,
-                    (Some(_), true) => ClientCertificates::Optional,
-                    (Some(_), false) => ClientCertificates::Required,
-                },
-                client_ca: self.tls_client_ca,
-                min_version: self.tls_min_version,
-            }),
-            (Some(_), _) => {
-                return Err(Failure::usage(
-                    "--tls-cert: no address has TLS; write --listen tls://ADDR[:PORT], and leave out addresses without tls:// to have nothing else",
-                ));
-            }
-            (None, _) if has_tls => {
-                return Err(Failure::usage(
-                    "--listen tls://…, or a socket with the name tls: TLS needs --tls-cert and --tls-key",
-                ));
-            }
-            (None, _) => None,
-        };
+        let (tcp, tls_tcp) = self.tcp_addresses(given)?;
+        let tls = self.tls(!tls_tcp.is_empty() || given.has(Role::Tls))?;
         let udp = match &self.udp {
             Some(text) => listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?,
             None => Vec::new(),
@@ -329,7 +292,51 @@ impl Serve {
         };
         plan.check_item_size("--max-item", "--memory")?;
         plan.check_connection_memory("--connection-memory", "--max-item")?;
+        plan.config.check().map_err(Failure::usage)?;
         Ok(plan)
+    }
+
+    /// The TCP addresses without TLS, and those with it.
+    fn tcp_addresses(&self, given: &Given) -> Result<(Vec<SocketAddr>, Vec<SocketAddr>), Failure> {
+        let (mut tcp, mut tls_tcp): (Vec<SocketAddr>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
+        let listen = if self.listen.is_empty() && !given.has_clients() {
+            vec!["127.0.0.1".to_owned()]
+        } else {
+            self.listen.clone()
+        };
+        for text in &listen {
+            let (addresses, text) = match text.strip_prefix("tls://") {
+                Some(text) => (&mut tls_tcp, text),
+                None => (&mut tcp, text.as_str()),
+            };
+            addresses
+                .extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
+        }
+        Ok((tcp, tls_tcp))
+    }
+
+    /// What TLS needs, if any address has it.
+    fn tls(&self, has_tls: bool) -> Result<Option<Tls>, Failure> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) if has_tls => Ok(Some(Tls {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_certificates: match (&self.tls_client_ca, self.tls_client_optional) {
+                    (None, _) => ClientCertificates::Ignored,
+                    (Some(_), true) => ClientCertificates::Optional,
+                    (Some(_), false) => ClientCertificates::Required,
+                },
+                client_ca: self.tls_client_ca.clone(),
+                min_version: self.tls_min_version,
+            })),
+            (Some(_), _) => Err(Failure::usage(
+                "--tls-cert: no address has TLS; write --listen tls://ADDR[:PORT], and leave out addresses without tls:// to have nothing else",
+            )),
+            (None, _) if has_tls => Err(Failure::usage(
+                "--listen tls://…, or a socket with the name tls: TLS needs --tls-cert and --tls-key",
+            )),
+            (None, _) => Ok(None),
+        }
     }
 }
 
@@ -528,6 +535,8 @@ mod tests {
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",
             "--take-over --region memfd",
+            "--listen 127.0.0.1:0",
+            "--udp 127.0.0.1 --auth-file users",
             "--udp 127.0.0.1 --udp-allow 10.0.0.1/8",
         ] {
             assert!(plan(line).is_err(), "{line}");

@@ -1,12 +1,11 @@
 //! `keyway stats`: a region's properties and counters, for people in groups, for scripts a line each.
 
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use keyway_cache::Counters;
 use keyway_cache::server::{Seen, USES, Watched};
-use keyway_cache::{Counters, OpenError};
 use keyway_server::size_text;
 
 use crate::commands::{self, Which};
@@ -16,14 +15,17 @@ use crate::place;
 use crate::top::server::{Answered, Server};
 
 pub(crate) const HELP: &str = "\
-TOTAL is counted since the region was made, by all doors and processes; PER SECOND is what is counted in the interval that this program
-waits. For people the region is mapped for reading only: nothing is attached, and nothing changes.
+TOTAL is counted since the region was made, by all doors and processes; PER
+SECOND is what is counted in the interval that this program waits. For people
+the region is mapped for reading only: nothing is attached, and nothing changes.
 
 Examples:
-  keyway stats                                     the default region, with or without a server
+  keyway stats
+      the default region, with or without a server
   keyway stats --interval 10 --server 127.0.0.1:11211
-                                                   rates over ten seconds, and what this server says of itself
-  keyway stats --plain | awk '$1 == \"evictions\"'   a line for each, on a terminal too; as every output that is no terminal";
+      rates over ten seconds, and what this server says of itself
+  keyway stats --plain | awk '$1 == \"evictions\"'
+      a line for each, on a terminal too; as every output that is no terminal";
 
 #[derive(Args)]
 pub(crate) struct How {
@@ -47,15 +49,8 @@ pub(crate) fn run(which: Which, how: &How) -> Result<(), Failure> {
         return plain(which);
     }
     let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
-    let failed = |why: OpenError| Failure::new(exit::NO_REGION, why);
-    let file = File::open(&path).map_err(|source| {
-        failed(OpenError::Io {
-            what: "open",
-            path: path.clone(),
-            source,
-        })
-    })?;
-    let watched = Watched::open(file, &path, &which.owners).map_err(failed)?;
+    let file = place::open_to_look(&path)?;
+    let watched = Watched::open(file, &path, &which.owners).map_err(place::failure)?;
     let said = match &how.server {
         None => None,
         Some(place) => {

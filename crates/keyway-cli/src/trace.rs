@@ -18,19 +18,24 @@ const NEAR_MAX: usize = 10;
 const SEPARATORS: &[u8] = b":./|_-#@";
 
 pub(crate) const HELP: &str = "\
-The region keeps no history. Answered from what is left: the index; the bytes of items that were deleted, expired, evicted or flushed, which
-stay until their memory is used again; and a table of items that were evicted before any client read them. `is_certain` is false where other
-reasons are possible, and the text names them. When an item was deleted or evicted is not known, only when it was stored at the earliest.
-The keys of all items are compared for another case, white space around them, and a prefix (up to one of :./|_-#@) too much or too few.
+The region keeps no history. Answered from what is left: the index; the bytes of
+items that were deleted, expired, evicted or flushed, which stay until their
+memory is used again; and a table of items that were evicted before any client
+read them. `is_certain` is false where other reasons are possible, and the text
+names them. When an item was deleted or evicted is not known, only when it was
+stored at the earliest. The keys of all items are compared for another case,
+white space around them, and a prefix (up to one of :./|_-#@) too much or too
+few.
 
 REASON is present, expired, flushed, deleted, evicted, never_set or unknown.
 
 Examples:
-  keyway trace user:42                        in the default region, with or without a server
+  keyway trace user:42   in the default region, with or without a server
   keyway trace 'user:42' --json | jq -r .reason";
 
 #[derive(Args)]
 pub(crate) struct Asked {
+    /// The key
     key: String,
     /// Print a JSON object
     #[arg(long)]
@@ -55,7 +60,7 @@ pub(crate) fn run(which: Which, asked: &Asked) -> Result<(), Failure> {
         ..Get::default()
     };
     let found = session.get_with(key, &how, &mut Vec::new(), |_, _| {});
-    let found = found.map_err(|error| Failure::new(exit::NO, format_args!("{}: {error}", asked.key.escape_debug())))?;
+    let found = found.map_err(|error| commands::failed(&asked.key, exit::NO, error))?;
     let trace = cache.trace(key);
     let reason = match found {
         Some(item) => Reason {
@@ -213,7 +218,7 @@ fn near(session: &mut Session, wanted: &[u8], buckets: u64) -> Vec<(String, &'st
             }
         });
         if progress {
-            eprint!("\r{} %\r", 100 * cursor.unwrap_or(from) / buckets.max(1));
+            commands::remark(format_args!("\r{} %\r", 100 * cursor.unwrap_or(from) / buckets.max(1)));
         }
     }
     found.sort_unstable();

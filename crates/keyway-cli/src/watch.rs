@@ -22,31 +22,44 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) const HELP: &str = "\
 Events:
-  fetchers     look-ups, also those that a change makes first (as memcached's lines)
+  fetchers     look-ups, also those that a change makes first (as memcached's
+               lines)
   mutations    stores, with their results
   updates      other changes of items: incr, decr, touch, marks
   deletions    items that were deleted
-  evictions    items that were evicted: whether they were ever fetched, seconds left and since the last access, size
+  evictions    items that were evicted: whether they were ever fetched, seconds
+               left and since the last access, size
   expirations  items whose time was over, when their place was reclaimed
-  connevents   connections to servers, and programs' sessions, that begin and end
+  connevents   connections to servers, and programs' sessions, that begin and
+               end
   all          all of them [default]
 
-The lines tell of every door: programs with the library, programs written for libmemcached, and all servers. The kernel door's own answers
-are not told, nor are gets by processes that may only read the region. For each key, the lines of its changes are in the order of the changes.
-Events are written into the region only while a watcher looks, over the oldest ones. What was overwritten before it was read is
-counted:
-  skipped=N session=S pid=P       N events of this session are missing about here
-  skipped=N                       N lines are missing above: the output was not read fast enough
-  ts=... gid=N type=gap           this program was stopped for so long that the sessions took it for dead: what is missing is unknown
+The lines tell of every door: programs with the library, programs written for
+libmemcached, and all servers. The kernel door's own answers are not told, nor
+are gets by processes that may only read the region. For each key, the lines of
+its changes are in the order of the changes. Events are written into the region
+only while a watcher looks, over the oldest ones. What was overwritten before it
+was read is counted:
+  skipped=N session=S pid=P   N events of this session are missing about here
+  skipped=N                   N events are missing above: the output was not
+                              read fast enough
+  ts=... gid=N type=gap       this program was stopped for so long that the
+                              sessions took it for dead: what is missing is
+                              unknown
 
 Examples:
-  keyway watch                                      everything that happens in the default region
-  keyway watch mutations deletions --prefix user:   changes of the keys that begin with user:
-  keyway watch evictions --seconds 60 > evicted     what is evicted in a minute
-  keyway watch fetchers --sample 100                the look-ups of one in a hundred keys
+  keyway watch
+      everything that happens in the default region
+  keyway watch mutations deletions --prefix user:
+      changes of the keys that begin with user:
+  keyway watch evictions --seconds 60 > evicted
+      what is evicted in a minute
+  keyway watch fetchers --sample 100
+      the look-ups of one in a hundred keys
   keyway watch updates --command incr --door library
-                                                    increments by programs with the library
-  keyway watch --server 10.0.0.7 mutations          ask a server, by its command `watch`";
+      increments by programs with the library
+  keyway watch --server 10.0.0.7 mutations
+      ask a server, by its command `watch`";
 
 #[derive(Args)]
 pub(crate) struct Events {
@@ -136,7 +149,7 @@ fn by_server(place: &str, words: &[u8], end: Option<Instant>) -> Result<(), Fail
                     return Err(failed(String::from_utf8_lossy(&line).trim_end()));
                 }
                 is_answered = true;
-                eprintln!("keyway: watching {place}");
+                commands::remark(format_args!("keyway: watching {place}\n"));
             }
             Ok(_) => {
                 if let Err(error) = out.write_all(&line) {
@@ -156,21 +169,27 @@ fn by_server(place: &str, words: &[u8], end: Option<Instant>) -> Result<(), Fail
 #[derive(Default)]
 struct Queue {
     lines: Vec<u8>,
+    /// events that are not among the lines, and that no line counts
     skipped: u64,
     is_over: bool,
 }
 
 impl Queue {
-    fn push(&mut self, line: &[u8]) {
+    /// Adds a line, if there is room. Otherwise the events that it tells of are counted: one, or as many as it says are lost.
+    fn push(&mut self, line: &[u8], events: u64) {
         if self.lines.len() + line.len() > QUEUE_MAX {
-            self.skipped += 1;
+            self.skipped = self.skipped.saturating_add(events);
             return;
         }
+        self.tell_skipped();
+        self.lines.extend_from_slice(line);
+    }
+
+    fn tell_skipped(&mut self) {
         if self.skipped > 0 {
             let skipped = std::mem::take(&mut self.skipped);
             let _ = writeln!(self.lines, "skipped={skipped}");
         }
-        self.lines.extend_from_slice(line);
     }
 }
 
@@ -187,7 +206,7 @@ fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<()
     let watcher = cache.watcher(asked.kinds());
     let watcher =
         watcher.ok_or_else(|| Failure::new(exit::NO_REGION, "this process may only read the region, and cannot watch it"))?;
-    eprintln!("keyway: watching {}", path.display());
+    commands::remark(format_args!("keyway: watching {}\n", path.display()));
     let queue = Shared::default();
     let shared = Arc::clone(&queue);
     let reader = std::thread::Builder::new()
@@ -199,6 +218,9 @@ fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<()
         let mut waiting = lock(&queue.0);
         while waiting.lines.is_empty() && !waiting.is_over {
             waiting = queue.1.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        if waiting.is_over {
+            waiting.tell_skipped();
         }
         let (lines, is_over) = (std::mem::take(&mut waiting.lines), waiting.is_over);
         drop(waiting);
@@ -230,7 +252,7 @@ fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Ins
         if polled.gap {
             begin(&mut line);
             line.extend_from_slice(b"type=gap\n");
-            waiting.push(&line);
+            waiting.push(&line, 1);
         }
         for one in told.drain(..) {
             match one {
@@ -238,11 +260,11 @@ fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Ins
                     begin(&mut line);
                     asked.write(&event, &mut line);
                     line.push(b'\n');
-                    waiting.push(&line);
+                    waiting.push(&line, 1);
                 }
                 Told::Event(_) => {}
                 Told::Lost { slot, pid, count } => {
-                    waiting.push(format!("skipped={count} session={slot} pid={pid}\n").as_bytes());
+                    waiting.push(format!("skipped={count} session={slot} pid={pid}\n").as_bytes(), count);
                 }
             }
         }
@@ -259,5 +281,21 @@ fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Ins
         }
         rest = if polled.read > 0 { least } else { (2 * rest).min(most) };
         std::thread::park_timeout(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_line_without_room_says_to_be_lost_is_counted() {
+        let mut queue = Queue::default();
+        queue.push(&vec![b'x'; QUEUE_MAX], 1);
+        queue.push(b"an event\n", 1);
+        queue.push(b"skipped=70 session=1 pid=2\n", 70);
+        queue.lines.clear();
+        queue.push(b"next\n", 1);
+        assert_eq!(queue.lines, b"skipped=71\nnext\n");
     }
 }

@@ -129,10 +129,132 @@ fn exit_codes_tell_what_went_wrong() {
     assert_eq!(code(&["memcached", "--enable-ssl"]), 64);
     assert_eq!(code(&["check", &absent]), 2);
     assert_eq!(code(&["check", &junk]), 2);
-    assert_eq!(code(&["get", "k", "--region", &absent]), 2);
-    assert_eq!(code(&["serve", "--listen", "127.0.0.1:0", "--region", "memfd"]), 71);
+    for looks in [
+        &["get", "k"][..],
+        &["top", "--once"],
+        &["doctor"],
+        &["stats", "--grouped"],
+        &["stats", "--plain"],
+    ] {
+        let output = keyway(&[looks, &["--region", &absent]].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && said.contains("keyway serve"),
+            "{looks:?}: {said}"
+        );
+    }
+    for no_socket in [&["--region", "memfd"][..], &["--check"]] {
+        assert_eq!(code(&[&["serve", "--listen", "127.0.0.1:0"], no_socket].concat()), 64);
+    }
     assert!(!Path::new(&absent).exists(), "looking must not create a region");
     assert_eq!(std::fs::read_to_string(&junk).unwrap(), "no region".repeat(1000));
+}
+
+#[test]
+fn a_key_that_no_item_can_have_and_a_copy_to_nowhere_have_codes_of_their_own() {
+    let folder = Folder::new("keys");
+    let region = folder.path("region");
+    Cache::open(&Place::at(&region), &Options::new().memory(2 << 20)).unwrap();
+    let long = "k".repeat(251);
+    let nowhere = folder.path("no-folder/copy");
+    let output = keyway(&["copy", &region, &nowhere]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(71) && said.contains(&format!("{nowhere}: ")),
+        "{said}"
+    );
+    for command in [&["get", &long][..], &["set", "", "x"], &["delete", &long], &["trace", ""]] {
+        assert_eq!(code(&[command, &["--region", &region]].concat()), 64, "{command:?}");
+    }
+}
+
+#[test]
+fn output_that_nothing_reads_is_no_failure_and_output_without_room_is_one() {
+    let ended = |arguments: &[&str], out: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        let output = command.args(arguments).stdout(out).stderr(Stdio::piped()).spawn().unwrap();
+        let output = output.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for arguments in [
+        &["version"][..],
+        &["memcached", "-h"],
+        &["bench", "--list"],
+        &["serve", "--check"],
+    ] {
+        let (unread, out) = std::io::pipe().unwrap();
+        drop(unread);
+        assert_eq!(ended(arguments, out.into()), (Some(0), String::new()), "{arguments:?}");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, said) = ended(arguments, full.into());
+        assert!(
+            code == Some(71) && said.contains("cannot write"),
+            "{arguments:?}: {code:?} {said}"
+        );
+    }
+    // A message that nothing reads changes no exit code.
+    let (unread, err) = std::io::pipe().unwrap();
+    drop(unread);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    let status = command.args(["check", "/nowhere/region"]).stderr(err).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_region_holds_no_command_up() {
+    let folder = Folder::new("pipe");
+    let pipe = folder.path("region");
+    nix::unistd::mkfifo(&*pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for looks in [
+        &["top", "--once"][..],
+        &["doctor"],
+        &["stats", "--grouped"],
+        &["stats", "--plain"],
+        &["get", "k"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        let mut child = command
+            .args(looks)
+            .args(["--region", &pipe])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut ended = None;
+        until(&format!("{looks:?} ends"), || {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert_eq!(ended.and_then(|status| status.code()), Some(2), "{looks:?}");
+    }
+    let socket = folder.path("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let output = keyway(&["top", "--once", "--region", &socket]);
+    assert!(output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("is a socket"));
+}
+
+#[test]
+fn a_dump_is_no_access_and_leaves_stale_items_out() {
+    let folder = Folder::new("dump");
+    let region = folder.path("region");
+    let cache = Cache::open(&Place::at(&region), &Options::new().memory(2 << 20)).unwrap();
+    let mut session = cache.session().unwrap();
+    session.set(b"good", b"1", 0).unwrap();
+    session.set(b"stale", b"2", 0).unwrap();
+    let mark = keyway_cache::Delete {
+        invalidate: true,
+        ..keyway_cache::Delete::default()
+    };
+    session.delete(b"stale", &mark).unwrap();
+    assert_eq!(stdout(&["dump", "--region", &region]), "set good 0 0 1 noreply\r\n1\r\n");
+    let details = keyway_cache::Get {
+        details: true,
+        ..keyway_cache::Get::default()
+    };
+    let item = session
+        .get_with(b"good", &details, &mut Vec::new(), |_, _| {})
+        .unwrap()
+        .unwrap();
+    assert!(!item.fetched, "a dump marked the item as fetched");
 }
 
 /// A line of an authentication file, or why there is none.

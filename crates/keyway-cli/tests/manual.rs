@@ -117,7 +117,7 @@ fn every_command_has_a_page_with_every_option_of_its_help() {
     assert_eq!(written, pages);
     let page = shown(&folder.path().join("man/keyway.1"));
     assert!(
-        page.contains("\n         keyway serve --listen 0.0.0.0 --memory 4g "),
+        page.contains("\n         keyway serve --listen 0.0.0.0 --memory 4g\n"),
         "{page}"
     );
 }

@@ -146,6 +146,25 @@ fn what_is_no_working_cache_fails_with_the_reason() {
 }
 
 #[test]
+fn a_server_that_takes_no_connection_holds_no_check_up() {
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
+    use std::os::fd::AsRawFd;
+    let scratch = Scratch::new();
+    let place = path(scratch.join("socket"));
+    let address = UnixAddr::new(place.as_str()).unwrap();
+    let new = || socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
+    let listener = new();
+    bind(listener.as_raw_fd(), &address).unwrap();
+    listen(&listener, Backlog::new(1).unwrap()).unwrap();
+    let mut waiting = vec![new()];
+    while connect(waiting[waiting.len() - 1].as_raw_fd(), &address).is_ok() {
+        waiting.push(new());
+    }
+    let (code, said) = ping(&place);
+    assert!(code == Some(1) && said.contains("queue"), "{said}");
+}
+
+#[test]
 fn a_reload_takes_over_the_services_server_or_none() {
     let scratch = Scratch::new();
     let address = format!("127.0.0.1:{}", free_port());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use keyway_proto::Protocol;
 
+use crate::StartError;
 use crate::source::{LOOPBACK, Network};
 use crate::tls::Tls;
 
@@ -263,6 +264,25 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether a server can serve with these options, as far as they show that by themselves.
+    ///
+    /// # Errors
+    ///
+    /// No client could connect, there is no thread, or two options exclude each other.
+    pub fn check(&self) -> Result<(), StartError> {
+        let listens_nowhere = self.tcp.is_empty() && self.tls_tcp.is_empty() && self.unix.is_none() && self.udp.is_empty();
+        if listens_nowhere && !self.may_listen_nowhere {
+            return Err(StartError::NothingToListenOn);
+        }
+        if self.threads == 0 {
+            return Err(StartError::NoThreads);
+        }
+        if self.auth_file.is_some() && !self.udp.is_empty() {
+            return Err(StartError::UdpWithAuthentication);
+        }
+        Ok(())
+    }
+
     /// All TCP addresses, those with TLS last.
     pub fn tcp_and_tls(&self) -> impl Iterator<Item = SocketAddr> {
         self.tcp.iter().chain(&self.tls_tcp).copied()

@@ -63,7 +63,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 use keyway_cache::server::Timer;
-use keyway_cache::{Cache, SessionError};
+use keyway_cache::{Cache, Session, SessionError};
 use keyway_uring::Ring;
 use mio::net::UnixListener;
 use mio::{Poll, Waker};
@@ -185,17 +185,7 @@ impl Sockets {
     ///
     /// As [`Self::bind`]; the given sockets are closed then.
     pub fn bind_beside(config: &Config, mut given: Given) -> Result<Self, StartError> {
-        let listens_nowhere =
-            config.tcp.is_empty() && config.tls_tcp.is_empty() && config.unix.is_none() && config.udp.is_empty();
-        if listens_nowhere && !config.may_listen_nowhere {
-            return Err(StartError::NothingToListenOn);
-        }
-        if config.threads == 0 {
-            return Err(StartError::NoThreads);
-        }
-        if config.auth_file.is_some() && !config.udp.is_empty() {
-            return Err(StartError::UdpWithAuthentication);
-        }
+        config.check()?;
         let users = match &config.auth_file {
             Some(path) => Some(Users::load(path, None).map_err(|error| StartError::AuthFile(path.clone(), error))?),
             None => None,
@@ -263,7 +253,7 @@ impl Server {
             udp_addresses,
             udp_sockets,
             http,
-            mut special,
+            special,
             predecessor,
         } = sockets;
         let workers = 2 * config.threads;
@@ -276,24 +266,7 @@ impl Server {
             .then(|| cache.session())
             .transpose()
             .map_err(StartError::Session)?;
-        let mut came_with_role = |wanted| {
-            let place = special.iter().position(|(purpose, _)| *purpose == wanted)?;
-            Some(UnixListener::from_std(special.swap_remove(place).1.into()))
-        };
-        match came_with_role(Purpose::Lines) {
-            Some(lines) => listeners.push(Listener::Lines(lines)),
-            None => match cache.identity().and_then(listener::bind_lines) {
-                Ok(lines) => listeners.push(lines),
-                Err(error) => log::info!("this server does not serve programs that find no slot in the region: {error}"),
-            },
-        }
-        match came_with_role(Purpose::TakeOver) {
-            Some(take_over) => listeners.push(Listener::TakeOver(take_over)),
-            None => match cache.identity().and_then(listener::bind_take_over) {
-                Ok(take_over) => listeners.push(take_over),
-                Err(error) => log::info!("another server cannot take over this one (--take-over): {error}"),
-            },
-        }
+        listeners.extend(listeners_of_region(special, &cache));
         let mut offered = listeners.iter().map(Listener::offer).collect::<io::Result<Vec<_>>>()?;
         for socket in udp_sockets.iter().flatten() {
             offered.push(listener::offer_udp(socket)?);
@@ -383,48 +356,7 @@ impl Server {
             http: stopper,
             config,
         });
-        // Datagrams may be long work: the lane of short turns has none.
-        let udp_sockets = std::iter::repeat_with(Vec::new)
-            .take(shared.config.threads)
-            .chain(udp_sockets);
-        let workers = polls
-            .into_iter()
-            .zip(sessions)
-            .zip(udp_sockets)
-            .enumerate()
-            .map(|(worker, ((poll, session), udp_sockets))| {
-                let executor = Executor {
-                    session,
-                    cache: cache.clone(),
-                    shared: Arc::clone(&shared),
-                    worker,
-                    effort: Effort::default(),
-                    timer: Timer::new(),
-                    served: shared.kernel.as_ref().map(|post| post.served(cache.clone())),
-                    enrolments: shared.kernel.as_ref().and_then(|post| post.enrolments()),
-                };
-                let now = Instant::now();
-                Worker::new(
-                    poll,
-                    Desk {
-                        executor,
-                        input: Buffer::default(),
-                        large: Vec::new(),
-                        output: Vec::new(),
-                        ring: None,
-                        spare: Vec::new(),
-                        records: Vec::new(),
-                        plain: Vec::new(),
-                        is_alone: false,
-                        spent: 0,
-                        is_begun: false,
-                        now,
-                        uptime_s: 0,
-                    },
-                    udp_sockets,
-                )
-            })
-            .collect();
+        let workers = make_workers(polls, sessions, udp_sockets, &cache, &shared);
         let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, offered, signals)?;
         Ok(Self {
             cache,
@@ -640,6 +572,83 @@ fn catch_signals() -> io::Result<signal_hook_mio::v1_0::Signals> {
         signal_hook::flag::register(signal, Arc::clone(&seen))?;
     }
     signal_hook_mio::v1_0::Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
+}
+
+/// The listeners that belong to the region: for programs that find no slot in it, and for a server that takes over. Each comes from the server
+/// that had it (`special`), or is bound; without it this server serves all the same.
+fn listeners_of_region(mut special: Vec<(Purpose, OwnedFd)>, cache: &Cache) -> Vec<Listener> {
+    let mut came_with_role = |wanted| {
+        let place = special.iter().position(|(purpose, _)| *purpose == wanted)?;
+        Some(UnixListener::from_std(special.swap_remove(place).1.into()))
+    };
+    let mut listeners = Vec::new();
+    match came_with_role(Purpose::Lines) {
+        Some(lines) => listeners.push(Listener::Lines(lines)),
+        None => match cache.identity().and_then(listener::bind_lines) {
+            Ok(lines) => listeners.push(lines),
+            Err(error) => log::info!("this server does not serve programs that find no slot in the region: {error}"),
+        },
+    }
+    match came_with_role(Purpose::TakeOver) {
+        Some(take_over) => listeners.push(Listener::TakeOver(take_over)),
+        None => match cache.identity().and_then(listener::bind_take_over) {
+            Ok(take_over) => listeners.push(take_over),
+            Err(error) => log::info!("another server cannot take over this one (--take-over): {error}"),
+        },
+    }
+    listeners
+}
+
+/// A worker for each poll, with its session and its UDP sockets.
+fn make_workers(
+    polls: Vec<Poll>,
+    sessions: Vec<Session>,
+    udp_sockets: Vec<Vec<mio::net::UdpSocket>>,
+    cache: &Cache,
+    shared: &Arc<Shared>,
+) -> Vec<Worker> {
+    // Datagrams may be long work: the lane of short turns has none.
+    let udp_sockets = std::iter::repeat_with(Vec::new)
+        .take(shared.config.threads)
+        .chain(udp_sockets);
+    polls
+        .into_iter()
+        .zip(sessions)
+        .zip(udp_sockets)
+        .enumerate()
+        .map(|(worker, ((poll, session), udp_sockets))| {
+            let executor = Executor {
+                session,
+                cache: cache.clone(),
+                shared: Arc::clone(shared),
+                worker,
+                effort: Effort::default(),
+                timer: Timer::new(),
+                served: shared.kernel.as_ref().map(|post| post.served(cache.clone())),
+                enrolments: shared.kernel.as_ref().and_then(|post| post.enrolments()),
+            };
+            let now = Instant::now();
+            Worker::new(
+                poll,
+                Desk {
+                    executor,
+                    input: Buffer::default(),
+                    large: Vec::new(),
+                    output: Vec::new(),
+                    ring: None,
+                    spare: Vec::new(),
+                    records: Vec::new(),
+                    plain: Vec::new(),
+                    is_alone: false,
+                    spent: 0,
+                    is_begun: false,
+                    now,
+                    uptime_s: 0,
+                },
+                udp_sockets,
+            )
+        })
+        .collect()
 }
 
 /// memcached's verbosity as a log level: 0 warnings, 1 the server's actions, 2 connections, 3 requests.

@@ -403,11 +403,15 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             io::ErrorKind::AlreadyExists,
             "a file that is not a socket is there; remove it or choose another path",
         )),
-        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
-            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
-            Err(error) => Err(error),
-        },
+        Ok(_) => {
+            // Without waiting: the queue of a server that is stopped may be full, and such a server listens, too.
+            let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+            match socket.connect(&SockAddr::unix(path)?) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+                _ => Err(io::ErrorKind::AddrInUse.into()),
+            }
+        }
     }
 }
 
@@ -605,6 +609,21 @@ mod tests {
         let wanted = socket("stale");
         drop(std::os::unix::net::UnixListener::bind(&wanted.path).unwrap());
         let (_listener, _file) = bind_unix(&wanted, 1).unwrap();
+        assert_eq!(bind_unix(&wanted, 1).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_server_that_accepts_nothing_holds_no_other_one_up() {
+        let wanted = socket("full");
+        let (_listener, _file) = bind_unix(&wanted, 1).unwrap();
+        let mut waiting = Vec::new();
+        loop {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).unwrap();
+            match socket.connect(&SockAddr::unix(&wanted.path).unwrap()) {
+                Ok(()) => waiting.push(socket),
+                Err(error) => break assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
         assert_eq!(bind_unix(&wanted, 1).err().unwrap().kind(), io::ErrorKind::AddrInUse);
     }
 

@@ -57,106 +57,120 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
     let _streams = StreamsTaken::new();
     options.check_limits()?;
     match place {
-        Place::Memfd => {
-            check_item_size(options.item_size_max, options.memory)?;
-            let name = PathBuf::from("memfd:keyway");
-            let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
-            let file = File::from(fd);
-            // Created with its mode. Otherwise a process that was given a descriptor for reading could open that again,
-            // and write.
-            create_in(&file, &name, options)?;
-            let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
-            let attached = attach(place, &name, files, options, false)?;
-            // No other process has it yet.
-            attached.ok_or(OpenError::Busy {
-                path: name,
-                doing: AT_IT,
-            })
+        Place::Memfd => open_memfd(options),
+        Place::Socket(path) => open_handed_out(place, path, options),
+        Place::Path(path) => open_path(place, path, options),
+    }
+}
+
+/// Makes a region in anonymous memory of this process, and attaches to it.
+fn open_memfd(options: &Options) -> Result<Inner, OpenError> {
+    check_item_size(options.item_size_max, options.memory)?;
+    let name = PathBuf::from("memfd:keyway");
+    let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
+    let file = File::from(fd);
+    // Created with its mode. Otherwise a process that was given a descriptor for reading could open that again,
+    // and write.
+    create_in(&file, &name, options)?;
+    let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
+    let attached = attach(&Place::Memfd, &name, files, options, false)?;
+    // No other process has it yet.
+    attached.ok_or(OpenError::Busy {
+        path: name,
+        doing: AT_IT,
+    })
+}
+
+/// Attaches to the region that the server at this socket hands out.
+fn open_handed_out(place: &Place, path: &Path, options: &Options) -> Result<Inner, OpenError> {
+    let ([file, probe], doorway) = match handout::ask(path)? {
+        Handed::ToWrite { files, doorway } => (files, doorway),
+        Handed::ToRead(file, line) => {
+            let peer = Peer::new(&whole_path(path), &file, line).map_err(|e| io("stat", path, e))?;
+            return attach_to_read(place, path, file, peer, options);
         }
-        Place::Socket(path) => {
-            let ([file, probe], doorway) = match handout::ask(path)? {
-                Handed::ToWrite { files, doorway } => (files, doorway),
-                Handed::ToRead(file, line) => {
-                    let peer = Peer::new(&whole_path(path), &file, line).map_err(|e| io("stat", path, e))?;
-                    return attach_to_read(place, path, file, peer, options);
-                }
-            };
-            let same = file_id(&file)
-                .ok()
-                .filter(|id| file_id(&probe).is_ok_and(|other| other == *id));
-            if same.is_none() {
-                return Err(OpenError::NotAFile { path: path.clone() });
+    };
+    let are_same = file_id(&file).is_ok_and(|id| file_id(&probe).is_ok_and(|other| other == id));
+    if !are_same {
+        return Err(OpenError::NotAFile {
+            path: path.to_path_buf(),
+        });
+    }
+    trust::check(&file, Source::Server, path, options)?;
+    let options = options.clone().existing_only(true);
+    let probe = open_harmless(
+        file_id(&probe).map_err(|e| io("stat", path, e))?,
+        Some(probe.as_raw_fd()),
+        None,
+    )
+    .unwrap_or(probe);
+    // The server is attached, so no process replaces or repairs the file.
+    let inner = match attach(place, path, (file, probe), &options, true) {
+        Err(why) => return without_slot(place, path, &options, why),
+        Ok(attached) => attached.ok_or_else(|| OpenError::Busy {
+            path: path.to_path_buf(),
+            doing: AT_IT,
+        })?,
+    };
+    if let Some((word, map)) = doorway {
+        kernel::take_in(&inner.sessions, word, map).map_err(|e| io("map the stripes of", path, e))?;
+    }
+    Ok(inner)
+}
+
+/// Attaches to the region in the file at this path, which is made if it is absent. While another process replaces or repairs it, or attaches
+/// at the same moment, this is tried again.
+fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, OpenError> {
+    copy::remove_leftovers(path);
+    let mut deadline = Instant::now() + BUSY_MAX;
+    let (mut warm, mut discarded) = (true, false);
+    loop {
+        let found =
+            open_file(path, options).and_then(|file| restart::before_use(&file, path, options).map(|found| (found, file)));
+        let used = found.and_then(|(found, file)| match found {
+            Restart::Use => match described_twice(file, Some(path)) {
+                Ok(files) => attach(place, path, files, options, warm),
+                Err(_) => Ok(None),
+            },
+            Restart::Again { cold } => {
+                (warm, discarded) = (warm && !cold, discarded || cold);
+                Ok(None)
             }
-            trust::check(&file, Source::Server, path, options)?;
-            let options = options.clone().existing_only(true);
-            let probe = open_harmless(
-                file_id(&probe).map_err(|e| io("stat", path, e))?,
-                Some(probe.as_raw_fd()),
-                None,
-            )
-            .unwrap_or(probe);
-            // The server is attached, so no process replaces or repairs the file.
-            let inner = match attach(place, path, (file, probe), &options, true) {
-                Err(why) => return without_slot(place, path, &options, why),
-                Ok(attached) => attached.ok_or_else(|| OpenError::Busy {
-                    path: path.clone(),
-                    doing: AT_IT,
-                })?,
-            };
-            if let Some((word, map)) = doorway {
-                kernel::take_in(&inner.sessions, word, map).map_err(|e| io("map the stripes of", path, e))?;
-            }
-            Ok(inner)
-        }
-        Place::Path(path) => {
-            copy::remove_leftovers(path);
-            let mut deadline = Instant::now() + BUSY_MAX;
-            let (mut warm, mut discarded) = (true, false);
-            loop {
-                let found = open_file(path, options)
-                    .and_then(|file| restart::before_use(&file, path, options).map(|found| (found, file)));
-                let used = found.and_then(|(found, file)| match found {
-                    Restart::Use => match described_twice(file, Some(path)) {
-                        Ok(files) => attach(place, path, files, options, warm),
-                        Err(_) => Ok(None),
-                    },
-                    Restart::Again { cold } => {
-                        (warm, discarded) = (warm && !cold, discarded || cold);
-                        Ok(None)
-                    }
+        });
+        match used {
+            Ok(Some(inner)) => return Ok(Inner { discarded, ..inner }),
+            Ok(None) => std::thread::sleep(restart::PATIENCE),
+            Err(OpenError::Absent { .. }) if place.names_a_server() => {
+                return Err(OpenError::Address {
+                    path: path.to_path_buf(),
                 });
-                match used {
-                    Ok(Some(inner)) => return Ok(Inner { discarded, ..inner }),
-                    Ok(None) => std::thread::sleep(restart::PATIENCE),
-                    Err(OpenError::Absent { .. }) if place.names_a_server() => {
-                        return Err(OpenError::Address { path: path.clone() });
-                    }
-                    Err(why @ OpenError::ProcessesFull { .. }) => return without_slot(place, path, options, why),
-                    Err(OpenError::Absent { .. }) if options.existing_only => {
-                        return Err(OpenError::Absent { path: path.clone() });
-                    }
-                    Err(
-                        OpenError::Absent { .. }
-                        | OpenError::Unusable {
-                            why: Unusable::Unfinished,
-                            ..
-                        },
-                    ) => {
-                        check_item_size(options.item_size_max, options.memory)?;
-                        if creation::make(path, options)? {
-                            warm = false;
-                        }
-                        deadline = Instant::now() + BUSY_MAX;
-                    }
-                    Err(e) => return Err(e),
-                }
-                if Instant::now() > deadline && !restart::is_being_repaired(path) {
-                    return Err(OpenError::Busy {
-                        path: path.clone(),
-                        doing: AT_IT,
-                    });
-                }
             }
+            Err(why @ OpenError::ProcessesFull { .. }) => return without_slot(place, path, options, why),
+            Err(OpenError::Absent { .. }) if options.existing_only => {
+                return Err(OpenError::Absent {
+                    path: path.to_path_buf(),
+                });
+            }
+            Err(
+                OpenError::Absent { .. }
+                | OpenError::Unusable {
+                    why: Unusable::Unfinished,
+                    ..
+                },
+            ) => {
+                check_item_size(options.item_size_max, options.memory)?;
+                if creation::make(path, options)? {
+                    warm = false;
+                }
+                deadline = Instant::now() + BUSY_MAX;
+            }
+            Err(e) => return Err(e),
+        }
+        if Instant::now() > deadline && !restart::is_being_repaired(path) {
+            return Err(OpenError::Busy {
+                path: path.to_path_buf(),
+                doing: AT_IT,
+            });
         }
     }
 }

@@ -14,33 +14,47 @@ use keyway_bench::{machine, run, workloads};
 use self::measuring::Measuring;
 use self::outputs::Outputs;
 use self::screen::{Screen, minutes};
+use crate::commands;
 use crate::exit::{self, Failure};
 
 const EXAMPLES: &str = "\
-Without workloads and doors, a first picture is taken: gets and sets of 128 B through the library, a Unix socket, TCP and UDP.
+Without workloads and doors, a first picture is taken: gets and sets of 128 B
+through the library, a Unix socket, TCP and UDP.
 
 Examples:
-  keyway bench --quick                            a first picture, beside memcached if it is installed, in under a minute
+  keyway bench --quick
+      a first picture, beside memcached if it is installed, in under a minute
   keyway bench --workload ycsb-b --door tcp --connections 1,16,64 --seconds 5
   keyway bench --door tcp --connections 16 --rate 20000,40000,60000
-                                                  latency at given rates, measured from the moment at which each request was due
-  keyway bench --workload etc --fill --items 2000000 --memory 64m,128m,256m --door unix --pipeline 16 --warmup 10
-                                                  hit ratio against memory
+      latency at given rates, measured from the moment at which each request was
+      due
+  keyway bench --workload etc --fill --items 2000000 --door unix --pipeline 16 \\
+      --memory 64m,128m,256m --warmup 10
+      hit ratio against memory
   keyway bench --server 10.0.0.5:11211 --against 10.0.0.6:11211 --door tcp
-                                                  two servers that run already; their items are evicted by the benchmark's
-  keyway bench --json today.json --html today.html --server-cpus 0 --client-cpus 1
-                                                  one page with plots and all figures; what there is to plot is what was varied: several
-                                                  --connections, --rate, --memory
+      two servers that run already; their items are evicted by the benchmark's
+  keyway bench --json today.json --html today.html \\
+      --server-cpus 0 --client-cpus 1
+      one page with plots and all figures; what there is to plot is what was
+      varied: several --connections, --rate, --memory
   keyway bench --from today.json --html today.html
-                                                  the same page of a stored report, without measuring
-  keyway bench --compare yesterday.json           what changed since then, and exit code 1 if anything got worse
+      the same page of a stored report, without measuring
+  keyway bench --compare yesterday.json
+      what changed since then, and exit code 1 if anything got worse
   keyway bench --from today.json --compare yesterday.json --threshold 5
-                                                  the same of two stored reports, without measuring
-  keyway bench --list                             the workloads
+      the same of two stored reports, without measuring
+  keyway bench --list
+      the workloads
 
-memcached is taken from the PATH, or from KEYWAY_MEMCACHED. Every value that is read is verified.
-Exit codes: 0 done; 1 a value was wrong, a connection was lost, a server failed, or --compare found a figure that got worse; 64 wrong
-command line, or a file that is no report; 71 a server cannot be started or reached.";
+memcached is taken from the PATH, or from KEYWAY_MEMCACHED. Every value that is
+read is verified.
+
+Exit codes:
+  0   done
+  1   a value was wrong, a connection was lost, a server failed, or --compare
+      found a figure that got worse
+  64  wrong command line, or a file that is no report
+  71  a server cannot be started or reached";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -67,8 +81,7 @@ impl Bench {
             )));
         }
         if self.list {
-            print!("{}", workloads());
-            return Ok(());
+            return commands::say(workloads().trim_end());
         }
         let outputs = self.outputs.clone();
         let old = outputs.old()?;
@@ -89,7 +102,9 @@ impl Bench {
         let about = plan.duration();
         if tables {
             let (rows, time) = (plan.cells.len(), minutes(about));
-            println!("{rows} rows of measurements, about {time} and the time to store items");
+            let _ = commands::say(format_args!(
+                "{rows} rows of measurements, about {time} and the time to store items"
+            ));
         }
         let mut screen = Screen::new(about, tables);
         let outcome = run::run(&plan, &mut |event| screen.show(&event));
@@ -97,7 +112,11 @@ impl Bench {
         let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let report = Report::new(&plan, &outcome, command());
         if tables {
-            print!("\n{}\n{}", report.head(), report.summary());
+            let _ = commands::say(format_args!(
+                "\n{}\n{}",
+                report.head(),
+                report.summary().trim_end_matches('\n')
+            ));
             screen.end(&report);
         }
         Ok(report)

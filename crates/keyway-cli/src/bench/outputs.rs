@@ -7,6 +7,7 @@ use keyway_bench::compare::{self, Comparison};
 use keyway_bench::html;
 use keyway_bench::report::Report;
 
+use crate::commands;
 use crate::exit::{self, Failure};
 
 #[derive(Args, Clone)]
@@ -60,7 +61,7 @@ impl Outputs {
         if let Some(path) = &self.json {
             let text = report.to_json().map_err(|error| Failure::new(exit::SYSTEM, error))?;
             if self.take_stdout() {
-                println!("{text}");
+                commands::say(text)?;
             } else {
                 write(path, &text)?;
             }
@@ -71,9 +72,9 @@ impl Outputs {
         }
         let comparison = comparison.map_err(|why| Failure::usage(format_args!("--compare: {why}")))?;
         match &comparison {
-            Some(comparison) if self.take_stdout() => eprint!("{}", comparison.text()),
-            Some(comparison) => print!("\n{}", comparison.text()),
-            None if self.from.is_some() && self.json.is_none() && self.html.is_none() => print!("{}", report.text()),
+            Some(comparison) if self.take_stdout() => commands::remark(comparison.text()),
+            Some(comparison) => commands::say(format_args!("\n{}", comparison.text().trim_end()))?,
+            None if self.from.is_some() && self.json.is_none() && self.html.is_none() => commands::say(report.text().trim_end())?,
             None => {}
         }
         self.judge(report, comparison.as_ref())

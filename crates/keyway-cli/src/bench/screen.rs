@@ -2,11 +2,13 @@
 //!
 //! Never: writes a report to a file (`outputs` does).
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use keyway_bench::report::{self, Report};
 use keyway_bench::run::Event;
+
+use crate::commands;
 
 /// The display of a run.
 pub(super) struct Screen {
@@ -31,8 +33,7 @@ impl Screen {
         match event {
             Event::Doing { what, done } if self.line => {
                 let left = minutes(self.about.mul_f64((1.0 - done).clamp(0.0, 1.0)));
-                eprint!("\r\x1b[K[{:3.0} %, {left} left] {what}", done * 100.0);
-                let _ = std::io::stderr().flush();
+                commands::remark(format_args!("\r\x1b[K[{:3.0} %, {left} left] {what}", done * 100.0));
             }
             Event::Cell(cell) => self.print(&report::cell_text(cell)),
             Event::Doing { .. } => {}
@@ -42,20 +43,20 @@ impl Screen {
     fn print(&self, table: &str) {
         self.clear();
         if self.tables {
-            println!("\n{}", table.trim_end());
-            let _ = std::io::stdout().flush();
+            // What cannot be shown is still measured, for the report's files.
+            let _ = commands::say(format_args!("\n{}", table.trim_end()));
         }
     }
 
     /// Shows the end of the report.
     pub(super) fn end(&self, report: &Report) {
-        print!("{}", report.tail());
-        println!("\n{} in all", minutes(self.begun.elapsed()));
+        let took = minutes(self.begun.elapsed());
+        let _ = commands::say(format_args!("{}\n{took} in all", report.tail()));
     }
 
     pub(super) fn clear(&self) {
         if self.line {
-            eprint!("\r\x1b[K");
+            commands::remark("\r\x1b[K");
         }
     }
 }

@@ -5,13 +5,12 @@ use keyway_server::size_text;
 
 use super::facts::{Attached, Facts};
 use super::machine::Process;
+use crate::plan::DESCRIPTORS_SPARE;
 
 /// Evictions from which on their kind says something.
 const EVICTIONS_MIN: u64 = 1_000;
 /// Least size of a region for which huge pages are worth a word, bytes.
 const HUGE_PAGES_MIN: u64 = 256 << 20;
-/// Files that a server has besides its connections; the same as at its start.
-const FILES_SPARE: u64 = 112;
 /// What a server asks for each UDP socket, bytes.
 const UDP_BUFFER: u64 = 4 << 20;
 /// Seconds by which Unix time may be off: less is the rounding of two clocks.
@@ -266,18 +265,19 @@ fn versions(facts: &Facts) -> Vec<Found> {
 }
 
 fn sessions(facts: &Facts) -> Vec<Found> {
-    let used: usize = facts.seen.processes.iter().map(|process| process.threads.len()).sum();
-    let (used, most) = (used as u64, facts.seen.sessions_max);
-    // One in eight is kept for servers.
-    if used >= most - most / 8 {
+    let (used, most) = (facts.seen.program_sessions, facts.seen.program_sessions_max);
+    let kept = facts.seen.sessions_max.saturating_sub(most);
+    if used >= most {
         return vec![wrong(
             format!(
-                "{used} of {most} thread slots are taken, and one in eight is reserved for servers: further threads write through a server"
+                "{used} of {most} thread slots for programs are taken, and {kept} are reserved for servers: further threads write through a server"
             ),
             "make a new region with more (--sessions, Options::sessions), or keep a session for each thread and not for each call",
         )];
     }
-    ok(format!("{used} of {most} thread slots are taken"))
+    ok(format!(
+        "{used} of {most} thread slots for programs are taken; {kept} are reserved for servers"
+    ))
 }
 
 /// What the server says, as a number.
@@ -294,7 +294,7 @@ fn open_files(facts: &Facts) -> Vec<Found> {
             let connections = asked
                 .filter(|(pid, _)| *pid == attached.pid)
                 .map(|(_, connections)| connections);
-            if let Some(connections) = connections.filter(|connections| most < connections.saturating_add(FILES_SPARE)) {
+            if let Some(connections) = connections.filter(|connections| most < connections.saturating_add(DESCRIPTORS_SPARE)) {
                 return Some(wrong(
                     format!(
                         "{} serves up to {connections} connections (-c), and may open only {most} files (RLIMIT_NOFILE)",
@@ -302,7 +302,7 @@ fn open_files(facts: &Facts) -> Vec<Found> {
                     ),
                     format!(
                         "`ulimit -n {}` before its start, LimitNOFILE= of its unit; or a lower -c",
-                        connections.saturating_add(FILES_SPARE)
+                        connections.saturating_add(DESCRIPTORS_SPARE)
                     ),
                 ));
             }
@@ -424,55 +424,69 @@ fn udp(facts: &Facts) -> Vec<Found> {
     )
 }
 
-/// What to do if the kernel door passes most packets on for this reason.
-fn way_up(verdict: &str) -> &'static str {
-    match verdict {
-        "misses" => {
-            "clients ask for items that are absent, rarely asked for, or too large for it (1387 bytes); a higher --kernel-memory holds more"
-        }
-        "stale" => "items change about as often as they are read; such keys gain nothing from the kernel door",
-        "expired" => "lifetimes are about as short as the time between two reads; longer ones help",
-        "odd_requests" => "it answers single-key get, gets, mg and the like only: send each key in a datagram of its own",
-        "odd_packets" | "odd_frames" => {
-            "fragments, IP options or wrong frames: keep requests below the MTU, with a frame header of 8 bytes"
-        }
-        "forbidden" => "sources that --udp-allow does not name",
-        "over_rate" => "sources above --max-request-rate",
-        "silent" => "the server does not renew the lease: it is stopped, or its thread does not run (`keyway top`)",
-        "too_long" | "no_room" => "answers do not fit into a packet with this MTU: smaller items, or a larger MTU",
-        "no_path" => "there is no way back to the client by the same interface (routes, neighbours)",
-        _ => "see docs/kernel.md",
-    }
-}
+/// The reasons for which the kernel door passes packets on, as `stats` names them, and what to do if it is the most frequent one.
+const WAYS_UP: [(&str, &str); 13] = [
+    (
+        "misses",
+        "clients ask for items that are absent, rarely asked for, or too large for it (1387 bytes); a higher --kernel-memory holds more",
+    ),
+    (
+        "stale",
+        "items change about as often as they are read; such keys gain nothing from the kernel door",
+    ),
+    (
+        "expired",
+        "lifetimes are about as short as the time between two reads; longer ones help",
+    ),
+    (
+        "odd_requests",
+        "it answers get and gets of up to 64 keys, and mg; over UDP one of them in a datagram",
+    ),
+    (
+        "odd_packets",
+        "fragments, IP options, VLAN tags or wrong checksums: keep requests below the MTU",
+    ),
+    ("odd_frames", "requests in several datagrams: each one has to fit into one"),
+    ("forbidden", "sources that --udp-allow does not name"),
+    ("over_rate", "sources above --kernel-rate"),
+    (
+        "silent",
+        "the server does not renew the lease: it is stopped, or its thread does not run (`keyway top`)",
+    ),
+    (
+        "too_long",
+        "answers do not fit into a packet: smaller items, or fewer keys in a request",
+    ),
+    (
+        "no_room",
+        "answers do not fit into a packet: smaller items, or fewer keys in a request",
+    ),
+    (
+        "no_path",
+        "there is no way back to the client by the same interface (routes, neighbours)",
+    ),
+    (
+        "tcp_busy",
+        "clients send the next request before they have the answer to the last one, or send requests in parts",
+    ),
+];
 
 fn kernel_door(facts: &Facts) -> Vec<Found> {
-    let Some(server) = &facts.server else {
+    if facts.server.is_none() {
         return unknown("--server asks a server what its kernel door passes on");
-    };
-    let Some(hits) = said(facts, "keyway_kernel_hits") else {
+    }
+    let of = |name: &str| said(facts, &format!("keyway_kernel_{name}"));
+    let Some(hits) = of("hits") else {
         return ok("the server has none");
     };
-    const NO_VERDICTS: [&str; 8] = [
-        "hits",
-        "copies",
-        "copied",
-        "renewed",
-        "mended",
-        "tcp_connections",
-        "tcp_curr_connections",
-        "tcp_failures",
-    ];
-    let counted = server.iter().filter_map(|(name, value)| {
-        let name = name.strip_prefix("keyway_kernel_")?;
-        Some((name, value.parse::<u64>().ok()?))
-    });
-    let ways: Vec<_> = counted.filter(|(name, _)| !NO_VERDICTS.contains(name)).collect();
-    let up: u64 = ways.iter().map(|(_, count)| count).sum();
-    let most = ways.iter().max_by_key(|(_, count)| *count);
-    if let Some((name, count)) = most.filter(|_| up >= PACKETS_MIN && hits < up / 10) {
+    let hits = hits.saturating_add(of("tcp_hits").unwrap_or(0));
+    let ways = WAYS_UP.map(|(name, remedy)| (of(name).unwrap_or(0), name, remedy));
+    let up = ways.iter().fold(0, |sum: u64, (count, ..)| sum.saturating_add(*count));
+    let most = ways.iter().max_by_key(|(count, ..)| *count);
+    if let Some((count, name, remedy)) = most.filter(|_| up >= PACKETS_MIN && hits < up / 10) {
         return vec![wrong(
             format!("it has answered {hits} packets and passed on {up}, {count} of them as `{name}`"),
-            way_up(name),
+            *remedy,
         )];
     }
     ok(format!("it has answered {hits} packets and passed on {up}"))
@@ -708,6 +722,7 @@ mod tests {
         };
         facts.seen.limit_bytes = 64 << 20;
         facts.seen.sessions_max = 128;
+        facts.seen.program_sessions_max = 112;
         facts.seen.segments = [100; USES.len()];
         facts
     }
@@ -768,7 +783,10 @@ mod tests {
         finds("damage", &["2 damaged", "keyway check /dev/shm/region"], |facts| {
             facts.seen.counters.corrupt = 2
         });
-        finds("sessions", &["0 of 0", "--sessions"], |facts| facts.seen.sessions_max = 0);
+        finds("sessions", &["16 of 16", "and 16 are", "--sessions"], |facts| {
+            facts.seen.sessions_max = 32;
+            (facts.seen.program_sessions_max, facts.seen.program_sessions) = (16, 16);
+        });
         finds("clock", &["back by 6 s", "soon"], |facts| facts.seen.unix_set_by_s = -6);
         assert_eq!(after(|facts| facts.seen.unix_set_by_s = 5), []);
     }
@@ -828,6 +846,38 @@ mod tests {
                 says(facts, "keyway_kernel_stale", "1000");
             },
         );
+    }
+
+    #[test]
+    fn a_kernel_door_that_answers_over_tcp_is_well() {
+        let found = after(|facts| {
+            for (name, count) in [
+                ("hits", "0"),
+                ("tcp_hits", "5000"),
+                ("tcp_translated", "90000"),
+                ("misses", "2000"),
+            ] {
+                says(facts, &format!("keyway_kernel_{name}"), count);
+            }
+        });
+        assert_eq!(found, []);
+    }
+
+    /// A reason that is missing here would not be counted.
+    #[cfg(feature = "kernel")]
+    #[test]
+    fn every_way_of_a_packet_is_known() {
+        const ANSWERED: [&str; 2] = ["hits", "tcp_hits"];
+        // Neither answered nor passed on for want of an answer.
+        const NEITHER: [&str; 4] = ["not_ours", "tcp_repeated", "tcp_reminded", "tcp_translated"];
+        let mut known: Vec<&str> = WAYS_UP.iter().map(|(name, _)| *name).chain(ANSWERED).chain(NEITHER).collect();
+        let mut all: Vec<&str> = keyway_xdp::config::Verdict::ALL
+            .iter()
+            .map(|verdict| verdict.word())
+            .collect();
+        known.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(known, all);
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! What `keyway doctor` looks at, before anything is judged.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 
+use keyway_cache::Owners;
 use keyway_cache::server::{Entrance, Seen, Watched};
-use keyway_cache::{OpenError, Owners};
 use nix::sys::statfs::fstatfs;
 
 use super::machine::{self, Machine, Process};
 use crate::exit::{self, Failure};
+use crate::place;
 use crate::top::server::Server;
 
 /// All of it.
@@ -54,14 +54,7 @@ pub(super) struct Attached {
 
 impl Facts {
     pub(super) fn gather(path: &Path, owners: &Owners, server: Option<&str>) -> Result<Self, Failure> {
-        let failed = |why: OpenError| Failure::new(exit::NO_REGION, why);
-        let file = File::open(path).map_err(|source| {
-            failed(OpenError::Io {
-                what: "open",
-                path: path.to_owned(),
-                source,
-            })
-        })?;
+        let file = place::open_to_look(path)?;
         let disk = fstatfs(&file).map(|fs| {
             let block = u64::try_from(fs.block_size()).unwrap_or(0);
             Disk {
@@ -70,7 +63,7 @@ impl Facts {
                 available: fs.blocks_available().saturating_mul(block),
             }
         });
-        let watched = Watched::open(file, path, owners).map_err(failed)?;
+        let watched = Watched::open(file, path, owners).map_err(place::failure)?;
         let seen = watched.look();
         let (_, inode) = watched.identity();
         let said = match server {

@@ -22,14 +22,19 @@ use checks::{Finding, Is};
 use facts::Facts;
 
 pub(crate) const HELP: &str = "\
-Each check prints one line: `ok`, `unknown` with what would make it known, or `WRONG` with the value, the limit and, in a line of its own, a
-remedy. The region and the files of /proc are only read. Other users' processes can be examined by root only.
+Each check prints one line: `ok`, `unknown` with what would make it known, or
+`WRONG` with the value, the limit and, in a line of its own, a remedy. The
+region and the files of /proc are only read. Other users' processes can be
+examined by root only.
 
-Exit codes: 0 all is well, or unknown; 1 something is wrong; 2 the region cannot be opened.
+Exit codes: 0 all is well, or unknown; 1 something is wrong; 2 the region cannot
+be opened.
 
 Examples:
-  keyway doctor                                    the default region, with or without a server
-  keyway doctor --server 127.0.0.1:11211           also what this server of the region says of itself
+  keyway doctor                            the default region, with or without a
+                                           server
+  keyway doctor --server 127.0.0.1:11211   also what this server of the region
+                                           says of itself
   keyway doctor --json | jq '.checks[] | select(.is == \"wrong\")'";
 
 #[derive(Args)]

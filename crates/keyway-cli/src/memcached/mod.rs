@@ -338,6 +338,7 @@ impl Reading {
         }
         let mode = self.socket_mode;
         self.plan.config.unix = self.socket.map(|path| UnixSocket { path: path.into(), mode });
+        self.plan.config.check().map_err(Failure::usage)?;
         if self.plan.user.is_none() && nix::unistd::geteuid().is_root() {
             self.plan
                 .warnings

@@ -169,6 +169,7 @@ fn what_is_missing_is_refused_by_name() {
         ("-B binary -Y users", "-Y"),
         ("-U x", "-U"),
         ("-U 1 -o udp_allow=10.0.0.1/8", "10.0.0.0/8"),
+        ("-U 1 -Y users", "authentication file"),
         ("-o http", "http"),
         ("-o http=127.0.0.1:0", "port 0"),
         ("-o ext_path=/x:1G", "external storage"),

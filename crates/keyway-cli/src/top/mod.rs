@@ -11,19 +11,18 @@ mod screen;
 pub(crate) mod server;
 mod view;
 
-use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use keyway_cache::server::Watched;
-use keyway_cache::{Hot, HotBy, OpenError};
+use keyway_cache::{Hot, HotBy};
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::widgets::Widget;
 
-use crate::exit::{self, Failure};
+use crate::exit::Failure;
 use crate::{commands, place};
 use keyway_server::HotAsked;
 use keyway_server::overview::{Order, Reading, View};
@@ -104,17 +103,8 @@ impl Top {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let commands::Which { path, owners } = self.region.place();
         let path = path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
-        let file = File::open(&path).map_err(|source| {
-            Failure::new(
-                exit::NO_REGION,
-                OpenError::Io {
-                    what: "open",
-                    path: path.clone(),
-                    source,
-                },
-            )
-        })?;
-        let watched = Watched::open(file, &path, &owners).map_err(|why| Failure::new(exit::NO_REGION, why))?;
+        let file = place::open_to_look(&path)?;
+        let watched = Watched::open(file, &path, &owners).map_err(place::failure)?;
         let server = self.server.map(|at| Server::connect(&at, watched.identity())).transpose()?;
         let region = Region {
             place: path.display().to_string(),

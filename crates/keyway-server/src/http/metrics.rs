@@ -550,7 +550,7 @@ fn kernel(s: &Snapshot, page: &mut Exposition) {
     page.family(
         "keyway_kernel_packets_total",
         Counter,
-        "Packets that the BPF program has seen, by verdict; all but hits go to user space",
+        "Packets that the BPF program has seen, by verdict; it has answered hits, and tcp_hits, which are keys",
     );
     for (verdict, count) in &kernel.verdicts {
         page.sample(&[("verdict", verdict)], count);

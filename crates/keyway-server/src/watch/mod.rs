@@ -52,14 +52,16 @@ pub(crate) struct Watcher {
 #[derive(Default)]
 struct Queue {
     lines: Vec<u8>,
+    /// events that the watcher has not got, and not been told of
     skipped: u64,
 }
 
 impl Queue {
-    /// Queues a line, if there is room. Returns whether the queue was empty.
-    fn push(&mut self, line: &[u8], hub: &Hub) -> bool {
+    /// Queues a line, if there is room. Otherwise the events that it tells of are counted: one, or as many as it says are lost. Returns
+    /// whether the queue was empty.
+    fn push(&mut self, line: &[u8], events: u64, hub: &Hub) -> bool {
         if self.lines.len() + line.len() > QUEUE_MAX {
-            self.skipped += 1;
+            self.skipped = self.skipped.saturating_add(events);
             hub.skipped.fetch_add(1, Relaxed);
             return false;
         }
@@ -163,7 +165,7 @@ impl Hub {
                             watcher.asked.write(&event, line);
                             line.push(b'\n');
                         }
-                        queue(watcher, line, self, shared);
+                        queue(watcher, line, 1, self, shared);
                     }
                 }
                 Told::Lost { slot, pid, count } => {
@@ -171,7 +173,7 @@ impl Hub {
                     let line = format!("skipped={count} session={slot} pid={pid}\n");
                     watchers
                         .iter()
-                        .for_each(|watcher| queue(watcher, line.as_bytes(), self, shared));
+                        .for_each(|watcher| queue(watcher, line.as_bytes(), count, self, shared));
                 }
             }
         }
@@ -183,7 +185,7 @@ impl Hub {
         self.begin(&mut line);
         line.extend_from_slice(text);
         line.push(b'\n');
-        watchers.iter().for_each(|watcher| queue(watcher, &line, self, shared));
+        watchers.iter().for_each(|watcher| queue(watcher, &line, 1, self, shared));
     }
 
     /// The time, and the number of the line.
@@ -202,9 +204,9 @@ impl Hub {
     }
 }
 
-/// Queues a line, and wakes the watcher's worker if its queue was empty.
-fn queue(watcher: &Watcher, line: &[u8], hub: &Hub, shared: &Shared) {
-    if lock(&watcher.queue).push(line, hub) {
+/// Queues a line that tells of so many events, and wakes the watcher's worker if its queue was empty.
+fn queue(watcher: &Watcher, line: &[u8], events: u64, hub: &Hub, shared: &Shared) {
+    if lock(&watcher.queue).push(line, events, hub) {
         shared.mailboxes[watcher.worker].send(Message::Turn(watcher.token));
     }
 }
@@ -242,11 +244,17 @@ mod tests {
     fn a_slow_watcher_loses_lines_and_gets_their_number() {
         let (hub, mut queue) = (Hub::default(), Queue::default());
         let line = vec![b'x'; QUEUE_MAX / 2];
-        let woken: Vec<bool> = (0..5).map(|_| queue.push(&line, &hub)).collect();
+        let woken: Vec<bool> = (0..5).map(|_| queue.push(&line, 1, &hub)).collect();
         assert_eq!(woken, [true, false, false, false, false]);
         assert_eq!((queue.lines.len(), hub.skipped.load(Relaxed)), (QUEUE_MAX, 3));
         queue.lines.clear();
-        assert!(queue.push(b"next\n", &hub));
+        assert!(queue.push(b"next\n", 1, &hub));
         assert_eq!(queue.lines, b"skipped=3\nnext\n");
+        // What a line that has no room says to be lost is lost all the same.
+        queue.lines = vec![b'x'; QUEUE_MAX];
+        assert!(!queue.push(b"skipped=70 session=1 pid=2\n", 70, &hub));
+        queue.lines.clear();
+        assert!(queue.push(b"next\n", 1, &hub));
+        assert_eq!(queue.lines, b"skipped=70\nnext\n");
     }
 }
