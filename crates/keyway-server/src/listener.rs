@@ -1,11 +1,13 @@
 //! Listening sockets: binding those that are not given, and the Unix socket's file.
 
 use std::fmt;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
 use nix::sys::socket::{UnixAddr, getpeername};
@@ -23,6 +25,10 @@ use crate::takeover::{self, Offered, Purpose};
 const UDP_BUFFER_SIZE: usize = 4 << 20;
 /// Most connections of the HTTP port that wait in the kernel's queue.
 const HTTP_BACKLOG: i32 = 64;
+
+/// How often the lock of a folder is tried, and how long it is waited in between.
+const FOLDER_TRIES: usize = 50;
+const FOLDER_WAIT: Duration = Duration::from_millis(20);
 
 /// Why a listening socket could not be opened.
 #[derive(Debug)]
@@ -375,6 +381,8 @@ fn udp_socket(address: SocketAddr) -> io::Result<Socket> {
 }
 
 fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, SocketFile)> {
+    // Until the socket listens: before that its file looks stale.
+    let _folder = lock_folder(&wanted.path);
     remove_stale(&wanted.path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     let address = SockAddr::unix(&wanted.path)?;
@@ -392,6 +400,22 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(wanted.mode & 0o777))?;
     socket.listen(backlog)?;
     Ok((UnixListener::from_std(socket.into()), file))
+}
+
+/// Locks the folder of a socket's file (flock(2)). Of two servers that start at once, the second one would otherwise find a file stale that
+/// the first one is about to replace, and remove the first one's. A folder that this process may not read is not locked, nor one that
+/// somebody else has locked for a second.
+fn lock_folder(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;
+    for _ in 0..FOLDER_TRIES {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(FOLDER_WAIT),
+            Err(TryLockError::Error(_)) => return None,
+        }
+    }
+    None
 }
 
 /// Removes a socket file on which no process listens any more. Any other file at this path is an error.
@@ -610,6 +634,42 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&wanted.path).unwrap());
         let (_listener, _file) = bind_unix(&wanted, 1).unwrap();
         assert_eq!(bind_unix(&wanted, 1).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn of_servers_that_start_at_once_one_has_the_socket_and_keeps_it() {
+        let wanted = socket("race");
+        for _ in 0..100 {
+            drop(std::os::unix::net::UnixListener::bind(&wanted.path).unwrap());
+            let barrier = std::sync::Barrier::new(2);
+            let start = || {
+                barrier.wait();
+                bind_unix(&wanted, 1)
+            };
+            let started =
+                std::thread::scope(|scope| [scope.spawn(start), scope.spawn(start)].map(|server| server.join().unwrap()));
+            let kinds = started.each_ref().map(|server| server.as_ref().err().map(io::Error::kind));
+            assert!(
+                kinds == [None, Some(io::ErrorKind::AddrInUse)] || kinds == [Some(io::ErrorKind::AddrInUse), None],
+                "{kinds:?}"
+            );
+            std::os::unix::net::UnixStream::connect(&wanted.path).expect("the one that has started has the file");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_locked_holds_no_server_up() {
+        let folder = std::env::temp_dir().join(format!("keyway-listener-{}-folder", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let locked = File::open(&folder).unwrap();
+        locked.lock().unwrap();
+        let wanted = UnixSocket {
+            path: folder.join("socket"),
+            mode: 0o700,
+        };
+        let bound = bind_unix(&wanted, 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+        bound.unwrap();
     }
 
     #[test]

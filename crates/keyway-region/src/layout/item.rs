@@ -15,8 +15,8 @@
 //! In a region with checksums ([`crate::layout::superblock::CHECKSUMS`]) four bytes of checksum follow the value, and count as
 //! part of it. A large item's checksum is in its body, and is 0 in other regions.
 
-use core::hint::cold_path;
 use crate::verbs::KEY_LEN_MAX;
+use core::hint::cold_path;
 
 /// Flags and marks, at their bits in a [`Header`].
 pub mod flag {
