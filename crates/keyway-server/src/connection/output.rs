@@ -127,11 +127,13 @@ impl Connection {
             self.clear_output();
             return Ok(());
         }
-        port.sending = self.output.len() - sent;
+        let rest = self.output.len() - sent;
         if let Some(secure) = &mut self.secure {
             secure.removed(self.output.len());
         }
         ring.send(fd, self.token, std::mem::take(&mut self.output), sent)?;
+        // Not before: a connection that is over stays until the ring has told what became of a send, and of one that it refused it tells nothing.
+        port.sending = rest;
         self.output = desk.spare_output();
         Ok(())
     }
