@@ -27,7 +27,9 @@ impl Connection {
             return Err(io::ErrorKind::WriteZero.into());
         }
         self.look_for_rest();
-        Ok(was_full || self.unsent() > 0 || !self.input.is_empty() || !matches!(self.phase, Phase::Serving))
+        // A turn that was not to serve it, because too much was unsent, may have left bytes in a socket that nothing watches now.
+        let is_due = was_full || self.readable || self.unsent() > 0 || !self.input.is_empty();
+        Ok(is_due || !matches!(self.phase, Phase::Serving))
     }
 
     pub(super) fn unsent(&self) -> usize {
