@@ -100,7 +100,8 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     drop(owner);
     let silent_at = Instant::now() + end.saturating_sub(clock);
 
-    // Three that write at once: a line with another behind it, a quiet one with an answer behind it, and a binary one.
+    // Four that write at once: a line with another behind it, a quiet one with an answer behind it, a binary one, and one whose line is decoded
+    // in pieces, of which the first that has keys is also the last.
     let mut lines = Wire::open(tcp);
     lines.0.write_all(b"set number 0 0 1\r\n7\r\nincr number 1\r\n").unwrap();
     let mut meta = Wire::open(tcp);
@@ -109,6 +110,11 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     let mut set = [0; 24];
     (set[0], set[1], set[3], set[4], set[11]) = (0x80, 0x01, 3, 8, 12);
     binary.0.write_all(&[&set[..], &[0; 8], b"bin", b"1"].concat()).unwrap();
+    let keys = 511;
+    let mut touching = Wire::open(tcp);
+    let line = format!("gat 0{}\r\n", " key".repeat(keys));
+    assert_eq!(line.len(), 2 * 1024 + 3, "a little longer than other lines may be");
+    touching.0.write_all(line.as_bytes()).unwrap();
     // Over UDP no client waits.
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -139,6 +145,8 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     assert_eq!(lines.read(11), b"STORED\r\n8\r\n");
     assert_eq!(meta.read(4), b"MN\r\n");
     assert_eq!(binary.read(24)[6..8], [0, 0], "the binary set's status");
+    let touched = format!("{}END\r\n", "VALUE key 0 3\r\nold\r\n".repeat(keys));
+    assert_eq!(String::from_utf8_lossy(&touching.read(touched.len())), touched);
     assert!(
         Instant::now() >= silent_at,
         "something was written while the program could still answer"
@@ -146,6 +154,6 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     other.0.write_all(b"mg quiet v\r\nmg bin v\r\n").unwrap();
     assert_eq!(other.read(18), b"VA 1\r\n1\r\nVA 1\r\n1\r\n");
     handle.shutdown();
-    drop((other, lines, meta, binary));
+    drop((other, lines, meta, binary, touching));
     running.join().unwrap();
 }

@@ -80,6 +80,10 @@ pub enum DoorError {
 impl Door {
     /// Loads the program. It is not attached, and it answers nothing until its lease is renewed.
     pub fn load(settings: &Settings) -> Result<Self, DoorError> {
+        Self::load_from(&PROGRAM.0, settings)
+    }
+
+    fn load_from(program: &[u8], settings: &Settings) -> Result<Self, DoorError> {
         let config = Config::new(settings).map_err(DoorError::Settings)?;
         check_kernel()?;
         if !Path::new(BTF).exists() {
@@ -89,7 +93,7 @@ impl Door {
         set_print(Some((PrintLevel::Warn, |_, text| log::debug!("libbpf: {}", text.trim_end()))));
         let refused = |what| move |error: libbpf_rs::Error| DoorError::Kernel(what, format!("{error:#}"));
         let mut open = ObjectBuilder::default()
-            .open_memory(&PROGRAM.0)
+            .open_memory(program)
             .map_err(refused("opening the program"))?;
         let buckets = config.bucket_mask + 1;
         let (udp, tcp) = config.serves();
@@ -538,3 +542,48 @@ impl fmt::Display for DoorError {
 }
 
 impl std::error::Error for DoorError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{IpAddr, Ipv6Addr};
+
+    /// The program as it is on processors that do not load in the program's order.
+    static REORDERED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/door.reordered.bpf.o")));
+    /// `BPF_STX | BPF_ATOMIC | BPF_DW`, and `BPF_ADD | BPF_FETCH` (RFC 9669, sections 4.3 and 5.3).
+    const ATOMIC: u8 = 0xDB;
+    const FETCH_AND_ADD: u32 = 0x01;
+
+    fn barriers(program: &[u8]) -> usize {
+        let is_barrier = |instruction: &[u8]| instruction[0] == ATOMIC && instruction[4..] == FETCH_AND_ADD.to_le_bytes();
+        program.chunks_exact(8).filter(|instruction| is_barrier(instruction)).count()
+    }
+
+    #[test]
+    fn the_program_has_barriers_where_loads_may_be_reordered() {
+        let own = barriers(&PROGRAM.0);
+        // Around each copy that is read, after the lease, and after the word of a connection at rest; functions are inlined.
+        let all = barriers(&REORDERED.0);
+        assert!(all >= 8, "{all}");
+        assert_eq!(own, if cfg!(target_arch = "x86_64") { 0 } else { all });
+    }
+
+    #[test]
+    fn the_verifier_accepts_the_program_with_barriers() {
+        if !nix::unistd::geteuid().is_root() {
+            return harness::skip("the program with barriers", "this is not root, which may load programs");
+        }
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let settings = Settings {
+                address,
+                udp_port: Some(1),
+                tcp_port: Some(1),
+                allow: Vec::new(),
+                memory: 1 << 20,
+                rate: None,
+            };
+            let loaded = Door::load_from(&REORDERED.0, &settings);
+            assert!(loaded.is_ok(), "{:?}", loaded.err());
+        }
+    }
+}

@@ -27,7 +27,9 @@ impl Connection {
             return Err(io::ErrorKind::WriteZero.into());
         }
         self.look_for_rest();
-        Ok(was_full || self.unsent() > 0 || !self.input.is_empty() || !matches!(self.phase, Phase::Serving))
+        // A turn that was not to serve it, because too much was unsent, may have left bytes in a socket that nothing watches now.
+        let is_due = was_full || self.readable || self.unsent() > 0 || !self.input.is_empty();
+        Ok(is_due || !matches!(self.phase, Phase::Serving))
     }
 
     pub(super) fn unsent(&self) -> usize {
@@ -127,11 +129,13 @@ impl Connection {
             self.clear_output();
             return Ok(());
         }
-        port.sending = self.output.len() - sent;
+        let rest = self.output.len() - sent;
         if let Some(secure) = &mut self.secure {
             secure.removed(self.output.len());
         }
         ring.send(fd, self.token, std::mem::take(&mut self.output), sent)?;
+        // Not before: a connection that is over stays until the ring has told what became of a send, and of one that it refused it tells nothing.
+        port.sending = rest;
         self.output = desk.spare_output();
         Ok(())
     }

@@ -396,7 +396,10 @@ impl Connection {
             Decoded::Incomplete { need } => return Served::Needs(need),
             Decoded::Request { consumed, request } if self.is_denied(&request) => (consumed, self.answer_denied(&request)),
             // The connection is queued again, and the request is decoded again.
-            Decoded::Request { request, .. } if executor.holds_up(&request) => return Served::Stop(0, Stop::HeldUp),
+            Decoded::Request { request, .. } if executor.holds_up(&request) => {
+                self.decoder.repeat();
+                return Served::Stop(0, Stop::HeldUp);
+            }
             Decoded::Request { consumed, request } => {
                 if let Some(rest) = &mut self.rest
                     && self.keys_done == 0

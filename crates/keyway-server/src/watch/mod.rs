@@ -193,6 +193,16 @@ impl Hub {
         asked::begin(line, unix_time(), self.next_line.fetch_add(1, Relaxed) + 1);
     }
 
+    /// The thread may end, if there still is no watcher. From then on, a new watcher starts another one, even if this one has not ended yet.
+    fn may_end(&self) -> bool {
+        let source = lock(&self.source);
+        let is_idle = source.is_none();
+        if is_idle {
+            *lock(&self.thread) = None;
+        }
+        is_idle
+    }
+
     /// Waits for the thread, which ends soon because the server stops.
     pub(crate) fn join(&self) {
         let thread = lock(&self.thread).take();
@@ -217,7 +227,9 @@ fn run(shared: &Shared) {
     let mut rest = least;
     while !shared.is_stopping() {
         match shared.watch.pump(shared) {
-            None => return,
+            None if shared.watch.may_end() => return,
+            // A watcher has come in the meantime.
+            None => {}
             Some(0) => rest = (2 * rest).min(most),
             Some(_) => rest = least,
         }
@@ -239,6 +251,17 @@ impl Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_is_about_to_end_is_not_relied_on() {
+        let (hub, (end, ended)) = (Hub::default(), std::sync::mpsc::channel::<()>());
+        let thread = std::thread::spawn(move || ended.recv().unwrap_or(()));
+        *lock(&hub.thread) = Some(thread);
+        assert!(hub.may_end());
+        let has_thread = lock(&hub.thread).is_some();
+        drop(end);
+        assert!(!has_thread, "a watcher that comes now would wait for this thread's lines");
+    }
 
     #[test]
     fn a_slow_watcher_loses_lines_and_gets_their_number() {

@@ -6,11 +6,15 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Options, Place};
+use keyway_uring::Ring;
 use mio::Events;
+use socket2::SockRef;
 
 use super::{MESSAGES_PER_ROUND, Worker};
+use crate::account::{Charge, UNSENT_TIGHT};
 use crate::config::{Config, EventLoop};
 use crate::connection::{CloseReason, HEAVY_FOR, Stream};
 use crate::effort::{KEY, REQUEST, TURN_WORK};
@@ -22,6 +26,10 @@ use crate::{Server, StartError};
 const PER_TURN: usize = 20;
 const NOOP: &[u8] = b"mn\r\n";
 const ANSWER: &[u8] = b"MN\r\n";
+/// A test that waits for an answer fails after this time.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Rounds of both workers after which nothing more happens without new events.
+const SETTLING: usize = 20;
 
 /// A worker for short turns without a thread, its partner, and their clients.
 struct Bench {
@@ -52,9 +60,13 @@ fn arrival(id: u64, worker: usize) -> Result<(UnixStream, Message), StartError> 
 impl Bench {
     /// With so many clients of the worker, each of which has had a turn before.
     fn new(clients: usize) -> Result<Self, StartError> {
+        Self::with(EventLoop::Epoll, clients)
+    }
+
+    fn with(event_loop: EventLoop, clients: usize) -> Result<Self, StartError> {
         let config = Config {
             threads: 1,
-            event_loop: EventLoop::Epoll,
+            event_loop,
             may_listen_nowhere: true,
             requests_per_turn: PER_TURN,
             ..Config::default()
@@ -117,6 +129,15 @@ impl Bench {
         let before = served(&self.worker);
         self.worker.round(&mut self.events, &mut self.messages, &mut self.udp);
         served(&self.worker) - before
+    }
+
+    /// A round of each, which does not wait.
+    fn rounds(&mut self) {
+        for worker in [&self.worker, &self.partner] {
+            worker.mailbox().send(Message::Answer(0));
+        }
+        self.round();
+        self.partners_round();
     }
 
     /// One round of its partner.
@@ -303,5 +324,54 @@ fn an_end_follows_a_connection_that_has_moved() -> Result<(), StartError> {
     assert_eq!(bench.worker.connections.len(), 0);
     let mut rest = Vec::new();
     assert!(bench.clients[0].read_to_end(&mut rest).is_ok(), "closed");
+    Ok(())
+}
+
+#[test]
+fn what_a_client_sends_before_it_has_taken_its_answer_is_served_when_memory_is_tight() -> Result<(), StartError> {
+    for event_loop in [EventLoop::Epoll, EventLoop::IoUring] {
+        if event_loop == EventLoop::IoUring
+            && let Err(error) = Ring::open()
+        {
+            harness::skip("the event loop io_uring", &error.to_string());
+            continue;
+        }
+        let mut bench = Bench::with(event_loop, 0)?;
+        // Another connection holds more than half.
+        let account = Arc::clone(&bench.worker.desk.executor.shared.account);
+        let holder = Arc::new(Peer::new(9, 0, PeerAddress::Unix, 0, true, 0));
+        let mut charge = Charge::new(Arc::clone(&account), holder);
+        charge.set(account.limit() / 2 + 1);
+        let value = vec![b'v'; 6 * UNSENT_TIGHT];
+        let stored = bench.worker.desk.executor.session.set(b"big", &value, 0);
+        stored.expect("room");
+
+        let (mut client, served) = UnixStream::pair()?;
+        client.set_nonblocking(true)?;
+        served.set_nonblocking(true)?;
+        SockRef::from(&served).set_send_buffer_size(0)?;
+        let peer = Arc::new(Peer::new(1, 0, PeerAddress::Unix, 1, true, 0));
+        let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
+        bench.partner.take(Message::Adopt(stream, peer));
+        // It moves after its first turn, and then stays.
+        for request in [NOOP, b"get big\r\n", NOOP] {
+            client.write_all(request)?;
+            (0..SETTLING).for_each(|_| bench.rounds());
+        }
+        let answer = [ANSWER, b"VALUE big 0 98304\r\n", &value[..], b"\r\nEND\r\n", ANSWER].concat();
+        let (mut got, mut bytes, until) = (Vec::new(), vec![0; answer.len()], Instant::now() + DEADLINE);
+        while got.len() < answer.len() {
+            assert!(
+                Instant::now() < until,
+                "{event_loop:?}: {} bytes of {}",
+                got.len(),
+                answer.len()
+            );
+            let count = client.read(&mut bytes).unwrap_or(0);
+            got.extend_from_slice(&bytes[..count]);
+            bench.rounds();
+        }
+        assert!(got == answer, "{event_loop:?}");
+    }
     Ok(())
 }

@@ -21,6 +21,10 @@
 
 #ifdef __bpf__
 
+#ifndef KW_LOADS_IN_ORDER
+#error "whether the processor that runs the program loads in the program's order: 1 or 0 (build.rs)"
+#endif
+
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
@@ -195,10 +199,19 @@ KW_INLINE void kw_count(enum kw_verdict verdict);
 /* Adds the 16-bit words of `len` bytes, up to KW_PAYLOAD_MAX and the headers; the last word is padded with 0. */
 KW_INLINE __u32 kw_sum(__u8 *from, __u32 len, __u32 sum);
 
-/* Loads before it are complete before loads after it. x86 keeps that order by itself, the compiler does not. */
+/* Loads before it are complete before loads after it. x86 keeps that order by itself, the compiler does not. BPF has no barrier, but its atomic
+ * operations that return a value are full ones on every processor (Linux: Documentation/atomic_t.txt, "ORDERING"). */
 KW_INLINE void kw_read_barrier(void)
 {
+#ifndef __bpf__
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+#elif KW_LOADS_IN_ORDER
 	asm volatile("" ::: "memory");
+#else
+	__u64 word = 0, none = 0;
+
+	asm volatile("%0 = atomic_fetch_add((u64 *)(%1 + 0), %0)" : "+r"(none) : "r"(&word) : "memory");
+#endif
 }
 
 /* The link addresses of a frame, swapped. */

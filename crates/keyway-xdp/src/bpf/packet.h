@@ -247,6 +247,8 @@ KW_INLINE enum kw_verdict kw_decide(struct kw_scratch *s, __u32 frame_len, int v
 		return KW_NOT_OURS;
 	if (!control || now >= *(volatile const __u64 *)&control->lease_ns)
 		return KW_SILENT;
+	/* What the server set before it renewed the lease is there now. */
+	kw_read_barrier();
 	udp_len = kw_open_ip(s, frame_len, v6);
 	if (!udp_len || udp_len != bpf_ntohs(kw_half(s->in + KW_UDP_AT + 4)) || !kw_half(s->in + KW_UDP_AT))
 		return KW_ODD_PACKET;

@@ -162,6 +162,8 @@ KW_INLINE __u32 kw_tcp_answer(struct __sk_buff *skb, struct kw_scratch *s, const
 		kw_count(KW_SILENT);
 		return 0;
 	}
+	/* What the server set before it renewed the lease is there now. */
+	kw_read_barrier();
 	if (kw_load_data(skb, s, place, len)) {
 		kw_count(KW_ODD_REQUEST);
 		return 0;
