@@ -336,9 +336,14 @@ impl Session {
 
     /// Gives the value of the item to which this word leads to the caller, in place. No recycler gives its segment a new
     /// generation meanwhile, so its bytes stay the same, whatever becomes of the item. `false`: the word has changed, or the
-    /// value does not have this length in one piece.
+    /// value does not have this length in one piece, or the session is fenced.
     #[cold]
     fn lend_value(&self, key: &Key<'_>, len: usize, (place, word): (Place, Slot), sink: &mut impl Sink) -> bool {
+        // A fenced session may have given its thread slot back without finding another one. It still reads, but the slot's hazard
+        // pointers are those of the next tenant.
+        if self.is_fenced() {
+            return false;
+        }
         let region = &*self.region;
         // Its length must be as said before: the word's nine bits of generation may have wrapped.
         let seen = self
