@@ -37,7 +37,8 @@ impl Session {
             0 => return 0,
             i64::MIN..0 => return EXPIRED,
             1..=RELATIVE_EXPTIME_MAX => i64::try_from(seconds_of(now)).unwrap_or(i64::MAX).saturating_add(exptime),
-            _ => exptime - self.unix_at_zero_s,
+            // The wall clock may be behind the region's.
+            _ => exptime.saturating_sub(self.unix_at_zero_s),
         })
     }
 
@@ -653,7 +654,9 @@ impl Session {
     pub(crate) fn ttl_of(&self, exptime: i64, now: u32) -> i64 {
         let ttl_s = match exptime {
             ..=RELATIVE_EXPTIME_MAX => exptime,
-            _ => exptime - self.unix_at_zero_s - i64::try_from(seconds_of(now)).unwrap_or(0),
+            _ => exptime
+                .saturating_sub(self.unix_at_zero_s)
+                .saturating_sub(i64::try_from(seconds_of(now)).unwrap_or(0)),
         };
         ttl_s.max(0)
     }
