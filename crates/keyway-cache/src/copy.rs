@@ -282,7 +282,9 @@ mod tests {
     fn where_there_are_no_locks_nothing_is_left_of_a_copy() {
         let folder = std::env::temp_dir().join(format!("keyway-copy-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
-        let refused = Unfinished::locked(&folder.join("copy"), |_| false).err().map(|why| why.to_string());
+        let refused = Unfinished::locked(&folder.join("copy"), |_| false)
+            .err()
+            .map(|why| why.to_string());
         let left = std::fs::read_dir(&folder).unwrap().count();
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(refused.is_some_and(|why| why.contains("no locks")));

@@ -523,7 +523,10 @@ mod tests {
                     next = part.end;
                     Ok(())
                 });
-                assert!(done.is_ok() && next == first + len && interrupted <= 10, "{len}, {most}: {interrupted}");
+                assert!(
+                    done.is_ok() && next == first + len && interrupted <= 10,
+                    "{len}, {most}: {interrupted}"
+                );
             }
         }
         let full = by_parts(0..PAGE, PAGE, |_| Err(Errno::ENOSPC));

@@ -129,7 +129,10 @@ fn no_time_is_too_late_whatever_the_wall_clock_says() {
     world.session.set_wall_clock(own);
     for exptime in [i64::MAX, i64::MAX - 1, i64::MAX / 2] {
         world.set("key", exptime, own);
-        assert!(world.has("key", at(10, 10)) && world.has("key", at(YEAR_S, YEAR_S)), "{exptime}");
+        assert!(
+            world.has("key", at(10, 10)) && world.has("key", at(YEAR_S, YEAR_S)),
+            "{exptime}"
+        );
     }
     world.set("key", i64::MIN, own);
     assert!(!world.has("key", at(10, 10)));

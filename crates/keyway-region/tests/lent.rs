@@ -143,5 +143,8 @@ fn a_session_that_has_given_its_slot_back_leaves_the_next_ones_hazard_pointers_a
         )
         .expect("a good key");
     assert!(other == [b'x'; LEN], "it is copied");
-    assert!(private::bytes_at(&pages, lent_at, LEN) == value, "the value changed while it was lent");
+    assert!(
+        private::bytes_at(&pages, lent_at, LEN) == value,
+        "the value changed while it was lent"
+    );
 }

@@ -156,7 +156,10 @@ fn uniques_rise_whatever_the_last_one_is_said_to_be() {
                 uniques.store(said, Relaxed);
             }
             let cas = set(&mut sessions[round % 2], b"k", 3, 0, now);
-            assert!(cas > last || said == u64::MAX / 2, "{said:x}, round {round}: {cas:x} after {last:x}");
+            assert!(
+                cas > last || said == u64::MAX / 2,
+                "{said:x}, round {round}: {cas:x} after {last:x}"
+            );
             last = cas;
         }
     }
