@@ -2,6 +2,7 @@
 //! gate has closed ([`keyway_region::Target::reach`]), or because the item changes meanwhile.
 
 use keyway_region::Sink;
+use keyway_region::heap::reserve;
 use keyway_region::verbs::{Item, WriteError};
 
 /// Size of the largest buffer that a session keeps from call to call, bytes.
@@ -35,6 +36,33 @@ impl Buffer {
     pub fn give_back(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() <= KEPT_MAX {
             self.0 = buffer;
+        }
+    }
+}
+
+/// What a walk has found while the gate was open.
+#[derive(Default)]
+pub(crate) struct Walked {
+    keys: Vec<u8>,
+    items: Vec<(usize, Item)>,
+}
+
+impl Walked {
+    /// To be called inside the gate.
+    pub fn note(&mut self, key: &[u8], item: &Item) {
+        reserve(&mut self.keys, key.len());
+        self.keys.extend_from_slice(key);
+        reserve(&mut self.items, 1);
+        self.items.push((key.len(), *item));
+    }
+
+    /// To be called when the gate has closed.
+    pub fn hand_over(&self, mut visit: impl FnMut(&[u8], &Item)) {
+        let mut rest = self.keys.as_slice();
+        for (len, item) in &self.items {
+            let (key, behind) = rest.split_at_checked(*len).unwrap_or((rest, &[]));
+            rest = behind;
+            visit(key, item);
         }
     }
 }

@@ -29,6 +29,8 @@ const RELATIVE_MAX_S: u32 = 60 * 60 * 24 * 30;
 const COPYING: i64 = 1;
 /// Number of hexadecimal digits in an unfinished copy's name: so many that no process can guess them.
 const DIGITS: usize = 32;
+/// Files that are made before it is clear that there are no locks: other processes seldom meet a new one.
+const ATTEMPTS: usize = 16;
 
 /// Why a region could not be copied.
 #[derive(Debug)]
@@ -97,7 +99,12 @@ struct Unfinished {
 impl Unfinished {
     /// An empty file for a copy to this place.
     fn new(to: &Path) -> Result<Self, OpenError> {
-        loop {
+        Self::locked(to, |file| lock(file, COPYING))
+    }
+
+    /// The same with another lock.
+    fn locked(to: &Path, lock: impl Fn(&File) -> bool) -> Result<Self, OpenError> {
+        for _ in 0..ATTEMPTS {
             let [one, two] = random(to)?;
             let name = to.file_name().unwrap_or_default().to_string_lossy();
             let path = to.with_file_name(format!(".{name}.{one:016x}{two:016x}.copy"));
@@ -110,10 +117,14 @@ impl Unfinished {
                 .open(&path)
                 .map_err(|e| io("create", &path, e))?;
             // Before it was locked, another process may have taken it for a leftover and removed it.
-            if lock(&file, COPYING) && is_at(&file, &path) {
-                return Ok(Self { file, path });
+            let is_locked = lock(&file);
+            let unfinished = Self { file, path };
+            if is_locked && is_at(&unfinished.file, &unfinished.path) {
+                return Ok(unfinished);
             }
         }
+        let source = std::io::Error::other("its file system has no locks");
+        Err(io("lock a file beside", to, source))
     }
 }
 
@@ -273,4 +284,22 @@ fn put(sink: &mut Session, key: &[u8], value: &[u8], item: &Item) -> bool {
     };
     let _ = sink.delete(key, &remove);
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_are_no_locks_nothing_is_left_of_a_copy() {
+        let folder = std::env::temp_dir().join(format!("keyway-copy-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let refused = Unfinished::locked(&folder.join("copy"), |_| false)
+            .err()
+            .map(|why| why.to_string());
+        let left = std::fs::read_dir(&folder).unwrap().count();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(refused.is_some_and(|why| why.contains("no locks")));
+        assert_eq!(left, 0);
+    }
 }

@@ -140,9 +140,11 @@ fn stage(file: &File) -> std::io::Result<Stage> {
     let mut magic = [0; 8];
     let mut at = 0;
     while let Some(rest) = magic.get_mut(at..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, at as u64)? {
-            0 => break,
-            n => at += n,
+        match file.read_at(rest, at as u64) {
+            Ok(0) => break,
+            Ok(n) => at += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(match u64::from_le_bytes(magic) {
@@ -314,7 +316,13 @@ fn empty(file: &File, path: &Path) -> Result<(), OpenError> {
     }
     let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     let rest = i64::try_from(len).unwrap_or(i64::MAX) - offset(kept);
-    match fallocate(file, hole, offset(kept), rest) {
+    let punched = loop {
+        match fallocate(file, hole, offset(kept), rest) {
+            Err(Errno::EINTR) => {}
+            done => break done,
+        }
+    };
+    match punched {
         // A file system without holes (fallocate(2)).
         Err(Errno::EOPNOTSUPP) => file.set_len(kept as u64).map_err(|e| io("truncate", path, e)),
         done => done.map_err(|e| io("punch a hole into", path, e.into())),
@@ -445,14 +453,30 @@ pub(crate) fn give_back(file: &File, range: std::ops::Range<usize>) -> std::io::
 }
 
 fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
-    let (offset, len) = (offset(range.start), offset(range.end - range.start));
     let _spread = nodes::Spread::begin();
-    loop {
-        match fallocate(file, FallocateFlags::empty(), offset, len) {
-            Err(Errno::EINTR) => {}
-            done => return done.map_err(std::io::Error::from),
+    by_parts(range, page_size(file), |part| {
+        let (offset, len) = (offset(part.start), offset(part.end - part.start));
+        fallocate(file, FallocateFlags::empty(), offset, len)
+    })
+}
+
+/// Allocates all of it at once. If a signal interrupts that, nothing was allocated (fallocate(2); a tmpfs before Linux 6.12 stops at any
+/// signal): then smaller and smaller parts are, because a program with an interval timer might never get to the end of a large one.
+fn by_parts(
+    range: std::ops::Range<usize>,
+    page: usize,
+    mut allocate: impl FnMut(std::ops::Range<usize>) -> nix::Result<()>,
+) -> std::io::Result<()> {
+    let (mut at, mut most) = (range.start, range.end - range.start);
+    while at < range.end {
+        let end = at.saturating_add(most).min(range.end);
+        match allocate(at..end) {
+            Ok(()) => at = end,
+            Err(Errno::EINTR) => most = (most / 2).next_multiple_of(page),
+            Err(error) => return Err(error.into()),
         }
     }
+    Ok(())
 }
 
 /// Bytes of a page of the file's memory.
@@ -478,4 +502,35 @@ pub(crate) fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError>
         *word = u64::from_le_bytes(bytes);
     }
     Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_come_more_often_than_an_allocation_takes_do_not_keep_it_from_its_end() {
+        const PAGE: usize = 4096;
+        for (first, len) in [(0, PAGE), (3 * PAGE, 1000 * PAGE), (PAGE, 777 * PAGE)] {
+            for most in [PAGE, 7 * PAGE, 2000 * PAGE] {
+                let (mut next, mut interrupted) = (first, 0);
+                let done = by_parts(first..first + len, PAGE, |part| {
+                    assert!(part.start == next && part.end <= first + len && part.start.is_multiple_of(PAGE));
+                    if part.len() > most {
+                        interrupted += 1;
+                        return Err(Errno::EINTR);
+                    }
+                    next = part.end;
+                    Ok(())
+                });
+                assert!(
+                    done.is_ok() && next == first + len && interrupted <= 10,
+                    "{len}, {most}: {interrupted}"
+                );
+            }
+        }
+        let full = by_parts(0..PAGE, PAGE, |_| Err(Errno::ENOSPC));
+        assert_eq!(full.map_err(|error| error.kind()), Err(std::io::ErrorKind::StorageFull));
+        assert!(by_parts(0..0, PAGE, |_| Err(Errno::ENOSPC)).is_ok());
+    }
 }

@@ -18,6 +18,7 @@
 //! places that the caller says are readable.
 #![allow(unsafe_code, reason = "the room of PKRU; contract above")]
 
+use crate::cancel::Uncancelled;
 use crate::here;
 use keyway_region::heap as region_heap;
 use std::hint::cold_path;
@@ -251,9 +252,11 @@ fn one_a_page(place: Place<'_>) -> impl Iterator<Item = &MaybeUninit<u8>> {
     place.iter().step_by(PAGE).chain(place.last())
 }
 
-/// Works with the gate closed, whether or not the calling thread is inside.
+/// Works with the gate closed, whether or not the calling thread is inside. The work may make system calls that are cancellation points:
+/// the thread is not cancelled there, in the middle of a verb.
 pub(crate) fn aside<R>(work: impl FnOnce() -> R) -> R {
     let _again = Again::close();
+    let _uncancelled = Uncancelled::new();
     work()
 }
 
@@ -473,6 +476,21 @@ mod tests {
         }
         assert!(!touches(place(&bytes), begin - 1, begin));
         assert!(!touches(place(&bytes), usize::MAX, 0), "there is no mapping");
+    }
+
+    #[test]
+    fn a_thread_is_not_cancelled_by_what_a_verb_asks_of_the_kernel() {
+        use nix::libc;
+        let done = std::thread::spawn(|| {
+            // SAFETY: the calling thread, which exists. It is to end at its next cancellation point.
+            assert_eq!(unsafe { libc::pthread_cancel(libc::pthread_self()) }, 0);
+            // SAFETY: no such descriptor; close(2) is a cancellation point.
+            let closed = aside(|| unsafe { libc::close(-1) });
+            // The test's own way out has some.
+            std::mem::forget(Uncancelled::new());
+            closed
+        });
+        assert_eq!(done.join().unwrap(), -1);
     }
 
     #[test]

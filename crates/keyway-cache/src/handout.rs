@@ -18,19 +18,18 @@
 //!
 //! # Safety
 //!
-//! The only `unsafe` here takes ownership of descriptors that the kernel has just put into this process.
+//! The only `unsafe` here receives a message (recvmsg(2), cmsg(3)) into memory of its own, and takes ownership of the descriptors that
+//! the kernel has put into this process with it: of all of them, also if it had no room for some.
 #![allow(unsafe_code, reason = "descriptors from a message; contract above")]
 
 use crate::descriptor::FileId;
 use crate::error::OpenError;
-use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, recvmsg, socket,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, socket};
 use std::fs::File;
-use std::io::{ErrorKind, IoSliceMut, Read};
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -113,12 +112,18 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     })?;
     // This may fail. Without it, this process waits as long as a peer sends nothing.
     let _ = socket.set_read_timeout(Some(PATIENCE));
+    // The kernel drops descriptors if there is no room for them (unix(7), "MSG_CTRUNC").
+    let lost = || {
+        let why = "the server's descriptors did not arrive: this process has no free descriptors; raise ulimit -n";
+        refused(why.to_owned())
+    };
     let mut line = [0; LINE_MAX];
     let (len, mut files) = receive(&socket, &mut line).map_err(|error| match error {
         Errno::EAGAIN => refused(format!(
             "no answer from the socket for {} s; give the path of the server's --region-socket",
             PATIENCE.as_secs()
         )),
+        Errno::ENOBUFS => lost(),
         error => refused(format!("cannot read from the socket: {error}")),
     })?;
     let line = String::from_utf8_lossy(line.get(..len).unwrap_or_default());
@@ -133,10 +138,7 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
             Ok(Handed::ToRead(file, UnixStream::from(OwnedFd::from(socket))))
         }
         (Ok(files), _) if is_granted => Ok(Handed::ToWrite { files, doorway }),
-        // The kernel drops descriptors if there is no room for them (unix(7), "MSG_CTRUNC").
-        (Err(_), _) if is_granted => Err(refused(
-            "the server's descriptors did not arrive: this process has no free descriptors; raise ulimit -n".to_owned(),
-        )),
+        (Err(_), _) if is_granted => Err(lost()),
         (_, Some(why)) => Err(refused(why.trim().to_owned())),
         (_, None) => Err(refused(
             "the server at this socket hands out no region; give the path of the server's --region-socket".to_owned(),
@@ -164,8 +166,14 @@ pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixS
     let mut told = Vec::new();
     // The server sends nothing more before the client's first command, so this reads no byte of an answer.
     let mut byte = [0];
-    while told.len() < LINE_MAX && stream.read(&mut byte)? == 1 && byte != *b"\n" {
-        told.extend(byte);
+    while told.len() < LINE_MAX {
+        match stream.read(&mut byte) {
+            Ok(1) if byte != *b"\n" => told.extend(byte),
+            Ok(_) => break,
+            // A signal of the program's own.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
     let told = String::from_utf8_lossy(&told);
     let (device, inode) = wanted.file;
@@ -187,37 +195,68 @@ fn may_serve(user: u32, owner: u32, own: u32) -> bool {
 
 /// Most descriptors that [`receive`] takes with one message. The kernel's own limit is 253 (unix(7)).
 pub const RECEIVED_MAX: usize = 8;
+/// Words of the space for them: a control message begins at a multiple of eight (cmsg(3)). It has a header of 16 bytes.
+const SPACE: usize = 2 + RECEIVED_MAX * size_of::<RawFd>() / size_of::<u64>();
 
 /// One message of at most `line.len()` bytes: its length, and the files that came with it. With a length of 0 the peer has closed the
-/// connection. Further files than [`RECEIVED_MAX`], and those for which this process has no free descriptors, are dropped by the kernel.
+/// connection.
 ///
 /// # Errors
 ///
-/// Those of recvmsg(2), except for interruptions.
+/// Those of recvmsg(2), except for interruptions. ENOBUFS: the kernel has dropped some of the files, because they are more than
+/// [`RECEIVED_MAX`], or because this process has no free descriptors; then the others are closed.
 pub fn receive(socket: &UnixStream, line: &mut [u8]) -> nix::Result<(usize, Vec<File>)> {
-    let mut space = cmsg_space!([RawFd; RECEIVED_MAX]);
-    let mut parts = [IoSliceMut::new(line)];
-    let message = loop {
-        match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {
+    let mut space = [0u64; SPACE];
+    let mut part = libc::iovec {
+        iov_base: line.as_mut_ptr().cast(),
+        iov_len: line.len(),
+    };
+    // SAFETY: a message header of zeros is valid, and refers to nothing.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    let len = loop {
+        message.msg_control = space.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&space);
+        // SAFETY: the header refers to the line and to the space, which live throughout the call, with their lengths.
+        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        match Errno::result(got) {
             Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-            Ok(message) => {
-                let mut files = Vec::new();
-                for control in message.cmsgs()? {
-                    if let ControlMessageOwned::ScmRights(descriptors) = control {
-                        // SAFETY: new in this process, and owned by no other value.
-                        files.extend(
-                            descriptors
-                                .into_iter()
-                                .map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })),
-                        );
-                    }
-                }
-                break (message.bytes, files);
-            }
+            got => break usize::try_from(got?).unwrap_or(0),
         }
     };
-    Ok(message)
+    // Before anything else, so that they are closed if they are not all that were sent.
+    let files = taken(&message);
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(Errno::ENOBUFS);
+    }
+    Ok((len, files))
+}
+
+/// The descriptors of a message that the kernel has just filled in.
+fn taken(message: &libc::msghdr) -> Vec<File> {
+    let mut files = Vec::new();
+    // SAFETY: the header is as the kernel left it, and so is its space, which begins at a multiple of eight.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: NULL, or a whole header in that space.
+    while let Some(control) = unsafe { header.as_ref() } {
+        if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: takes a number.
+            let empty = unsafe { libc::CMSG_LEN(0) };
+            let bytes = control.cmsg_len.saturating_sub(usize::try_from(empty).unwrap_or(usize::MAX));
+            // SAFETY: what follows the header.
+            let first: *const RawFd = unsafe { libc::CMSG_DATA(header) }.cast();
+            for number in 0..bytes / size_of::<RawFd>() {
+                // SAFETY: within the message, which is as long as its header says.
+                let descriptor = unsafe { first.add(number).read_unaligned() };
+                // SAFETY: new in this process, and owned by no other value.
+                files.push(File::from(unsafe { OwnedFd::from_raw_fd(descriptor) }));
+            }
+        }
+        // SAFETY: as for the first one.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    files
 }
 
 #[cfg(test)]
@@ -251,6 +290,30 @@ mod tests {
             assert!(asked(words).contains("--region-socket"));
         }
         assert!(asked(GRANTED.as_bytes()).contains("did not arrive"));
+    }
+
+    #[test]
+    fn descriptors_that_come_without_the_others_are_closed() {
+        use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+        use std::io::IoSlice;
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        // One of its own, by which its copies are found: other tests open files meanwhile.
+        let (kept, other_end) = UnixStream::pair().unwrap();
+        for (count, arrive) in [(1, true), (RECEIVED_MAX, true), (RECEIVED_MAX + 1, false), (60, false)] {
+            let descriptors = vec![other_end.as_raw_fd(); count];
+            let control = [ControlMessage::ScmRights(&descriptors)];
+            let line = GRANTED.as_bytes();
+            sendmsg::<()>(theirs.as_raw_fd(), &[IoSlice::new(line)], &control, MsgFlags::empty(), None).unwrap();
+            let mut space = [0; LINE_MAX];
+            match receive(&ours, &mut space) {
+                Ok((len, files)) => assert_eq!((&space[..len], files.len(), arrive), (line, count, true)),
+                Err(error) => assert_eq!((error, arrive), (Errno::ENOBUFS, false), "{count}"),
+            }
+        }
+        drop(other_end);
+        // The end of the stream: no descriptor of its other end is left in this process.
+        kept.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!((&kept).read(&mut [0]).unwrap(), 0, "some are still open");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! These verbs are marked cold, so that the verbs of a process that may write are compiled as if there were none.
 
-use crate::buffer::pass;
+use crate::buffer::{Walked, pass};
 use crate::clock::{self, Watch};
 use crate::peer::{Client, Peer};
 use crate::sessions::Sessions;
@@ -207,16 +207,16 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn walk(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+    pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         self.served().ok()?;
-        let mut found = Vec::new();
+        let mut walked = Walked::default();
         let now = self.now();
         let next = {
             let _inside = self.sessions.latch.open();
-            let note = |key: &[u8], item: &Item| found.push((key.to_vec(), *item));
+            let note = |key: &[u8], item: &Item| walked.note(key, item);
             self.sessions.region.walk(cursor, budget, now, note)
         };
-        found.iter().for_each(|(key, item)| visit(key, item));
+        walked.hand_over(visit);
         next
     }
 

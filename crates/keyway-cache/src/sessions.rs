@@ -7,6 +7,7 @@
 //! was given back before its next use gets another slot.
 
 use crate::Place;
+use crate::cancel::Uncancelled;
 use crate::clock::Clock;
 use crate::fork::Home;
 use crate::gate::Latch;
@@ -161,6 +162,8 @@ impl Sessions {
     /// Gives back the slots of threads that have ended, and asks about at most `count` sessions. Returns how many slots.
     pub(crate) fn dismiss_ended(&self, count: usize) -> usize {
         let Role::Writer(process) = self.role else { return 0 };
+        // A cancelled thread would leave the list locked.
+        let _uncancelled = Uncancelled::new();
         let mut members = self.members();
         let mut found = 0;
         for _ in 0..count.min(members.list.len()) {

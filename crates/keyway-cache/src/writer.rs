@@ -1,6 +1,6 @@
 //! The verbs of a thread that has a thread slot in the region: the verbs of `keyway_region`, with the time filled in.
 
-use crate::buffer::{Buffer, pass};
+use crate::buffer::{Buffer, Walked, pass};
 use crate::cancel::Uncancelled;
 use crate::clock::{self, Watch};
 use crate::gate::{Latch, aside, place};
@@ -9,7 +9,6 @@ use crate::presence;
 use crate::sessions::Sessions;
 use crate::socket;
 use crate::timer::{Sampler, Timer};
-use keyway_region::heap::reserve;
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::layout::trail::{Extent, Fate};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
@@ -700,23 +699,12 @@ impl Writer {
     }
 
     /// [`Self::walk`] for a mapping with a gate: `visit` is called when the gate is closed.
-    fn walk_behind_gate(&mut self, cursor: u64, budget: usize, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
-        let mut keys = Vec::new();
-        let mut items: Vec<(usize, Item)> = Vec::new();
+    fn walk_behind_gate(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        let mut walked = Walked::default();
         let next = self.verb(b"", |inner, now| {
-            inner.region().walk(cursor, budget, now, |key, item| {
-                reserve(&mut keys, key.len());
-                keys.extend_from_slice(key);
-                reserve(&mut items, 1);
-                items.push((key.len(), *item));
-            })
+            inner.region().walk(cursor, budget, now, |key, item| walked.note(key, item))
         });
-        let mut rest = keys.as_slice();
-        for (len, item) in &items {
-            let (key, behind) = rest.split_at_checked(*len).unwrap_or((rest, &[]));
-            rest = behind;
-            visit(key, item);
-        }
+        walked.hand_over(visit);
         next
     }
 }

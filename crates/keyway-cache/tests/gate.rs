@@ -7,7 +7,7 @@
 
 use keyway_cache::{
     Arithmetic, Cache, Delete, Gate, GateState, Get, HotBy, Item, Options, Place, ReadError, Session, Store, StoreMode, Target,
-    server,
+    server, watch,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -154,6 +154,28 @@ fn try_everything(cache: &Cache) {
     assert_eq!(INSIDE.get() - before, 0, "allocations inside");
     assert!(!server::gate_is_open());
     cache.leave();
+}
+
+#[test]
+fn no_verb_allocates_inside_while_it_is_watched() {
+    let cache = open(4 << 20, false);
+    let mut session = cache.session().unwrap();
+    let mut watcher = cache.watcher(watch::Kind::Eviction.bit()).unwrap();
+    let (mut told, mut evicted) = (Vec::new(), 0);
+    let before = INSIDE.get();
+    for (round, len) in (0..2_000usize).zip([0, 1, 100, 1_000, 9_000, 70_000, 400_000].into_iter().cycle()) {
+        every_verb(&mut session, round, len);
+        let name = format!("of its own {round}");
+        session.set(name.as_bytes(), &[0; 3_000], 0).unwrap();
+        let inside = INSIDE.get();
+        watcher.poll(&mut told);
+        // A watcher's own work is no verb.
+        INSIDE.set(inside);
+        let is_event = |told: &watch::Told| matches!(told, watch::Told::Event(_));
+        evicted += told.drain(..).filter(is_event).count();
+    }
+    assert!(evicted > 0, "evictions are told");
+    assert_eq!(INSIDE.get() - before, 0, "allocations inside");
 }
 
 #[test]

@@ -249,6 +249,11 @@ impl Session {
         self.thread().lease.load(Relaxed) != self.lease.0
     }
 
+    /// Whether the session has its thread slot, fenced or not.
+    pub(crate) fn holds_its_slot(&self) -> bool {
+        Lease(self.thread().lease.load(Relaxed)).is_held_by(self.owner)
+    }
+
     /// The session's thread slot and incarnation.
     pub fn seat(&self) -> Seat {
         Seat(self.owner)
@@ -272,7 +277,7 @@ impl Session {
             return;
         }
         let thread = self.thread();
-        if !Lease(thread.lease.load(Relaxed)).is_held_by(self.owner) {
+        if !self.holds_its_slot() {
             // It was taken back as certainly dead, though this session is still running: its extents and claims belong to others now.
             return;
         }

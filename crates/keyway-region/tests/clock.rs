@@ -119,6 +119,33 @@ fn a_unix_time_is_translated_at_the_call_by_the_callers_clock() {
 }
 
 #[test]
+fn no_time_is_too_late_whatever_the_wall_clock_says() {
+    let mut world = World::new();
+    // A wall clock that was set to 1970: it is behind the region's.
+    let own = Moment {
+        unix: Duration::from_secs(1),
+        ..at(10, 0)
+    };
+    world.session.set_wall_clock(own);
+    for exptime in [i64::MAX, i64::MAX - 1, i64::MAX / 2] {
+        world.set("key", exptime, own);
+        assert!(
+            world.has("key", at(10, 10)) && world.has("key", at(YEAR_S, YEAR_S)),
+            "{exptime}"
+        );
+    }
+    world.set("key", i64::MIN, own);
+    assert!(!world.has("key", at(10, 10)));
+    // Nor for a boot that begins with such a clock.
+    let far = Moment {
+        boot: Duration::from_secs(7),
+        unix: Duration::new(u64::MAX / 2, 999_999_999),
+    };
+    assert!(world.region.start_clock(NEXT_BOOT, far));
+    let _ = world.region.tick(far);
+}
+
+#[test]
 fn a_delayed_flush_begins_whichever_clock_is_off() {
     let mut world = World::new();
     world.set("key", 0, at(0, 0));

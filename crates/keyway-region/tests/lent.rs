@@ -104,3 +104,47 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
         assert!(out == [b"before:", &value[..]].concat(), "{len}");
     }
 }
+
+#[test]
+fn a_session_that_has_given_its_slot_back_leaves_the_next_ones_hazard_pointers_alone() {
+    let (pages, region) = private::region(MEMORY);
+    let process = region.attach(0, 1, UNIX_S);
+    let limits = Limits {
+        item_size_max: 1 << 20,
+        evict: true,
+    };
+    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
+    let mut gone = region.session(process, limits).expect("a slot");
+    let value: Vec<u8> = (0..LEN).map(|i| u8::try_from(i % 251).expect("below 251")).collect();
+    set(&mut gone, "key", &value, now);
+    set(&mut gone, "other", &[b'x'; LEN], now);
+    // As after a fence, if there was no other slot for it: it may still read.
+    gone.end();
+    let mut reader = region.session(process, limits).expect("a slot");
+    let mut writer = region.session(process, limits).expect("a slot");
+    let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
+    let mut other = Vec::new();
+    reader
+        .get(
+            b"key",
+            &long(),
+            now,
+            &mut Lending::new(
+                &mut out,
+                |_, _| (),
+                |lent, _| {
+                    let lent_to_it = &mut Lending::new(&mut other, |_, _| (), |_, _| panic!("lent without a slot"));
+                    let found = gone.get(b"other", &long(), now, lent_to_it).expect("a good key");
+                    assert_eq!(found.map(|item| item.value_len), Some(LEN));
+                    overwrite_all(&mut writer, "meanwhile", now);
+                    lent_at = lent.address();
+                },
+            ),
+        )
+        .expect("a good key");
+    assert!(other == [b'x'; LEN], "it is copied");
+    assert!(
+        private::bytes_at(&pages, lent_at, LEN) == value,
+        "the value changed while it was lent"
+    );
+}

@@ -6,6 +6,7 @@ mod private;
 use keyway_region::verbs::{Delete, Get, Number, Store, StoreMode, Stored};
 use keyway_region::{Limits, Session};
 use private::UNIX_S;
+use std::sync::atomic::Ordering::Relaxed;
 
 fn store(session: &mut Session, key: &[u8], value: &[u8], how: &Store, now: u32) -> Stored {
     session.store(key, value, how, now).expect("there is room")
@@ -140,5 +141,26 @@ fn what_a_client_has_chosen_is_not_outdone() {
             cas > before && cas >> 40 == before >> 40,
             "{cas:x} after {before:x} and {chosen:x}"
         );
+    }
+}
+
+#[test]
+fn uniques_rise_whatever_the_last_one_is_said_to_be() {
+    for said in [u64::MAX, u64::MAX / 2, 1 << 17, 0] {
+        let (_pages, mut sessions, now) = world(2);
+        let mut last = 0;
+        for round in 0..20usize {
+            // Before each one that needs a unique of its own: another process may write there what it likes.
+            let uniques = &sessions[0].region().superblock().uniques;
+            if said == u64::MAX || uniques.load(Relaxed) < said {
+                uniques.store(said, Relaxed);
+            }
+            let cas = set(&mut sessions[round % 2], b"k", 3, 0, now);
+            assert!(
+                cas > last || said == u64::MAX / 2,
+                "{said:x}, round {round}: {cas:x} after {last:x}"
+            );
+            last = cas;
+        }
     }
 }

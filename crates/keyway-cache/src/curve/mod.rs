@@ -360,7 +360,8 @@ impl MemoryCurve {
         let info = self.cache.info();
         let log_bytes = |segments: u64| segments * info.segment_bytes;
         let in_use =
-            log_bytes(info.segments - info.segments_free.min(info.segments) - info.segments_withdrawn.min(info.segments));
+            // Both counts are approximate.
+            log_bytes(info.segments.saturating_sub(info.segments_free.saturating_add(info.segments_withdrawn)));
         let free = log_bytes(info.segments_free);
         // Of a region that has evicted, it is known how much it holds. Otherwise the free segments will be as full as most are.
         let held = if counters.evictions > 0 {

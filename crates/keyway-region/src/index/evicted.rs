@@ -6,6 +6,7 @@ use crate::layout::stats::Counter;
 use crate::layout::watch::Kind;
 use crate::log::ItemView;
 use crate::session::Session;
+use crate::verbs::KEY_LEN_MAX;
 use keyway_probes as probes;
 
 impl Session {
@@ -17,14 +18,14 @@ impl Session {
             false if seen.header.is_expired(now) => Kind::Expiry,
             false => return self.end_removal(),
         };
-        let mut key = Vec::new();
-        let memory = &self.region.memory;
-        if !memory.append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key) {
+        let mut bytes = [0; KEY_LEN_MAX];
+        let Some(key) = bytes.get_mut(..seen.header.key_len()) else {
             return self.end_removal();
-        }
+        };
+        self.region.memory.read(seen.at + seen.header.key_offset(), key);
         let item = self.region.facts(seen, slot, true, now);
         let ttl_s = item.ttl_s.map_or(-1, i64::from);
-        self.tell_removal(kind, item.fetched, (item.value_len, ttl_s, item.idle_s), item.cas, &key);
+        self.tell_removal(kind, item.fetched, (item.value_len, ttl_s, item.idle_s), item.cas, key);
     }
 
     /// Counts an item that was evicted, or that was expired when its place was taken.

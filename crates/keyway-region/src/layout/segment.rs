@@ -28,6 +28,7 @@
 //! | withdrawn, with an owner | withdrawn | that thread; after its death a sweep |
 //! | withdrawn | free | the thread that raises the limit, after it has allocated its pages |
 
+use super::item::ALIGNMENT;
 use crate::atomics::{AtomicU32, AtomicU64};
 use crate::memory::Shared;
 
@@ -344,7 +345,8 @@ impl Cursor {
     pub fn of(word: u64, generation: u64) -> Option<Self> {
         let bytes = |n: u64| super::index(n & 0xF_FFFF);
         (word >> 48 == generation & 0xFFFF).then(|| Self {
-            offset: bytes(word),
+            // Items begin at multiples of it, whatever another process has written there.
+            offset: bytes(word) / ALIGNMENT * ALIGNMENT,
             relocated: bytes(word >> 20),
             spare: [Spare::Nothing, Spare::Promoted, Spare::Hit, Spare::All]
                 .into_iter()
@@ -507,6 +509,8 @@ mod tests {
             assert_eq!(Cursor::of(word, 0x9_0007), Some(cursor));
             assert_eq!(Cursor::of(word, 0x5_0008), None);
         }
+        let odd = Cursor::of(0x7_0003, 0).map(|cursor| cursor.offset);
+        assert_eq!(odd, Some(0x7_0000), "no item begins at another place");
     }
 
     #[test]

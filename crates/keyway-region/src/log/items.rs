@@ -183,7 +183,8 @@ impl Region {
         let uniques = &self.superblock().uniques;
         let mut last = uniques.load(Relaxed);
         loop {
-            let mut next = last + 1;
+            // Another process may have written any number there.
+            let mut next = last.wrapping_add(1);
             if next <= old || next.trailing_zeros() >= OFFSET_BITS {
                 next = cas_of(self.next_sequence(), item::ALIGNMENT);
             }

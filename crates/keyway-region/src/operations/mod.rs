@@ -37,7 +37,8 @@ impl Session {
             0 => return 0,
             i64::MIN..0 => return EXPIRED,
             1..=RELATIVE_EXPTIME_MAX => i64::try_from(seconds_of(now)).unwrap_or(i64::MAX).saturating_add(exptime),
-            _ => exptime - self.unix_at_zero_s,
+            // The wall clock may be behind the region's.
+            _ => exptime.saturating_sub(self.unix_at_zero_s),
         })
     }
 
@@ -336,9 +337,14 @@ impl Session {
 
     /// Gives the value of the item to which this word leads to the caller, in place. No recycler gives its segment a new
     /// generation meanwhile, so its bytes stay the same, whatever becomes of the item. `false`: the word has changed, or the
-    /// value does not have this length in one piece.
+    /// value does not have this length in one piece, or the session is fenced.
     #[cold]
     fn lend_value(&self, key: &Key<'_>, len: usize, (place, word): (Place, Slot), sink: &mut impl Sink) -> bool {
+        // A fenced session may have given its thread slot back without finding another one. It still reads, but the slot's hazard
+        // pointers are those of the next tenant.
+        if self.is_fenced() {
+            return false;
+        }
         let region = &*self.region;
         // Its length must be as said before: the word's nine bits of generation may have wrapped.
         let seen = self
@@ -648,7 +654,9 @@ impl Session {
     pub(crate) fn ttl_of(&self, exptime: i64, now: u32) -> i64 {
         let ttl_s = match exptime {
             ..=RELATIVE_EXPTIME_MAX => exptime,
-            _ => exptime - self.unix_at_zero_s - i64::try_from(seconds_of(now)).unwrap_or(0),
+            _ => exptime
+                .saturating_sub(self.unix_at_zero_s)
+                .saturating_sub(i64::try_from(seconds_of(now)).unwrap_or(0)),
         };
         ttl_s.max(0)
     }

@@ -146,10 +146,13 @@ impl Region {
 
 /// The offset with which the clock shows `clock_s` seconds and the same fraction as Unix time: both begin the next second together.
 fn offset(boot_id: [u64; 2], clock_s: u64, now: Moment) -> ClockWord {
-    let clock_ns = signed(clock_s.saturating_mul(NS_PER_S)) + i64::from(now.unix.subsec_nanos());
+    let clock_ns = signed(clock_s.saturating_mul(NS_PER_S)).saturating_add(i64::from(now.unix.subsec_nanos()));
     let boot_ns = signed(u64::try_from(now.boot.as_nanos()).unwrap_or(u64::MAX));
     // Rounded up, so that the clock is not below what was noted.
-    let units = (clock_ns - boot_ns + UNIT_NS - 1).div_euclid(UNIT_NS);
+    let units = clock_ns
+        .saturating_sub(boot_ns)
+        .saturating_add(UNIT_NS - 1)
+        .div_euclid(UNIT_NS);
     ClockWord::new(ClockWord::boot(boot_id), units)
 }
 

@@ -4,6 +4,7 @@
 //! allocates the pages first: a segment is free only when they are there.
 
 use crate::atomics::{AcqRel, Acquire, Relaxed};
+use crate::heap::List;
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
 use crate::region::{Region, number};
@@ -108,15 +109,16 @@ impl Region {
                 self.doubt_free();
                 break;
             };
-            let states: Vec<State> = (first..segments)
+            let mut states = List::new();
+            (first..segments)
                 .map_while(|segment| self.unowned_withdrawn(segment))
                 .take(at_once.min(excess).min(left))
-                .collect();
+                .for_each(|state| states.push(state));
             let end = first + states.len();
             let pages = self.pages_of(first..end);
             self.host().back(pages.clone())?;
-            for (segment, state) in (first..end).zip(states) {
-                left -= usize::from(self.free_withdrawn(segment, state));
+            for (segment, state) in (first..end).zip(states.iter()) {
+                left -= usize::from(self.free_withdrawn(segment, *state));
             }
             self.note_pages(pages, first..end);
             next = end;

@@ -440,7 +440,9 @@ impl Session {
         if !self.region.is_wanted(entry.kind) {
             return;
         }
-        let Some(ring) = self.own_ring() else {
+        // A fenced session may have given its thread slot back: then the word that says what is about to be told is the next tenant's.
+        let ring = if self.holds_its_slot() { self.own_ring() } else { None };
+        let Some(ring) = ring else {
             return self.count(Counter::events_lost, 1);
         };
         let is_drawn = match entry.stamp {
