@@ -20,7 +20,7 @@ use crate::layout::segment::{SegmentHeader, SegmentLife};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::Status;
-use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
+use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Unwritten, Value, Written};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
 use crate::session::Session;
@@ -90,6 +90,8 @@ enum Stamp {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Prepared {
     is_written: bool,
+    /// it is not: its place gives it no CAS unique above that of the item that it replaces
+    is_below: bool,
     /// the flush epoch that it was written for, if another attempt can use it: an operation that does not look at the old item
     /// makes the same item in every attempt
     reusable: Option<u64>,
@@ -366,10 +368,11 @@ impl Session {
         // SAFETY: there is the item's segment: see `Here`.
         let header = unsafe { region.header_in(region.memory.view(), seen.segment) };
         if !PLAIN {
-            let replaced = Replaced::new(header, seen.offset, region.unique_to_exceed(&seen));
+            let replaced = Replaced::of(region, header, &seen);
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
         } else if !self.prepare_over(&mut attempt, &draft, stamp, header, seen.offset)
-            || !self.exceeds(&attempt.prepared.written, &draft, &seen)
+            || !self.exceeds(attempt.prepared, &draft, &seen)
+                && !self.prepare_above(&mut attempt, &draft, stamp, header, &seen)
         {
             return AGAIN;
         }
@@ -568,10 +571,11 @@ impl Session {
     ) -> bool {
         if !attempt.prepared.is_written {
             let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
-            let replaced = Replaced::new(header, offset, 0);
+            let replaced = Replaced::new(header, offset);
             match self.write_over(attempt.key, epoch, &mut attempt.now, draft, replaced) {
-                Some(written) => attempt.prepared.written = written,
-                None => return false,
+                Ok(written) => attempt.prepared.written = written,
+                Err(Unwritten::NotAbove) => attempt.prepared.is_below = true,
+                Err(Unwritten::Unusual) => return false,
             }
             attempt.prepared.is_written = true;
         }
@@ -581,8 +585,41 @@ impl Session {
     /// Whether the item that was written by [`Self::prepare_over`] has a greater CAS unique than the one that it replaces. Its
     /// place gives it one above what the other's place gives, but the other item may carry a greater one.
     #[inline(always)]
-    fn exceeds(&self, written: &Written, draft: &Draft<'_>, seen: &ItemView) -> bool {
-        !seen.header.has(flag::CAS) || draft.cas.is_some() || self.exceeds_carried(written.cas, *seen)
+    fn exceeds(&self, prepared: &Prepared, draft: &Draft<'_>, seen: &ItemView) -> bool {
+        !prepared.is_below && (!seen.header.has(flag::CAS) || draft.cas.is_some() || self.exceeds_carried(prepared.written.cas, *seen))
+    }
+
+    #[inline(always)]
+    fn prepare_above<N: Now, const PLAIN: bool>(&self, attempt: &mut Attempt<'_, '_, N, PLAIN>, draft: &Draft<'_>, stamp: Stamp, header: &SegmentHeader, seen: &ItemView) -> bool {
+        let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
+        let now = match draft.expiry {
+            0 => attempt.now.recent(self.region.seen().0),
+            _ => attempt.now.tick(),
+        };
+        match self.write_above((attempt.key.bytes, attempt.key.hash), epoch, now, *draft, header, *seen, *attempt.prepared) {
+            Some(written) => attempt.prepared.written = written,
+            None => return false,
+        }
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_above(&self, (bytes, hash): (&[u8], u64), epoch: u64, now: u32, draft: Draft<'_>, header: &SegmentHeader, seen: ItemView, prepared: Prepared) -> Option<Written> {
+        if !prepared.is_below {
+            self.bury_unpublished(&prepared.written);
+        }
+        let purpose = Purpose {
+            key: &Key { bytes, hash },
+            epoch,
+            now,
+            replaced: Some(Replaced::of(&self.region, header, &seen)),
+            rules: Rules::PLAIN.general(),
+        };
+        match self.write(&purpose, &draft, &[]) {
+            Ok((written, None)) => Some(written),
+            _ => None,
+        }
     }
 
     /// By value: a caller that does not get here keeps the item in registers.
