@@ -90,7 +90,7 @@ enum Stamp {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Prepared {
     is_written: bool,
-    /// it is not: its place gives it no CAS unique above that of the item that it replaces
+    /// it is not yet: its place would give it no CAS unique above that of the place of the item that it replaces
     is_below: bool,
     /// the flush epoch that it was written for, if another attempt can use it: an operation that does not look at the old item
     /// makes the same item in every attempt
@@ -368,11 +368,10 @@ impl Session {
         // SAFETY: there is the item's segment: see `Here`.
         let header = unsafe { region.header_in(region.memory.view(), seen.segment) };
         if !PLAIN {
-            let replaced = Replaced::of(region, header, &seen);
+            let replaced = Replaced::held(region, header, &seen);
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
         } else if !self.prepare_over(&mut attempt, &draft, stamp, header, seen.offset)
-            || !self.exceeds(attempt.prepared, &draft, &seen)
-                && !self.prepare_above(&mut attempt, &draft, stamp, header, &seen)
+            || !self.exceeds(attempt.prepared, &draft, &seen) && !self.prepare_above(&mut attempt, &draft, stamp, header, &seen)
         {
             return AGAIN;
         }
@@ -553,6 +552,8 @@ impl Session {
             rules: attempt.rules.general(),
         };
         (prepared.written, prepared.chain) = self.write(&purpose, draft, attempt.built)?;
+        // A CAS unique that follows the replaced item's is for this attempt: another session may give it, too, and be faster.
+        let reusable = reusable.filter(|_| draft.cas.is_some() || self.region.is_unique_of_place(&prepared.written));
         (prepared.is_written, prepared.reusable) = (true, reusable);
         // The item, and all that its segment needs to be understood, must be persistent before any word leads there.
         self.region.barrier();
@@ -586,40 +587,59 @@ impl Session {
     /// place gives it one above what the other's place gives, but the other item may carry a greater one.
     #[inline(always)]
     fn exceeds(&self, prepared: &Prepared, draft: &Draft<'_>, seen: &ItemView) -> bool {
-        !prepared.is_below && (!seen.header.has(flag::CAS) || draft.cas.is_some() || self.exceeds_carried(prepared.written.cas, *seen))
+        !prepared.is_below
+            && (!seen.header.has(flag::CAS) || draft.cas.is_some() || self.exceeds_carried(prepared.written.cas, *seen))
     }
 
+    /// Writes the item with a CAS unique above that of the item that it replaces, which is held. `false`: that is unusual. What
+    /// [`Self::prepare_over`] has written is never published, and is dead.
     #[inline(always)]
-    fn prepare_above<N: Now, const PLAIN: bool>(&self, attempt: &mut Attempt<'_, '_, N, PLAIN>, draft: &Draft<'_>, stamp: Stamp, header: &SegmentHeader, seen: &ItemView) -> bool {
+    fn prepare_above<N: Now, const PLAIN: bool>(
+        &self,
+        attempt: &mut Attempt<'_, '_, N, PLAIN>,
+        draft: &Draft<'_>,
+        stamp: Stamp,
+        header: &SegmentHeader,
+        seen: &ItemView,
+    ) -> bool {
         let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
         let now = match draft.expiry {
             0 => attempt.now.recent(self.region.seen().0),
             _ => attempt.now.tick(),
         };
-        match self.write_above((attempt.key.bytes, attempt.key.hash), epoch, now, *draft, header, *seen, *attempt.prepared) {
-            Some(written) => attempt.prepared.written = written,
-            None => return false,
+        match self.write_above((attempt.key.bytes, attempt.key.hash), (epoch, now), *draft, header, *seen) {
+            Some(written) => {
+                attempt.prepared.written = written;
+                true
+            }
+            None => false,
         }
-        true
     }
 
     #[cold]
     #[inline(never)]
-    fn write_above(&self, (bytes, hash): (&[u8], u64), epoch: u64, now: u32, draft: Draft<'_>, header: &SegmentHeader, seen: ItemView, prepared: Prepared) -> Option<Written> {
-        if !prepared.is_below {
-            self.bury_unpublished(&prepared.written);
-        }
+    fn write_above(
+        &self,
+        (bytes, hash): (&[u8], u64),
+        (epoch, now): (u64, u32),
+        draft: Draft<'_>,
+        header: &SegmentHeader,
+        seen: ItemView,
+    ) -> Option<Written> {
         let purpose = Purpose {
             key: &Key { bytes, hash },
             epoch,
             now,
-            replaced: Some(Replaced::of(&self.region, header, &seen)),
+            replaced: Some(Replaced::held(&self.region, header, &seen)),
             rules: Rules::PLAIN.general(),
         };
-        match self.write(&purpose, &draft, &[]) {
-            Ok((written, None)) => Some(written),
-            _ => None,
+        let (written, chain) = self.write(&purpose, &draft, &[]).ok()?;
+        // The value fits into a segment, but not with a CAS unique.
+        if let Some(chain) = chain {
+            self.free_chain(chain.first);
+            return None;
         }
+        Some(written)
     }
 
     /// By value: a caller that does not get here keeps the item in registers.

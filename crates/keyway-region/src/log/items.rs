@@ -104,10 +104,10 @@ pub(crate) struct Replaced<'r> {
     pub sequence: u64,
     /// in the segment
     pub offset: usize,
-    /// the CAS unique of the new item is greater than this; [`Replaced::new`] leaves it 0
+    /// the CAS unique of the new item is greater than this
     pub unique: u64,
-    /// of the item, if that unique is the one that its place gives it
-    pub size: usize,
+    /// so many uniques after that one are those of no item, because they belong to the other words of the replaced item's place
+    pub spare: usize,
 }
 
 /// What an item is written for.
@@ -151,7 +151,7 @@ pub(crate) enum Unwritten {
 }
 
 impl<'r> Replaced<'r> {
-    /// The item at this offset of a segment with this header.
+    /// The item at this offset of a segment with this header, for a new item whose CAS unique is looked at later.
     #[inline(always)]
     pub fn new(header: &'r SegmentHeader, offset: usize) -> Self {
         let sequence = header.sequence.load(Relaxed);
@@ -160,7 +160,7 @@ impl<'r> Replaced<'r> {
             sequence,
             offset,
             unique: 0,
-            size: 0,
+            spare: 0,
         }
     }
 }
@@ -203,7 +203,7 @@ impl Session {
     /// The CAS unique that a new item must carry, because its place gives it none above that of the item that it replaces.
     fn unique_to_carry(&self, hash: u64, draft: &Draft<'_>, room: &Room<'_>, replaced: Option<Replaced<'_>>) -> Option<u64> {
         let replaced = replaced?;
-        (draft.cas.is_none() && cas_of(room.sequence, room.next) <= replaced.unique).then(|| self.unique_above(hash, &replaced))
+        (draft.cas.is_none() && cas_of(room.sequence, room.next) <= replaced.unique).then(|| self.unique_over(hash, &replaced))
     }
 
     /// The same over another item, in a region without rules, unless it is unusual.
@@ -241,7 +241,9 @@ impl Session {
         let kept = self.extents.get(stream.index()).ok_or(Unwritten::Unusual)?;
         let room = match kept.room(form.size, epoch) {
             Some(room) => room,
-            None => self.more_room(form.size, stream, epoch, now.tick()).ok_or(Unwritten::Unusual)?,
+            None => self
+                .more_room(form.size, stream, epoch, now.tick())
+                .ok_or(Unwritten::Unusual)?,
         };
         // One comparison: which of the two decides, a processor would predict badly.
         let by_place = |sequence: u64, offset: usize| u128::from(sequence) << 64 | offset as u128;

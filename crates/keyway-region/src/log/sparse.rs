@@ -9,7 +9,6 @@ use crate::atomics::{AtomicU32, Relaxed, Release};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_FROM, SPARSE_LEVELS, SPARSE_WAYS};
 use crate::log::item_view::ItemView;
-use crate::log::items::Written;
 use crate::region::Region;
 use crate::session::Session;
 
@@ -126,15 +125,6 @@ impl Session {
         }
         self.dead.set(0);
         self.region.count_dead(seen.segment, dead);
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn bury_unpublished(&self, written: &Written) {
-        let (segment, offset) = (written.word.segment(), written.word.offset());
-        let first: &AtomicU32 = self.region.memory.get(self.region.segment(segment) + offset);
-        first.store(first.load(Relaxed) | crate::layout::item::flag::DEAD as u32, Release);
-        self.dead.set(self.dead.get() + written.size as u64);
     }
 
     /// An item left the index. `first`: its first word.
