@@ -156,7 +156,7 @@ fn uniques_that_follow_others_are_of_one_item_each() {
     let mut random = 1_u64;
     for round in 0..100_000 {
         random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1442695040888963407);
-        let mut draw = |bound: u64| usize::try_from((random >> 33) / 7_u64.pow(round % 3) % bound).unwrap();
+        let draw = |bound: u64| usize::try_from((random >> 33) / 7_u64.pow(round % 3) % bound).unwrap();
         // The smallest items are of two words: one number follows.
         let (key, who, len) = (draw(50), draw(3), draw(9));
         let name = [b'k', u8::try_from(key).unwrap()];

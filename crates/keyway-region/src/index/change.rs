@@ -20,7 +20,7 @@ use crate::layout::segment::{SegmentHeader, SegmentLife};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::Status;
-use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Unwritten, Value, Written};
+use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
 use crate::session::Session;
@@ -90,8 +90,6 @@ enum Stamp {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Prepared {
     is_written: bool,
-    /// it is not yet: its place would give it no CAS unique above that of the place of the item that it replaces
-    is_below: bool,
     /// the flush epoch that it was written for, if another attempt can use it: an operation that does not look at the old item
     /// makes the same item in every attempt
     reusable: Option<u64>,
@@ -196,6 +194,53 @@ impl Session {
             Some(here) => self.change_here(attempt, here, decide),
             None => AGAIN,
         }
+    }
+
+    /// One more attempt for an item that does not depend on the old one, after [`Self::change_at_once`] has given up: it is written
+    /// when the old item is held, and carries a CAS unique if its place gives it none above the old one's. Sets of several sessions
+    /// on the same keys often need that, and their compare-and-swaps fail now and then. It gives up (`None`) like the first attempt.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn put_after_all(&self, (bytes, hash): (&[u8], u64), now: u32, draft: Draft<'_>) -> Option<(Changed, Written)> {
+        if !self.region.is_plain() || !self.fits_carrying(&Key { bytes, hash }, &draft) || !self.enter_known() {
+            return None;
+        }
+        let written = match self.region.epoch_at_any_time() {
+            Some(epoch) => self.put_held(&Key { bytes, hash }, epoch, now, draft),
+            None => None,
+        };
+        self.end_operation();
+        written.map(|written| (Changed::Put, written))
+    }
+
+    fn put_held(&self, key: &Key<'_>, epoch: u64, now: u32, draft: Draft<'_>) -> Option<Written> {
+        let region = &*self.region;
+        let Some(Glance::Tagged(tagged)) = self.glance(key) else {
+            return None;
+        };
+        let mut here = self.item_of(key, tagged)?;
+        here.word = self.hold(here.slot, here.word)?;
+        let seen = here.seen;
+        // As in `change_here`.
+        if !region.still(&seen) {
+            return None;
+        }
+        let header = region.header(seen.segment);
+        let purpose = Purpose {
+            key,
+            epoch: stamp_over(seen.life, epoch),
+            now,
+            replaced: Some(Replaced::held(region, header, &seen)),
+            rules: Rules::PLAIN.general(),
+        };
+        let (written, _) = self.write(&purpose, &draft, &[]).ok()?;
+        // PUBLISH: the new item, as in `put_here`.
+        if !self.put_over(&here, written.word, Rules::PLAIN) {
+            return None;
+        }
+        let first: &AtomicU32 = region.memory.get(seen.at);
+        self.count_replaced(here.place, (header, first, &seen), false, &written, now);
+        Some(written)
     }
 
     /// Changes a key. `decide` sees the present item (`None`: absent, expired or flushed) and an empty buffer in which it may
@@ -371,7 +416,7 @@ impl Session {
             let replaced = Replaced::held(region, header, &seen);
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
         } else if !self.prepare_over(&mut attempt, &draft, stamp, header, seen.offset)
-            || !self.exceeds(attempt.prepared, &draft, &seen) && !self.prepare_above(&mut attempt, &draft, stamp, header, &seen)
+            || !self.exceeds(&attempt.prepared.written, &draft, &seen)
         {
             return AGAIN;
         }
@@ -574,9 +619,8 @@ impl Session {
             let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
             let replaced = Replaced::new(header, offset);
             match self.write_over(attempt.key, epoch, &mut attempt.now, draft, replaced) {
-                Ok(written) => attempt.prepared.written = written,
-                Err(Unwritten::NotAbove) => attempt.prepared.is_below = true,
-                Err(Unwritten::Unusual) => return false,
+                Some(written) => attempt.prepared.written = written,
+                None => return false,
             }
             attempt.prepared.is_written = true;
         }
@@ -586,60 +630,8 @@ impl Session {
     /// Whether the item that was written by [`Self::prepare_over`] has a greater CAS unique than the one that it replaces. Its
     /// place gives it one above what the other's place gives, but the other item may carry a greater one.
     #[inline(always)]
-    fn exceeds(&self, prepared: &Prepared, draft: &Draft<'_>, seen: &ItemView) -> bool {
-        !prepared.is_below
-            && (!seen.header.has(flag::CAS) || draft.cas.is_some() || self.exceeds_carried(prepared.written.cas, *seen))
-    }
-
-    /// Writes the item with a CAS unique above that of the item that it replaces, which is held. `false`: that is unusual. What
-    /// [`Self::prepare_over`] has written is never published, and is dead.
-    #[inline(always)]
-    fn prepare_above<N: Now, const PLAIN: bool>(
-        &self,
-        attempt: &mut Attempt<'_, '_, N, PLAIN>,
-        draft: &Draft<'_>,
-        stamp: Stamp,
-        header: &SegmentHeader,
-        seen: &ItemView,
-    ) -> bool {
-        let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
-        let now = match draft.expiry {
-            0 => attempt.now.recent(self.region.seen().0),
-            _ => attempt.now.tick(),
-        };
-        match self.write_above((attempt.key.bytes, attempt.key.hash), (epoch, now), *draft, header, *seen) {
-            Some(written) => {
-                attempt.prepared.written = written;
-                true
-            }
-            None => false,
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn write_above(
-        &self,
-        (bytes, hash): (&[u8], u64),
-        (epoch, now): (u64, u32),
-        draft: Draft<'_>,
-        header: &SegmentHeader,
-        seen: ItemView,
-    ) -> Option<Written> {
-        let purpose = Purpose {
-            key: &Key { bytes, hash },
-            epoch,
-            now,
-            replaced: Some(Replaced::held(&self.region, header, &seen)),
-            rules: Rules::PLAIN.general(),
-        };
-        let (written, chain) = self.write(&purpose, &draft, &[]).ok()?;
-        // The value fits into a segment, but not with a CAS unique.
-        if let Some(chain) = chain {
-            self.free_chain(chain.first);
-            return None;
-        }
-        Some(written)
+    fn exceeds(&self, written: &Written, draft: &Draft<'_>, seen: &ItemView) -> bool {
+        !seen.header.has(flag::CAS) || draft.cas.is_some() || self.exceeds_carried(written.cas, *seen)
     }
 
     /// By value: a caller that does not get here keeps the item in registers.

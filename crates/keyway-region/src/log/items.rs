@@ -141,15 +141,6 @@ pub(crate) struct Written {
     pub size: usize,
 }
 
-/// Why an item is not written on the fast path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unwritten {
-    /// its value needs segments of its own, or there is no space for it
-    Unusual,
-    /// its place gives it no greater CAS unique than the replaced item's place gives that
-    NotAbove,
-}
-
 impl<'r> Replaced<'r> {
     /// The item at this offset of a segment with this header, for a new item whose CAS unique is looked at later.
     #[inline(always)]
@@ -206,7 +197,8 @@ impl Session {
         (draft.cas.is_none() && cas_of(room.sequence, room.next) <= replaced.unique).then(|| self.unique_over(hash, &replaced))
     }
 
-    /// The same over another item, in a region without rules, unless it is unusual.
+    /// The same over another item, in a region without rules. `None`: the value needs segments of its own, there is no space for
+    /// it, or its place gives it a lower CAS unique than the other item's place gives.
     #[inline(always)]
     pub(crate) fn write_over(
         &self,
@@ -215,7 +207,7 @@ impl Session {
         now: &mut impl Now,
         draft: &Draft<'_>,
         replaced: Replaced<'_>,
-    ) -> Result<Written, Unwritten> {
+    ) -> Option<Written> {
         let mut text = [0; decimal::LEN_MAX];
         let word_bytes;
         let form = match draft.value {
@@ -224,13 +216,13 @@ impl Session {
                 word_bytes = word.to_le_bytes();
                 Form {
                     header,
-                    body: word_bytes.get(..header.inline_len()).ok_or(Unwritten::Unusual)?,
+                    body: word_bytes.get(..header.inline_len())?,
                     size: padded(header.end()),
                 }
             }
             value => {
-                let body = value.bytes(&[], &mut text).map_err(|_| Unwritten::Unusual)?;
-                self.planned(key, draft, body, 0).ok_or(Unwritten::Unusual)?
+                let body = value.bytes(&[], &mut text).ok()?;
+                self.planned(key, draft, body, 0)?
             }
         };
         let class = match draft.expiry {
@@ -238,21 +230,30 @@ impl Session {
             expiry => self.class(expiry, now.tick()),
         };
         let stream = self.stream(key.hash, Some(&replaced), class);
-        let kept = self.extents.get(stream.index()).ok_or(Unwritten::Unusual)?;
+        let kept = self.extents.get(stream.index())?;
         let room = match kept.room(form.size, epoch) {
             Some(room) => room,
-            None => self
-                .more_room(form.size, stream, epoch, now.tick())
-                .ok_or(Unwritten::Unusual)?,
+            None => self.more_room(form.size, stream, epoch, now.tick())?,
         };
         // One comparison: which of the two decides, a processor would predict badly.
         let by_place = |sequence: u64, offset: usize| u128::from(sequence) << 64 | offset as u128;
         let is_above = by_place(room.sequence, room.next) > by_place(replaced.sequence, replaced.offset);
         if !is_above && draft.cas.is_none() {
             self.leave_room(&room);
-            return Err(Unwritten::NotAbove);
+            return None;
         }
-        Ok(self.write_item(key, Rules::PLAIN, draft, form, &room))
+        Some(self.write_item(key, Rules::PLAIN, draft, form, &room))
+    }
+
+    /// Whether an item of this key needs no segments of its own, even if it carries a CAS unique.
+    pub(crate) fn fits_carrying(&self, key: &Key<'_>, draft: &Draft<'_>) -> bool {
+        let body = draft
+            .value
+            .bytes(&[], &mut [0; decimal::LEN_MAX])
+            .map_or(usize::MAX, <[u8]>::len);
+        let flags = draft.with_cas(0).flags();
+        let segment_size = self.region.layout.shape.segment_size;
+        body < segment_size && item::size(key.bytes.len(), body, flags, draft.expiry) + EXTENT_HEADER_SIZE <= segment_size
     }
 
     /// An item with this value. `None`: the value needs segments of its own.

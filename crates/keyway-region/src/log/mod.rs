@@ -29,7 +29,7 @@ pub(crate) use copies::{CopyOf, Relocated};
 pub(crate) use extents::{Leased, PORTION};
 pub(crate) use ghost::{BITS as GHOST_BITS, LINE_SIZE as GHOST_LINE_SIZE, SPREAD as GHOST_SPREAD};
 pub(crate) use item_view::{ATTEMPTS_MAX, Chain, ItemView};
-pub(crate) use items::{Draft, Purpose, Replaced, Unwritten, Value, Written};
+pub(crate) use items::{Draft, Purpose, Replaced, Value, Written};
 pub(crate) use segments::Supply;
 pub(crate) use streams::{CLASS_TTL_FEW_S, CLASS_TTL_S};
 pub(crate) use uniques::Steps;
