@@ -22,6 +22,8 @@ scaling: what a second thread on a second core adds
     --items N       items stored (10000)
     --memory-mib M  size of each region (64; 10^7 items need 3072)
     --skip-private  leave out the control with two regions
+    --workload W    only workloads whose names contain this, such as 50/50
+    --subject S     only subjects whose names contain this, such as keyway
 
 `KEYWAY_BENCH_LARGE=1` means --items 10000000 --memory-mib 3072 unless they are given.";
 
@@ -39,6 +41,7 @@ fn main() {
         say("SKIP: two CPUs are needed, and this process may use one");
         return;
     }
+    let is_wanted = |option, name: &str| args.value(option).is_none_or(|part| name.contains(part));
     say(machine::describe());
     say(format!(
         "{items} items, {} MiB a region, {repeats} rounds of {length:?}",
@@ -58,6 +61,10 @@ fn main() {
     ]));
     for (mix, set_percent) in [("get", 0), ("95/5", 5), ("50/50", 50)] {
         for popularity in Popularity::ALL {
+            let workload = format!("{mix}, {}", popularity.name());
+            if !is_wanted("--workload", &workload) {
+                continue;
+            }
             // With 10^4 items the order itself should fit the second-level cache: 2^15 keys are 512 KiB.
             let orders = CPUS.map(|cpu| {
                 keys(
@@ -77,8 +84,9 @@ fn main() {
             }
             subjects.push(("dashmap", Box::new(|cpu| map_worker(&map, &orders[cpu], set_percent))));
             subjects.push(("arithmetic", Box::new(|_| arithmetic_worker())));
+            subjects.retain(|(name, _)| is_wanted("--subject", name));
             let before = shared.counters().evictions;
-            compare(&format!("{mix}, {}", popularity.name()), &subjects, length, repeats);
+            compare(&workload, &subjects, length, repeats);
             let evicted = shared.counters().evictions - before;
             if evicted > 0 {
                 say(format!(

@@ -13,7 +13,7 @@ use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::{Counter, Counters};
-use crate::log::{Leased, Supply, Verified};
+use crate::log::{Leased, Steps, Supply, Verified};
 use crate::memory::Pinned;
 use crate::reclaim::{self, Reclaim};
 use crate::region::Region;
@@ -59,6 +59,8 @@ pub struct Session {
     /// its lease word as it was leased
     lease: Lease,
     pub(crate) extents: [Leased; Stream::MAX],
+    /// which CAS uniques may follow those that it has given
+    pub(crate) steps: Steps,
     /// in a region with checksums: a buffer for copies during a purge
     pub(crate) scratch: Cell<Vec<u8>>,
     /// in a region with checksums: the item of the present operation
@@ -135,6 +137,7 @@ impl Region {
                 thread: Pinned::new(self, |region| region.thread(slot)),
                 lease: new,
                 extents: [const { Leased::none() }; Stream::MAX],
+                steps: Steps::default(),
                 scratch: Cell::default(),
                 verified: Verified::default(),
                 built: RefCell::default(),

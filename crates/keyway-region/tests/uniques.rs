@@ -123,6 +123,65 @@ fn no_two_items_have_the_same_unique() {
 }
 
 #[test]
+fn a_session_with_an_older_segment_needs_no_word_that_all_write() {
+    let (_pages, mut sessions, now) = world(2);
+    // The first session's segment is opened first.
+    set(&mut sessions[0], b"a", 50, 0, now);
+    set(&mut sessions[1], b"b", 50, 0, now);
+    for round in 0..100 {
+        let newer = set(&mut sessions[1], b"k", 50, 0, now);
+        // Its place gives it one of the same segment each time, above those that follow the last.
+        for step in 1..=5 {
+            let older = set(&mut sessions[0], b"k", 50, 0, now);
+            assert_eq!(older, newer + step, "round {round}");
+            assert_eq!(older, cas_of(&mut sessions[1], b"k", now));
+        }
+    }
+    // A number's item: 12 bytes, so that only two numbers follow that of its place.
+    store(&mut sessions[1], b"n", b"7", &Store::default(), now);
+    let newer = cas_of(&mut sessions[0], b"n", now);
+    let mut seen = vec![newer];
+    for value in 8..14 {
+        assert_eq!(sessions[0].incr(b"n", 1, now), Ok(Number::Is(value)));
+        seen.push(cas_of(&mut sessions[0], b"n", now));
+    }
+    assert_eq!(seen[1], newer + 1);
+    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:x?}");
+}
+
+#[test]
+fn uniques_that_follow_others_are_of_one_item_each() {
+    let (_pages, mut sessions, now) = world(3);
+    let mut seen = std::collections::HashSet::new();
+    let mut last = [0; 50];
+    let mut random = 1_u64;
+    for round in 0..100_000 {
+        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1442695040888963407);
+        let draw = |bound: u64| usize::try_from((random >> 33) / 7_u64.pow(round % 3) % bound).unwrap();
+        // The smallest items are of two words: one number follows.
+        let (key, who, len) = (draw(50), draw(3), draw(9));
+        let name = [b'k', u8::try_from(key).unwrap()];
+        if draw(100) == 0 {
+            let _ = sessions[who].delete(&name, &Delete::default(), now);
+            last[key] = 0;
+            continue;
+        }
+        let cas = set(
+            &mut sessions[who],
+            &name[..if key % 2 == 0 { 2 } else { 1 + key / 49 }],
+            len,
+            0,
+            now,
+        );
+        assert!(seen.insert(cas), "round {round}: {cas:x} again");
+        if key % 2 == 0 {
+            assert!(cas > last[key], "round {round}");
+            last[key] = cas;
+        }
+    }
+}
+
+#[test]
 fn what_a_client_has_chosen_is_not_outdone() {
     let (_pages, mut sessions, now) = world(2);
     for chosen in [5, 1 << 40, u64::MAX - 1, u64::MAX] {

@@ -197,6 +197,53 @@ impl Session {
         }
     }
 
+    /// One more attempt for an item that does not depend on the old one, after [`Self::change_at_once`] has given up: it is written
+    /// when the old item is held, and carries a CAS unique if its place gives it none above the old one's. Sets of several sessions
+    /// on the same keys often need that, and their compare-and-swaps fail now and then. It gives up (`None`) like the first attempt.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn put_after_all(&self, (bytes, hash): (&[u8], u64), now: u32, draft: Draft<'_>) -> Option<(Changed, Written)> {
+        if !self.region.is_plain() || !self.fits_carrying(&Key { bytes, hash }, &draft) || !self.enter_known() {
+            return None;
+        }
+        let written = match self.region.epoch_at_any_time() {
+            Some(epoch) => self.put_held(&Key { bytes, hash }, epoch, now, draft),
+            None => None,
+        };
+        self.end_operation();
+        written.map(|written| (Changed::Put, written))
+    }
+
+    fn put_held(&self, key: &Key<'_>, epoch: u64, now: u32, draft: Draft<'_>) -> Option<Written> {
+        let region = &*self.region;
+        let Some(Glance::Tagged(tagged)) = self.glance(key) else {
+            return None;
+        };
+        let mut here = self.item_of(key, tagged)?;
+        here.word = self.hold(here.slot, here.word)?;
+        let seen = here.seen;
+        // As in `change_here`.
+        if !region.still(&seen) {
+            return None;
+        }
+        let header = region.header(seen.segment);
+        let purpose = Purpose {
+            key,
+            epoch: stamp_over(seen.life, epoch),
+            now,
+            replaced: Some(Replaced::held(region, header, &seen)),
+            rules: Rules::PLAIN.general(),
+        };
+        let (written, _) = self.write(&purpose, &draft, &[]).ok()?;
+        // PUBLISH: the new item, as in `put_here`.
+        if !self.put_over(&here, written.word, Rules::PLAIN) {
+            return None;
+        }
+        let first: &AtomicU32 = region.memory.get(seen.at);
+        self.count_replaced(here.place, (header, first, &seen), false, &written, now);
+        Some(written)
+    }
+
     /// Changes a key. `decide` sees the present item (`None`: absent, expired or flushed) and an empty buffer in which it may
     /// build a new value ([`Value::Built`]). Returns what was put in, if anything.
     #[inline(never)]
@@ -367,7 +414,7 @@ impl Session {
         // SAFETY: there is the item's segment: see `Here`.
         let header = unsafe { region.header_in(region.memory.view(), seen.segment) };
         if !PLAIN {
-            let replaced = Replaced::new(header, seen.offset, region.unique_to_exceed(&seen));
+            let replaced = Replaced::held(region, header, &seen);
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
         } else if !self.prepare_over(&mut attempt, &draft, stamp, header, seen.offset)
             || !self.exceeds(&attempt.prepared.written, &draft, &seen)
@@ -551,6 +598,8 @@ impl Session {
             rules: attempt.rules.general(),
         };
         (prepared.written, prepared.chain) = self.write(&purpose, draft, attempt.built)?;
+        // A CAS unique that follows the replaced item's is for this attempt: another session may give it, too, and be faster.
+        let reusable = reusable.filter(|_| draft.cas.is_some() || self.region.is_unique_of_place(&prepared.written));
         (prepared.is_written, prepared.reusable) = (true, reusable);
         // The item, and all that its segment needs to be understood, must be persistent before any word leads there.
         self.region.barrier();
@@ -569,7 +618,7 @@ impl Session {
     ) -> bool {
         if !attempt.prepared.is_written {
             let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
-            let replaced = Replaced::new(header, offset, 0);
+            let replaced = Replaced::new(header, offset);
             match self.write_over(attempt.key, epoch, &mut attempt.now, draft, replaced) {
                 Some(written) => attempt.prepared.written = written,
                 None => return false,

@@ -22,6 +22,7 @@ mod large;
 mod segments;
 mod sparse;
 mod streams;
+mod uniques;
 
 pub(crate) use checksum::{Outcome, Verified, chain_of};
 pub(crate) use copies::{CopyOf, Relocated};
@@ -31,3 +32,4 @@ pub(crate) use item_view::{ATTEMPTS_MAX, Chain, ItemView};
 pub(crate) use items::{Draft, Purpose, Replaced, Value, Written};
 pub(crate) use segments::Supply;
 pub(crate) use streams::{CLASS_TTL_FEW_S, CLASS_TTL_S};
+pub(crate) use uniques::Steps;

@@ -527,12 +527,16 @@ impl Session {
         match self.change_at_once(key, &mut now, Put(draft)) {
             Some(changed) => self.stored(Ok(changed), Stored::NotStored),
             None => {
+                let now = now.tick();
+                if let Some(changed) = self.put_after_all((key.bytes, key.hash), now, draft) {
+                    return self.stored(Ok(changed), Stored::NotStored);
+                }
                 let how = Store {
                     flags,
                     exptime,
                     ..Store::default()
                 };
-                self.store_if((key.bytes, key.hash), value, &how, now.tick())
+                self.store_if((key.bytes, key.hash), value, &how, now)
             }
         }
     }
