@@ -34,7 +34,7 @@ pub(crate) const CACHE_LINE: usize = 64;
 const ROOM_BEHIND: usize = 64;
 
 /// Lengths of values that are prefetched as a whole before they are copied, bytes.
-const COPIED_AHEAD: core::ops::RangeInclusive<usize> = 2 << 10..=8 << 10;
+pub(crate) const COPIED_AHEAD: core::ops::RangeInclusive<usize> = 2 << 10..=8 << 10;
 
 /// Bytes that any mapping has. No shared structure is larger, which saves every access one comparison.
 const LEN_MIN: usize = 4096;
@@ -480,6 +480,12 @@ impl Memory {
                 2 * CACHE_LINE,
             );
         }
+    }
+
+    /// Prefetches the lines of this many bytes. The address need not be a valid one.
+    #[inline(always)]
+    pub fn prefetch_to_read(&self, offset: usize, len: usize) {
+        ask::<false>(self.base.as_ptr().wrapping_add(offset), len.div_ceil(CACHE_LINE) + 1, CACHE_LINE);
     }
 
     /// Prefetches the lines of this many bytes that are about to be written. The address need not be a valid one.

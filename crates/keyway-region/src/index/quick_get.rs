@@ -15,6 +15,7 @@ use crate::layout::item::{LARGE, padded};
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::index::long_run::LONG_FROM;
 use crate::log::ItemView;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
@@ -82,6 +83,9 @@ impl Session {
         if !word.is_confirmed_with(wanted) {
             return Quick::Unusual;
         }
+        if how.value && self.long_run.has_begun() {
+            self.expect_long(word);
+        }
         let Some(led) = region.follow_known(word).filter(|led| led.life.is_since(epoch)) else {
             return Quick::Unusual;
         };
@@ -143,7 +147,9 @@ impl Session {
         let start = sink.len();
         let item = region.plain_facts(&seen, len, padded(seen.header.end()), ttl_s);
         let is_copied = !(sink.begin(&item) && how.value) || {
-            region.memory.prefetch_to_copy(value_at, len);
+            if len >= LONG_FROM {
+                self.note_long(seen.at, padded(seen.header.end()));
+            }
             // SAFETY: the value is in the item.
             sink.put_region(unsafe { view.window(value_at, len) }).is_ok()
         };
