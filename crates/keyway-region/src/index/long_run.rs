@@ -2,74 +2,74 @@
 //! header has arrived from memory.
 //!
 //! A prediction, which costs a short get one comparison: after [`CERTAIN_FROM`] gets in a row that copied long values, the next look-up
-//! asks for as many bytes as the last item had. One get of anything else ends the row.
+//! asks for as many bytes as the last one copied. One get of anything else ends the row.
 //!
 //! Never: reads the region.
 
 use crate::layout::slot::Slot;
-use crate::memory::COPIED_AHEAD;
+use crate::layout::stats::Counter;
+use crate::memory::{CACHE_LINE, COPIED_AHEAD};
 use crate::session::Session;
 use std::cell::Cell;
 
-/// Long values in a row after which the next one is expected to be long.
-const CERTAIN_FROM: u32 = 4;
-
 /// Bytes of a value from which on it is a long one.
 pub(super) const LONG_FROM: usize = *COPIED_AHEAD.start();
+/// Long values in a row after which the next one is expected to be long, too: a session with one in ten does not ask in vain.
+const CERTAIN_FROM: u32 = 4;
+/// Bytes of an item before its value, as far as they are expected: a header, and a key of the usual length.
+const BEFORE_VALUE: usize = CACHE_LINE;
 
 /// The last gets of a session, as far as they were of long values.
 #[derive(Default)]
 pub(crate) struct LongRun {
-    /// so many in a row, at most [`CERTAIN_FROM`]
-    count: Cell<u32>,
-    /// bytes of the last one's item
-    size: Cell<usize>,
-    /// bytes of the present item that have been asked for
+    /// bytes that the next get is expected to copy; 0: not known
+    expected: Cell<usize>,
+    /// bytes of the present value that have been asked for
     asked: Cell<usize>,
-    /// a look-up has not ended with a long value yet
-    is_open: Cell<bool>,
+    /// so many in a row
+    count: Cell<u32>,
+    /// hits of the session before the last one of them
+    hits: Cell<u64>,
 }
 
 impl LongRun {
-    /// Whether a look-up has to call [`Session::expect_long`].
+    /// Whether the next get is expected to copy a long value.
     #[inline(always)]
-    pub fn has_begun(&self) -> bool {
-        self.count.get() != 0
+    pub fn expects(&self) -> bool {
+        self.expected.get() != 0
     }
 }
 
 impl Session {
-    /// A get has found this word, which probably leads to the key's item.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn expect_long(&self, word: Slot) {
-        let run = &self.long_run;
-        run.asked.set(0);
-        if run.is_open.replace(true) {
-            // The last get did not copy a long value.
-            run.count.set(0);
-        } else if run.count.get() >= CERTAIN_FROM {
-            let room = self.region.layout.shape.segment_size.saturating_sub(word.offset());
-            let size = run.size.get().min(room);
-            let at = self.region.segment(word.segment()) + word.offset();
-            self.region.memory.prefetch_to_read(at, size);
-            run.asked.set(size);
-        }
+    /// A get has found this word, which probably leads to the key's item. Asks for the value that is expected. Without a call: that would
+    /// take registers from other gets.
+    #[inline(always)]
+    pub(super) fn ask_expected(&self, word: Slot) {
+        let (run, region) = (&self.long_run, &*self.region);
+        let len = run.expected.take();
+        run.asked.set(len);
+        let at = region.segment(word.segment()) + word.offset();
+        region.memory.prefetch_to_read(at, len + BEFORE_VALUE);
     }
 
-    /// A get is about to copy a long value, of an item of this size at this offset of the region.
+    /// A get is about to copy a long value, of this many bytes at this offset of the region; its slot is in this bucket.
     #[inline(never)]
-    pub(super) fn note_long(&self, at: usize, size: usize) {
-        let run = &self.long_run;
-        run.is_open.set(false);
-        if !COPIED_AHEAD.contains(&size) {
-            run.count.set(0);
+    pub(super) fn note_long(&self, at: usize, len: usize, bucket: u64) {
+        let (run, region) = (&self.long_run, &*self.region);
+        if !COPIED_AHEAD.contains(&len) {
             return;
         }
-        if run.asked.get() < size {
-            self.region.memory.prefetch_to_read(at, size);
+        let hits = self.count_of(Counter::get_hits);
+        let follows = hits == run.hits.replace(hits).wrapping_add(1);
+        if run.asked.take() < len || !follows {
+            region.memory.prefetch_to_read(at, len);
         }
-        run.size.set(size);
-        run.count.set((run.count.get() + 1).min(CERTAIN_FROM));
+        if let Some(hint) = region.hint_at(bucket) {
+            region.memory.prefetch::<1>(hint);
+        }
+        run.count.set(if follows { run.count.get().saturating_add(1) } else { 0 });
+        if run.count.get() >= CERTAIN_FROM {
+            run.expected.set(len);
+        }
     }
 }
