@@ -7,7 +7,6 @@ use crate::atomics::{Acquire, Relaxed, Release, add_single_writer};
 use crate::changes::Stripes;
 use crate::hash::Key;
 use crate::hot::Sampling;
-use crate::index::LongRun;
 use crate::layout::bucket::Table;
 use crate::layout::latency::{Door, Latency, Verb, bucket_of};
 use crate::layout::segment::{Owner, Stream};
@@ -71,8 +70,8 @@ pub struct Session {
     pub(crate) table: Cell<Table>,
     /// the word of the present operation's item, as long as its intent stands
     pub(crate) held: Cell<Slot>,
-    /// its last gets, as far as they were of long values
-    pub(crate) long_run: LongRun,
+    /// bytes of the last long value that it got
+    pub(crate) long_len: Cell<usize>,
     /// bytes of dead items that are not yet added to a segment's count
     pub(crate) dead: Cell<u64>,
     /// which of its operations are samples
@@ -143,7 +142,7 @@ impl Region {
                 is_abandoned: false,
                 table: Cell::new(self.table()),
                 held: Cell::new(Slot::EMPTY),
-                long_run: LongRun::default(),
+                long_len: Cell::new(usize::MAX),
                 dead: Cell::new(0),
                 sampling: Sampling::new(&self.hasher, slot, incarnation),
                 telling: Telling::new(process.slot),

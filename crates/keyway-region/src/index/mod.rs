@@ -33,7 +33,6 @@ mod split;
 pub use ahead::{AHEAD_MAX, Ahead};
 pub(crate) use change::{Changed, Decide, Decision};
 pub(crate) use hints::{HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
-pub(crate) use long_run::LongRun;
 pub(crate) use lookup::{Followed, FoundItem, Lookup, Place};
 pub(crate) use old::Old;
 pub(crate) use quick_get::Quick;

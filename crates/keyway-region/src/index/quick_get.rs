@@ -83,9 +83,6 @@ impl Session {
         if !word.is_confirmed_with(wanted) {
             return Quick::Unusual;
         }
-        if how.value && self.long_run.expects() {
-            self.ask_expected(word);
-        }
         let Some(led) = region.follow_known(word).filter(|led| led.life.is_since(epoch)) else {
             return Quick::Unusual;
         };
@@ -148,7 +145,7 @@ impl Session {
         let item = region.plain_facts(&seen, len, padded(seen.header.end()), ttl_s);
         let is_copied = !(sink.begin(&item) && how.value) || {
             if len >= LONG_FROM {
-                self.note_long(value_at, len, place.bucket);
+                self.ask_long(seen.at, len, place.bucket);
             }
             // SAFETY: the value is in the item.
             sink.put_region(unsafe { view.window(value_at, len) }).is_ok()
