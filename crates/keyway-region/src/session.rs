@@ -207,12 +207,6 @@ impl Session {
         }
     }
 
-    /// What this session, and the earlier ones of its thread slot, have counted.
-    #[inline(always)]
-    pub(crate) fn count_of(&self, counter: Counter) -> u64 {
-        self.thread().counters.get(counter as usize).map_or(0, |c| c.load(Relaxed))
-    }
-
     /// Notes that an operation of this session took so long.
     pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
         let Some(row) = self.region.latency_row(usize::from(self.owner.slot), door, verb) else {

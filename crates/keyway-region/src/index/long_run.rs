@@ -1,5 +1,6 @@
 //! Prefetching a long value that is about to be copied, and what else the get will wait for.
 
+use crate::layout::slot::Slot;
 use crate::memory::{CACHE_LINE, COPIED_AHEAD};
 use crate::session::Session;
 
@@ -14,11 +15,12 @@ impl Session {
     /// A processor gets here by predicted branches, before the item's header has arrived from memory. What it does here need not wait
     /// for the header either: the place is known from the slot, and the first lines are as many as the last value had.
     #[inline(never)]
-    pub(super) fn ask_long(&self, at: usize, len: usize, bucket: u64) {
+    pub(super) fn ask_long(&self, word: Slot, len: usize, bucket: u64) {
         if !COPIED_AHEAD.contains(&len) {
             return;
         }
         let region = &*self.region;
+        let at = region.segment(word.segment()) + word.offset();
         let last = self.long_len.replace(len);
         let asked = if last <= len { last } else { 0 };
         if last <= len {

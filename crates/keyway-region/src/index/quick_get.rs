@@ -145,7 +145,7 @@ impl Session {
         let item = region.plain_facts(&seen, len, padded(seen.header.end()), ttl_s);
         let is_copied = !(sink.begin(&item) && how.value) || {
             if len >= LONG_FROM {
-                self.ask_long(seen.at, len, place.bucket);
+                self.ask_long(word, len, place.bucket);
             }
             // SAFETY: the value is in the item.
             sink.put_region(unsafe { view.window(value_at, len) }).is_ok()
