@@ -544,8 +544,8 @@ fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
     let _ = (p, lines, step);
 }
 
-/// Prefetches the lines from `p` to `end`, and at least two. A line of the next page is the second one: a processor then translates
-/// both pages' addresses at the same time.
+/// Prefetches the lines from `p` to `end`, and at least one, to read them. The last one comes second, because it may be in another page: a
+/// processor then translates both pages' addresses at the same time.
 #[inline(always)]
 fn ask_to_read(p: *const u8, end: *const u8) {
     #[cfg(test)]
@@ -556,7 +556,7 @@ fn ask_to_read(p: *const u8, end: *const u8) {
     // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
     unsafe {
         core::arch::asm!(
-            "prefetcht0 [{p}]", "prefetcht0 [{p} + 4096]",
+            "prefetcht0 [{p}]", "prefetcht0 [{end} - 1]",
             "2:", "add {p}, 64", "prefetcht0 [{p}]", "cmp {p}, {end}", "jb 2b",
             p = inout(reg) p => _, end = in(reg) end, options(nostack, nomem)
         );

@@ -21,7 +21,7 @@ mod evicted;
 mod find;
 mod hints;
 mod insert;
-mod long_run;
+mod long_value;
 mod lookup;
 mod old;
 mod persist;

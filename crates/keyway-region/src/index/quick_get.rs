@@ -15,7 +15,7 @@ use crate::layout::item::{LARGE, padded};
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::index::long_run::LONG_FROM;
+use crate::index::long_value::LONG_FROM;
 use crate::log::ItemView;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};

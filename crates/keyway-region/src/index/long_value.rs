@@ -1,4 +1,9 @@
-//! Prefetching a long value that is about to be copied, and what else the get will wait for.
+//! Prefetching a long value that is about to be copied, and the hints that are marked after the copy.
+//!
+//! Never: reads the item, or decides anything by what was predicted.
+
+#[cfg(all(test, feature = "observe"))]
+mod late;
 
 use crate::layout::slot::Slot;
 use crate::memory::{CACHE_LINE, COPIED_AHEAD};
@@ -10,10 +15,10 @@ pub(super) const LONG_FROM: usize = *COPIED_AHEAD.start();
 const BEFORE_VALUE: usize = CACHE_LINE;
 
 impl Session {
-    /// Asks for an item with a value of this length at this offset of the region, and for its bucket's hints.
+    /// Asks for the item of this word, whose value has this length, and for the hints of its bucket.
     ///
-    /// A processor gets here by predicted branches, before the item's header has arrived from memory. What it does here need not wait
-    /// for the header either: the place is known from the slot, and the first lines are as many as the last value had.
+    /// A processor gets here by predicted branches, before the item's header has arrived from memory. So what is done here must not wait
+    /// for the header: the place follows from the slot's word, and the first lines are as many as the last value had.
     #[inline(never)]
     pub(super) fn ask_long(&self, word: Slot, len: usize, bucket: u64) {
         if !COPIED_AHEAD.contains(&len) {
