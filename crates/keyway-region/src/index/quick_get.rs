@@ -9,13 +9,13 @@ mod late;
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
+use crate::index::long_value::LONG_FROM;
 use crate::index::lookup::Place;
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{LARGE, padded};
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::index::long_value::LONG_FROM;
 use crate::log::ItemView;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};

@@ -15,7 +15,9 @@ fn all_of_a_long_item_is_asked_for_whatever_the_last_one_was_and_no_more() {
         let key = format!("key-{len}");
         thread.set(&key, 1, len);
         let (place, _, seen) = ground.item(&key).expect("it was stored");
-        let asked = asked_by(&region.memory, || assert_eq!(thread.plain_get(&key), Some(value(&key, 1, len))));
+        let asked = asked_by(&region.memory, || {
+            assert_eq!(thread.plain_get(&key), Some(value(&key, 1, len)));
+        });
         let end = seen.at + seen.header.size();
         let is_asked = |at: usize| asked.contains(&(at / CACHE_LINE));
         assert!((seen.at..end).all(|at| len < 200 || is_asked(at)), "the item of {len} bytes");
