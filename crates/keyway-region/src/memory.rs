@@ -558,7 +558,7 @@ fn ask_to_read(p: *const u8, end: *const u8) {
         core::arch::asm!(
             "prefetcht0 [{p}]", "prefetcht0 [{end} - 1]",
             "2:", "prefetcht0 [{p}]", "prefetcht0 [{p} + 64]", "sub {p}, -128", "cmp {p}, {end}", "jb 2b",
-            p = inout(reg) p => _, end = in(reg) end, options(nostack, nomem)
+            p = inout(reg) p => _, end = in(reg) end, options(nostack, readonly)
         );
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
