@@ -14,6 +14,9 @@ copies: gets and sets of large values beside plain copies of as many bytes
 
     --value-len N  bytes of a value (5120)
     --runs N       runs of each side, in turn (15)
+    --only VERB    get or set
+    --items N      items of the one get (64 and 20000)
+    --huge-pages   ask for huge pages for the region
 
 KEYWAY_GATE=off leaves the gate open, as in the figures of docs/performance.md.";
 
@@ -25,10 +28,15 @@ fn main() {
     say(machine::describe());
     say(format!("values of {len} bytes; medians of {runs} runs, in turn"));
     say(head(&["", "items", "Keyway, ns", "plain copy, ns", "ratio"]));
-    for items in [64, 20_000] {
-        get(items, len, runs);
+    let does = |verb| args.value("--only").is_none_or(|only| only == verb);
+    let one = args.value("--items").map(|_| args.number("--items", 0));
+    let huge = args.has("--huge-pages");
+    for items in [64, 20_000].into_iter().filter(|_| does("get") && one.is_none()).chain(one) {
+        get(items, len, runs, huge);
     }
-    set(10_000, len, runs);
+    if does("set") {
+        set(10_000, len, runs, huge);
+    }
 }
 
 /// Nanoseconds an operation.
@@ -63,8 +71,11 @@ fn memory(items: u64, len: usize) -> u64 {
     2 * items * (len as u64 + 64) + (64 << 20)
 }
 
-fn filled(items: u64, value: &[u8]) -> Cache {
-    let options = Options::new().memory(memory(items, value.len())).prefault(true);
+fn filled(items: u64, value: &[u8], huge: bool) -> Cache {
+    let options = Options::new()
+        .memory(memory(items, value.len()))
+        .prefault(true)
+        .huge_pages(huge);
     let cache = Cache::open(&Place::Memfd, &options).expect("memory for the items");
     let mut session = cache.session().expect("the first session");
     for key in (0..items).map(key) {
@@ -73,9 +84,9 @@ fn filled(items: u64, value: &[u8]) -> Cache {
     cache
 }
 
-fn get(items: u64, len: usize, runs: usize) {
+fn get(items: u64, len: usize, runs: usize, huge: bool) {
     let value = vec![b'v'; len];
-    let cache = filled(items, &value);
+    let cache = filled(items, &value, huge);
     let mut session = cache.session().expect("a session");
     let order: Vec<(Key, usize)> = keys(items, Popularity::Uniform, 1 << 15, 7)
         .into_iter()
@@ -106,9 +117,9 @@ fn get(items: u64, len: usize, runs: usize) {
     );
 }
 
-fn set(items: u64, len: usize, runs: usize) {
+fn set(items: u64, len: usize, runs: usize, huge: bool) {
     let value = vec![b'w'; len];
-    let cache = filled(items, &value);
+    let cache = filled(items, &value, huge);
     let mut session = cache.session().expect("a session");
     let order = keys(items, Popularity::Uniform, 1 << 14, 7);
     let mut ring = vec![0_u8; usize::try_from(memory(items, len)).expect("a region in memory")];

@@ -34,7 +34,7 @@ pub(crate) const CACHE_LINE: usize = 64;
 const ROOM_BEHIND: usize = 64;
 
 /// Lengths of values that are prefetched as a whole before they are copied, bytes.
-const COPIED_AHEAD: core::ops::RangeInclusive<usize> = 2 << 10..=8 << 10;
+pub(crate) const COPIED_AHEAD: core::ops::RangeInclusive<usize> = 2 << 10..=8 << 10;
 
 /// Bytes that any mapping has. No shared structure is larger, which saves every access one comparison.
 const LEN_MIN: usize = 4096;
@@ -482,6 +482,13 @@ impl Memory {
         }
     }
 
+    /// Prefetches the lines of this many bytes. The address need not be a valid one.
+    #[inline(always)]
+    pub fn prefetch_to_read(&self, offset: usize, len: usize) {
+        let start = self.base.as_ptr().wrapping_add(offset);
+        ask_to_read(start, start.wrapping_add(len));
+    }
+
     /// Prefetches the lines of this many bytes that are about to be written. The address need not be a valid one.
     #[inline(always)]
     pub fn prefetch_to_write(&self, offset: usize, len: usize) {
@@ -535,6 +542,27 @@ fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = (p, lines, step);
+}
+
+/// Prefetches the lines from `p` to `end`, and at least one, to read them. The last one comes second, because it may be in another page: a
+/// processor then translates both pages' addresses at the same time.
+#[inline(always)]
+fn ask_to_read(p: *const u8, end: *const u8) {
+    #[cfg(test)]
+    (p.addr()..end.addr().max(p.addr() + 1))
+        .step_by(CACHE_LINE)
+        .for_each(|at| tests::note_asked(p.with_addr(at)));
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
+    unsafe {
+        core::arch::asm!(
+            "prefetcht0 [{p}]", "prefetcht0 [{end} - 1]",
+            "2:", "prefetcht0 [{p}]", "prefetcht0 [{p} + 64]", "sub {p}, -128", "cmp {p}, {end}", "jb 2b",
+            p = inout(reg) p => _, end = in(reg) end, options(nostack, readonly)
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (p, end);
 }
 
 /// Prefetches the lines from `p` to `end`, and at least one, to write them.

@@ -72,6 +72,8 @@ pub struct Session {
     pub(crate) table: Cell<Table>,
     /// the word of the present operation's item, as long as its intent stands
     pub(crate) held: Cell<Slot>,
+    /// bytes of the last long value that it got
+    pub(crate) long_len: Cell<usize>,
     /// bytes of dead items that are not yet added to a segment's count
     pub(crate) dead: Cell<u64>,
     /// which of its operations are samples
@@ -144,6 +146,7 @@ impl Region {
                 is_abandoned: false,
                 table: Cell::new(self.table()),
                 held: Cell::new(Slot::EMPTY),
+                long_len: Cell::new(usize::MAX),
                 dead: Cell::new(0),
                 sampling: Sampling::new(&self.hasher, slot, incarnation),
                 telling: Telling::new(process.slot),

@@ -1,6 +1,6 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`, its fast path `quick_get`, hints for the processor before it `ahead`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`), items that are
+//! Holds look-up (`lookup`, its fast path `quick_get`, hints for the processor before it `ahead`, and within it `long_value`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`), items that are
 //! shifted to another bucket (`shift`),
 //! the publish of each kind of change (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots
 //! (`hints`), and items that leave it unasked (`evicted`).
@@ -21,6 +21,7 @@ mod evicted;
 mod find;
 mod hints;
 mod insert;
+mod long_value;
 mod lookup;
 mod old;
 mod persist;

@@ -9,6 +9,7 @@ mod late;
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::hash::{Key, choices, tag};
+use crate::index::long_value::LONG_FROM;
 use crate::index::lookup::Place;
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{LARGE, padded};
@@ -143,7 +144,9 @@ impl Session {
         let start = sink.len();
         let item = region.plain_facts(&seen, len, padded(seen.header.end()), ttl_s);
         let is_copied = !(sink.begin(&item) && how.value) || {
-            region.memory.prefetch_to_copy(value_at, len);
+            if len >= LONG_FROM {
+                self.ask_long(word, len, place.bucket);
+            }
             // SAFETY: the value is in the item.
             sink.put_region(unsafe { view.window(value_at, len) }).is_ok()
         };
