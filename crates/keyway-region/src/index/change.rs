@@ -203,10 +203,11 @@ impl Session {
     #[cold]
     #[inline(never)]
     pub(crate) fn put_after_all(&self, (bytes, hash): (&[u8], u64), now: u32, draft: Draft<'_>) -> Option<(Changed, Written)> {
-        if !self.region.is_plain() || !self.fits_carrying(&Key { bytes, hash }, &draft) || !self.enter_known() {
+        let superblock = self.region.superblock();
+        if !self.region.is_plain() || !self.fits_carrying(&Key { bytes, hash }, &draft) || !self.enter_known(superblock) {
             return None;
         }
-        let written = match self.region.epoch_at_any_time() {
+        let written = match epoch_at_any_time(superblock) {
             Some(epoch) => self.put_held(&Key { bytes, hash }, epoch, now, draft),
             None => None,
         };

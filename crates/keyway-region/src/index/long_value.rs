@@ -27,9 +27,10 @@ impl Session {
         let region = &*self.region;
         let at = region.segment(word.segment()) + word.offset();
         let last = self.long_len.replace(len);
-        let asked = if last <= len { last } else { 0 };
+        let mut asked = 0;
         if last <= len {
             region.memory.prefetch_to_read(at, last + BEFORE_VALUE);
+            asked = last;
         }
         if let Some(hint) = region.hint_at(bucket) {
             region.memory.prefetch::<1>(hint);
