@@ -308,8 +308,8 @@ fn overwrites_of_half_a_region_copy_little_and_evict_next_to_nothing() {
 fn overwrites_that_fall_on_few_items_copy_less() {
     // Half of the draws fall on a fourteenth of the keys.
     let skewed = |rng: &mut Random, items: u64| (0..3).fold(items, |bound, _| rng.below(bound.max(1)));
-    // With eight seeds three writers of 5 KB copied 0.178 to 0.185. Choosing the deadest segment, and writing all items to one log, copies nearly half as much again, of 100 B, and a quarter more, of 5 KB.
-    for (value_len, writers, most) in [(100, 2, 0.37), (5 << 10, 1, 0.18), (5 << 10, 3, 0.19)] {
+    // With eight seeds one writer of 5 KB copied 0.171 to 0.184, three 0.182 to 0.190. Choosing the deadest segment, and writing all items to one log, copies nearly half as much again, of 100 B, and a quarter more, of 5 KB.
+    for (value_len, writers, most) in [(100, 2, 0.37), (5 << 10, 1, 0.19), (5 << 10, 3, 0.2)] {
         let (copies, evicted) = copies_of_overwrites(value_len, writers, skewed);
         assert!(copies < most, "{copies} copies a set of {value_len} B by {writers}");
         assert_eq!(evicted, 0, "of {value_len} B by {writers}");
