@@ -754,7 +754,7 @@ impl Session {
     /// One attempt at a plain delete, compiled into the caller. `None`: [`Self::delete`] knows more.
     #[inline(always)]
     pub fn delete_at_once(&mut self, key: &[u8], how: &Delete, now: &mut impl Now) -> Option<Deleted> {
-        if how.invalidate || how.remove_value || how.compare_cas.is_some() {
+        if how.invalidate || how.remove_value || how.compare_cas.is_some() || !self.region.is_plain() {
             return None;
         }
         let (changed, _) = self.change_at_once(self.key(key).ok()?, now, Remove)?;
