@@ -16,7 +16,6 @@
 //! part of it. A large item's checksum is in its body, and is 0 in other regions.
 
 use crate::verbs::KEY_LEN_MAX;
-use core::hint::cold_path;
 
 /// Flags and marks, at their bits in a [`Header`].
 pub mod flag {
@@ -229,11 +228,6 @@ const OPTIONAL_SIZES: [usize; 16] = [0, 4, 8, 12, 0, 4, 8, 12, 4, 8, 12, 16, 4, 
 #[inline(always)]
 fn optional_size(header: u64) -> usize {
     let flags = super::index(header >> OPTIONAL_SHIFT) % OPTIONAL_SIZES.len();
-    if flags == 0 {
-        // A branch, and no arithmetic: the processor predicts it, and reads key and value while the header is still on its way.
-        return 0;
-    }
-    cold_path();
     OPTIONAL_SIZES.get(flags).copied().unwrap_or_default()
 }
 
