@@ -3,8 +3,11 @@
 
 use keyway_cache::{Arithmetic, Cache, Delete, Gate, Get, Options, Place, Session, Store};
 
+/// A call of a verb.
+type Call<'a> = &'a dyn Fn(&mut Session);
+
 /// What a call raises, as `name+by`, or `name-by` where it lowers.
-fn raised(cache: &Cache, session: &mut Session, call: &dyn Fn(&mut Session)) -> String {
+fn raised(cache: &Cache, session: &mut Session, call: Call<'_>) -> String {
     let before = cache.counters();
     call(session);
     let after = cache.counters();
@@ -35,7 +38,7 @@ fn a_verb_raises_its_own_counters() {
         compare_cas: Some(1),
         ..Store::default()
     };
-    let calls: [(&str, &dyn Fn(&mut Session)); 20] = [
+    let calls: [(&str, Call<'_>); 20] = [
         ("curr_items+1 cmd_set+1 total_items+1", &|s| {
             _ = s.set(b"key", b"1", 0).unwrap()
         }),
