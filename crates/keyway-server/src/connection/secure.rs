@@ -141,6 +141,8 @@ impl Secure {
         if count == 0 || self.tls.is_handshaking() {
             return Ok(0);
         }
+        // All connections of the worker share it. An error may have left another one's bytes.
+        plain.clear();
         if self.sealed == 0 {
             std::mem::swap(output, plain);
         } else {
