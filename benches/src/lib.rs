@@ -15,7 +15,8 @@ pub use keyway_bench::{machine, workload};
 /// Takes a value as used, so that getting it is not optimised away.
 ///
 /// Its place and its length one by one. The two words of a `Vec`'s slice may be read by one load, and a load of more than the last store
-/// has written (the length) waits until that store has left the processor's store queue: 10 ns and more, which are nobody's get.
+/// has written (the length) waits until that store has left the processor's store queue: 10 ns and more that are
+/// part of no get.
 #[inline(always)]
 pub fn used(value: &[u8]) {
     black_box(value.as_ptr());

@@ -174,7 +174,7 @@ fn no_verb_allocates_inside_while_it_is_watched() {
         let is_event = |told: &watch::Told| matches!(told, watch::Told::Event(_));
         evicted += told.drain(..).filter(is_event).count();
     }
-    assert!(evicted > 0, "evictions are told");
+    assert!(evicted > 0, "there are events of evictions");
     assert_eq!(INSIDE.get() - before, 0, "allocations inside");
 }
 

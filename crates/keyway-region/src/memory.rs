@@ -549,9 +549,7 @@ fn ask<const WRITE: bool>(p: *const u8, lines: usize, step: usize) {
 #[inline(always)]
 fn ask_to_read(p: *const u8, end: *const u8) {
     #[cfg(test)]
-    (p.addr()..end.addr().max(p.addr() + 1))
-        .step_by(CACHE_LINE)
-        .for_each(|at| tests::note_asked(p.with_addr(at)));
+    tests::note_lines(p, end);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
     unsafe {
@@ -569,9 +567,7 @@ fn ask_to_read(p: *const u8, end: *const u8) {
 #[inline(always)]
 fn ask_to_write(p: *const u8, end: *const u8) {
     #[cfg(test)]
-    (p.addr()..end.addr().max(p.addr() + 1))
-        .step_by(CACHE_LINE)
-        .for_each(|at| tests::note_asked(p.with_addr(at)));
+    tests::note_lines(p, end);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch affects only the cache and never faults, whatever the address.
     unsafe {

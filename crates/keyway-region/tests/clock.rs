@@ -121,7 +121,7 @@ fn a_unix_time_is_translated_at_the_call_by_the_callers_clock() {
 #[test]
 fn no_time_is_too_late_whatever_the_wall_clock_says() {
     let mut world = World::new();
-    // A wall clock that was set to 1970: it is behind the region's.
+    // A wall clock that was set to 1970: an earlier time than the region's.
     let own = Moment {
         unix: Duration::from_secs(1),
         ..at(10, 0)

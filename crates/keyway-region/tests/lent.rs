@@ -10,6 +10,10 @@ const MEMORY: u64 = 4 << 20;
 const LEN: usize = 6000;
 /// Sets of that length that go through all of the memory several times.
 const ROUNDS: u32 = 3000;
+const LIMITS: Limits = Limits {
+    item_size_max: 1 << 20,
+    evict: true,
+};
 
 /// Asks for values, of more than so many bytes where they lie.
 fn long() -> Get {
@@ -18,6 +22,11 @@ fn long() -> Get {
         at_most: Some(1000),
         ..Get::default()
     }
+}
+
+/// A value in which neighbours differ: bytes from a wrong place show.
+fn value() -> Vec<u8> {
+    (0..LEN).map(|i| u8::try_from(i % 251).expect("below 251")).collect()
 }
 
 fn set(session: &mut Session, key: &str, value: &[u8], now: u32) {
@@ -36,13 +45,9 @@ fn overwrite_all(session: &mut Session, which: &str, now: u32) {
 fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
     let (pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
-    let limits = Limits {
-        item_size_max: 1 << 20,
-        evict: true,
-    };
-    let [mut reader, mut writer] = [(); 2].map(|()| region.session(process, limits).expect("a slot"));
+    let [mut reader, mut writer] = [(); 2].map(|()| region.session(process, LIMITS).expect("a slot"));
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
-    let value: Vec<u8> = (0..LEN).map(|i| u8::try_from(i % 251).expect("below 251")).collect();
+    let value = value();
     set(&mut writer, "key", &value, now);
     let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
     let found = reader
@@ -82,11 +87,7 @@ fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
 fn short_values_and_those_with_segments_of_their_own_are_copied() {
     let (_pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
-    let limits = Limits {
-        item_size_max: 1 << 20,
-        evict: true,
-    };
-    let mut session = region.session(process, limits).expect("a slot");
+    let mut session = region.session(process, LIMITS).expect("a slot");
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
     for len in [0, 1, 1000, 300_000] {
         let value = vec![b'v'; len];
@@ -109,19 +110,15 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
 fn a_session_that_has_given_its_slot_back_leaves_the_next_ones_hazard_pointers_alone() {
     let (pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
-    let limits = Limits {
-        item_size_max: 1 << 20,
-        evict: true,
-    };
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
-    let mut gone = region.session(process, limits).expect("a slot");
-    let value: Vec<u8> = (0..LEN).map(|i| u8::try_from(i % 251).expect("below 251")).collect();
+    let mut gone = region.session(process, LIMITS).expect("a slot");
+    let value = value();
     set(&mut gone, "key", &value, now);
     set(&mut gone, "other", &[b'x'; LEN], now);
     // As after a fence, if there was no other slot for it: it may still read.
     gone.end();
-    let mut reader = region.session(process, limits).expect("a slot");
-    let mut writer = region.session(process, limits).expect("a slot");
+    let mut reader = region.session(process, LIMITS).expect("a slot");
+    let mut writer = region.session(process, LIMITS).expect("a slot");
     let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
     let mut other = Vec::new();
     reader

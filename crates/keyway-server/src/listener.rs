@@ -404,7 +404,7 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
 
 /// Locks the folder of a socket's file (flock(2)). Of two servers that start at once, the second one would otherwise find a file stale that
 /// the first one is about to replace, and remove the first one's. A folder that this process may not read is not locked, nor one that
-/// somebody else has locked for a second.
+/// another process has locked for a second.
 fn lock_folder(path: &Path) -> Option<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = File::open(folder.unwrap_or(Path::new("."))).ok()?;

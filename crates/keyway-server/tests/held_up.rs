@@ -100,7 +100,7 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     drop(owner);
     let silent_at = Instant::now() + end.saturating_sub(clock);
 
-    // Four that write at once: a line with another behind it, a quiet one with an answer behind it, a binary one, and one whose line is decoded
+    // Four that write at once: a line and the next one, a quiet line and one with an answer, a binary one, and one whose line is decoded
     // in pieces, of which the first that has keys is also the last.
     let mut lines = Wire::open(tcp);
     lines.0.write_all(b"set number 0 0 1\r\n7\r\nincr number 1\r\n").unwrap();

@@ -14,6 +14,13 @@ pub fn note_asked(p: *const u8) {
     ASKED.with_borrow_mut(|asked| asked.iter_mut().for_each(|asked| asked.push(p.addr())));
 }
 
+/// The lines from `p` to `end`, and at least one.
+pub fn note_lines(p: *const u8, end: *const u8) {
+    (p.addr()..end.addr().max(p.addr() + 1))
+        .step_by(super::CACHE_LINE)
+        .for_each(|at| note_asked(p.with_addr(at)));
+}
+
 /// The cache lines of this memory that `what` prefetches, by their numbers.
 #[cfg(feature = "observe")]
 pub fn asked_by(memory: &Memory, what: impl FnOnce()) -> BTreeSet<usize> {

@@ -37,7 +37,7 @@ impl Session {
             0 => return 0,
             i64::MIN..0 => return EXPIRED,
             1..=RELATIVE_EXPTIME_MAX => i64::try_from(seconds_of(now)).unwrap_or(i64::MAX).saturating_add(exptime),
-            // The wall clock may be behind the region's.
+            // The wall clock may show an earlier time than the region's.
             _ => exptime.saturating_sub(self.unix_at_zero_s),
         })
     }

@@ -1,4 +1,4 @@
-//! What a get of a long value asks for. The enemy: lines for which the copy waits one after the other; lines that nobody reads.
+//! What a get of a long value asks for. Wrong are: lines for which the copy waits one after the other; lines that are not read.
 
 use crate::late::{Ground, value};
 use crate::memory::CACHE_LINE;
