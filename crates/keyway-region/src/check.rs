@@ -393,7 +393,7 @@ fn check_slot(
         }
         return;
     }
-    if word.is_shifting() && !word.is_arriving() && region.place_of(key_hash, word.landed().arriving(), bucket).is_some() {
+    if word.is_shifting() && !word.is_arriving() && region.place_of(key_hash, word.thaw().arriving(), bucket).is_some() {
         // It has arrived there.
         return;
     }

@@ -131,7 +131,7 @@ impl Host for Machine {
     }
 }
 
-/// A small region in private memory, whose index has as few buckets as one can have.
+/// A small region in private memory, whose first index is a segment.
 pub(crate) struct Ground {
     pub region: Arc<Region>,
     machine: Machine,
@@ -146,22 +146,27 @@ impl Ground {
 
     /// A region on pages of this many bytes.
     pub fn of_pages(page_size: usize) -> Self {
-        Self::of(page_size, SEGMENTS)
+        Self::of(page_size, SEGMENTS, None)
+    }
+
+    /// A region whose first index has this many buckets.
+    pub fn of_buckets(buckets: usize) -> Self {
+        Self::of(PART, SEGMENTS, Some(buckets))
     }
 
     /// A region with this many segments, which can grow to [`SEGMENTS`].
     pub fn of_segments(segments: usize) -> Self {
-        Self::of(PART, segments)
+        Self::of(PART, segments, None)
     }
 
-    fn of(page_size: usize, segments: usize) -> Self {
+    fn of(page_size: usize, segments: usize, buckets: Option<usize>) -> Self {
         let mut shape = Shape {
             segments_max: SEGMENTS,
             process_slots: 4,
             thread_slots: 6,
             ..Shape::for_memory(crate::layout::plan::MEMORY_MIN, page_size)
         };
-        shape.buckets_initial = shape.buckets_per_segment();
+        shape.buckets_initial = buckets.unwrap_or(shape.buckets_per_segment());
         let machine = Machine {
             page_size,
             dead: Arc::default(),

@@ -23,7 +23,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// Changes of the item count that a session collects before it adds them to the superblock's.
-pub(crate) const ITEMS_BATCH: u64 = 64;
+const ITEMS_BATCH: u64 = 64;
 
 /// The process slot whose lock a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -154,8 +154,9 @@ impl Session {
     fn shift_to(&self, from: Place, word: Slot, to: Place, copy: Slot, table: Table) -> (bool, bool) {
         let region = &*self.region;
         let (slot, other) = (region.slot(from.at), region.slot(to.at));
-        // Put on record before the word is in the slot: recovery aborts it if this thread dies here.
-        let tentative = copy.tentative();
+        // Put on record before the word is in the slot: recovery aborts it if this thread dies here. A thread that finds the word
+        // of the other slot looks for this one, and does not know the copy's frequency.
+        let tentative = copy.leaving().thaw().tentative();
         self.pend(to.at, tentative);
         // PAIRS: item: the loads of slots: an inserter that sees the word reads the copy's key.
         if other.compare_exchange(Slot::EMPTY.0, tentative.0, Release, Relaxed).is_err() {
@@ -221,7 +222,7 @@ impl Session {
 
     fn land_key(&self, place: Place, word: Slot, hash: u64) {
         let region = &*self.region;
-        let copy = word.landed();
+        let copy = word.thaw();
         if word.is_arriving() {
             if let Some(from) = region.place_of(hash, copy.leaving(), place.bucket) {
                 return self.end_shift(from, place, copy);

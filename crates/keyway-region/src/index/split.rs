@@ -10,7 +10,7 @@ use crate::atomics::{Acquire, Relaxed, Release};
 use crate::hash::all_choices;
 use crate::index::change::Prepared;
 use crate::index::lookup::{Followed, Place};
-use crate::layout::bucket::{self, SLOTS, Split};
+use crate::layout::bucket::{self, SLOTS, Split, Table};
 use crate::layout::segment::Kind;
 use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
@@ -18,7 +18,7 @@ use crate::layout::stats::Counter;
 use crate::log::ATTEMPTS_MAX;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
-use crate::session::{ITEMS_BATCH, Session};
+use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
 
 /// The index begins to double when this many of 100 slots are taken. Below it, in a table that grows by splits, no insert was
@@ -35,6 +35,12 @@ const GROW_AT_PERCENT_WHEN_FULL: u64 = 80;
 /// An insert that finds all three of its buckets full does not grow the index below this percentage of the slots from before the
 /// round. In a simulated table no buckets are full then. So these are full of keys with one hash, which growth does not separate.
 const GROW_FROM_PERCENT: u64 = 60;
+/// Bytes of memory per bucket to which the index grows in advance where nothing is evicted: enough for items of 1.5 KiB.
+const MEMORY_PER_BUCKET_AHEAD: u64 = 8192;
+/// Buckets at which an insert looks that finds its own full, spread over the index.
+const SAMPLE: u64 = 32;
+/// They are believed if they have more items than were counted by this part of the slots: three or four standard deviations.
+const SAMPLE_DOUBT: u64 = 8;
 /// Buckets that each insert splits while the index doubles: the round is done before the load has risen by a hundredth.
 const SPLITS_PER_INSERT: usize = 4;
 /// Buckets that an insert splits at a time when all of its buckets are full.
@@ -47,11 +53,6 @@ pub(super) enum KeyHash {
     Of(u64),
     Moved,
     Corrupt,
-}
-
-/// The confirmed word inside a frozen one. The mark has overwritten its frequency; whether it was fetched says if it had any.
-fn thawed(word: Slot) -> Slot {
-    word.thaw().with_frequency(u64::from(word.is_fetched()))
 }
 
 impl Region {
@@ -82,6 +83,24 @@ impl Region {
         }))
     }
 
+    /// Items that the index has by the superblock's count, or by a look at some buckets if these have clearly more: sessions tell
+    /// their items in batches, and those that died did not tell the last ones.
+    fn items_at_least(&self, table: Table) -> u64 {
+        let counted = self.superblock().items.load(Relaxed).cast_signed().max(0).cast_unsigned();
+        let buckets = table.count.min(SAMPLE);
+        let taken = (0..buckets)
+            .filter_map(|i| self.places(i * table.count / buckets))
+            .flatten()
+            .filter(|place| !self.word_in(*place).payload_is_empty())
+            .count() as u64;
+        let sampled = taken * table.count / buckets;
+        if sampled > counted + table.count * SLOTS as u64 / SAMPLE_DOUBT {
+            sampled
+        } else {
+            counted
+        }
+    }
+
     /// Whether the index may double once more.
     fn can_double(&self) -> bool {
         let table = self.table();
@@ -98,15 +117,25 @@ impl Session {
         let table = self.region.table();
         let items = self.region.superblock().items.load(Relaxed);
         let slots = table.count * SLOTS as u64;
-        if table.is_even() && items < slots * GROW_AT_PERCENT / 100 {
-            return;
-        }
-        if self.index_suffices(items, slots) {
-            return;
+        if !self.grows_ahead(table) {
+            if table.is_even() && items < slots * GROW_AT_PERCENT / 100 {
+                return;
+            }
+            if self.index_suffices(items, slots) {
+                return;
+            }
         }
         // New segments for the index come from the reserve of free segments too.
         self.pay(SPLITS_PER_INSERT * (bucket::SIZE + SLOTS), now);
         self.grow(SPLITS_PER_INSERT, now);
+    }
+
+    /// Whether the index grows before it has the items: a session that evicts nothing gets no segment for it once the log has them.
+    #[inline]
+    fn grows_ahead(&self, table: Table) -> bool {
+        !self.limits.evict
+            && table.count < (self.region.allowed() * self.region.layout.shape.segment_size) as u64 / MEMORY_PER_BUCKET_AHEAD
+            && !self.is_full()
     }
 
     /// Whether this many slots suffice when memory is full, if future items are like the present ones.
@@ -125,11 +154,10 @@ impl Session {
     /// An insert found all of its buckets full. `true`: buckets were split, there may be an empty slot now.
     #[cold]
     pub(super) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
-        let items = self.region.superblock().items.load(Relaxed);
         let table = self.region.table();
+        let items = self.region.items_at_least(table);
         // Keys with one hash only have their three buckets. Buckets that this round has not split yet are as full as before it.
-        let untold = self.region.threads() as u64 * ITEMS_BATCH;
-        let have_one_hash = items.saturating_add(untold) < table.base * SLOTS as u64 * GROW_FROM_PERCENT / 100;
+        let have_one_hash = items < table.base * SLOTS as u64 * GROW_FROM_PERCENT / 100;
         if have_one_hash || self.limits.evict && self.index_suffices(items, table.count * SLOTS as u64) {
             return false;
         }
@@ -194,7 +222,7 @@ impl Session {
             let mut copy = Slot::EMPTY;
             if word.is_item() && !(mutants::is(Mutant::SplitLosesASlot) && from.index + 1 == SLOTS) {
                 match region.key_hash(from.at, word) {
-                    KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = thawed(word),
+                    KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = word.thaw(),
                     KeyHash::Of(_) => {}
                     KeyHash::Moved => return false,
                     KeyHash::Corrupt => self.count(Counter::corrupt, 1),
@@ -245,7 +273,7 @@ impl Session {
                 continue;
             }
             if word.is_dirty() {
-                // A frozen word has no bit to say that it is not persistent yet.
+                // In a frozen word this bit is part of the mark.
                 region.persist_word(place.at, word);
                 continue;
             }
@@ -297,7 +325,7 @@ impl Session {
                     let new = if split.moves(all_choices(hash)) {
                         Slot::EMPTY
                     } else {
-                        thawed(word)
+                        word.thaw()
                     };
                     // PAIRS: split: the loads of slots, as above.
                     let _ = slot.compare_exchange(word.0, new.0, Release, Relaxed);

@@ -32,9 +32,9 @@ pub const TABLES: usize = 3;
 pub const WAYS: usize = 8;
 /// Fewest and most groups of a table: with the most, the tables take 192 KiB.
 const GROUPS: (usize, usize) = (4, 256);
-/// One group for this many buckets of the first index, which has a bucket for each 8 KiB: the tables take a seventh of a percent of a
+/// One group for this many buckets of the first index, which has a bucket for each 64 KiB: the tables take a seventh of a percent of a
 /// small region.
-const BUCKETS_PER_GROUP: usize = 64;
+const BUCKETS_PER_GROUP: usize = 8;
 
 /// One key's counter.
 #[repr(C)]

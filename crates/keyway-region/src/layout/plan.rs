@@ -10,7 +10,7 @@
 use super::hot::{By, HotGroup};
 use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
-use super::slot::{ROUNDS_MAX, SEGMENTS_MAX};
+use super::slot::SEGMENTS_MAX;
 use super::trail::{TrailEntry, TrailHead};
 use super::{bucket, hot, latency, superblock, trail, watch};
 use core::ops::Range;
@@ -25,12 +25,14 @@ const SEGMENTS_WANTED: u64 = 1024;
 /// How many times its first size a region can grow to. All of that is mapped from the start, so every process pays for it in
 /// address space: 1 GiB for a region of 64 MiB.
 const GROWTH_MAX: usize = 16;
-/// The size to which any region can grow, in bytes, as far as the index can double: small regions cost little address space.
+/// The size to which any region can grow, bytes: small regions cost little address space.
 const GROWN_MIN: usize = 1 << 30;
-/// How many times its first size the index can grow to.
-const INDEX_GROWTH_MAX: usize = 1 << ROUNDS_MAX;
-/// Bytes of memory per bucket of the first index. Eight doublings later there is a bucket for each 32 bytes: more slots than items fit.
-const MEMORY_PER_BUCKET: u64 = 8192;
+/// Bytes of memory per bucket of the first index, which suffices for items of 13 KiB: a larger one would take more of the processor's
+/// caches than such items need. After all doublings there is a bucket for each 4 bytes of the first memory, or for each 64 of
+/// sixteen times as much: more slots than items fit.
+const MEMORY_PER_BUCKET: u64 = 65536;
+/// Fewest buckets of an index: the three of a key differ in their lowest two bits.
+const BUCKETS_MIN: usize = 4;
 
 /// Fewest thread slots of a region, and so the fewest that can be requested.
 pub const THREAD_SLOTS_MIN: usize = 32;
@@ -100,7 +102,7 @@ impl Shape {
         let sane = powers.into_iter().all(usize::is_power_of_two)
             && shape.segment_size >= SIZE_MIN
             && shape.page_size >= 4096
-            && shape.buckets_initial >= shape.buckets_per_segment();
+            && shape.buckets_initial >= BUCKETS_MIN;
         sane.then_some(shape)
     }
 
@@ -116,7 +118,7 @@ impl Shape {
             // LMDB's default of 126 readers is the scale; a thread slot takes 1 KiB, so small regions have fewer.
             process_slots: per_memory(512 << 10, 16, 1024),
             thread_slots: per_memory(512 << 10, THREAD_SLOTS_MIN as u64, 4096),
-            buckets_initial: (1usize << per_memory(MEMORY_PER_BUCKET, 1, 1 << 40).ilog2()).max(segment_size / bucket::SIZE),
+            buckets_initial: 1usize << per_memory(MEMORY_PER_BUCKET, BUCKETS_MIN as u64, 1 << 40).ilog2(),
             page_size,
         }
     }
@@ -172,8 +174,9 @@ impl Shape {
 
 /// The most segments that a region can have which begins with `now` of them.
 fn segments_max(now: usize, segment_size: usize) -> usize {
-    let small = now.saturating_mul(INDEX_GROWTH_MAX).min(GROWN_MIN / segment_size);
-    now.saturating_mul(GROWTH_MAX).max(small).clamp(1, SEGMENTS_MAX)
+    now.saturating_mul(GROWTH_MAX)
+        .max(GROWN_MIN / segment_size)
+        .clamp(1, SEGMENTS_MAX)
 }
 
 /// Byte offsets of everything.
@@ -355,7 +358,7 @@ mod tests {
     #[test]
     fn a_region_takes_sixteen_times_its_size_of_address_space_or_a_gib() {
         for (memory, most) in [
-            (2u64 << 20, 512u64 << 20),
+            (2u64 << 20, 1u64 << 30),
             (4 << 20, 1 << 30),
             (64 << 20, 1 << 30),
             (1 << 30, 16 << 30),

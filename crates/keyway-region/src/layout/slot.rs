@@ -4,9 +4,9 @@
 //! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46 fetched | 45..37 generation | 36..17 segment | 16..0 offset/4
 //! ```
 //!
-//! In a frozen word T and the two frequency bits hold the mark of the split's round. T with D, not frozen, means that the item
-//! named was removed; the slot becomes empty once that is persistent. D of a frozen word says that a shift has frozen it: without T
-//! its item is leaving the slot, with T it is arriving; then the frequency is as in other words. This file knows bits only.
+//! In a frozen word D, T and the two frequency bits hold a mark: the round of the split that has frozen it, or that its item is
+//! leaving the slot or arriving in it by a shift. T with D, not frozen, means that the item named was removed; the slot becomes
+//! empty once that is persistent. This file knows bits only.
 
 use super::item::ALIGNMENT;
 use super::segment::SIZE_MAX;
@@ -33,7 +33,7 @@ const TAG_SHIFT: u32 = 47;
 const FETCHED: u64 = 1 << 46;
 const GENERATION_SHIFT: u32 = 37;
 const SEGMENT_SHIFT: u32 = 17;
-const MARK: u64 = TENTATIVE | FREQUENCY;
+const MARK: u64 = DIRTY | TENTATIVE | FREQUENCY;
 
 /// D alone: the bit that a change adds to a word until it is persistent.
 pub const DIRTY_BIT: u64 = DIRTY;
@@ -48,8 +48,12 @@ const _: () = assert!(SEGMENT_SHIFT + SEGMENT_BITS == GENERATION_SHIFT && OFFSET
 
 /// Largest number of segments that slots can name.
 pub const SEGMENTS_MAX: usize = 1 << SEGMENT_BITS;
-/// Rounds of doubling in a region's life: the mark has three bits and is never used twice.
-pub const ROUNDS_MAX: u32 = 8;
+/// Rounds of doubling in a region's life: the mark has four bits, is never used twice, and has two values for shifts.
+pub const ROUNDS_MAX: u32 = 14;
+/// The mark of the slot that an item is leaving.
+const LEAVING: u32 = ROUNDS_MAX;
+/// The mark of the slot in which an item is arriving.
+const ARRIVING: u32 = ROUNDS_MAX + 1;
 /// Highest frequency.
 pub const FREQUENCY_MAX: u64 = 3;
 
@@ -158,37 +162,31 @@ impl Slot {
     /// Frozen by the split of this round.
     #[inline]
     pub fn is_frozen_by(self, round: u32) -> bool {
-        self.is_frozen() && !self.is_shifting() && self.mark() == round
+        self.is_frozen() && self.mark() == round
     }
 
     /// Frozen by a shift.
     #[inline]
     pub fn is_shifting(self) -> bool {
-        self.0 & (FROZEN | DIRTY) == FROZEN | DIRTY
+        self.is_frozen() && self.mark() >= LEAVING
     }
 
     /// The word of the slot that an item is leaving, for the confirmed word of its copy.
     #[inline]
-    pub fn leaving(self) -> Self {
-        Self(self.0 | FROZEN | DIRTY)
+    pub const fn leaving(self) -> Self {
+        self.freeze(LEAVING)
     }
 
     /// The word of the slot in which an item is arriving, for the confirmed word of its copy.
     #[inline]
-    pub fn arriving(self) -> Self {
-        Self(self.0 | FROZEN | DIRTY | TENTATIVE)
+    pub const fn arriving(self) -> Self {
+        self.freeze(ARRIVING)
     }
 
     /// Whether the item is arriving in the slot.
     #[inline]
     pub fn is_arriving(self) -> bool {
-        self.is_shifting() && self.0 & TENTATIVE != 0
-    }
-
-    /// The confirmed word of the copy that a shift's word names.
-    #[inline]
-    pub fn landed(self) -> Self {
-        Self(self.0 & !(FROZEN | DIRTY | TENTATIVE))
+        self.is_frozen_by(ARRIVING)
     }
 
     /// An insert that is not confirmed yet, or, when dirty, a removal.
@@ -206,7 +204,7 @@ impl Slot {
     /// Free, frozen or not.
     #[inline]
     pub fn payload_is_empty(self) -> bool {
-        self.0 & !(MARK | FROZEN | DIRTY) == Self::EMPTY.0
+        self.0 & !(MARK | FROZEN) == Self::EMPTY.0
     }
 
     /// Names an item that is visible to readers: confirmed, or frozen from a confirmed word.
@@ -264,26 +262,28 @@ impl Slot {
         line.0.get(index).map_or(Self::EMPTY, |word| Self(*word))
     }
 
-    /// The round whose split froze this word, if none of a shift.
+    /// The mark of a frozen word: the round of its split, if it is below [`ROUNDS_MAX`].
     #[inline]
     pub fn mark(self) -> u32 {
-        u32::from(self.0 & TENTATIVE != 0) << 2
+        u32::from(self.0 & DIRTY != 0) << 3
+            | u32::from(self.0 & TENTATIVE != 0) << 2
             | u32::from(self.0 & 2 << FREQUENCY_SHIFT != 0) << 1
             | u32::from(self.0 & 1 << FREQUENCY_SHIFT != 0)
     }
 
-    /// The frozen form of an unfrozen word in this round: a tentative word freezes to an empty one.
+    /// The frozen form of an unfrozen word with this mark: a tentative word freezes to an empty one.
     #[inline]
-    pub const fn freeze(self, round: u32) -> Self {
+    pub const fn freeze(self, mark: u32) -> Self {
         let payload = if self.is_tentative() { Self::EMPTY.0 } else { self.0 & !MARK };
-        let round = round as u64;
-        Self(payload | FROZEN | (round >> 2) << 63 | (round & 3) << FREQUENCY_SHIFT)
+        let dirty = if mark & 8 != 0 { DIRTY } else { 0 };
+        let tentative = if mark & 4 != 0 { TENTATIVE } else { 0 };
+        Self(payload | FROZEN | dirty | tentative | (mark as u64 & 3) << FREQUENCY_SHIFT)
     }
 
-    /// The confirmed word inside a frozen one, with frequency 0: the mark has overwritten its bits.
+    /// The confirmed word inside a frozen one. The mark has overwritten its frequency; whether it was fetched says if it had any.
     #[inline]
     pub fn thaw(self) -> Self {
-        Self(self.0 & !(MARK | FROZEN))
+        Self(self.0 & !(MARK | FROZEN)).with_frequency(u64::from(self.is_fetched()))
     }
 
     /// How often the item was hit lately, 0 to 3 (unfrozen words).
@@ -412,7 +412,8 @@ mod tests {
         assert!(!new.instead_of(word).is_fetched() && new.instead_of(word).can_rise() && new.instead_of(word).frequency() == 3);
         assert!(new.fetched().instead_of(word) == new.copy_of(word) && new.copy_of(word).is_fetched());
         assert!(new.fetched().instead_of(new) == new && new.fetched().copy_of(new) == new);
-        assert!(word.freeze(5).is_fetched() && word.freeze(5).thaw().is_fetched() && word.leaving().landed() == word);
+        assert!(word.freeze(5).is_fetched() && word.freeze(5).thaw().is_fetched());
+        assert!(word.leaving().thaw() == word.with_frequency(1) && new.arriving().thaw() == new);
     }
 
     #[test]
@@ -444,7 +445,7 @@ mod tests {
         let w = Slot::confirmed(0x123, 9, 77, 4096).with_frequency(3);
         for s in [w.leaving(), w.arriving()] {
             assert!(s.is_item() && s.is_frozen() && s.is_shifting() && !s.is_tentative() && !s.is_dirty() && !s.can_rise());
-            assert!(s.landed() == w && s.tag() == w.tag() && (0..ROUNDS_MAX).all(|round| !s.is_frozen_by(round)));
+            assert!(s.thaw().same_but_frequency(w) && s.tag() == w.tag() && (0..ROUNDS_MAX).all(|round| !s.is_frozen_by(round)));
         }
         assert!(w.arriving().is_arriving() && !w.leaving().is_arriving());
         assert!((0..ROUNDS_MAX).all(|round| w.freeze(round).is_frozen_by(round) && !w.freeze(round).is_shifting()));

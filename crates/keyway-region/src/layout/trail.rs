@@ -12,8 +12,8 @@ use crate::memory::Shared;
 
 /// Fewest and most entries: with the most, the ring takes 128 KiB.
 const ENTRIES: (usize, usize) = (512, 8192);
-/// Entries for each bucket of the first index, which has a bucket for each 8 KiB.
-const ENTRIES_PER_BUCKET: usize = 2;
+/// Entries for each bucket of the first index, which has a bucket for each 64 KiB.
+const ENTRIES_PER_BUCKET: usize = 16;
 /// Highest exponent of a share: one key in 2^20.
 pub const SHIFT_MAX: u32 = 20;
 /// Bits of a key in its entry.

@@ -17,9 +17,9 @@ use crate::memory::Shared;
 pub const RINGS: usize = 32;
 /// Fewest and most cells of a ring, powers of two: with the most, the rings take a MiB.
 const CELLS: (usize, usize) = (8, 512);
-/// One cell in each ring for this many buckets of the first index, which has a bucket for each 8 KiB: the rings take less than a
+/// One cell in each ring for this many buckets of the first index, which has a bucket for each 64 KiB: the rings take less than a
 /// hundredth of a small region.
-const BUCKETS_PER_CELL: usize = 32;
+const BUCKETS_PER_CELL: usize = 4;
 
 /// Words of a cell after its tag.
 pub const CELL_WORDS: usize = 7;

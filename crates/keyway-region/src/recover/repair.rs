@@ -179,13 +179,7 @@ impl Region {
         if !word.is_item() {
             return Slot::EMPTY;
         }
-        let new = if word.is_shifting() {
-            word.landed()
-        } else if word.is_frozen() {
-            word.thaw()
-        } else {
-            word.settled()
-        };
+        let new = if word.is_frozen() { word.thaw() } else { word.settled() };
         let Followed::Got(seen) = self.look_in(place, word) else {
             // A frozen word that a split left may name an item that is gone since.
             *lost += u64::from(!word.is_frozen());

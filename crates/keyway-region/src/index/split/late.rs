@@ -16,12 +16,23 @@ fn keys() -> impl Iterator<Item = String> {
     (0..ITEMS).map(|n| format!("key-{n}"))
 }
 
+/// Rounds in which splits are tried: in the later one, the mark takes the bit that says "dirty" in other words.
+const ROUNDS: [u32; 2] = [0, 8];
+
 /// A region with these items, and a thread that stored them.
 fn filled() -> (Ground, Thread) {
-    let ground = Ground::new();
+    filled_in(0)
+}
+
+/// The same, and as many rounds of splits are over. Then the index has a segment or more.
+fn filled_in(round: u32) -> (Ground, Thread) {
+    let ground = if round == 0 { Ground::new() } else { Ground::of_buckets(4) };
     let writer = ground.thread(0);
     for key in keys() {
         writer.set(&key, 1, LEN);
+    }
+    while next_split(&ground).round < round {
+        split(&writer, &ground, 1);
     }
     (ground, writer)
 }
@@ -67,7 +78,13 @@ fn all_there(thread: &Thread, when: u64) {
 
 #[test]
 fn a_splitter_that_is_a_round_late_leaves_the_bucket_to_the_split_under_way() {
-    let (ground, writer) = filled();
+    for late in ROUNDS.map(|round| round.max(1)) {
+        a_splitter_is_a_round_late(late - 1);
+    }
+}
+
+fn a_splitter_is_a_round_late(round: u32) {
+    let (ground, writer) = filled_in(round);
     let first = next_split(&ground);
     while !ground.region.table().is_even() || ground.region.table().count == first.target {
         split(&writer, &ground, 256);
@@ -99,43 +116,47 @@ fn a_splitter_that_is_a_round_late_leaves_the_bucket_to_the_split_under_way() {
 
 #[test]
 fn a_slot_that_was_changed_is_not_thawed() {
-    for access in 1.. {
-        let (ground, writer) = filled();
-        let key = split_until_next(&writer, &ground, false);
-        let (late, gone) = (ground.thread(1), key.clone());
-        let (_, happened) = overtaken(access, move || writer.delete(&gone), || split(&late, &ground, 1));
-        if !happened {
-            break;
+    for round in ROUNDS {
+        for access in 1.. {
+            let (ground, writer) = filled_in(round);
+            let key = split_until_next(&writer, &ground, false);
+            let (late, gone) = (ground.thread(1), key.clone());
+            let (_, happened) = overtaken(access, move || writer.delete(&gone), || split(&late, &ground, 1));
+            if !happened {
+                break;
+            }
+            assert!(
+                late.get(&key).is_none(),
+                "overtaken at access {access}: what was deleted is there"
+            );
+            ground.is_sound();
         }
-        assert!(
-            late.get(&key).is_none(),
-            "overtaken at access {access}: what was deleted is there"
-        );
-        ground.is_sound();
     }
 }
 
 #[test]
 fn a_slot_that_was_filled_is_not_emptied() {
-    for access in 1.. {
-        let (ground, writer) = filled();
-        let next = next_split(&ground);
-        let table = ground.region.table();
-        let stays = |key: &String| {
-            let choices = all_choices(ground.hash(key));
-            choices[..2].iter().any(|choice| table.bucket(*choice) == next.source) && !next.moves(choices)
-        };
-        let new: Vec<String> = (0..).map(|n| format!("new-{n}")).filter(stays).take(6).collect();
-        let (late, other, stored) = (ground.thread(1), writer.clone(), new.clone());
-        let store = move || stored.iter().for_each(|key| other.set(key, 2, LEN));
-        let (_, happened) = overtaken(access, store, || split(&late, &ground, 1));
-        if !happened {
-            break;
+    for round in ROUNDS {
+        for access in 1.. {
+            let (ground, writer) = filled_in(round);
+            let next = next_split(&ground);
+            let table = ground.region.table();
+            let stays = |key: &String| {
+                let choices = all_choices(ground.hash(key));
+                choices[..2].iter().any(|choice| table.bucket(*choice) == next.source) && !next.moves(choices)
+            };
+            let new: Vec<String> = (0..).map(|n| format!("new-{n}")).filter(stays).take(6).collect();
+            let (late, other, stored) = (ground.thread(1), writer.clone(), new.clone());
+            let store = move || stored.iter().for_each(|key| other.set(key, 2, LEN));
+            let (_, happened) = overtaken(access, store, || split(&late, &ground, 1));
+            if !happened {
+                break;
+            }
+            for key in &new {
+                late.has(key, 2, LEN, access);
+            }
+            ground.is_sound();
         }
-        for key in &new {
-            late.has(key, 2, LEN, access);
-        }
-        ground.is_sound();
     }
 }
 
@@ -164,44 +185,48 @@ fn two_who_give_the_index_its_next_segment_give_it_one() {
 
 #[test]
 fn no_slot_stays_frozen_when_the_next_split_is_done() {
-    for access in 1.. {
-        let (ground, writer) = filled();
-        split_until_next(&writer, &ground, true);
-        let late = ground.thread(1);
-        let died = dies(access, || split(&late, &ground, 1));
-        late.forget();
-        ground.dies(1);
-        split(&writer, &ground, 1);
-        for (place, word) in ground.words() {
-            assert!(!word.is_frozen(), "dead at access {access}: {place:?} has {word:?}");
-        }
-        all_there(&writer, access);
-        if !died {
-            break;
+    for round in ROUNDS {
+        for access in 1.. {
+            let (ground, writer) = filled_in(round);
+            split_until_next(&writer, &ground, true);
+            let late = ground.thread(1);
+            let died = dies(access, || split(&late, &ground, 1));
+            late.forget();
+            ground.dies(1);
+            split(&writer, &ground, 1);
+            for (place, word) in ground.words() {
+                assert!(!word.is_frozen(), "dead at access {access}: {place:?} has {word:?}");
+            }
+            all_there(&writer, access);
+            if !died {
+                break;
+            }
         }
     }
 }
 
 #[test]
 fn a_segment_that_is_freed_has_no_word_in_the_bucket_that_a_dead_thread_divided() {
-    for access in 1.. {
-        let (ground, writer) = filled();
-        let moved = split_until_next(&writer, &ground, true);
-        writer.release();
-        let late = ground.thread(1);
-        let died = dies(access, || split(&late, &ground, 1));
-        late.forget();
-        ground.dies(1);
-        ground.region.recover();
-        let segment = ground.segment_of(&moved);
-        assert!(writer.compact(ground.victim(segment)), "dead at access {access}: not freed");
-        let left = ground
-            .words()
-            .find(|(_, word)| word.segment() == segment && !of_this_life(&ground, *word));
-        assert_eq!(left, None, "dead at access {access}");
-        all_there(&writer, access);
-        if !died {
-            break;
+    for round in ROUNDS {
+        for access in 1.. {
+            let (ground, writer) = filled_in(round);
+            let moved = split_until_next(&writer, &ground, true);
+            writer.release();
+            let late = ground.thread(1);
+            let died = dies(access, || split(&late, &ground, 1));
+            late.forget();
+            ground.dies(1);
+            ground.region.recover();
+            let segment = ground.segment_of(&moved);
+            assert!(writer.compact(ground.victim(segment)), "dead at access {access}: not freed");
+            let left = ground
+                .words()
+                .find(|(_, word)| word.segment() == segment && !of_this_life(&ground, *word));
+            assert_eq!(left, None, "dead at access {access}");
+            all_there(&writer, access);
+            if !died {
+                break;
+            }
         }
     }
 }
