@@ -11,6 +11,7 @@ use keyway_cache::server::remove_unused;
 use keyway_cache::{Cache, Gate, OpenError, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
+use nix::errno::Errno;
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
@@ -109,7 +110,7 @@ impl Plan {
         {
             log::warn!("cannot lock memory (-k): {error}; raise the limit of locked memory (ulimit -l)");
         }
-        self.take_cpus();
+        self.take_cpus()?;
         // Before the region is opened, made or enlarged: a server that cannot start leaves it unchanged.
         let refused = |error| Failure::new(exit::SYSTEM, error);
         let mut running = self.running_server()?;
@@ -342,17 +343,26 @@ impl Plan {
     }
 
     /// From here on, runs on the workers' CPUs and interleaves the region's memory over all their NUMA nodes (numa(7)).
-    fn take_cpus(&self) {
+    fn take_cpus(&self) -> Result<(), Failure> {
         if self.config.cpus.is_empty() {
-            return;
+            return Ok(());
         }
-        let taken = cpus::set(&self.config.cpus).and_then(|set| sched_setaffinity(Pid::from_raw(0), &set));
-        if let Err(error) = taken {
+        let take = |cpus: &[usize]| cpus::set(cpus).and_then(|set| sched_setaffinity(Pid::from_raw(0), &set));
+        // EINVAL: this process cannot run on any of these CPUs (sched_setaffinity(2)). So each is tried alone.
+        let refused = |cpu: &&usize| take(std::slice::from_ref(*cpu)) == Err(Errno::EINVAL);
+        if let Some(cpu) = self.config.cpus.iter().find(refused) {
+            return Err(Failure::usage(format_args!(
+                "--cpus: this process cannot run on CPU {cpu}; the machine's CPUs are in /sys/devices/system/cpu/online, those of the control \
+                 group in its cpuset.cpus.effective"
+            )));
+        }
+        if let Err(error) = take(&self.config.cpus) {
             log::warn!("cannot run on CPUs {:?} (--cpus): {error}", self.config.cpus);
         }
         let nodes = cpus::nodes(Path::new(cpus::NODES), &self.config.cpus);
         log::info!("CPUs {:?} are of the NUMA nodes {nodes:?}", self.config.cpus);
         keyway_cache::server::spread_over(&nodes);
+        Ok(())
     }
 
     /// Opens the region: the memory that was kept for it, or what is at its place.

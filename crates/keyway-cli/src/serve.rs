@@ -377,7 +377,8 @@ fn parse_tls_version(text: &str) -> Result<TlsVersion, String> {
     }
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
+/// The mode of a socket.
+pub(crate) fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
         _ => Err(format!("\"{text}\" is not an octal file mode, such as 700 or 0770")),

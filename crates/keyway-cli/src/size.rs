@@ -27,6 +27,14 @@ pub(crate) fn parse_mebibytes(text: &str) -> Result<u64, String> {
     parse(text, 1 << 20)
 }
 
+/// As [`parse_mebibytes`], for a cache that is measured: no region is smaller than 2 MiB ([`keyway_cache::Options::memory`]).
+pub(crate) fn parse_cache_memory(text: &str) -> Result<u64, String> {
+    match parse_mebibytes(text)? {
+        size if size >= 2 << 20 => Ok(size),
+        _ => Err(format!("the memory of a cache is {text}, which must be at least 2m")),
+    }
+}
+
 /// As [`parse`]; a plain number is in bytes, as for memcached's `-I`.
 pub(crate) fn parse_item_size(text: &str) -> Result<usize, String> {
     let size = parse(text, 1)?;

@@ -19,7 +19,7 @@ use crate::region::{Creation, Host, Life, Region};
 use crate::session::{Limits, Session};
 use crate::verbs::{Delete, Get, Item, Store, StoreMode, Stored, WriteError};
 use crate::{Moment, Shrinking, check};
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -349,6 +349,11 @@ impl Thread {
     /// Its session, for calls that no verb makes.
     pub fn session(&self) -> Ref<'_, Session> {
         self.session.borrow()
+    }
+
+    /// The same, for verbs.
+    pub fn session_mut(&self) -> RefMut<'_, Session> {
+        self.session.borrow_mut()
     }
 
     fn now(&self) -> u32 {

@@ -54,7 +54,7 @@ pub(super) struct Measuring {
     #[arg(long, value_name = "HOW", value_parser = Access::parse)]
     popularity: Option<Access>,
     /// Memory of each cache [default: room for all items]
-    #[arg(long, short = 'm', value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_mebibytes)]
+    #[arg(long, short = 'm', value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_cache_memory)]
     memory: Vec<u64>,
     /// Length of one measurement [default: 2; with --quick 0.5]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]

@@ -21,7 +21,7 @@ use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSIO
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
 use crate::exit::Failure;
 use crate::plan::Plan;
-use crate::serve::parse_rate;
+use crate::serve::{parse_mode, parse_rate};
 use crate::{cpus, listen, logger, place, size};
 
 /// What a command line asks for: to serve, or to print a text.
@@ -133,8 +133,7 @@ impl Reading {
                 .extend(value.split([',', ';']).filter(|part| !part.is_empty()).map(str::to_owned)),
             's' => self.socket = Some(value.to_owned()),
             'a' => {
-                self.socket_mode = u32::from_str_radix(value, 8)
-                    .map_err(|_| Failure::usage(format_args!("-a {value} is no octal file mode, such as 700 or 0770")))?;
+                self.socket_mode = parse_mode(value).map_err(|why| Failure::usage(format_args!("-a: {why}")))?;
             }
             'A' => config.shutdown_enabled = true,
             'F' => config.flush_enabled = false,

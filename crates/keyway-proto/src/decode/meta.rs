@@ -175,11 +175,11 @@ impl<'a> Line<'a, '_> {
             Some(b'R') => MetaSetMode::Replace,
             Some(_) => return self.answer_error_after_data(BAD_SET_MODE, value_len),
         };
-        if self.is_too_large(key.stored(), parsed.client_flags, value_len) {
-            return self.answer_too_large(TOO_LARGE, value_len, Some(key));
-        }
         if parsed.opaque_too_long {
             return self.answer_error_after_data(OPAQUE_TOO_LONG, value_len);
+        }
+        if self.is_too_large(key.stored(), parsed.client_flags, value_len) {
+            return self.answer_too_large(TOO_LARGE, value_len, Some(key));
         }
         match self.block(value_len) {
             Block::Whole(value, consumed) => {

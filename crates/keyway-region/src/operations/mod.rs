@@ -19,6 +19,7 @@ use crate::verbs::{
     Delete, Deleted, Get, Item, KEY_LEN_MAX, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError,
 };
 use crate::watch::Done;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte after the key
 /// and a line end after the value. Counting the same way makes the same stores fail.
@@ -413,58 +414,69 @@ impl Session {
         sink: &mut impl Sink,
     ) -> Result<(Option<Item>, Changed), WriteError> {
         let start = sink.len();
-        let mut answer = None;
+        let (mut answer, mut panic) = (None, None);
         let changed = self.change(key, now, &mut |old, built| {
-            sink.truncate(start);
-            answer = None;
-            let Some(old) = old else {
-                let Some(exptime) = how.vivify else { return Decision::Keep };
-                let expiry = self.expiry(exptime, now);
-                let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
-                answer = Some(Item {
-                    win: true,
-                    ttl_s: ttl(expiry, now),
-                    opaque_key: how.opaque_key,
-                    ..Item::default()
-                });
-                return Decision::Put(Draft {
-                    marks: flag::WIN_SENT | binary,
-                    client_flags: 0,
-                    cas: how.new_cas,
-                    expiry,
-                    value: Value::Built,
-                });
-            };
-            let mut item = old.item();
-            let expiry = how.exptime.map_or(old.expiry(), |exptime| self.expiry(exptime, now));
-            let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
-            item.win = wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before }, how);
-            let keep = !item.win && how.exptime.is_none();
-            let has_room = sink.begin(&item);
-            if has_room
-                && how.value
-                && how.unless_cas.is_none_or(|cas| cas != item.cas)
-                && let Err(unread) = old.append_value(sink)
-            {
-                return Decision::Unreadable(unread);
-            }
-            answer = Some(item);
-            if keep {
-                return Decision::Keep;
-            }
-            let marks = item.marks() | if item.win { flag::WIN_SENT } else { 0 };
-            same_value(
-                old,
-                built,
-                Draft {
-                    marks,
-                    client_flags: item.flags,
-                    cas: Some(item.cas),
-                    expiry,
-                    value: Value::Built,
-                },
-            )
+            // The sink may call code of the caller's. If that panics, the change ends first.
+            let decided = catch_unwind(AssertUnwindSafe(|| {
+                sink.truncate(start);
+                answer = None;
+                let Some(old) = old else {
+                    let Some(exptime) = how.vivify else { return Decision::Keep };
+                    let expiry = self.expiry(exptime, now);
+                    let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
+                    answer = Some(Item {
+                        win: true,
+                        ttl_s: ttl(expiry, now),
+                        opaque_key: how.opaque_key,
+                        ..Item::default()
+                    });
+                    return Decision::Put(Draft {
+                        marks: flag::WIN_SENT | binary,
+                        client_flags: 0,
+                        cas: how.new_cas,
+                        expiry,
+                        value: Value::Built,
+                    });
+                };
+                let mut item = old.item();
+                let expiry = how.exptime.map_or(old.expiry(), |exptime| self.expiry(exptime, now));
+                let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
+                item.win = wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before }, how);
+                let keep = !item.win && how.exptime.is_none();
+                let has_room = sink.begin(&item);
+                if has_room
+                    && how.value
+                    && how.unless_cas.is_none_or(|cas| cas != item.cas)
+                    && let Err(unread) = old.append_value(sink)
+                {
+                    return Decision::Unreadable(unread);
+                }
+                answer = Some(item);
+                if keep {
+                    return Decision::Keep;
+                }
+                let marks = item.marks() | if item.win { flag::WIN_SENT } else { 0 };
+                same_value(
+                    old,
+                    built,
+                    Draft {
+                        marks,
+                        client_flags: item.flags,
+                        cas: Some(item.cas),
+                        expiry,
+                        value: Value::Built,
+                    },
+                )
+            }));
+            decided.unwrap_or_else(|caught| {
+                panic = Some(caught);
+                Decision::Keep
+            })
         });
+        if let Some(panic) = panic {
+            sink.truncate(start);
+            resume_unwind(panic);
+        }
         if changed.is_err() {
             sink.truncate(start);
         }

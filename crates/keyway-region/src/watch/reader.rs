@@ -171,6 +171,10 @@ impl Watching {
                 tell(Told::Event(event));
             }
         }
+        if self.held.len() > HELD_MAX {
+            // So many are not in all rings together: their stamps are above what was drawn, because shared memory was damaged.
+            lost.extend(self.held.drain(..).map(|event| (event.slot.into(), 1)));
+        }
         self.held.extend(late);
         self.bound = self.bound.max(bound);
         self.tell_lost(&lost, tell);
@@ -365,4 +369,50 @@ fn decode(words: &[u64], len: usize) -> Option<Event> {
         stamp,
         is_after: flags & AFTER != 0,
     })
+}
+
+#[cfg(all(test, feature = "observe"))]
+mod tests {
+    use super::*;
+    use crate::late::Ground;
+
+    fn event(stamp: u64) -> Event {
+        Event {
+            kind: Kind::Update,
+            command: Command::Set,
+            door: Door::Library,
+            status: Status::Stored,
+            fetched: false,
+            size: 0,
+            ttl_s: 0,
+            number: 0,
+            pid: 0,
+            slot: 3,
+            cas: 0,
+            text: Vec::new(),
+            stamp,
+            is_after: false,
+        }
+    }
+
+    #[test]
+    fn events_of_stamps_that_were_never_drawn_are_not_held_for_ever() {
+        let ground = Ground::new();
+        let mut watching = Watching::new(ground.region.clone());
+        let mut polled = |held: usize| {
+            watching.held = (0..held as u64).map(|n| event(1 << 50 | n)).collect();
+            let mut told = Vec::new();
+            watching.poll(Duration::ZERO, &mut |it| told.push(it));
+            (told, watching.held.len())
+        };
+        // So many may come a little later.
+        assert_eq!(polled(HELD_MAX), (vec![], HELD_MAX));
+        let (told, held) = polled(HELD_MAX + 1);
+        assert!(
+            told.iter().all(|it| matches!(it, Told::Lost { slot: 3, count: 1, .. })),
+            "{:?}",
+            told.first()
+        );
+        assert_eq!((told.len(), held), (HELD_MAX + 1, 0));
+    }
 }

@@ -1,7 +1,13 @@
-//! Changes by threads that die.
+//! Changes by threads that die, or whose caller panics.
 
+use crate::atomics::Relaxed;
 use crate::late::{Ground, dies, value};
 use crate::layout::segment::Kind;
+use crate::layout::session::OPERATION;
+use crate::sink::{Placed, Target};
+use crate::verbs::{Get, Item};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[test]
 fn an_item_that_a_dead_thread_was_about_to_replace_lives() {
@@ -32,4 +38,38 @@ fn an_item_that_a_dead_thread_was_about_to_replace_lives() {
             break;
         }
     }
+}
+
+/// Memory of a caller who panics when an item is found.
+struct Panics;
+
+impl Target for Panics {
+    fn make_room(&mut self, _: &Item) -> bool {
+        panic!("as a test wants it")
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        &mut []
+    }
+}
+
+#[test]
+fn a_caller_that_panics_in_a_change_leaves_nothing_of_it() {
+    let ground = Ground::new();
+    let writer = ground.thread(0);
+    writer.set("key", 1, 20);
+    let how = Get {
+        value: true,
+        exptime: Some(100),
+        ..Get::default()
+    };
+    let now = ground.now();
+    let gets = || writer.session_mut().get(b"key", &how, now, &mut Placed::new(&mut Panics));
+    assert!(catch_unwind(AssertUnwindSafe(gets)).is_err());
+    let session = writer.session();
+    let thread = session.thread();
+    let held = [&thread.writing, &thread.intents[OPERATION]].map(|word| word.load(Relaxed));
+    assert_eq!(held, [0, 0]);
+    drop(session);
+    writer.has("key", 1, 20, 0);
 }
