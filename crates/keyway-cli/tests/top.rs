@@ -3,16 +3,18 @@
 
 use harness::Scratch;
 use keyway_cache::{Cache, Door, Options, Place, Session, Verb};
-use nix::pty::{ForkptyResult, Winsize, forkpty};
+use nix::fcntl::OFlag;
+use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -58,31 +60,43 @@ struct Terminal {
 }
 
 impl Terminal {
-    #[allow(unsafe_code, reason = "the child does nothing but start a program")]
+    #[allow(unsafe_code, reason = "the child makes the terminal its own, and does nothing else")]
     fn start(arguments: &[&str]) -> Self {
-        let program = CString::new(env!("CARGO_BIN_EXE_keyway")).unwrap();
-        let words = [&[env!("CARGO_BIN_EXE_keyway"), "top"], arguments].concat();
-        let words: Vec<CString> = words.into_iter().map(|word| CString::new(word).unwrap()).collect();
-        let size = Winsize {
-            ws_row: LINES,
-            ws_col: COLUMNS,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        // SAFETY: the child calls execv(3) or _exit(2) and nothing else.
-        match unsafe { forkpty(Some(&size), None) }.unwrap() {
-            ForkptyResult::Child => {
-                let _ = nix::unistd::execv(&program, &words);
-                // SAFETY: ends the child without running what belongs to its parent.
-                unsafe { nix::libc::_exit(1) }
+        // Closed in all programs that other tests start meanwhile: a terminal is gone when nothing has it open.
+        let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let ours = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(OFlag::O_NOCTTY.bits())
+            .open(ptsname_r(&master).unwrap())
+            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        command.arg("top").args(arguments);
+        command
+            .stdin(ours.try_clone().unwrap())
+            .stdout(ours.try_clone().unwrap())
+            .stderr(ours);
+        let own_terminal = || {
+            nix::unistd::setsid()?;
+            // SAFETY: standard input is a terminal, and it takes no pointer (ioctl_tty(2)).
+            match unsafe { nix::libc::ioctl(0, nix::libc::TIOCSCTTY, 0) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
             }
-            ForkptyResult::Parent { child, master } => Self {
-                pid: child,
-                file: File::from(master),
-                parser: vt100::Parser::new(nonzero(LINES), nonzero(COLUMNS), 0),
-                sent: Vec::new(),
-            },
-        }
+        };
+        // SAFETY: two system calls, which are allowed between fork(2) and execve(2).
+        unsafe { command.pre_exec(own_terminal) };
+        let mut terminal = Self {
+            pid: Pid::from_raw(0),
+            file: File::from(OwnedFd::from(master)),
+            parser: vt100::Parser::new(nonzero(LINES), nonzero(COLUMNS), 0),
+            sent: Vec::new(),
+        };
+        terminal.resize(LINES, COLUMNS);
+        terminal.pid = Pid::from_raw(command.spawn().unwrap().id().cast_signed());
+        terminal
     }
 
     /// Waits until the screen is as wanted.

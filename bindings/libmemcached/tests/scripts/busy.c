@@ -1,11 +1,14 @@
-/* Sets and gets its own keys until it is killed, and ends with 1 if an answer is wrong. A value is its key and a number that rises. */
+/* Sets and gets its own keys until it is killed, five minutes at most, and ends with 1 if an answer is wrong. A value is its key and a
+   number that rises. */
 #include <libmemcached/memcached.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int main(int argc, char **argv) {
   if (argc != 4) return 2;
+  alarm(300);
   memcached_st *memc = memcached_create(NULL);
   memcached_server_add(memc, argv[1], (in_port_t) atoi(argv[2]));
   char key[64], value[4096];
