@@ -1062,8 +1062,9 @@ fn either_server_may_be_killed_at_any_time() {
 }
 
 /// Passes on what two servers say to each other, each message with its bytes and its descriptor, until one of them closes its connection.
-/// `at` is asked before and after the first message of each name; when it says so, both connections are closed.
-fn relay(from: &UnixStream, to: &UnixStream, at: &(dyn Fn(&str, Moment) -> bool + Sync)) {
+/// `at` is asked before and after the first message of each name; when it says so, both connections are closed. `is_cut` is shared by both
+/// directions: nothing is passed on in one while `at` is asked in the other, or after it has said so.
+fn relay(from: &UnixStream, to: &UnixStream, is_cut: &Mutex<bool>, at: &(dyn Fn(&str, Moment) -> bool + Sync)) {
     let mut seen: Vec<String> = Vec::new();
     'messages: loop {
         let (mut head, mut got, mut files) = ([0; 8], 0, Vec::new());
@@ -1088,7 +1089,11 @@ fn relay(from: &UnixStream, to: &UnixStream, at: &(dyn Fn(&str, Moment) -> bool 
             other => other.as_object().unwrap().keys().next().unwrap().clone(),
         };
         let is_first = !seen.contains(&name);
-        if is_first && at(&name, Moment::Before) {
+        let mut is_cut = is_cut.lock().unwrap();
+        if !*is_cut && is_first {
+            *is_cut = at(&name, Moment::Before);
+        }
+        if *is_cut {
             break;
         }
         let rights: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
@@ -1101,6 +1106,7 @@ fn relay(from: &UnixStream, to: &UnixStream, at: &(dyn Fn(&str, Moment) -> bool 
         }
         drop(files);
         if is_first && at(&name, Moment::After) {
+            *is_cut = true;
             break;
         }
         seen.push(name);
@@ -1150,9 +1156,10 @@ fn take_over_that_is_cut_off(
         }
         is_now
     };
+    let is_cut = Mutex::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| relay(ours, &theirs, &kill));
-        relay(&theirs, ours, &kill);
+        scope.spawn(|| relay(ours, &theirs, &is_cut, &kill));
+        relay(&theirs, ours, &is_cut, &kill);
     });
     assert!(has_killed.into_inner(), "the servers have not said {at:?}");
     new.into_inner().unwrap()
@@ -1204,7 +1211,8 @@ fn either_server_may_be_killed_at_each_message() {
                 // An error means that its server has died with it.
                 let answer = client.send(b"get kept\r\n").and_then(|()| client.exactly(expected.len()));
                 if kills_new && !has_taken {
-                    assert_eq!(answer.unwrap(), expected, "{what}: the old one goes on with its clients");
+                    let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}: {}", server.text()));
+                    assert_eq!(answer, expected, "{what}: the old one goes on with its clients");
                     assert_eq!(server.ended(), None, "{what}: {}", server.text());
                     wait_until("the attempt is over", DEADLINE, || (!server.is_giving()).then_some(()));
                     went_on[0] += 1;
