@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, setsockopt, socket, sockopt};
 
@@ -17,6 +17,9 @@ use crate::{
     Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, kernel_arguments, keyway_binary, memcached_binary,
     wait_until,
 };
+
+/// How long a datagram that asks whether a server is up may take, until it is asked again.
+const DATAGRAM_MAX: Duration = Duration::from_secs(5);
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,25 +320,40 @@ impl Server {
             (Kind::Keyway, _) => &[Transport::Tcp, Transport::Unix],
             (Kind::Memcached, _) => &[transport],
         };
-        wait_until("a started server accepts connections", DEADLINE, || {
+        let begun = Instant::now();
+        loop {
             if let Some(status) = self.ended() {
-                return Some(Err(status));
+                return Err(status);
             }
-            sockets.iter().all(|&t| self.answers(t)).then_some(Ok(()))
-        })
+            let mut answers = sockets.iter().map(|&t| (t, self.answers(t)));
+            let Some((transport, answer)) = answers.find(|(_, answer)| !matches!(answer, Ok(true))) else {
+                return Ok(());
+            };
+            if begun.elapsed() >= DEADLINE && self.ended().is_none() {
+                panic!(
+                    "{} accepts no connections within {DEADLINE:?}; over {transport:?} it said {answer:?}; its log:\n{}",
+                    self.kind.name(),
+                    self.log()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
-    fn answers(&self, transport: Transport) -> bool {
-        let version = self.try_connect(transport).and_then(|mut wire| {
-            let line = wire.ask("version")?;
-            // A server whose clients have to log in is up as well, and tells no more.
-            if line == "CLIENT_ERROR unauthenticated" {
-                return Ok(true);
-            }
-            // Another server may have taken the port since it was chosen: this one is about to find that out, and to end.
-            Ok(line.starts_with("VERSION ") && self.is_who_answers(&mut wire)?)
-        });
-        version.unwrap_or(false)
+    /// Whether the process that was started answers.
+    fn answers(&self, transport: Transport) -> io::Result<bool> {
+        let mut wire = self.try_connect(transport)?;
+        if transport == Transport::Udp {
+            // A datagram may be lost. A connection that is not answered, however, is a failure.
+            wire.set_timeout(DATAGRAM_MAX)?;
+        }
+        let line = wire.ask("version")?;
+        // A server whose clients have to log in is up as well, and tells no more.
+        if line == "CLIENT_ERROR unauthenticated" {
+            return Ok(true);
+        }
+        // Another server may have taken the port since it was chosen: this one is about to find that out, and to end.
+        Ok(line.starts_with("VERSION ") && self.is_who_answers(&mut wire)?)
     }
 
     /// Whether the server on this connection is the process that was started, as far as it tells.
