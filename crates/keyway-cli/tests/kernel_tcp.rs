@@ -24,7 +24,9 @@ const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 11_211);
 const PIN: &str = "/sys/fs/bpf/keyway";
 /// After this time without an answer or an end, a connection hangs.
 const PATIENCE: Duration = Duration::from_secs(15);
-const CLIENTS: u64 = 12;
+const CLIENTS: usize = 12;
+/// Keys of each client.
+const KEYS: usize = 6;
 const HITS: &str = "keyway_kernel_tcp_hits";
 
 /// Whether the test goes on: it is in a network namespace of its own. Otherwise it has run there, or cannot.
@@ -143,20 +145,30 @@ fn stat(name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {name}: {all:?}")).1.parse().unwrap()
 }
 
-/// Sends a request and reads an answer of the same length as the right one.
+/// Sends a request and reads its answer. Another answer is noticed where it differs from the right one, also if it is shorter.
 fn ask(stream: &mut TcpStream, request: &[u8], answer: &[u8]) -> io::Result<()> {
     stream.write_all(request)?;
-    let mut got = vec![0; answer.len()];
-    stream.read_exact(&mut got)?;
-    let differs = got.iter().zip(answer).position(|(a, b)| a != b);
-    let shown = || String::from_utf8_lossy(&got[..got.len().min(200)]).into_owned();
-    assert_eq!(
-        differs,
-        None,
-        "{}: {}",
-        String::from_utf8_lossy(&request[..request.len().min(60)]),
-        shown()
-    );
+    let (mut got, mut len) = (vec![0; answer.len()], 0);
+    while len < answer.len() {
+        let count = match stream.read(&mut got[len..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => {
+                let asked = String::from_utf8_lossy(&request[..request.len().min(60)]).into_owned();
+                let text = format!("{asked}: {error}, after {len} of {} bytes", answer.len());
+                return Err(io::Error::new(error.kind(), text));
+            }
+        };
+        let is_right = got[len..len + count] == answer[len..len + count];
+        len += count;
+        assert!(
+            is_right,
+            "{}: not the right answer in its first {len} bytes: {}",
+            String::from_utf8_lossy(&request[..request.len().min(60)]),
+            String::from_utf8_lossy(&got[..len.min(200)])
+        );
+    }
     Ok(())
 }
 
@@ -191,11 +203,15 @@ struct Storm {
     kills: AtomicBool,
     operations: AtomicUsize,
     ended: AtomicUsize,
+    /// servers that were killed, and of how many of them each client has noticed it
+    killed: AtomicUsize,
+    noticed: [AtomicUsize; CLIENTS],
 }
 
 /// A client with keys of its own, and their values.
 struct Client<'a> {
     storm: &'a Storm,
+    number: usize,
     random: Random,
     name: String,
     values: HashMap<usize, Vec<u8>>,
@@ -203,19 +219,16 @@ struct Client<'a> {
 
 impl Client<'_> {
     fn run(mut self) {
-        let (own, mut lives) = (self.name.clone(), 0);
         while !self.storm.ends.load(SeqCst) {
-            // What a lost request has done is unknown: other keys.
-            lives += 1;
-            self.name = format!("{own}-{lives}");
-            self.values.clear();
             let Err(error) = self.live() else { continue };
             let is_hang = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-            assert!(!is_hang, "{}: a connection hangs", self.name);
+            assert!(!is_hang, "{}: a connection hangs: {error}", self.name);
             assert!(self.storm.kills.load(SeqCst), "{}: {error}", self.name);
             if error.kind() != ErrorKind::ConnectionRefused {
                 self.storm.ended.fetch_add(1, SeqCst);
             }
+            // It has no connection, or not even got one.
+            self.storm.noticed[self.number].store(self.storm.killed.load(SeqCst), SeqCst);
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -223,6 +236,9 @@ impl Client<'_> {
     /// Until the end, or until the connection fails.
     fn live(&mut self) -> io::Result<()> {
         let mut stream = try_connect()?;
+        // What a lost request has done is unknown. The values of all lives together would not fit into the region.
+        self.values.clear();
+        (0..KEYS).try_for_each(|key| self.delete(&mut stream, key))?;
         while !self.storm.ends.load(SeqCst) {
             self.storm.operations.fetch_add(1, SeqCst);
             match self.random.below(1000) {
@@ -269,7 +285,7 @@ impl Client<'_> {
                     self.values.insert(2, value.to_vec());
                 }
                 choice => {
-                    let (request, answer) = self.get(usize::try_from(choice % 6).unwrap());
+                    let (request, answer) = self.get(usize::try_from(choice).unwrap() % KEYS);
                     ask(&mut stream, &request, &answer)?;
                 }
             }
@@ -287,10 +303,27 @@ impl Client<'_> {
         (format!("get {name}\r\n").into_bytes(), answer)
     }
 
+    /// Deletes an item that may be there.
+    fn delete(&self, stream: &mut TcpStream, key: usize) -> io::Result<()> {
+        stream.write_all(format!("delete {}-k{key}\r\n", self.name).as_bytes())?;
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            line.push(byte[0]);
+        }
+        assert!(
+            [&b"DELETED\r\n"[..], b"NOT_FOUND\r\n"].contains(&&line[..]),
+            "{}",
+            line.escape_ascii()
+        );
+        Ok(())
+    }
+
     fn set(&mut self, stream: &mut TcpStream) -> io::Result<()> {
         let longest = [10, 100, 1_000, 5_000, 70_000, 1_000_000][self.random.index(6)];
         let value = vec![b'a' + u8::try_from(self.random.below(26)).unwrap(); self.random.index(longest + 1)];
-        let key = self.random.index(6);
+        let key = self.random.index(KEYS);
         let request = [
             format!("set {}-k{key} 0 0 {}\r\n", self.name, value.len()).as_bytes(),
             &value,
@@ -308,10 +341,11 @@ impl Client<'_> {
 fn storm(test: &str, storm: &Storm, happens: impl FnOnce()) {
     let seed = Random::seed_for(test);
     std::thread::scope(|scope| {
-        for number in 0..CLIENTS {
+        for (number, stream) in (0..CLIENTS).zip(0..) {
             let client = Client {
                 storm,
-                random: Random::new(seed).fork(number),
+                number,
+                random: Random::new(seed).fork(stream),
                 name: format!("c{number}"),
                 values: HashMap::new(),
             };
@@ -344,10 +378,11 @@ fn clients_of_killed_servers_see_an_end_and_are_served_again() {
     storm("killed servers", &shared, || {
         for round in 0..5 {
             total += hits(500);
-            let ended = shared.ended.load(SeqCst);
             server.kill();
+            let killed = 1 + shared.killed.fetch_add(1, SeqCst);
             wait_until("the ends of connections", PATIENCE, || {
-                (shared.ended.load(SeqCst) >= ended + usize::try_from(CLIENTS).unwrap()).then_some(())
+                let have_all = shared.noticed.iter().all(|noticed| noticed.load(SeqCst) == killed);
+                have_all.then_some(())
             });
             left = left.max(programs());
             server = Process::with_door(&scratch, &format!("log-{round}"), &[]);
