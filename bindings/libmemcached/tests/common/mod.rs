@@ -2,7 +2,10 @@
 //! Keyway's region.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, memcached_binary, program_on_path, run_to_end, skip};
+use harness::{
+    DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, memcached_binary, program_on_path, run_to_end, skip,
+    workspace_library,
+};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,12 +35,12 @@ impl Dropin {
         let scratch = Scratch::new();
         // Programs of other users run here too.
         std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755)).expect("a directory of ours");
-        let test = std::env::current_exe().expect("the running test has a path");
-        for (built, name) in [
-            ("libmemcached.so", "libmemcached.so.11"),
-            ("libmemcachedutil.so", "libmemcachedutil.so.2"),
+        // Cargo does not build the drop-in for its tests: it is no library for Rust programs.
+        for (package, built, name) in [
+            ("keyway-libmemcached", "libmemcached.so", "libmemcached.so.11"),
+            ("keyway-libmemcachedutil", "libmemcachedutil.so", "libmemcachedutil.so.2"),
         ] {
-            std::fs::copy(test.with_file_name(built), scratch.join(name)).expect("a copy of the library");
+            std::fs::copy(workspace_library(package, built), scratch.join(name)).expect("a copy of the library");
         }
         Self { scratch }
     }
