@@ -221,11 +221,40 @@ fn how(mode: StoreMode, exptime: i64, flags: u32) -> Store {
     }
 }
 
+/// Stores if the item still has this CAS unique. With 0, which no item has, the text protocol's line lacks its last word,
+/// and a server refuses it; the binary protocol's command is then a plain `replace`.
+///
+/// # Safety
+///
+/// As [`store`].
 #[inline]
-fn compared(exptime: i64, flags: u32, cas: u64) -> Store {
-    Store {
-        compare_cas: (cas != 0).then_some(cas),
-        ..how(StoreMode::Set, exptime, flags)
+unsafe fn compare_and_store(
+    st: *mut memcached_st,
+    (key, key_length): (*const c_char, usize),
+    (bytes, length): (*const c_char, usize),
+    (exptime, flags): (i64, u32),
+    cas: u64,
+) -> Option<c_int> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if cas != 0 {
+            let how = Store {
+                compare_cas: Some(cas),
+                ..how(StoreMode::Set, exptime, flags)
+            };
+            return store(st, key, key_length, bytes, length, &how);
+        }
+        if (*st).is(Flag::BinaryProtocol) {
+            return store(st, key, key_length, bytes, length, &how(StoreMode::Replace, exptime, flags));
+        }
+        match handle::enter(st) {
+            Way::Here(_) => {
+                let refused = if (*st).is(Flag::Reply) { rc::ERROR } else { rc::SUCCESS };
+                Some(check_key(st, key, key_length).err().unwrap_or(refused))
+            }
+            Way::Away => None,
+            Way::Stuck(code) => Some(code),
+        }
     }
 }
 
@@ -251,11 +280,11 @@ stores! {
 handle_functions! {
     fn memcached_cas(st: *mut memcached_st, key: *const c_char, key_length: usize, value: *const c_char, length: usize, exptime: i64,
         flags: u32, cas: u64) -> c_int = rc::INVALID_ARGUMENTS;
-        store(st, key, key_length, value, length, &compared(exptime, flags, cas))
+        compare_and_store(st, (key, key_length), (value, length), (exptime, flags), cas)
 
     fn memcached_cas_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, key_length: usize,
         value: *const c_char, length: usize, exptime: i64, flags: u32, cas: u64) -> c_int = rc::INVALID_ARGUMENTS;
-        store(st, key, key_length, value, length, &compared(exptime, flags, cas))
+        compare_and_store(st, (key, key_length), (value, length), (exptime, flags), cas)
 
     fn memcached_delete(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS;
         delete(st, key, length, expiration)

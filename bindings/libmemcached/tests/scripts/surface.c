@@ -299,6 +299,14 @@ static void comparing(memcached_st *memc) {
   RC(memcached_cas_by_key(memc, LEN("group"), LEN("x"), LEN("v4"), 0, 0, cas + 1000000));
   RC(memcached_cas(memc, LEN("nothing"), LEN("v2"), 0, 0, cas));
   show_get(memc, "x");
+  /* 0 is no CAS unique. The text protocol's server answers twice, so that connection is given up. */
+  RC(memcached_cas(memc, LEN("x"), LEN("v5"), 0, 0, 0));
+  memcached_quit(memc);
+  RC(memcached_cas_by_key(memc, LEN("group"), LEN("nothing"), LEN("v6"), 0, 0, 0));
+  memcached_quit(memc);
+  RC(memcached_cas(memc, LEN(""), LEN("v7"), 0, 0, 0));
+  show_get(memc, "x");
+  show_get(memc, "nothing");
 }
 
 static void servers(void) {
