@@ -463,17 +463,17 @@ unsafe fn call(st: *mut memcached_st, callbacks: *const ExecuteFn, context: *mut
     }
 }
 
+/// As [`ask`], for a program that gives its functions with the request. They are called for items that arrive while a long
+/// request is still being sent; here none does, so all items wait for the program to fetch them.
+///
 /// # Safety
 ///
-/// As [`ask`] and [`call`].
-unsafe fn ask_and_call(
+/// As [`ask`].
+unsafe fn ask_to_execute(
     st: *mut memcached_st,
     keys: *const *const c_char,
     lengths: *const usize,
     number: usize,
-    callbacks: *const ExecuteFn,
-    context: *mut c_void,
-    count: u32,
 ) -> Option<c_int> {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -487,11 +487,7 @@ unsafe fn ask_and_call(
                 }
             };
         }
-        let code = ask(st, keys, lengths, number)?;
-        if code == rc::SUCCESS {
-            call(st, callbacks, context, count);
-        }
-        Some(code)
+        ask(st, keys, lengths, number)
     }
 }
 
@@ -512,11 +508,11 @@ handle_functions! {
 
     fn memcached_mget_execute(st: *mut memcached_st, keys: *const *const c_char, lengths: *const usize, number: usize,
         callbacks: *const ExecuteFn, context: *mut c_void, count: u32) -> c_int = rc::INVALID_ARGUMENTS;
-        ask_and_call(st, keys, lengths, number, callbacks, context, count)
+        ask_to_execute(st, keys, lengths, number)
 
     fn memcached_mget_execute_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, keys: *const *const c_char,
         lengths: *const usize, number: usize, callbacks: *const ExecuteFn, context: *mut c_void, count: u32)
-        -> c_int = rc::INVALID_ARGUMENTS; ask_and_call(st, keys, lengths, number, callbacks, context, count)
+        -> c_int = rc::INVALID_ARGUMENTS; ask_to_execute(st, keys, lengths, number)
 
     fn memcached_fetch_result(st: *mut memcached_st, result: *mut memcached_result_st, code: *mut c_int) -> *mut memcached_result_st
         = { put(code, rc::INVALID_ARGUMENTS); std::ptr::null_mut() }; Some(next(st, result, code))

@@ -263,14 +263,12 @@ static void fetching(memcached_st *memc) {
   RC(memcached_mget(memc, list + 1, lengths, 1));
   RC(memcached_fetch_execute(memc, callbacks, &count, 1));
   count = 0;
-  /* libmemcached calls the functions when the program fetches, the drop-in at once */
-  rc = memcached_mget_execute(memc, list, lengths, 4, callbacks, &count, 1);
-  if (rc == MEMCACHED_SUCCESS) memcached_fetch_execute(memc, callbacks, &count, 1);
-  printf("mget_execute: %s\n", memcached_strerror(memc, rc));
+  RC(memcached_mget_execute(memc, list, lengths, 4, callbacks, &count, 1));
   NUMBER(count);
-  rc = memcached_mget_execute_by_key(memc, LEN("group"), list, lengths, 4, callbacks, &count, 1);
-  if (rc == MEMCACHED_SUCCESS) memcached_fetch_execute(memc, callbacks, &count, 1);
-  printf("mget_execute_by_key: %s\n", memcached_strerror(memc, rc));
+  RC(memcached_fetch_execute(memc, callbacks, &count, 1));
+  NUMBER(count);
+  RC(memcached_mget_execute_by_key(memc, LEN("group"), list, lengths, 4, callbacks, &count, 1));
+  RC(memcached_fetch_execute(memc, callbacks, &count, 1));
   NUMBER(count);
   /* a request that is not fetched is forgotten */
   RC(memcached_mget(memc, list, lengths, 4));
