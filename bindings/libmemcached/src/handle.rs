@@ -697,6 +697,7 @@ handle_functions! {
     // Nothing is buffered, so there is nothing to send.
     fn memcached_quit(st: *mut memcached_st) -> () = (); {
         (*st).query_id += 1;
+        error::clear(of(st));
         of(st).pending.clear();
         Some(())
     }

@@ -450,6 +450,8 @@ unsafe fn count(st: *mut memcached_st, key: *const c_char, length: usize, how: &
             Ok(Counted::Value { value, .. }) => answer = value,
             Ok(Counted::NotFound) => code = rc::NOTFOUND,
             Ok(Counted::Exists) => code = rc::DATA_EXISTS,
+            // Without replies, nobody hears of it.
+            Ok(Counted::NotANumber) if !(*st).is(Flag::Reply) => {}
             Ok(Counted::NotANumber) if (*st).is(Flag::BinaryProtocol) => code = error::set(st, rc::UNKNOWN_READ_FAILURE, ""),
             Ok(Counted::NotANumber) => {
                 code = error::set_client_error(st, "cannot increment or decrement non-numeric value");

@@ -541,7 +541,9 @@ static void asking(memcached_st *memc, int binary) {
   RC(memcached_set(memc, LEN("a"), LEN("after"), 0, 0));
   printf("flush: %d\n", libmemcached_util_flush(host, port, &rc));
   show_get(memc, "a");
+  RC(memcached_delete(memc, LEN(""), 0));
   memcached_quit(memc);
+  NUMBER(memcached_last_error(memc));
   RC(memcached_set(memc, LEN("a"), LEN("after quit"), 0, 0));
   show_get(memc, "a");
 }
@@ -557,6 +559,12 @@ static void quiet(memcached_st *memc) {
   RC(memcached_behavior_set(memc, MEMCACHED_BEHAVIOR_NOREPLY, 1));
   RC(memcached_set(memc, LEN("quiet"), LEN("1"), 0, 0));
   RC(memcached_set(memc, LEN("quiet"), LEN("2"), 0, 0));
+  if (!memcached_behavior_get(memc, MEMCACHED_BEHAVIOR_BINARY_PROTOCOL)) {
+    /* the binary protocol's server answers, and nobody reads it */
+    uint64_t number;
+    RC(memcached_increment(memc, LEN("buf"), 1, &number));
+    NUMBER(memcached_last_error(memc));
+  }
   RC(memcached_behavior_set(memc, MEMCACHED_BEHAVIOR_NOREPLY, 0));
   show_get(memc, "quiet");
 }
