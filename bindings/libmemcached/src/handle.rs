@@ -629,6 +629,25 @@ fn copy_settings(new: &mut memcached_st, old: &memcached_st) {
     new.sasl_callbacks = old.sasl_callbacks;
 }
 
+/// Makes the handle as it was when it was created. It keeps the name of the file that configures it.
+///
+/// # Safety
+///
+/// The handle is ours, and no reference to what is attached to it is used after this.
+pub(crate) unsafe fn renew(st: *mut memcached_st) {
+    // SAFETY: guaranteed by the caller; the program's function does not free the handle.
+    unsafe {
+        let (allocated, query_id) = ((*st).options & ALLOCATED != 0, (*st).query_id);
+        if let Some(on_cleanup) = (*st).on_cleanup {
+            on_cleanup(st);
+        }
+        let old = empty(st);
+        create(st, allocated);
+        (*st).query_id = query_id;
+        of(st).filename = old.filename;
+    }
+}
+
 handle_functions! {
     fn memcached_free(st: *mut memcached_st) -> () = (); {
         if let Some(on_cleanup) = (*st).on_cleanup {
@@ -643,15 +662,8 @@ handle_functions! {
     }
 
     fn memcached_reset(st: *mut memcached_st) -> c_int = rc::INVALID_ARGUMENTS; {
-        let (allocated, query_id) = ((*st).options & ALLOCATED != 0, (*st).query_id);
-        if let Some(on_cleanup) = (*st).on_cleanup {
-            on_cleanup(st);
-        }
-        let old = empty(st);
-        create(st, allocated);
-        (*st).query_id = query_id;
-        of(st).filename.clone_from(&old.filename);
-        Some(match &old.filename {
+        renew(st);
+        Some(match of(st).filename.clone() {
             Some(name) => options::configure_from_file(st, name.as_bytes()),
             None => rc::SUCCESS,
         })

@@ -197,8 +197,10 @@ fn one(st: *mut memcached_st, option: &str) -> c_int {
         return rc::SUCCESS;
     }
     if option.eq_ignore_ascii_case("RESET") {
+        // The file that has this line is not read again, and one that is named with it is read at the end.
         // SAFETY: a handle of ours.
-        return unsafe { handle::memcached_reset(st) };
+        unsafe { handle::renew(st) };
+        return rc::SUCCESS;
     }
     if option.eq_ignore_ascii_case("ERROR") {
         return rc::PARSE_USER_ERROR;

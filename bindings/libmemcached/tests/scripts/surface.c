@@ -595,6 +595,19 @@ static void options(void) {
     memcached_free(memc);
   }
   printf("%d %d\n", memcached("x", 0) == NULL, memcached(NULL, 3) == NULL);
+  /* a file that resets what came before */
+  char name[] = "/tmp/surface-XXXXXX", text[64];
+  FILE *file = fdopen(mkstemp(name), "w");
+  fputs("--SERVER=first.example\n--NAMESPACE=\"old\"\nRESET\n--SERVER=second.example\n", file);
+  fclose(file);
+  snprintf(text, sizeof(text), "--CONFIGURE-FILE=\"%s\"", name);
+  memcached_st *memc = memcached(LEN(text));
+  memcached_return_t rc = MEMCACHED_FAILURE;
+  if (memc) printf("%u, %s\n", memcached_server_count(memc), (char *) memcached_callback_get(memc, MEMCACHED_CALLBACK_PREFIX_KEY, &rc));
+  for (uint32_t i = 0; memc && i < memcached_server_count(memc); i++)
+    printf("%s\n", memcached_server_name(memcached_server_instance_by_position(memc, i)));
+  memcached_free(memc);
+  unlink(name);
 }
 
 static void pools(void) {
