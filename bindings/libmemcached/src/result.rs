@@ -8,6 +8,7 @@
 
 use crate::export::plain_functions;
 use crate::handle;
+use crate::store;
 use crate::types::*;
 use std::ffi::{c_char, c_int};
 
@@ -65,7 +66,7 @@ pub(crate) unsafe fn append(result: *mut memcached_result_st, bytes: &[u8]) -> b
     unsafe {
         let value = &mut (*result).value;
         let have = length(value);
-        let need = have + bytes.len() + 2;
+        let need = have.saturating_add(bytes.len()).saturating_add(2);
         if value.current_size < need {
             let block: *mut c_char = handle::realloc(value.root, value.string.cast(), need).cast();
             if block.is_null() {
@@ -141,8 +142,10 @@ plain_functions! {
     fn memcached_result_take_value(result: *mut memcached_result_st) -> *mut c_char = std::ptr::null_mut(); take(result)
 
     fn memcached_result_set_value(result: *mut memcached_result_st, value: *const c_char, size: usize) -> c_int = rc::FAILURE; {
-        let bytes: &[u8] = if size == 0 { &[] } else { std::slice::from_raw_parts(value.cast(), size) };
-        if append(result, bytes) { rc::SUCCESS } else { rc::MEMORY_ALLOCATION_FAILURE }
+        match store::value(value, size) {
+            Some(bytes) if append(result, bytes) => rc::SUCCESS,
+            _ => rc::MEMORY_ALLOCATION_FAILURE,
+        }
     }
 
     fn memcached_result_set_flags(result: *mut memcached_result_st, flags: u32) -> () = (); (*result).item_flags = flags

@@ -138,18 +138,19 @@ pub(crate) fn unreachable(st: *const memcached_st, error: &LocalError) -> c_int 
     error::set(st, rc::CONNECTION_FAILURE, &error.to_string())
 }
 
-/// The bytes of a value; NULL has none.
+/// The bytes of a value; NULL has none. `None`: no object has so many.
 ///
 /// # Safety
 ///
 /// The pointer is NULL, or refers to the given number of bytes.
 #[inline]
-unsafe fn value<'a>(value: *const c_char, length: usize) -> &'a [u8] {
+pub(crate) unsafe fn value<'a>(value: *const c_char, length: usize) -> Option<&'a [u8]> {
     if value.is_null() || length == 0 {
-        return &[];
+        return Some(&[]);
     }
-    // SAFETY: guaranteed by the caller.
-    unsafe { std::slice::from_raw_parts(value.cast(), length) }
+    isize::try_from(length).ok()?;
+    // SAFETY: guaranteed by the caller; the length is one that an object can have.
+    Some(unsafe { std::slice::from_raw_parts(value.cast(), length) })
 }
 
 /// An expiration as a server gets it. Both protocols carry the low 32 bits, the binary one without a sign. So a `time_t`
@@ -188,7 +189,9 @@ unsafe fn store(
             Way::Away => return None,
             Way::Stuck(code) => return Some(code),
         };
-        let bytes = value(bytes, length);
+        let Some(bytes) = value(bytes, length) else {
+            return Some(refused(st, WriteError::NoMemory { len: length }));
+        };
         let how = &Store {
             exptime: sent_exptime(st, how.exptime),
             ..*how

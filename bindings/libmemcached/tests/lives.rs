@@ -840,8 +840,11 @@ fn a_program_without_memory_for_a_copy_gets_an_error() {
     let mut command = Command::new(&program);
     command.arg(format!("keyway:{}", region.display()));
     let (status, told) = harness::run_to_end(dropin.give(&mut command, Library::Preloaded), DEADLINE);
-    let no_memory = |len| format!("MEMORY ALLOCATION FAILURE, this process has no memory for a copy of {len} bytes");
+    let no_memory = |len: usize| format!("MEMORY ALLOCATION FAILURE, this process has no memory for a copy of {len} bytes");
     let expected = [
+        format!("set endless: {}", no_memory(usize::MAX)),
+        format!("append endless: {}", no_memory(isize::MAX as usize + 1)),
+        "endless result: MEMORY ALLOCATION FAILURE, 0".to_owned(),
         "set large: SUCCESS".to_owned(),
         "set small: SUCCESS".to_owned(),
         format!("no large: {}", no_memory(900_000)),

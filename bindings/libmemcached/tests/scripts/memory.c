@@ -1,5 +1,6 @@
 /* Runs out of memory for copies of a value, with one handle, and prints what it is told. */
 #include <libmemcached/memcached.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,14 @@ int main(int argc, char **argv) {
   memcached_st *memc = memcached_create(NULL);
   memcached_server_push(memc, list);
   memcached_server_list_free(list);
+  /* no object has so many bytes */
+  told(memc, "set endless", memcached_set(memc, "endless", 7, value, SIZE_MAX, 0, 0));
+  told(memc, "append endless", memcached_append(memc, "endless", 7, value, (size_t) PTRDIFF_MAX + 1, 0, 0));
+  if (memcached_result_create(memc, &result)) {
+    rc = memcached_result_set_value(&result, value, SIZE_MAX);
+    printf("endless result: %s, %zu\n", memcached_strerror(memc, rc), memcached_result_length(&result));
+    memcached_result_free(&result);
+  }
   told(memc, "set large", memcached_set(memc, "large", 5, value, SIZE, 0, 0));
   told(memc, "set small", memcached_set(memc, "small", 5, "s", 1, 0, 0));
   exhaust(SIZE / 2);
