@@ -146,6 +146,11 @@ unsafe fn get_into<const PLAIN: bool>(
             "the buffer is NULL, and its size {buffer_size}, not 0"
         )));
     }
+    if isize::try_from(buffer_size).is_err() {
+        return Err(Failure::argument(format!(
+            "the buffer's size is {buffer_size}: no object has so many bytes"
+        )));
+    }
     // SAFETY: guaranteed by the caller.
     let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
     // SAFETY: guaranteed by the caller.

@@ -164,6 +164,9 @@ static void errors(const char *place, const char *directory) {
     CHECK(keyway_error() == KEYWAY_ERROR_ARGUMENT);
     CHECK(keyway_get(cache, NULL, 3, buffer, sizeof buffer, NULL) == KEYWAY_ERROR_ARGUMENT && says("key"));
     CHECK(keyway_get(cache, KEY("key"), NULL, 8, NULL) == KEYWAY_ERROR_ARGUMENT && says("buffer"));
+    CHECK(keyway_get(cache, KEY("key"), buffer, SIZE_MAX, NULL) == KEYWAY_ERROR_ARGUMENT && says("size"));
+    CHECK(keyway_gets(cache, KEY("key"), buffer, (size_t) PTRDIFF_MAX + 1, NULL) == KEYWAY_ERROR_ARGUMENT && says("size"));
+    CHECK(keyway_gat(cache, KEY("key"), 0, buffer, SIZE_MAX, NULL) == KEYWAY_ERROR_ARGUMENT && says("size"));
     CHECK(keyway_get_alloc(cache, KEY("key"), NULL, NULL) == KEYWAY_ERROR_ARGUMENT);
     CHECK(keyway_get_many(cache, NULL, 1, &value) == KEYWAY_ERROR_ARGUMENT);
     CHECK(keyway_get_many(cache, &entry, SIZE_MAX, &value) == KEYWAY_ERROR_ARGUMENT && says("entries"));
