@@ -11,6 +11,7 @@ use keyway_cache::{
 };
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -540,6 +541,13 @@ impl Client {
     /// Another name of close.
     fn quit(&self) {
         self.close();
+    }
+
+    /// What the garbage collector has to know: a serde, or a function, may lead back to this client.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.values.serde)?;
+        visit.call(&self.values.serializer)?;
+        visit.call(&self.values.deserializer)
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {

@@ -343,6 +343,29 @@ def test_a_serde_may_use_the_client(client, path):
     assert referring.get_many(["key"]) == {"key": (b"value", b"value")}
 
 
+@pytest.mark.parametrize("holder", ["serde", "functions"])
+def test_a_client_that_its_serde_refers_to_is_collected(path, holder):
+    class Referring:
+        def serialize(self, key, value):
+            return value, 0
+
+        def deserialize(self, key, value, flags):
+            return self.client.get("other", value)
+
+    converter = Referring()
+    if holder == "serde":
+        client = keyway_cache.Client(path, serde=converter)
+    else:
+        client = keyway_cache.Client(path, serializer=converter.serialize, deserializer=converter.deserialize)
+    converter.client = client
+    client.set("key", b"value")
+    references = [weakref.ref(client), weakref.ref(converter)]
+    assert attached() == 1
+    del client, converter
+    gc.collect()
+    assert [reference() for reference in references] == [None, None] and attached() == 0
+
+
 def test_threads_count_and_get_whole_values(client):
     client.set("count", b"0")
     wrong = []
