@@ -9,7 +9,7 @@ use keyway_cache::{
     AHEAD_MAX, Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store,
     StoreMode, Stored, WriteError,
 };
-use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
@@ -182,7 +182,7 @@ impl Client {
     fn get<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let own = self.keys.key(key)?;
         let found = self.fetch_plain(key.py(), &own, || Ok(key.clone()));
-        Ok(self.forgiving(found)?.or(default))
+        Ok(self.forgiving(key.py(), found)?.or(default))
     }
 
     /// For keyway_cache.django: the value of a prefix followed by a key, or `default`. NotImplemented: look at the key more
@@ -200,7 +200,7 @@ impl Client {
             return Ok(py.NotImplemented().into_bound(py));
         };
         let found = self.fetch_plain(py, own, || text_of(py, own));
-        Ok(self.forgiving(found)?.unwrap_or(default))
+        Ok(self.forgiving(py, found)?.unwrap_or(default))
     }
 
     /// For keyway_cache.django: the values of a list's keys that are present, in a dict; each key is behind a prefix in the
@@ -265,7 +265,7 @@ impl Client {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let own = self.keys.key(key)?;
         let found = self.fetch(key, &own, &touching(expire)?);
-        Ok(self.forgiving(found)?.map(|found| found.value).or(default))
+        Ok(self.forgiving(key.py(), found)?.map(|found| found.value).or(default))
     }
 
     /// As gets, and gives the item a new `expire`.
@@ -662,10 +662,13 @@ impl Client {
         Ok(py.detach(|| cache.with_session(|session, _| work(session)))?)
     }
 
-    /// If failures count as misses, a failure of the region becomes `None`.
-    fn forgiving<T>(&self, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+    /// If failures count as misses, a failure of the region or of a serde becomes `None`. What is no `Exception`, such as
+    /// `KeyboardInterrupt`, is not a failure.
+    fn forgiving<T>(&self, py: Python<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
         match found {
-            Err(Failure::Answer(_) | Failure::Lost(_)) if self.ignore_exc => Ok(None),
+            Err(Failure::Answer(error) | Failure::Lost(error)) if self.ignore_exc && error.is_instance_of::<PyException>(py) => {
+                Ok(None)
+            }
             found => found,
         }
     }
@@ -717,7 +720,7 @@ impl Client {
     ) -> PyResult<Bound<'py, PyTuple>> {
         let own = self.keys.key(key)?;
         let found = self.fetch(key, &own, how);
-        match self.forgiving(found)? {
+        match self.forgiving(key.py(), found)? {
             Some(found) => found.with_cas(),
             None => PyTuple::new(key.py(), [default, cas_default]),
         }
@@ -770,7 +773,7 @@ impl Client {
             }
             Ok(Some(()))
         });
-        match self.forgiving(converted)? {
+        match self.forgiving(py, converted)? {
             Some(()) => Ok(answers),
             None => Ok(PyDict::new(py)),
         }

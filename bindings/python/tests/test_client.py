@@ -366,6 +366,22 @@ def test_a_client_that_its_serde_refers_to_is_collected(path, holder):
     assert [reference() for reference in references] == [None, None] and attached() == 0
 
 
+@pytest.mark.parametrize("way_out", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_program_is_no_failure_to_ignore(path, way_out):
+    class Interrupted:
+        def serialize(self, key, value):
+            return value, 0
+
+        def deserialize(self, key, value, flags):
+            raise way_out
+
+    client = keyway_cache.Client(path, serde=Interrupted(), ignore_exc=True)
+    client.set("key", b"value")
+    for call in [lambda: client.get("key"), lambda: client.gets("key"), lambda: client.gat("key"), lambda: client.get_many(["key"])]:
+        with pytest.raises(way_out):
+            call()
+
+
 def test_threads_count_and_get_whole_values(client):
     client.set("count", b"0")
     wrong = []
