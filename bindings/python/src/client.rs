@@ -9,7 +9,7 @@ use keyway_cache::{
     AHEAD_MAX, Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store,
     StoreMode, Stored, WriteError,
 };
-use pyo3::exceptions::{PyException, PyKeyError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
@@ -75,9 +75,9 @@ impl Client {
         allow_unicode_keys: bool,
         encoding: &str,
         tls_context: Option<Py<PyAny>>,
-        memory: Option<u64>,
-        item_size_max: Option<usize>,
-        mode: Option<u32>,
+        memory: Option<&Bound<'_, PyAny>>,
+        item_size_max: Option<&Bound<'_, PyAny>>,
+        mode: Option<&Bound<'_, PyAny>>,
         existing_only: bool,
         huge_pages: bool,
         prefault: bool,
@@ -103,9 +103,9 @@ impl Client {
             return Err(PyValueError::new_err(OpenError::Address { path: server_path }.to_string()));
         }
         let asked = Asked {
-            memory,
-            item_size_max,
-            mode,
+            memory: amount(memory, "memory", u64::MAX)?,
+            item_size_max: amount(item_size_max, "item_size_max", usize::MAX)?,
+            mode: amount(mode, "mode", u32::MAX)?,
             existing_only,
             huge_pages,
             prefault,
@@ -990,6 +990,22 @@ fn no_room(
         _ => {}
     }
     Err(error)
+}
+
+/// An amount that the region is asked for. A number that its type cannot hold is outside of any limit.
+fn amount<'py, T>(value: Option<&Bound<'py, PyAny>>, name: &str, most: T) -> PyResult<Option<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr> + std::fmt::Display,
+{
+    let Some(value) = value else { return Ok(None) };
+    match value.extract() {
+        Ok(number) => Ok(Some(number)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
+            let why = format!("{name} is {value}: it must be from 0 to {most}");
+            Err(PyValueError::new_err(why))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// A number of seconds or megabytes; 0 if it is not given.

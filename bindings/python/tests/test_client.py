@@ -145,6 +145,10 @@ def test_memory_and_sizes(path):
         ({"item_size_max": 1}, "item of 1 bytes .* 1024 to"),
         ({"item_size_max": 3 << 20, "memory": 4 << 20}, "1024 to 2097152 bytes .* or more memory"),
         ({"mode": 0o1777}, "0o1777 .* leave the other bits out"),
+        ({"memory": -1}, "memory is -1: it must be from 0"),
+        ({"memory": 1 << 64}, "memory is 18446744073709551616: .* to 18446744073709551615"),
+        ({"item_size_max": -5}, "item_size_max is -5"),
+        ({"mode": -1}, "mode is -1: it must be from 0 to 4294967295"),
     ],
 )
 def test_a_value_outside_its_limits_is_refused_before_anything_is_opened(path, options, message):
