@@ -36,13 +36,15 @@ pub const SPARE: usize = 4;
 /// Segments that a lower memory limit keeps out of use.
 pub const WITHHELD: usize = 3;
 
-/// The smallest shape: segments of 16 KiB, a handful of slots for processes and threads.
+/// The smallest shape: segments of 16 KiB, of which the first index is one, and a handful of slots for processes and threads.
 pub fn shape(segments: usize) -> Shape {
+    let smallest = Shape::for_memory(keyway_region::layout::plan::MEMORY_MIN, 4096);
     Shape {
         segments_max: segments + SPARE,
         process_slots: 4,
         thread_slots: 6,
-        ..Shape::for_memory(keyway_region::layout::plan::MEMORY_MIN, 4096)
+        buckets_initial: smallest.buckets_per_segment(),
+        ..smallest
     }
 }
 
