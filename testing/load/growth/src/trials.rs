@@ -343,7 +343,9 @@ pub fn memory_full(scale: Scale) -> Verdict {
     loop {
         match items::store(&mut session, n, value_len, &mut value) {
             // At once: later another item may be shifted, which announces third buckets too.
-            Ok(()) => items::all_there(&mut session, n..n + 1, value_len)?,
+            Ok(()) => {
+                items::all_there(&mut session, n..n + 1, value_len)?;
+            }
             Err(WriteError::OutOfMemory) => break,
             Err(e) => return Err(text(e)),
         }
