@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::{DefaultTerminal, Frame};
@@ -43,6 +44,7 @@ impl Screen {
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(failed)?;
         }
+        end_with_the_terminal().map_err(failed)?;
         let terminal = ratatui::try_init().map_err(failed)?;
         Ok(Self { terminal, ends })
     }
@@ -53,24 +55,19 @@ impl Screen {
 
     /// Waits for the user until then.
     pub(super) fn heard(&self, until: Instant) -> Heard {
-        let mut wait = Duration::ZERO;
         loop {
-            if is_gone(wait) || self.ends.load(Relaxed) {
+            if self.ends.load(Relaxed) {
                 return Heard::End;
             }
-            // It may have several from one look at the terminal.
-            match event::poll(Duration::ZERO).and_then(|is_there| is_there.then(event::read).transpose()) {
+            let left = until.saturating_duration_since(Instant::now());
+            match event::poll(left.min(NOTICED)).and_then(|is_there| is_there.then(event::read).transpose()) {
                 Err(_) => return Heard::End,
                 Ok(Some(Event::Key(key))) if is_end(key) => return Heard::End,
                 Ok(Some(Event::Key(key))) => return Heard::Key(key),
                 Ok(Some(_)) => return Heard::Nothing,
+                Ok(None) if left.is_zero() => return Heard::Nothing,
                 Ok(None) => {}
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Heard::Nothing;
-            }
-            wait = left.min(NOTICED);
         }
     }
 }
@@ -81,14 +78,16 @@ impl Drop for Screen {
     }
 }
 
-/// Waits for the terminal, and says whether it is gone: crossterm would read its end for ever.
-fn is_gone(wait: Duration) -> bool {
-    let stdin = io::stdin();
-    let mut asked = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-    // A signal ends it, too: that of another size is crossterm's.
-    let _ = poll(&mut asked, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
-    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    asked.iter().filter_map(PollFd::revents).any(|events| events.intersects(gone))
+/// Ends the program when the terminal is gone, also where SIGHUP is ignored: crossterm would then read for ever, without a pause.
+fn end_with_the_terminal() -> io::Result<()> {
+    let watch = || {
+        let stdin = io::stdin();
+        // No event is asked for: a hang-up comes all the same (poll(2)).
+        let mut asked = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
+        while matches!(poll(&mut asked, PollTimeout::NONE), Ok(0) | Err(Errno::EINTR)) {}
+        std::process::exit(exit::DONE.into())
+    };
+    std::thread::Builder::new().name("terminal".into()).spawn(watch).map(drop)
 }
 
 fn failed(error: io::Error) -> Failure {

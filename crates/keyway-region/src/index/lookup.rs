@@ -17,6 +17,9 @@ use crate::region::{Region, ttl};
 use crate::sink::{Sink, Unread};
 use crate::verbs::{Get, Item};
 
+/// Items of a slot that are followed for their key, one after the other, when each was replaced meanwhile.
+const REPLACED_MAX: usize = 100;
+
 /// A slot of the index: where it is, and in which bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -467,21 +470,28 @@ impl Region {
             for (bucket, bucket_at) in buckets.iter() {
                 for index in 0..SLOTS {
                     let place = Place::new(bucket, bucket_at, index);
-                    let word = self.word_in(place);
-                    if !word.is_item_with(tag(hash)) {
-                        continue;
+                    // The hottest keys may have another item before the first one's lines have come from memory.
+                    for _ in 0..REPLACED_MAX {
+                        let word = self.word_in(place);
+                        if !word.is_item_with(tag(hash)) {
+                            break;
+                        }
+                        let Followed::Got(seen) = self.look_in(place, word) else {
+                            continue;
+                        };
+                        let _ = self
+                            .memory
+                            .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
+                        let is_it = self.hash(key.get(start..).unwrap_or_default()) == hash;
+                        if self.still(&seen) {
+                            if is_it {
+                                return seen.is_present(epoch, now);
+                            }
+                            key.truncate(start);
+                            break;
+                        }
+                        key.truncate(start);
                     }
-                    // One that moves meanwhile is found at the next attempt, or not at all: nothing depends on it.
-                    let Followed::Got(seen) = self.look_in(place, word) else {
-                        continue;
-                    };
-                    let _ = self
-                        .memory
-                        .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
-                    if self.hash(key.get(start..).unwrap_or_default()) == hash && self.still(&seen) {
-                        return seen.is_present(epoch, now);
-                    }
-                    key.truncate(start);
                 }
             }
             if self.table() == table {

@@ -1,4 +1,5 @@
-//! Plain gets by threads that are late: overtaken by a change, a recycler, a split, growth, or by another thread's suspicion.
+//! Plain gets, and look-ups of a key by its hash, by threads that are late: overtaken by a change, a recycler, a split, growth, or by
+//! another thread's suspicion.
 
 use crate::late::{Ground, SEGMENTS, Thread, WORDS_COME_ROUND, overtaken, recycled, value};
 use crate::layout::segment::Kind;
@@ -130,5 +131,25 @@ fn a_process_that_is_outgrown_meanwhile_finds_what_is_in_the_new_memory() {
             Some(value("key", 2, LEN)),
             "outgrown before access {access}"
         );
+    }
+}
+
+#[test]
+fn the_key_of_a_hash_is_found_while_its_item_is_replaced() {
+    for access in 1.. {
+        let ground = Ground::new();
+        let other = ground.thread(1);
+        other.set("key", 1, LEN);
+        let (region, hash, now) = (ground.region.clone(), ground.hash("key"), ground.now());
+        let mut key = Vec::with_capacity(500);
+        let (found, happened) = overtaken(
+            access,
+            move || other.set("key", 2, LEN),
+            || region.key_of_hash(hash, now, &mut key),
+        );
+        assert!(found && key == b"key", "overtaken at access {access}");
+        if !happened {
+            break;
+        }
     }
 }
