@@ -453,7 +453,7 @@ unsafe fn count(st: *mut memcached_st, key: *const c_char, length: usize, how: &
             Ok(Counted::Value { value, .. }) => answer = value,
             Ok(Counted::NotFound) => code = rc::NOTFOUND,
             Ok(Counted::Exists) => code = rc::DATA_EXISTS,
-            // Without replies, nobody hears of it.
+            // Without replies, the server's error is not sent.
             Ok(Counted::NotANumber) if !(*st).is(Flag::Reply) => {}
             Ok(Counted::NotANumber) if (*st).is(Flag::BinaryProtocol) => code = error::set(st, rc::UNKNOWN_READ_FAILURE, ""),
             Ok(Counted::NotANumber) => {

@@ -560,7 +560,7 @@ static void quiet(memcached_st *memc) {
   RC(memcached_set(memc, LEN("quiet"), LEN("1"), 0, 0));
   RC(memcached_set(memc, LEN("quiet"), LEN("2"), 0, 0));
   if (!memcached_behavior_get(memc, MEMCACHED_BEHAVIOR_BINARY_PROTOCOL)) {
-    /* the binary protocol's server answers, and nobody reads it */
+    /* the binary protocol's server sends its error all the same, and libmemcached does not read it */
     uint64_t number;
     RC(memcached_increment(memc, LEN("buf"), 1, &number));
     NUMBER(memcached_last_error(memc));

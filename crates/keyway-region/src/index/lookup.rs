@@ -461,7 +461,6 @@ impl Region {
     /// Appends the key of the item with this hash to `key`, which has space for the longest. `false`: there is no such item at `now`.
     pub fn key_of_hash(&self, hash: u64, now: u32, key: &mut Vec<u8>) -> bool {
         let epoch = self.epoch_unchanged(now);
-        let start = key.len();
         for _ in 0..ATTEMPTS_MAX {
             let table = self.table();
             let Some(buckets) = self.buckets(hash, table) else {
@@ -470,27 +469,8 @@ impl Region {
             for (bucket, bucket_at) in buckets.iter() {
                 for index in 0..SLOTS {
                     let place = Place::new(bucket, bucket_at, index);
-                    // The hottest keys may have another item before the first one's lines have come from memory.
-                    for _ in 0..REPLACED_MAX {
-                        let word = self.word_in(place);
-                        if !word.is_item_with(tag(hash)) {
-                            break;
-                        }
-                        let Followed::Got(seen) = self.look_in(place, word) else {
-                            continue;
-                        };
-                        let _ = self
-                            .memory
-                            .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
-                        let is_it = self.hash(key.get(start..).unwrap_or_default()) == hash;
-                        if self.still(&seen) {
-                            if is_it {
-                                return seen.is_present(epoch, now);
-                            }
-                            key.truncate(start);
-                            break;
-                        }
-                        key.truncate(start);
+                    if let Some(seen) = self.item_with_hash(place, hash, key) {
+                        return seen.is_present(epoch, now);
                     }
                 }
             }
@@ -499,6 +479,34 @@ impl Region {
             }
         }
         false
+    }
+
+    /// The slot's item, if its key has this hash; its key is then appended.
+    fn item_with_hash(&self, place: Place, hash: u64, key: &mut Vec<u8>) -> Option<ItemView> {
+        let start = key.len();
+        // The hottest keys may have another item before the first one's lines have come from memory.
+        for _ in 0..REPLACED_MAX {
+            let word = self.word_in(place);
+            if !word.is_item_with(tag(hash)) {
+                return None;
+            }
+            let Followed::Got(seen) = self.look_in(place, word) else {
+                continue;
+            };
+            let _ = self
+                .memory
+                .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
+            let is_it = self.hash(key.get(start..).unwrap_or_default()) == hash;
+            let is_whole = self.still(&seen);
+            if is_whole && is_it {
+                return Some(seen);
+            }
+            key.truncate(start);
+            if is_whole {
+                return None;
+            }
+        }
+        None
     }
 
     /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not.

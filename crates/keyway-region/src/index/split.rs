@@ -117,13 +117,9 @@ impl Session {
         let table = self.region.table();
         let items = self.region.superblock().items.load(Relaxed);
         let slots = table.count * SLOTS as u64;
-        if !self.grows_ahead(table) {
-            if table.is_even() && items < slots * GROW_AT_PERCENT / 100 {
-                return;
-            }
-            if self.index_suffices(items, slots) {
-                return;
-            }
+        let suffices = table.is_even() && items < slots * GROW_AT_PERCENT / 100 || self.index_suffices(items, slots);
+        if suffices && !self.grows_ahead(table) {
+            return;
         }
         // New segments for the index come from the reserve of free segments too.
         self.pay(SPLITS_PER_INSERT * (bucket::SIZE + SLOTS), now);

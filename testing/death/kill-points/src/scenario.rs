@@ -1,6 +1,6 @@
 //! What is stopped: every operation of the design's table, with what may lie in its path.
 
-use crate::ground::{Ground, RECOVERER, STOPPED};
+use crate::ground::{self, Ground, RECOVERER, STOPPED};
 use crate::operation::{Cas, Door, Op, Player, cas_of};
 use crate::step::Work;
 use keyway_cache::Counters;
@@ -468,8 +468,8 @@ const PAIR: [u64; 2] = [10, 21];
 /// A key's buckets.
 fn buckets(key: &[u8]) -> [u64; 3] {
     const SEED: u64 = 3;
-    const BUCKETS: u64 = 256;
-    keyway_region::all_choices(keyway_region::hash(SEED, key)).map(|choice| choice % BUCKETS)
+    let first_index = ground::shape(1).buckets_initial as u64;
+    keyway_region::all_choices(keyway_region::hash(SEED, key)).map(|choice| choice % first_index)
 }
 
 /// The key of this number of those whose first two buckets are these.
