@@ -413,12 +413,20 @@ fn units() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd")
 }
 
-/// Runs systemd-analyze on the shipped units, in a folder where they name the program of this build.
-fn analyze(test: &str, arguments: &[&str], examine: impl Fn(&str, bool)) {
+/// Runs systemd-analyze on the shipped units, in a folder where they name the program of this build and where `edit` may change them. Beside
+/// them is a unit that another package could have, about which systemd warns.
+fn analyze(test: &str, arguments: &[&str], edit: impl Fn(String) -> String, examine: impl Fn(&str, bool)) {
     if program_on_path("systemd-analyze").is_none() {
         return harness::skip(test, "systemd-analyze is not installed (Debian: systemd)");
     }
     let scratch = Scratch::new();
+    let others = scratch.join("others/sysinit.target.wants");
+    std::fs::create_dir_all(&others).unwrap();
+    let old_unit = "[Service]\nExecStart=/bin/true\nPIDFile=/var/run/other.pid\nStandardOutput=syslog\n";
+    std::fs::write(others.with_file_name("other-package.service"), old_unit).unwrap();
+    std::os::unix::fs::symlink("../other-package.service", others.join("other-package.service")).unwrap();
+    // An empty last part stands for the usual folders (systemd.unit(5)).
+    let unit_path = format!("{}:", others.parent().unwrap().display());
     let mut paths = Vec::new();
     for name in [
         "keyway.service",
@@ -429,22 +437,48 @@ fn analyze(test: &str, arguments: &[&str], examine: impl Fn(&str, bool)) {
         let text = std::fs::read_to_string(units().join(name)).unwrap();
         let path = scratch.join(Path::new(name).file_name().unwrap().to_str().unwrap());
         let text = text.replace("/usr/lib/keyway/reload", units().join("reload").to_str().unwrap());
-        std::fs::write(&path, text.replace("/usr/bin/keyway", env!("CARGO_BIN_EXE_keyway"))).unwrap();
+        let text = edit(text.replace("/usr/bin/keyway", env!("CARGO_BIN_EXE_keyway")));
+        std::fs::write(&path, text).unwrap();
         paths.push(path);
     }
     let is_service = |path: &&PathBuf| arguments[0] != "security" || path.extension().is_some_and(|end| end == "service");
     for path in paths.iter().filter(is_service) {
         let mut command = Command::new("systemd-analyze");
-        let (status, output) = run_to_end(command.args(arguments).arg(path), DEADLINE);
+        let (status, output) = run_to_end(
+            command.env("SYSTEMD_UNIT_PATH", &unit_path).args(arguments).arg(path),
+            DEADLINE,
+        );
         examine(&output, status.success());
     }
 }
 
+/// The result is that of the units which are named: other packages' units, which theirs depend on, decide nothing.
+const VERIFY: [&str; 3] = ["verify", "--man=no", "--recursive-errors=no"];
+
 #[test]
 fn the_units_are_sound() {
-    analyze("verifying the units", &["verify", "--man=no"], |output, is_sound| {
-        assert!(is_sound && output.is_empty(), "{output}");
-    });
+    analyze(
+        "verifying the units",
+        &VERIFY,
+        |text| text,
+        |output, is_sound| {
+            assert!(is_sound, "{output}");
+            assert!(
+                output.contains("other-package.service"),
+                "systemd does not read the other unit: {output}"
+            );
+        },
+    );
+}
+
+#[test]
+fn a_unit_with_a_mistake_is_not_sound() {
+    for section in ["[Service]", "[Socket]"] {
+        let mistaken = |text: String| text.replace(section, &format!("{section}\nNoSuchKey=yes"));
+        analyze("verifying units with a mistake", &VERIFY, mistaken, |output, is_sound| {
+            assert_eq!(is_sound, !output.contains("NoSuchKey"), "{output}");
+        });
+    }
 }
 
 #[test]
@@ -452,6 +486,7 @@ fn the_services_are_exposed_to_little() {
     analyze(
         "the services' exposure",
         &["security", "--offline=yes", "--threshold=20"],
+        |text| text,
         |output, is_below| {
             assert!(is_below && output.contains("Overall exposure level"), "{output}");
         },

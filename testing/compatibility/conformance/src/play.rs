@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use harness::{DEADLINE, Wire, printable};
+use harness::{DEADLINE, Kind, Transport, Wire, printable};
 
 use crate::pattern::{Names, Verdict};
 use crate::table::{Block, Conversation, Expected};
@@ -65,12 +65,21 @@ pub struct Departure {
     pub why: String,
     /// how long the client took to the first polled step, or to the departure if that was before
     pub took: Duration,
+    /// the server had sent no byte of the answer that was waited for, until the client gave up
+    pub unanswered: bool,
 }
 
 impl Departure {
     /// Whether the client was too slow for what the conversation expects: then nothing is known of the server.
     pub fn is_late(&self, conversation: &Conversation) -> bool {
         conversation.within.is_some_and(|within| self.took > within)
+    }
+
+    /// Whether a client would ask again: it was too slow itself, or a datagram of memcached's was lost. On a busy machine memcached
+    /// loses one now and then; Keyway is held to each.
+    pub fn is_to_be_asked_again(&self, conversation: &Conversation, kind: Kind, transport: Transport) -> bool {
+        let is_lost = self.unanswered && kind == Kind::Memcached && transport == Transport::Udp;
+        is_lost || self.is_late(conversation)
     }
 }
 
@@ -85,6 +94,7 @@ pub fn play(conversation: &Conversation, wire: &mut Wire, manner: Manner) -> Res
     play_timed(conversation, wire, manner, &mut || took = took.or(Some(start.elapsed()))).map_err(|why| Departure {
         why,
         took: took.unwrap_or_else(|| start.elapsed()),
+        unanswered: wire.pending().is_empty() && start.elapsed() >= SILENCE_MAX,
     })
 }
 

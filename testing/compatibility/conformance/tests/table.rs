@@ -13,8 +13,8 @@ use harness::{
     DEADLINE, Kind, ServeOptions, Server, Transport, Wire, has_kernel_door, is_across_a_network, liar, say, wait_until,
 };
 
-/// How often a conversation is held whose client was too slow for it.
-const LATE_MAX: usize = 10;
+/// How often a conversation is held for which the client asks again ([`Departure::is_to_be_asked_again`]).
+const ATTEMPTS_MAX: usize = 10;
 /// How many answers must be the kernel's at least, where servers have the kernel door.
 const KERNEL_HITS_MIN: u64 = 200;
 
@@ -241,22 +241,30 @@ fn shared_server(kind: Kind, transport: Transport, manner: Manner, table: &[&Con
         } else {
             transport
         };
-        let flushed = server.connect(by).ask("flush_all");
-        if !matches!(&flushed, Ok(line) if line == "OK") {
-            depart(
-                tally,
-                kind,
-                transport,
-                manner,
-                conversation,
-                &format!("flush_all before it: {flushed:?}"),
-            );
-            return;
+        for attempts_left in (0..ATTEMPTS_MAX).rev() {
+            let flushed = server.connect(by).ask("flush_all");
+            if !matches!(&flushed, Ok(line) if line == "OK") {
+                depart(
+                    tally,
+                    kind,
+                    transport,
+                    manner,
+                    conversation,
+                    &format!("flush_all before it: {flushed:?}"),
+                );
+                return;
+            }
+            let mut wire = kept.take().unwrap_or_else(|| server.connect(transport));
+            let outcome = play(conversation, &mut wire, manner);
+            kept = (is_kept && outcome.is_ok() && conversation.leaves_connection()).then_some(wire);
+            match outcome {
+                Err(departure) if attempts_left > 0 && departure.is_to_be_asked_again(conversation, kind, transport) => {}
+                outcome => {
+                    note(&server, transport, manner, conversation, outcome, tally);
+                    break;
+                }
+            }
         }
-        let mut wire = kept.take().unwrap_or_else(|| server.connect(transport));
-        let outcome = play(conversation, &mut wire, manner);
-        kept = (is_kept && outcome.is_ok() && conversation.leaves_connection()).then_some(wire);
-        note(&server, transport, manner, conversation, outcome, tally);
     }
     if is_kept {
         tally
@@ -295,11 +303,12 @@ fn own_servers(kind: Kind, transport: Transport, table: &[&Conversation], tally:
                         ..ServeOptions::default()
                     };
                     // A client that was too slow knows nothing of the server; one that always is too slow does not pass.
-                    for attempts_left in (0..LATE_MAX).rev() {
+                    for attempts_left in (0..ATTEMPTS_MAX).rev() {
                         let server = Server::start(kind, &options);
                         let mut wire = server.connect(transport);
                         match play(conversation, &mut wire, Manner::Stepwise) {
-                            Err(departure) if departure.is_late(conversation) && attempts_left > 0 => {}
+                            Err(departure)
+                                if attempts_left > 0 && departure.is_to_be_asked_again(conversation, kind, transport) => {}
                             outcome => {
                                 note(&server, transport, Manner::Stepwise, conversation, outcome, tally);
                                 break;
@@ -326,7 +335,7 @@ fn note(
     outcome: Result<(), Departure>,
     tally: &Tally,
 ) {
-    if let Err(Departure { why, took }) = outcome {
+    if let Err(Departure { why, took, .. }) = outcome {
         let why = format!("{why} (after {took:?})");
         depart(tally, server.kind(), transport, manner, conversation, &why);
     }
@@ -396,6 +405,21 @@ fn lateness_is_told_from_a_departure() {
         ..departure(0, b"VALUE a 0 1\r\n")
     };
     assert!(slow.is_late(&table[0]) && !slow.is_late(&table[1]));
+}
+
+/// A client asks again for a datagram of memcached's that did not come, and for nothing else.
+#[test]
+fn a_lost_datagram_is_told_from_a_departure() {
+    let table = parse("lost", "== a\n> get a\n< END\n").expect("it parses");
+    let wrong = play(&table[0], &mut liar(b"VALUE a 0 1\r\n"), Manner::Stepwise).expect_err("a wrong answer");
+    let again = |departure: &Departure, kind, transport| departure.is_to_be_asked_again(&table[0], kind, transport);
+    assert!(!again(&wrong, Kind::Memcached, Transport::Udp));
+    let silent = Departure {
+        unanswered: true,
+        ..wrong
+    };
+    assert!(again(&silent, Kind::Memcached, Transport::Udp));
+    assert!(!again(&silent, Kind::Memcached, Transport::Tcp) && !again(&silent, Kind::Keyway, Transport::Udp));
 }
 
 #[test]
