@@ -1,10 +1,11 @@
 //! `cargo xtask figures`: measures every table of `docs/performance.md` again, with the commands named there, and writes Markdown to a file.
 //!
 //! It checks no result. A table that cannot be measured here (no root, no memcached) is reported at the end, and the others are written.
+//! The short form shows that each command is accepted and measures something; its figures mean nothing.
 
 use crate::run::{Context, Outcome};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -16,11 +17,13 @@ cargo xtask figures: measures again the tables of docs/performance.md, and write
     cargo xtask figures --only WORD   those with this word in their title
     cargo xtask figures --list        titles and commands
     cargo xtask figures --to FILE     to this file instead
+    cargo xtask figures --short       seconds instead of hours, with the programs that tests use, and without those of `cargo bench`:
+                                      only shows that the commands work
 
 Those of the kernel door take root. Programs are built in release mode first.
 ";
 
-/// A title and its command; `{release}` is the folder of the built programs.
+/// A title and its command; `{built}` is the folder of the built programs.
 const TABLES: &[(&str, &str)] = &[
     (
         "Calls beside DashMap",
@@ -34,8 +37,8 @@ const TABLES: &[(&str, &str)] = &[
         "Large values beside plain copies",
         "cargo bench --locked --package benches --bench copies",
     ),
-    ("Web applications", "{release}/lab applications"),
-    ("TLS", "{release}/lab tls --server-cpus 0 --client-cpus 1"),
+    ("Web applications", "{built}/lab applications"),
+    ("TLS", "{built}/lab tls --server-cpus 0 --client-cpus 1"),
     (
         "Two threads against one",
         "cargo bench --locked --package benches --bench scaling",
@@ -68,61 +71,52 @@ const TABLES: &[(&str, &str)] = &[
     ),
     (
         "Network, gets by connections",
-        "{release}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-128b -c 1,16,64,512",
+        "{built}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-128b -c 1,16,64,512",
     ),
     (
         "Network, 5 KB",
-        "{release}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-5k,set-5k -c 64 --server-options=--prefault",
+        "{built}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-5k,set-5k -c 64 --server-options=--prefault",
     ),
     (
         "Network, 100 KB",
-        "{release}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-100k,set-100k -c 16 --server-options=--prefault",
+        "{built}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-100k,set-100k -c 16 --server-options=--prefault",
     ),
-    (
-        "Idle connections",
-        "{release}/lab idle --connections 10000 --server-threads 1",
-    ),
+    ("Idle connections", "{built}/lab idle --connections 10000 --server-threads 1"),
     (
         "Latency of calls (protected library, Figure 5)",
-        "{release}/lab reproduce hodor-fig5 --libmemcached {release}/libmemcached.so",
+        "{built}/lab reproduce hodor-fig5",
     ),
     (
         "Threads and processes (protected library, Figures 6 to 9)",
-        "{release}/lab reproduce hodor-fig6-9 --libmemcached {release}/libmemcached.so",
+        "{built}/lab reproduce hodor-fig6-9",
     ),
-    (
-        "Strict mode (pmemcached, Figure 1)",
-        "{release}/lab reproduce pmemcached-fig1",
-    ),
-    (
-        "Restart (pmemcached, section 4)",
-        "{release}/lab reproduce pmemcached-restart",
-    ),
+    ("Strict mode (pmemcached, Figure 1)", "{built}/lab reproduce pmemcached-fig1"),
+    ("Restart (pmemcached, section 4)", "{built}/lab reproduce pmemcached-restart"),
     (
         "Kernel door",
-        "{release}/lab kernel --value-size 20,128,1024 --connections 1,32 --multiget 1,10",
+        "{built}/lab kernel --value-size 20,128,1024 --connections 1,32 --multiget 1,10",
     ),
     (
         "Kernel door, 32 in flight on one socket",
-        "{release}/lab kernel --value-size 20,128,1024 --connections 1 --pipeline 32",
+        "{built}/lab kernel --value-size 20,128,1024 --connections 1 --pipeline 32",
     ),
     (
         "Kernel door, one CPU",
-        "{release}/lab kernel --value-size 20,128,1024 --server-cpus 1 --client-cpus 1",
+        "{built}/lab kernel --value-size 20,128,1024 --server-cpus 1 --client-cpus 1",
     ),
     (
         "Kernel door, Hippos's figures",
-        "{release}/lab reproduce hippos-fig7,hippos-fig9,hippos-fig10,hippos-table4,hippos-surge",
+        "{built}/lab reproduce hippos-fig7,hippos-fig9,hippos-fig10,hippos-table4,hippos-surge",
     ),
     (
         "Kernel door, Unbuckle's figures",
-        "{release}/lab reproduce unbuckle-fig4.3b,unbuckle-fig4.6,unbuckle-fig4.7,unbuckle-fig4.8,unbuckle-fig4.9,unbuckle-table4.1",
+        "{built}/lab reproduce unbuckle-fig4.3b,unbuckle-fig4.6,unbuckle-fig4.7,unbuckle-fig4.8,unbuckle-fig4.9,unbuckle-table4.1",
     ),
 ];
 
 /// Measures the tables that these arguments select.
 pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
-    let (mut only, mut to) = ("", context.target.join("figures.md"));
+    let (mut only, mut to, mut is_short) = ("", context.target.join("figures.md"), false);
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
         match (arg, args.clone().next()) {
@@ -136,26 +130,60 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
                 }
                 return Outcome::Passed;
             }
+            ("--short", _) => {
+                is_short = true;
+                continue;
+            }
             ("--only", Some(word)) => only = word,
             ("--to", Some(file)) => to = PathBuf::from(file),
             _ => return Outcome::Failed(format!("{arg}: `cargo xtask figures --help` lists what there is")),
         }
         args.next();
     }
-    let chosen: Vec<_> = TABLES.iter().filter(|(title, _)| title.contains(only)).collect();
+    let chosen: Vec<_> = TABLES
+        .iter()
+        .filter(|(title, _)| title.contains(only))
+        .filter_map(|(title, command)| {
+            Some((
+                title,
+                if is_short {
+                    shortened(command)?
+                } else {
+                    (*command).to_owned()
+                },
+            ))
+        })
+        .collect();
     if chosen.is_empty() {
         return Outcome::Failed(format!("no table has \"{only}\" in its title; --list has them"));
     }
-    let packages = ["keyway-cli", "lab", "keyway-libmemcached"];
-    let packages: Vec<&str> = packages.iter().flat_map(|package| ["--package", *package]).collect();
-    let built = context.expect(context.command("cargo", &[&["build", "--release", "--locked"][..], &packages].concat()));
-    if built != Outcome::Passed {
-        return built;
+    let release = [
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "keyway-cli",
+        "--package",
+        "lab",
+    ];
+    let build = if is_short {
+        context.build_all()
+    } else {
+        context.expect(context.command("cargo", &release))
+    };
+    if build != Outcome::Passed {
+        return build;
     }
+    measure(context, &chosen, is_short, &to)
+}
+
+/// Runs the commands and writes what they print.
+fn measure(context: &Context<'_>, chosen: &[(&&str, String)], is_short: bool, to: &Path) -> Outcome {
+    let built = context.target.join(if is_short { "debug" } else { "release" });
     let mut failed = Vec::new();
     let mut text = String::from("# Figures\n");
     for (number, (title, command)) in chosen.iter().enumerate() {
-        let command = command.replace("{release}", &context.target.join("release").to_string_lossy());
+        let command = command.replace("{built}", &built.to_string_lossy());
         println!("[{} of {}] {title}\n   $ {command}", number + 1, chosen.len());
         let begun = Instant::now();
         match output(context, &command) {
@@ -167,7 +195,7 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         }
         println!("   {} s", begun.elapsed().as_secs());
         // Saved after each table, so that results stay if a later one fails.
-        if let Err(error) = std::fs::write(&to, &text) {
+        if let Err(error) = std::fs::write(to, &text) {
             return Outcome::Failed(format!("cannot write {}: {error}", to.display()));
         }
     }
@@ -179,10 +207,44 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
     }
 }
 
+/// The command with the first preset, few items and short measurements, of which there is one; `None` for `cargo bench`, whose files have no
+/// such options.
+fn shortened(command: &str) -> Option<String> {
+    let (program, rest) = command.split_once(' ')?;
+    let name = program.rsplit('/').next().filter(|name| ["lab", "keyway"].contains(name))?;
+    let mut words = vec![program];
+    let mut left = rest.split(' ');
+    while let Some(word) = left.next() {
+        match word {
+            "--repeat" | "--connections" | "-c" => {
+                left.next();
+            }
+            _ => words.push(word),
+        }
+    }
+    let first = words.get_mut(2).filter(|_| rest.starts_with("reproduce "));
+    if let Some(presets) = first {
+        *presets = presets.split(',').next()?;
+    }
+    let what = words.get(1).copied()?;
+    words.extend(["--seconds", "0.05", "--repeat", "1"]);
+    if !["reproduce", "applications"].contains(&what) {
+        words.extend([if name == "keyway" { "-c" } else { "--connections" }, "2"]);
+    }
+    if !["applications", "tls"].contains(&what) {
+        words.extend(["--items", "1000"]);
+    }
+    Some(words.join(" "))
+}
+
 /// The standard output of a command; its progress goes to the terminal.
 fn output(context: &Context<'_>, command: &str) -> Result<String, String> {
     let words: Vec<&str> = command.split(' ').collect();
     let mut command: Command = context.command(words[0], &words[1..]);
+    // The one beside the program that is measured with, instead of one that is built for it.
+    if let Some(built) = Path::new(words[0]).parent().filter(|folder| folder.is_absolute()) {
+        command.env("KEYWAY_BIN", built.join("keyway"));
+    }
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -244,5 +306,22 @@ mod tests {
         titles.sort_unstable();
         titles.dedup();
         assert_eq!(titles.len(), TABLES.len());
+    }
+
+    #[test]
+    fn a_short_form_has_each_option_once() {
+        let short: Vec<String> = TABLES.iter().filter_map(|(_, command)| shortened(command)).collect();
+        let measured = TABLES.iter().filter(|(_, command)| command.starts_with("{built}")).count();
+        assert_eq!(short.len(), measured, "each but those of cargo bench");
+        for command in short {
+            for option in ["--repeat ", "--seconds ", "--connections ", "-c ", "--items "] {
+                assert!(command.matches(&format!(" {option}")).count() <= 1, "{command}");
+            }
+        }
+        let reproduced = shortened("{built}/lab reproduce hippos-fig7,hippos-fig9").unwrap();
+        assert_eq!(
+            reproduced,
+            "{built}/lab reproduce hippos-fig7 --seconds 0.05 --repeat 1 --items 1000"
+        );
     }
 }

@@ -173,6 +173,11 @@ pub fn all(context: &Context<'_>) -> Outcome {
     // These two build a little of their own.
     let cargo = |name: &str, arguments: &[&str]| Job::command(context, name.into(), false, context.command("cargo", arguments));
     jobs.insert(0, cargo("watched tests of the region", WATCHED_TESTS));
+    if is_root {
+        let own = std::env::current_exe().unwrap_or_default();
+        let figures = context.command(&own.to_string_lossy(), &["figures", "--short"]);
+        jobs.push(Job::command(context, "figures in short".into(), false, figures));
+    }
     jobs.push(cargo(
         "examples in documentation",
         &["test", "--quiet", "--locked", "--workspace", "--doc"],
