@@ -141,7 +141,6 @@ impl<T: Read + Write> Talk for T {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) version: [u8; 3],
-    pub(crate) may_flush: bool,
 }
 
 /// The result of asking a server.
@@ -463,10 +462,7 @@ fn recorded(target: &Target, error: i32) -> Option<Known> {
     Some(Known {
         place: found.place,
         region: Some(found.region),
-        facts: Facts {
-            version: VERSION,
-            may_flush: found.may_flush,
-        },
+        facts: Facts { version: VERSION },
         source: Source::Record(error),
     })
 }
@@ -477,10 +473,7 @@ fn probe(target: &Target) -> Probe {
         return Probe::Region(Known {
             place: path.clone(),
             region: None,
-            facts: Facts {
-                version: VERSION,
-                may_flush: true,
-            },
+            facts: Facts { version: VERSION },
             source: Source::Asked,
         });
     }
@@ -518,7 +511,6 @@ fn probe(target: &Target) -> Probe {
     let version = lines.iter().find_map(|line| line.strip_prefix("VERSION ")).and_then(version);
     let facts = Facts {
         version: version.unwrap_or(VERSION),
-        may_flush: row("flush_enabled") != Some("no"),
     };
     let Some((device, inode)) = row("keyway_region").and_then(|region| region.split_once(':')) else {
         return Probe::Stranger;

@@ -120,6 +120,7 @@ pub(crate) fn refused(st: *const memcached_st, error: WriteError) -> c_int {
         WriteError::TooLarge { .. } => rc::E2BIG,
         WriteError::NoMemory { .. } => error::set(st, rc::MEMORY_ALLOCATION_FAILURE, &error.to_string()),
         WriteError::OutOfMemory => rc::SERVER_MEMORY_ALLOCATION_FAILURE,
+        WriteError::FlushRefused => error::set_client_error(st, "flush_all not allowed"),
         WriteError::KeyLength { .. } => error::set_client_error(st, "line too long: namespace and key have more than 250 bytes"),
         // A handle that has no server to fall back to.
         WriteError::KernelDoor => {
@@ -199,8 +200,7 @@ unsafe fn store(
         let stored = work(st, handle, key, key_length, |session, key| session.store(key, bytes, how));
         let (binary, quiet) = ((*st).is(Flag::BinaryProtocol), !(*st).is(Flag::Reply));
         Some(match stored {
-            // Without replies, only the failures that libmemcached itself finds are known.
-            Err(Undone::Code(rc::E2BIG | rc::SERVER_MEMORY_ALLOCATION_FAILURE)) if quiet => rc::SUCCESS,
+            // Also without replies: the old value is gone, and nothing is stored.
             Err(undone) => return undone.answer(),
             Ok(_) if quiet => rc::SUCCESS,
             Ok(_) if (*st).is(Flag::BufferRequests) && how.mode == StoreMode::Set && how.compare_cas.is_none() => rc::BUFFERED,
@@ -512,9 +512,6 @@ unsafe fn count_from(
 /// As [`work`].
 unsafe fn flush(st: *mut memcached_st, handle: &mut Handle, expiration: i64) -> Option<c_int> {
     let Some(open) = &handle.open else { return Some(rc::FAILURE) };
-    if !open.facts.may_flush {
-        return Some(error::set_client_error(st, "flush_all not allowed"));
-    }
     // SAFETY: guaranteed by the caller.
     let exptime = unsafe { sent_exptime(st, expiration) };
     match open.cache.with_session(|session, _| session.flush_all(exptime)) {

@@ -32,7 +32,8 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 ///
 /// memory: bytes of a new region (64 MiB); a smaller existing region grows to it. item_size_max: largest item, bytes (1 MiB).
 /// mode: mode of a new file (0o600). A value outside its limits is a ValueError, which names them. existing_only: an absent region is an error. huge_pages, prefault, checksums: as in `keyway
-/// serve`. evict: with False, stores fail when the region is full. gate: with False, the mapping stays accessible outside
+/// serve`. evict: with False, stores fail when the region is full. item_size_max and evict are rules
+/// of a new region, for all its users; an existing one keeps its own. gate: with False, the mapping stays accessible outside
 /// calls. any_owner: with True, a file is used even if another user owns it or every user may write it.
 ///
 /// All threads may share one client. A forked child may continue with its parent's client.
@@ -55,7 +56,7 @@ impl Client {
         server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=None,
         ignore_exc=false, socket_module=None, socket_keepalive=None, key_prefix=None, default_noreply=true,
         allow_unicode_keys=false, encoding="ascii", tls_context=None, *, memory=None, item_size_max=None, mode=None,
-        existing_only=false, huge_pages=false, prefault=false, evict=true, checksums=false, gate=true,
+        existing_only=false, huge_pages=false, prefault=false, evict=None, checksums=false, gate=true,
         any_owner=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "pymemcache's, and those of a region")]
@@ -81,7 +82,7 @@ impl Client {
         existing_only: bool,
         huge_pages: bool,
         prefault: bool,
-        evict: bool,
+        evict: Option<bool>,
         checksums: bool,
         gate: bool,
         any_owner: bool,
@@ -961,35 +962,21 @@ fn put(session: &mut Session, key: &[u8], value: &[u8], how: &Store) -> Result<O
         Ok(Stored::Stored { .. }) => Ok(Some(true)),
         Ok(Stored::NotStored | Stored::Exists) => Ok(Some(false)),
         Ok(Stored::NotFound) => Ok(None),
-        Err(error) => no_room(session, key, value, how.mode, error),
+        Err(error) => no_room(key, value, how.mode, error),
     }
 }
 
 #[cold]
-fn no_room(
-    session: &mut Session,
-    key: &[u8],
-    value: &[u8],
-    mode: StoreMode,
-    error: WriteError,
-) -> Result<Option<bool>, WriteError> {
+fn no_room(key: &[u8], value: &[u8], mode: StoreMode, error: WriteError) -> Result<Option<bool>, WriteError> {
     let fits_alone = match error {
         WriteError::TooLarge { limit, .. } => key.len() + value.len() <= limit,
         WriteError::OutOfMemory => true,
         other => return Err(other),
     };
     match mode {
-        StoreMode::Append | StoreMode::Prepend if fits_alone => return Ok(Some(false)),
-        StoreMode::Set => {
-            let forgotten = Delete {
-                uncounted: true,
-                ..Delete::default()
-            };
-            session.delete(key, &forgotten)?;
-        }
-        _ => {}
+        StoreMode::Append | StoreMode::Prepend if fits_alone => Ok(Some(false)),
+        _ => Err(error),
     }
-    Err(error)
 }
 
 /// An amount that the region is asked for. A number that its type cannot hold is outside of any limit.

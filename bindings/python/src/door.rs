@@ -30,7 +30,7 @@ pub(crate) struct Asked {
     pub(crate) existing_only: bool,
     pub(crate) huge_pages: bool,
     pub(crate) prefault: bool,
-    pub(crate) evict: bool,
+    pub(crate) evict: Option<bool>,
     pub(crate) checksums: bool,
     pub(crate) gate: bool,
     pub(crate) any_owner: bool,
@@ -133,7 +133,7 @@ impl Asked {
         let default = Options::new();
         Options::new()
             .memory(self.memory.unwrap_or(default.memory))
-            .item_size_max(self.item_size_max.unwrap_or(default.item_size_max))
+            .item_size_max(self.item_size_max)
             .mode(self.mode.unwrap_or(default.mode))
             .huge_pages(self.huge_pages)
             .prefault(self.prefault)

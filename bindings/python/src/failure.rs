@@ -64,6 +64,7 @@ impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::KeyLength { .. } => Self::illegal(error.to_string()),
+            WriteError::FlushRefused => Self::Answer(python::MemcacheClientError::new_err(error.to_string())),
             WriteError::TooLarge { .. } | WriteError::OutOfMemory => Self::server(error.to_string()),
             WriteError::NoMemory { .. } => Self::Lost(PyMemoryError::new_err(error.to_string())),
             WriteError::Corrupt => Self::Lost(python::MemcacheServerError::new_err(error.to_string())),

@@ -322,7 +322,7 @@ impl Caches {
         let memory = memory(cells);
         let options = Options::new()
             .memory(memory << 20)
-            .item_size_max(item_max(cells).unwrap_or(Options::default().item_size_max))
+            .item_size_max(item_max(cells))
             .prefault(true);
         let cache = Cache::open(&Place::Memfd, &options).map_err(io::Error::other)?;
         let store = Store::new(Hold::Region(cache.clone()));

@@ -21,7 +21,7 @@ use crate::mapping::Mapping;
 use crate::{Options, nodes, pages};
 use keyway_region::layout::plan::{Layout, Shape, THREAD_SLOTS_MIN};
 use keyway_region::layout::superblock;
-use keyway_region::{Creation, Region, Unusable};
+use keyway_region::{Creation, ITEM_SIZES, Limits, Region, Unusable};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
@@ -33,8 +33,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Smallest and largest limit for the size of an item, as for memcached's -I.
-const ITEM_SIZE_MAX: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
 /// Time between two looks at a region that another process is making.
 const POLL: Duration = Duration::from_millis(10);
 /// Mode of a file while a region is being made in it.
@@ -55,7 +53,7 @@ pub(crate) fn check_sessions(options: &Options) -> Result<(), OpenError> {
 pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
     // The memory of a region is a little less than requested, but never a MiB less.
     let half = usize::try_from(memory.next_multiple_of(1 << 20) / 2).unwrap_or(usize::MAX);
-    let (least, most) = (*ITEM_SIZE_MAX.start(), half.min(*ITEM_SIZE_MAX.end()));
+    let (least, most) = (*ITEM_SIZES.start(), half.min(*ITEM_SIZES.end()));
     if asked < least || asked > most {
         Err(OpenError::ItemSize { asked, least, most })
     } else {
@@ -269,6 +267,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         now: Clock::here().now(),
         boot_id: boot_id().unwrap_or_default(),
         checksums: options.checksums,
+        limits: options.limits(Limits::default()),
     };
     let memory = mapping.memory();
     let id = file_id(file).map_err(|e| io("stat", path, e))?;
@@ -384,9 +383,9 @@ pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
 
 /// Lowers a region's memory limit to `memory` bytes, or to the lowest limit with which the region can work. A limit that
 /// is already lower stays.
-pub(crate) fn lower(region: &Region, memory: u64, item_size_max: usize) {
+pub(crate) fn lower(region: &Region, memory: u64) {
     region.learn();
-    region.lower(segments_within(region, memory), item_size_max);
+    region.lower(segments_within(region, memory), region.limits().item_size_max);
 }
 
 /// For how many of a region's segments `memory` bytes have room. The arrays of all segments stay as they are.

@@ -93,6 +93,7 @@ pub use gate::{Gate, GateState};
 pub use hot::{Hot, HotCounts};
 pub use keyway_region::AHEAD_MAX;
 pub use keyway_region::Ages;
+pub use keyway_region::Limits;
 pub use keyway_region::Shrinking;
 pub use keyway_region::Target;
 pub use keyway_region::Unusable;
@@ -182,7 +183,12 @@ pub struct Info {
     /// parts of it may be missing on the disk
     pub discarded: bool,
     pub created_unix_s: i64,
+    /// largest item that it allows, bytes
     pub item_size_max: usize,
+    /// whether it evicts when it is full
+    pub evict: bool,
+    /// whether it may be flushed
+    pub flush: bool,
     pub checksums: bool,
     /// whether the mapping is inaccessible to this process outside calls
     pub gate: GateState,
@@ -417,7 +423,7 @@ impl Cache {
     pub fn limit(&self, memory: u64) -> Result<u64, GrowError> {
         let region = self.may_resize()?;
         let _inside = self.inner.sessions.latch.open();
-        creation::lower(region, memory, self.inner.sessions.limits.item_size_max);
+        creation::lower(region, memory);
         Ok(creation::limit_bytes(region))
     }
 
@@ -542,6 +548,7 @@ impl Cache {
         // Another process may have given the region more memory. This process has touched nothing of that yet.
         region.learn();
         let layout = region.layout();
+        let limits = region.limits();
         Info {
             warm: self.inner.warm,
             attached_in: self.inner.attached_in,
@@ -559,10 +566,22 @@ impl Cache {
             processes_max: layout.shape.process_slots as u64,
             discarded: self.inner.discarded,
             created_unix_s: i64::try_from(region.created_unix_s()).unwrap_or(0),
-            item_size_max: self.inner.sessions.limits.item_size_max,
+            item_size_max: limits.item_size_max,
+            evict: limits.evict,
+            flush: limits.flush,
             checksums: region.has_checksums(),
             gate,
         }
+    }
+
+    /// What the region allows now, whoever uses it: the rules with which it was made, or with which its last server was started. In a
+    /// forked child: the defaults.
+    pub fn limits(&self) -> Limits {
+        let Some(region) = self.region() else {
+            return Limits::default();
+        };
+        let _inside = self.inner.sessions.latch.open();
+        region.limits()
     }
 
     /// Processes that are attached for writing, including this one if it is. A process that may have died counts until its

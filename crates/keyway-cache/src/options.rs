@@ -4,6 +4,7 @@ use crate::gate::Gate;
 #[cfg(doc)]
 use crate::{Cache, WriteError};
 use crate::{OpenError, creation};
+use keyway_region::Limits;
 use keyway_region::layout::plan::{MEMORY_MAX, MEMORY_MIN};
 use keyway_region::layout::session::Entrance;
 
@@ -30,12 +31,19 @@ pub struct Options {
     pub huge_pages: bool,
     /// fault every page in now instead of at its first use
     pub prefault: bool,
-    /// largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory
-    pub item_size_max: usize,
+    /// Largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory. `None`: 1 MiB.
+    ///
+    /// This option, `evict` and `flush` are rules of the region, which hold for all its users ([`Cache::limits`]): those of a new
+    /// region. An existing one keeps its own, unless a server opens it with another value.
+    pub item_size_max: Option<usize>,
     /// file mode of a new region, whatever the process's umask
     pub mode: u32,
-    /// evict when the region is full; otherwise a store then fails with [`WriteError::OutOfMemory`] (memcached's -M)
-    pub evict: bool,
+    /// Evict when the region is full; otherwise a store then fails with [`WriteError::OutOfMemory`] (memcached's -M). `None`: evict. A
+    /// rule of the region, as `item_size_max`.
+    pub evict: Option<bool>,
+    /// Allow [`crate::Session::flush_all`]; otherwise it fails with [`WriteError::FlushRefused`] (memcached's -F). `None`: allow it. A
+    /// rule of the region, as `item_size_max`.
+    pub flush: Option<bool>,
     /// attach only: an absent region is an error
     pub existing_only: bool,
     /// whose regions may be opened
@@ -94,9 +102,7 @@ impl Options {
         memory: u64,
         huge_pages: bool,
         prefault: bool,
-        item_size_max: usize,
         mode: u32,
-        evict: bool,
         existing_only: bool,
         owners: Owners,
         strict: bool,
@@ -110,6 +116,27 @@ impl Options {
     #[must_use]
     pub fn sessions(mut self, sessions: impl Into<Option<usize>>) -> Self {
         self.sessions = sessions.into();
+        self
+    }
+
+    /// Sets [`Self::item_size_max`](#structfield.item_size_max): bytes, or `None` for the region's own.
+    #[must_use]
+    pub fn item_size_max(mut self, item_size_max: impl Into<Option<usize>>) -> Self {
+        self.item_size_max = item_size_max.into();
+        self
+    }
+
+    /// Sets [`Self::evict`](#structfield.evict): whether, or `None` for the region's own rule.
+    #[must_use]
+    pub fn evict(mut self, evict: impl Into<Option<bool>>) -> Self {
+        self.evict = evict.into();
+        self
+    }
+
+    /// Sets [`Self::flush`](#structfield.flush): whether, or `None` for the region's own rule.
+    #[must_use]
+    pub fn flush(mut self, flush: impl Into<Option<bool>>) -> Self {
+        self.flush = flush.into();
         self
     }
 
@@ -138,8 +165,17 @@ impl Options {
     /// limits and the remedy.
     pub fn check(&self) -> Result<(), OpenError> {
         self.check_limits()?;
-        creation::check_item_size(self.item_size_max, self.memory)?;
+        creation::check_item_size(self.limits(Limits::default()).item_size_max, self.memory)?;
         creation::check_sessions(self)
+    }
+
+    /// These rules, and for the others those of the region.
+    pub(crate) fn limits(&self, of_region: Limits) -> Limits {
+        Limits {
+            item_size_max: self.item_size_max.unwrap_or(of_region.item_size_max),
+            evict: self.evict.unwrap_or(of_region.evict),
+            flush: self.flush.unwrap_or(of_region.flush),
+        }
     }
 
     /// What the process is.
@@ -181,15 +217,16 @@ impl Options {
 }
 
 impl Default for Options {
-    /// memcached's defaults: 64 MiB, items to 1 MiB; file mode 0600.
+    /// memcached's defaults: 64 MiB; file mode 0600.
     fn default() -> Self {
         Self {
             memory: 64 << 20,
             huge_pages: false,
             prefault: false,
-            item_size_max: 1 << 20,
+            item_size_max: None,
             mode: 0o600,
-            evict: true,
+            evict: None,
+            flush: None,
             existing_only: false,
             owners: Owners::AsNamed,
             sessions: None,

@@ -12,7 +12,7 @@ use crate::clock::{self, Watch};
 use crate::peer::{Client, Peer};
 use crate::sessions::Sessions;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Sink, seconds_of};
+use keyway_region::{Limits, Sink, seconds_of};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,9 +151,9 @@ impl Reader {
     #[cold]
     #[inline(never)]
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        let limit = self.sessions.limits.item_size_max;
+        let limits = self.limits();
         let (client, peer) = self.served()?;
-        client.store(peer, key, value, how, limit)
+        client.store(peer, key, value, how, limits.item_size_max)
     }
 
     #[cold]
@@ -218,6 +218,11 @@ impl Reader {
         };
         walked.hand_over(visit);
         next
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        let _inside = self.sessions.latch.open();
+        self.sessions.region.limits()
     }
 
     pub(crate) fn clock_s(&mut self) -> u64 {

@@ -7,11 +7,10 @@
 //! ```text
 //! /dev/shm/keyway-at-0-127.0.0.1:11211
 //!
-//! keyway-record 1
+//! keyway-record 2
 //! address 127.0.0.1:11211
 //! network 4:4026531840
 //! region 26:1234
-//! flush yes
 //! place /run/keyway/region
 //! ```
 //!
@@ -40,7 +39,7 @@ const FOLDER: &str = "/dev/shm";
 /// What the names of records begin with. The user's number and the address follow.
 const PREFIX: &str = "keyway-at-";
 /// The first line. The number is the version of the format.
-const HEAD: &str = "keyway-record 1";
+const HEAD: &str = "keyway-record 2";
 /// Longest record that is read, bytes: a path has at most 4,096 (PATH_MAX), an address far fewer.
 const LEN_MAX: u64 = 8192;
 /// How long a region may be unused before its records no longer count, seconds. Longer than any restart takes; after
@@ -100,8 +99,6 @@ pub struct Record {
     pub place: PathBuf,
     /// device and inode of the region's file
     pub region: FileId,
-    /// whether clients may flush the region
-    pub may_flush: bool,
 }
 
 impl Record {
@@ -113,9 +110,8 @@ impl Record {
             ));
         };
         let (network, (device, inode)) = (address.network()?, self.region);
-        let flush = if self.may_flush { "yes" } else { "no" };
         Ok(format!(
-            "{HEAD}\naddress {address}\nnetwork {network}\nregion {device}:{inode}\nflush {flush}\nplace {place}\n"
+            "{HEAD}\naddress {address}\nnetwork {network}\nregion {device}:{inode}\nplace {place}\n"
         ))
     }
 
@@ -126,12 +122,10 @@ impl Record {
         let is_head = value("keyway-record") == HEAD.split_once(' ').map(|(_, version)| version);
         let is_here = value("address")? == address.to_string() && value("network")? == address.network().ok()?;
         let (device, inode) = value("region")?.split_once(':')?;
-        let may_flush = value("flush")? == "yes";
         let place = PathBuf::from(value("place")?);
         (is_head && is_here && place.is_absolute()).then_some(Self {
             place,
             region: (device.parse().ok()?, inode.parse().ok()?),
-            may_flush,
         })
     }
 
@@ -283,7 +277,6 @@ mod tests {
             Record {
                 place: self.place.clone(),
                 region: self.cache.identity().unwrap(),
-                may_flush: false,
             }
         }
 
@@ -349,7 +342,6 @@ mod tests {
         let record = Record {
             place: "/a b/region".into(),
             region: (26, 1234),
-            may_flush: true,
         };
         let address = Address::Tcp("127.0.0.1:11211".parse().unwrap());
         let text = record.text(&address).unwrap();

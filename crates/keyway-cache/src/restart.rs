@@ -61,9 +61,14 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<
         repair(file, path, &inspected)?;
         return Ok(Restart::Again { cold: false });
     }
-    check_item_size(options.item_size_max, options.memory)?;
+    // The region's rules, as far as the options do not say otherwise.
+    let limits = options.limits(inspected.limits);
+    check_item_size(limits.item_size_max, options.memory)?;
     let like_it = options
         .clone()
+        .item_size_max(limits.item_size_max)
+        .evict(limits.evict)
+        .flush(limits.flush)
         .checksums(options.checksums || inspected.checksums)
         .mode(file.metadata().map_err(|e| io("stat", path, e))?.mode() & 0o777);
     remake(file, path, &like_it)?;

@@ -10,7 +10,7 @@ use crate::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Placed, Seat, Shrinking, Sink, Target};
+use keyway_region::{Headed, Limits, Placed, Seat, Shrinking, Sink, Target};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -561,6 +561,15 @@ impl Session {
     #[doc(hidden)]
     pub fn clock_s(&mut self) -> u64 {
         either!(self, way => way.clock_s())
+    }
+
+    /// [`crate::Cache::limits`].
+    #[doc(hidden)]
+    pub fn limits(&self) -> Limits {
+        match &self.0 {
+            Way::Writer(writer) => writer.limits(),
+            Way::Reader(reader) => reader.limits(),
+        }
     }
 
     /// What the region's clock says. No process can set it, and it does not go back.

@@ -16,7 +16,7 @@ use crate::peer::Peer;
 use crate::presence::Thread;
 use keyway_region::layout::latency::Door;
 use keyway_region::layout::session::Entrance;
-use keyway_region::{Limits, Process, Region, Seat};
+use keyway_region::{Process, Region, Seat};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of threads that one upkeep asks about.
@@ -35,7 +35,6 @@ pub(crate) struct Sessions {
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) region: Arc<Region>,
     pub(crate) role: Role,
-    pub(crate) limits: Limits,
     /// thread slots that its threads may take: those with lower numbers than this
     slots: usize,
     /// one thread of this process serves many clients, so it never waits
@@ -81,7 +80,7 @@ impl Sessions {
         region: Arc<Region>,
         liveness: Arc<Liveness>,
         role: Role,
-        (limits, slots, entrance): (Limits, usize, Entrance),
+        (slots, entrance): (usize, Entrance),
         latch: Latch,
         clock: Clock,
         place: Place,
@@ -90,7 +89,6 @@ impl Sessions {
             liveness,
             region,
             role,
-            limits,
             slots,
             is_server: entrance == Entrance::Server,
             door: match entrance {
@@ -132,8 +130,7 @@ impl Sessions {
 
     #[inline(never)]
     fn take_slot(&self, process: Process) -> Option<Box<keyway_region::Session>> {
-        self.inside(|_| self.region.session_among(self.slots, process, self.limits))
-            .map(Box::new)
+        self.inside(|_| self.region.session_among(self.slots, process)).map(Box::new)
     }
 
     /// A session of this process was fenced: another process took it for dead. This takes the process's lock again, if it

@@ -13,7 +13,7 @@ use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::layout::trail::{Extent, Fate};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
 use keyway_region::verbs::{KEY_LEN_MAX, RELATIVE_EXPTIME_MAX};
-use keyway_region::{Headed, Lending, Lent, Region, Seat, Shrinking, Sink, seconds_of};
+use keyway_region::{Headed, Lending, Lent, Limits, Region, Seat, Shrinking, Sink, seconds_of};
 use std::convert::identity;
 use std::hint::cold_path;
 use std::os::fd::BorrowedFd;
@@ -685,6 +685,11 @@ impl Writer {
         if self.ready().is_ok() {
             self.verb(b"", |inner, _| inner.release_extents());
         }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        let _inside = self.latch.open();
+        self.inner.region().limits()
     }
 
     pub(crate) fn clock_s(&mut self) -> u64 {

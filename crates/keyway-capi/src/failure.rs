@@ -128,7 +128,7 @@ impl From<WriteError> for Failure {
             WriteError::OutOfMemory | WriteError::NoMemory { .. } => KEYWAY_ERROR_OUT_OF_MEMORY,
             WriteError::Corrupt => KEYWAY_ERROR_DAMAGED,
             WriteError::Detached | WriteError::Unserved => KEYWAY_ERROR_ABSENT,
-            WriteError::KernelDoor => KEYWAY_ERROR_REFUSED,
+            WriteError::KernelDoor | WriteError::FlushRefused => KEYWAY_ERROR_REFUSED,
             _ => KEYWAY_ERROR_SYSTEM,
         };
         Self::new(code, error.to_string())

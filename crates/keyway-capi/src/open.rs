@@ -67,7 +67,7 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
         .clone()
         .huge_pages(asked.flags & KEYWAY_HUGE_PAGES != 0)
         .prefault(asked.flags & KEYWAY_PREFAULT != 0)
-        .evict(asked.flags & KEYWAY_NO_EVICT == 0)
+        .evict((asked.flags & KEYWAY_NO_EVICT != 0).then_some(false))
         .checksums(asked.flags & KEYWAY_CHECKSUMS != 0)
         .existing_only(asked.flags & KEYWAY_EXISTING_ONLY != 0)
         .owners(match asked.flags & KEYWAY_ANY_OWNER {
@@ -79,7 +79,7 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
             _ => Gate::Off,
         });
     if asked.item_size_max != 0 {
-        options.item_size_max = usize::try_from(asked.item_size_max).unwrap_or(usize::MAX);
+        options.item_size_max = Some(usize::try_from(asked.item_size_max).unwrap_or(usize::MAX));
     }
     if asked.mode != 0 {
         options.mode = asked.mode;

@@ -48,7 +48,7 @@ pub enum keyway_result {
     /// the operating system refused something
     KEYWAY_ERROR_SYSTEM = 28,
     /// the server does not hand out its region to this process; or the server has a kernel door, and this process cannot
-    /// count its changes for it
+    /// count its changes for it; or the region is not to be flushed
     KEYWAY_ERROR_REFUSED = 29,
     /// a bug in Keyway: the library caught a panic
     KEYWAY_ERROR_BUG = 30,
@@ -64,7 +64,8 @@ pub struct keyway_options {
     /// size of the region in bytes, everything included, at least 2 MiB: the size of a new region; a smaller existing one
     /// grows to it. 0: 64 MiB for a new one; an existing one keeps its size
     pub memory: u64,
-    /// largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory. 0: 1 MiB
+    /// largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory. A rule of a new
+    /// region, for all its users; an existing one keeps its own. 0: 1 MiB
     pub item_size_max: u64,
     /// file mode of a new region. 0: 0600
     pub mode: u32,
@@ -126,7 +127,8 @@ pub const KEYWAY_PREFAULT: u32 = 4;
 /// Option: no gate. The region's mapping stays accessible outside calls even if the processor has protection keys. The
 /// environment variable KEYWAY_GATE, off or on, overrides this.
 pub const KEYWAY_NO_GATE: u32 = 64;
-/// Option: if the region is full, stores fail instead of evicting (in this process only).
+/// Option: if the region is full, stores fail instead of evicting. A rule of a new region, for all its users; an existing one
+/// keeps its own.
 pub const KEYWAY_NO_EVICT: u32 = 8;
 /// Option: every item of a new region has a checksum, which every reader verifies; an existing region must have been made
 /// with it.

@@ -36,12 +36,8 @@ pub(crate) struct Which {
 /// want a new one.
 pub(crate) fn open(which: Which) -> Result<Cache, Failure> {
     let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
-    let options = Options::new()
-        .existing_only(true)
-        .owners(which.owners)
-        // The largest possible; a server may have a lower limit, which does not matter here.
-        .item_size_max(ITEM_SIZE_MAX);
-    place::open(&Place::at(path), &options, ITEM_SIZE_MAX)
+    let options = Options::new().existing_only(true).owners(which.owners);
+    place::open(&Place::at(path), &options, 0)
 }
 
 pub(crate) fn session(cache: &Cache) -> Result<Session, Failure> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use keyway_cache::server::record::{self, Address, Record};
 use keyway_cache::server::remove_unused;
-use keyway_cache::{Cache, Gate, OpenError, Options, Place};
+use keyway_cache::{Cache, Gate, Limits, OpenError, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
 use nix::errno::Errno;
@@ -67,7 +67,10 @@ const CONNECTION_MEMORY_MIN: usize = 4 << 20;
 impl Plan {
     /// Refuses a largest item above half of the memory; the error names both options.
     pub(crate) fn check_item_size(&self, item_option: &str, memory_option: &str) -> Result<(), Failure> {
-        let (item, memory) = (self.options.item_size_max, self.options.memory);
+        let Some(item) = self.options.item_size_max else {
+            return Ok(());
+        };
+        let memory = self.options.memory;
         if item as u64 <= memory / 2 {
             return Ok(());
         }
@@ -77,9 +80,14 @@ impl Plan {
         )))
     }
 
+    /// Largest item of a new region, bytes.
+    fn item_size_max(&self) -> usize {
+        self.options.item_size_max.unwrap_or(Limits::default().item_size_max)
+    }
+
     /// Refuses memory for connections in which a few of the largest items do not fit at the same time.
     pub(crate) fn check_connection_memory(&self, option: &str, item_option: &str) -> Result<(), Failure> {
-        let (item, memory) = (self.options.item_size_max, self.config.connection_memory);
+        let (item, memory) = (self.item_size_max(), self.config.connection_memory);
         let least = CONNECTION_MEMORY_MIN.max(item.saturating_mul(4));
         if memory == 0 || memory >= least {
             return Ok(());
@@ -230,7 +238,6 @@ impl Plan {
         let record = place.zip(cache.identity().ok()).map(|(path, region)| Record {
             place: whole(path),
             region,
-            may_flush: self.config.flush_enabled,
         });
         let addresses = self.addresses(server);
         let done = addresses.iter().map(|address| match &record {
@@ -374,7 +381,7 @@ impl Plan {
         };
         // The server's own code makes no stray pointers (it has no `unsafe`), so the gate would only cost time at each request.
         let options = self.options.clone().gate(Gate::Off).server(true);
-        let slack = self.options.item_size_max / ITEM_SIZE_SLACK;
+        let slack = self.item_size_max() / ITEM_SIZE_SLACK;
         let had_kept = kept.is_some();
         let kept = match (kept, &place) {
             (Some(memory), Place::Memfd) => kept_region(&memory, &options, slack)?,

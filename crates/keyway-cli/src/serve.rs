@@ -91,9 +91,10 @@ pub(crate) struct Serve {
     /// Size of the region, index and headers included: 512k, 64m, 1g; a plain number counts MiB. A smaller existing region grows to it
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
     memory: u64,
-    /// Largest item, 1k to 1g; a plain number counts bytes
-    #[arg(long, short = 'I', value_name = "SIZE", default_value = "1m", value_parser = size::parse_item_size)]
-    max_item: usize,
+    /// Largest item, 1k to 1g; a plain number counts bytes. A rule of the region, for all its users: without this option a region keeps
+    /// its own [default: 1m for a new region]
+    #[arg(long, short = 'I', value_name = "SIZE", value_parser = size::parse_item_size)]
+    max_item: Option<usize>,
     /// Worker threads: pairs of one thread for short turns and one for long ones
     #[arg(long, short = 't', value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     threads: usize,
@@ -126,9 +127,13 @@ pub(crate) struct Serve {
     /// Fault in all of the region's memory at the start, and not at first use
     #[arg(long)]
     prefault: bool,
-    /// Fail stores when memory is full, instead of evicting
+    /// Fail stores when memory is full, instead of evicting. A rule of the region, for all its users: it stays until a server of the
+    /// region is started with --evict
     #[arg(long)]
     no_evict: bool,
+    /// Evict when memory is full, also in a region that has --no-evict
+    #[arg(long, conflicts_with = "no_evict")]
+    evict: bool,
     /// Durable mode: every acknowledged change survives a power failure; needs a file on persistent memory (DAX)
     #[arg(long)]
     strict: bool,
@@ -179,9 +184,12 @@ pub(crate) struct Serve {
     /// notices, and let it end. If this fails, that server goes on. Without such a server, start as usual
     #[arg(long)]
     take_over: bool,
-    /// Forbid flush_all
+    /// Forbid flush_all. A rule of the region, for all its users: it stays until a server of the region is started with --flush
     #[arg(long)]
     no_flush: bool,
+    /// Allow flush_all, also in a region that has --no-flush
+    #[arg(long, conflicts_with = "no_flush")]
+    flush: bool,
     /// Allow the command `shutdown`
     #[arg(long)]
     allow_shutdown: bool,
@@ -254,10 +262,8 @@ impl Serve {
                 true => Sasl::Everywhere,
                 false => Sasl::Protected,
             },
-            flush_enabled: !self.no_flush,
             track_sizes: self.track_sizes,
             shutdown_enabled: self.allow_shutdown,
-            evict: !self.no_evict,
             verbosity: self.verbose,
             ..Config::default()
         };
@@ -269,7 +275,8 @@ impl Serve {
             .huge_pages(self.huge_pages)
             .prefault(self.prefault)
             .item_size_max(self.max_item)
-            .evict(!self.no_evict)
+            .evict(rule(self.evict, self.no_evict))
+            .flush(rule(self.flush, self.no_flush))
             .strict(self.strict)
             .checksums(self.checksums)
             .owners(self.owner.owners())
@@ -385,6 +392,11 @@ pub(crate) fn parse_mode(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A rule of the region, if either option is given.
+fn rule(on: bool, off: bool) -> Option<bool> {
+    (on || off).then_some(on)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,7 +419,7 @@ mod tests {
         assert_eq!(plan.config.tcp, ["127.0.0.1:11211".parse().unwrap()]);
         assert_eq!(
             (plan.options.memory, plan.options.item_size_max, plan.config.threads),
-            (64 << 20, 1 << 20, 4)
+            (64 << 20, None, 4)
         );
         assert_eq!(plan.place, None);
     }

@@ -187,6 +187,12 @@ impl Decoder {
         &self.limits
     }
 
+    /// From now on items of this size are allowed ([`Limits::item_size_max`]).
+    #[inline]
+    pub fn allow_items_of(&mut self, size: usize) {
+        self.limits.item_size_max = size;
+    }
+
     /// What another decoder needs to continue here. `None`: the value of a refused request is being dropped.
     pub fn progress(&self) -> Option<Progress> {
         (!self.is_dropping()).then_some(Progress {

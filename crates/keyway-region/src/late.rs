@@ -15,8 +15,8 @@ use crate::log::ItemView;
 use crate::memory::tests::{again, private};
 use crate::observe::{Event, install};
 use crate::reclaim::{Step, Victim};
-use crate::region::{Creation, Host, Life, Region};
-use crate::session::{Limits, Session};
+use crate::region::{Creation, Host, Life, Limits, Region};
+use crate::session::Session;
 use crate::verbs::{Delete, Get, Item, Store, StoreMode, Stored, WriteError};
 use crate::{Moment, Shrinking, check};
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -182,6 +182,7 @@ impl Ground {
             now: Moment::from_secs(UNIX_S),
             boot_id: [4, 5],
             checksums: false,
+            limits: Limits::default(),
         };
         let region = Region::create(memory, &creation, Box::new(machine.clone())).expect("memory of the right size");
         Self {
@@ -214,11 +215,12 @@ impl Ground {
 
     fn thread_that(&self, process: usize, evict: bool) -> Thread {
         let process = self.region.attach(process, 1, UNIX_S);
-        let limits = Limits {
+        self.region.set_limits(&Limits {
             item_size_max: 1 << 18,
             evict,
-        };
-        let session = self.region.session(process, limits).expect("a free thread slot");
+            ..Limits::default()
+        });
+        let session = self.region.session(process).expect("a free thread slot");
         Thread {
             session: Rc::new(RefCell::new(session)),
             _words: self.words.clone(),

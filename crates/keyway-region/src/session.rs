@@ -38,20 +38,10 @@ pub struct Process {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat(pub(crate) Owner);
 
-/// What a session may do.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// largest item, bytes, counted as memcached counts
-    pub item_size_max: usize,
-    /// free memory by evicting; otherwise a full region refuses
-    pub evict: bool,
-}
-
 /// A thread's access to the region. Its own state is in cells, so that its methods can borrow the region meanwhile.
 pub struct Session {
     pub(crate) region: Arc<Region>,
     pub(crate) owner: Owner,
-    pub(crate) limits: Limits,
     /// the Unix time in seconds, by the caller's wall clock, at which the region's clock is 0
     pub(crate) unix_at_zero_s: i64,
     /// its thread slot in the region
@@ -96,12 +86,12 @@ pub struct Session {
 
 impl Region {
     /// Takes a free thread slot for a thread of this process. `None`: all are taken.
-    pub fn session(self: &Arc<Self>, process: Process, limits: Limits) -> Option<Session> {
-        self.session_among(self.layout.shape.thread_slots, process, limits)
+    pub fn session(self: &Arc<Self>, process: Process) -> Option<Session> {
+        self.session_among(self.layout.shape.thread_slots, process)
     }
 
     /// The same, from the first `slots` thread slots ([`crate::layout::plan::Shape::thread_slots_for`]).
-    pub fn session_among(self: &Arc<Self>, slots: usize, process: Process, limits: Limits) -> Option<Session> {
+    pub fn session_among(self: &Arc<Self>, slots: usize, process: Process) -> Option<Session> {
         let number = u32::try_from(process.slot).ok()?;
         for slot in 0..self.layout.shape.thread_slots.min(slots) {
             let thread = self.thread(slot);
@@ -134,7 +124,6 @@ impl Region {
                     slot: u16::try_from(slot).unwrap_or(u16::MAX),
                     incarnation,
                 },
-                limits,
                 unix_at_zero_s: i64::from(self.seen().unix_s()) - i64::from(self.seen().clock_s()),
                 thread: Pinned::new(self, |region| region.thread(slot)),
                 lease: new,
@@ -179,11 +168,6 @@ impl Session {
     /// The region.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
-    }
-
-    /// Largest item that it may store, in bytes as memcached counts; a longer value is not looked at.
-    pub fn item_size_max(&self) -> usize {
-        self.limits.item_size_max
     }
 
     /// The key with its hash, if a key can have this length.

@@ -185,7 +185,14 @@ impl Store {
     /// Whether it stores whatever is there, and gives the item nothing but its value, client flags and exptime.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
-        self.mode == StoreMode::Set && self.compare_cas.is_none() && self.new_cas.is_none() && !self.opaque_key
+        self.replaces_anything() && self.new_cas.is_none() && !self.opaque_key
+    }
+
+    /// Whether it is a set, which stores whatever is there. One for which there is no room removes what is there: the errors of
+    /// [`WriteError::is_for_room`].
+    #[inline(always)]
+    pub fn replaces_anything(&self) -> bool {
+        self.mode == StoreMode::Set && self.compare_cas.is_none()
     }
 }
 
@@ -314,6 +321,8 @@ pub enum WriteError {
     },
     /// nothing can be evicted (or eviction is off and the region is full)
     OutOfMemory,
+    /// the region is not to be flushed (-F)
+    FlushRefused,
     /// this process has no memory for a copy that the operation needs; the region has memory, and is unchanged
     NoMemory {
         /// bytes of the value
@@ -336,10 +345,16 @@ impl core::fmt::Display for WriteError {
             Self::TooLarge { size, limit } => {
                 write!(
                     f,
-                    "the item takes {size} bytes, the largest allowed is {limit} (raise the largest item size, -I)"
+                    "the item takes {size} bytes, and the region allows {limit} (start its server with a larger -I, or --max-item)"
                 )
             }
-            Self::OutOfMemory => f.write_str("out of memory: nothing can be evicted (give the region more memory)"),
+            Self::OutOfMemory => f.write_str(
+                "out of memory: the region is full, and nothing can be evicted, or may be (give it more memory; where it was made with -M, \
+                 or --no-evict, start its server with evictions on)",
+            ),
+            Self::FlushRefused => {
+                f.write_str("flush_all is not allowed in this region (start its server with flushes on: without -F, or --no-flush)")
+            }
             Self::NoMemory { len } => write!(
                 f,
                 "this process has no memory for a copy of {len} bytes (its limit is `ulimit -v`, its control group's or the machine's)"
@@ -356,6 +371,14 @@ impl core::fmt::Display for WriteError {
             ),
             Self::Corrupt => f.write_str("the region is damaged: run `keyway check` on it, or recreate it"),
         }
+    }
+}
+
+impl WriteError {
+    /// Whether the region has no room for the item: a set that fails so has removed the item that it was to replace.
+    #[inline]
+    pub fn is_for_room(&self) -> bool {
+        matches!(self, Self::TooLarge { .. } | Self::OutOfMemory)
     }
 }
 

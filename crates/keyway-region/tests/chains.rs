@@ -97,11 +97,12 @@ impl<'scope> Stopped<'scope> {
 fn try_once(first: usize, again: usize, second: usize) -> (Vec<Access>, Vec<Access>, Option<String>) {
     let (_pages, region) = private::region(2 << 20);
     let process = region.attach(0, 1, UNIX_S);
-    let limits = Limits {
+    region.set_limits(&Limits {
         item_size_max: 1 << 20,
         evict: false,
-    };
-    let session = || region.session(process, limits).expect("a slot");
+        ..Limits::default()
+    });
+    let session = || region.session(process).expect("a slot");
     let (mut deletes, mut sweeps, mut writes) = (session(), session(), session());
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
     let put = |session: &mut Session, key: &[u8], byte: u8| {

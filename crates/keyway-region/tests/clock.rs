@@ -26,11 +26,12 @@ impl World {
     fn new() -> Self {
         let (pages, region) = private::region(2 << 20);
         let process = region.attach(0, 1, UNIX_S);
-        let limits = Limits {
+        region.set_limits(&Limits {
             item_size_max: 1 << 19,
             evict: true,
-        };
-        let session = region.session(process, limits).expect("a slot");
+            ..Limits::default()
+        });
+        let session = region.session(process).expect("a slot");
         Self {
             region,
             session,

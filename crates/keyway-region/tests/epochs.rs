@@ -23,11 +23,12 @@ impl World {
     fn new(sessions: usize) -> Self {
         let (pages, region) = private::region(1 << 20);
         let process = region.attach(0, 1, UNIX_S);
-        let limits = Limits {
+        region.set_limits(&Limits {
             item_size_max: 1 << 20,
             evict: true,
-        };
-        let session = || region.session(process, limits).expect("a slot");
+            ..Limits::default()
+        });
+        let session = || region.session(process).expect("a slot");
         Self {
             sessions: (0..sessions).map(|_| session()).collect(),
             now: region.tick(keyway_region::Moment::from_secs(UNIX_S + 10)),

@@ -39,12 +39,13 @@ impl World {
     fn new(evict: bool) -> Self {
         let (pages, region) = private::region(16 << 20);
         let process = region.attach(0, 1, UNIX_S);
-        let limits = Limits {
+        region.set_limits(&Limits {
             item_size_max: 1 << 20,
             evict,
-        };
+            ..Limits::default()
+        });
         Self {
-            session: region.session(process, limits).expect("a slot"),
+            session: region.session(process).expect("a slot"),
             now: region.tick(keyway_region::Moment::from_secs(UNIX_S + 10)),
             region,
             _pages: pages,

@@ -16,11 +16,12 @@ const OLD_S: u32 = 500;
 fn idle_times_are_exact_for_some_seconds_and_not_too_long_for_minutes() {
     let (_pages, region) = private::region(4 << 20);
     let process = region.attach(0, 1, UNIX_S);
-    let limits = Limits {
+    region.set_limits(&Limits {
         item_size_max: 1 << 20,
         evict: true,
-    };
-    let mut session = region.session(process, limits).expect("a slot");
+        ..Limits::default()
+    });
+    let mut session = region.session(process).expect("a slot");
     // At every place of the clock's few bits.
     for start in [0, 1, 13, 63, 64, 997, 1007, 1008, 5000] {
         let then = region.tick(Moment::from_secs(UNIX_S)) + start;

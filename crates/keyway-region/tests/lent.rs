@@ -13,6 +13,7 @@ const ROUNDS: u32 = 3000;
 const LIMITS: Limits = Limits {
     item_size_max: 1 << 20,
     evict: true,
+    flush: true,
 };
 
 /// Asks for values, of more than so many bytes where they lie.
@@ -44,8 +45,9 @@ fn overwrite_all(session: &mut Session, which: &str, now: u32) {
 #[test]
 fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
     let (pages, region) = private::region(MEMORY);
+    region.set_limits(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
-    let [mut reader, mut writer] = [(); 2].map(|()| region.session(process, LIMITS).expect("a slot"));
+    let [mut reader, mut writer] = [(); 2].map(|()| region.session(process).expect("a slot"));
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
     let value = value();
     set(&mut writer, "key", &value, now);
@@ -86,8 +88,9 @@ fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
 #[test]
 fn short_values_and_those_with_segments_of_their_own_are_copied() {
     let (_pages, region) = private::region(MEMORY);
+    region.set_limits(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
-    let mut session = region.session(process, LIMITS).expect("a slot");
+    let mut session = region.session(process).expect("a slot");
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
     for len in [0, 1, 1000, 300_000] {
         let value = vec![b'v'; len];
@@ -109,16 +112,17 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
 #[test]
 fn a_session_that_has_given_its_slot_back_leaves_the_next_ones_hazard_pointers_alone() {
     let (pages, region) = private::region(MEMORY);
+    region.set_limits(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
-    let mut gone = region.session(process, LIMITS).expect("a slot");
+    let mut gone = region.session(process).expect("a slot");
     let value = value();
     set(&mut gone, "key", &value, now);
     set(&mut gone, "other", &[b'x'; LEN], now);
     // As after a fence, if there was no other slot for it: it may still read.
     gone.end();
-    let mut reader = region.session(process, LIMITS).expect("a slot");
-    let mut writer = region.session(process, LIMITS).expect("a slot");
+    let mut reader = region.session(process).expect("a slot");
+    let mut writer = region.session(process).expect("a slot");
     let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
     let mut other = Vec::new();
     reader

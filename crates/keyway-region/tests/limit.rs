@@ -119,6 +119,7 @@ unsafe impl Sync for World {}
 const LIMITS: Limits = Limits {
     item_size_max: 64 << 10,
     evict: true,
+    flush: true,
 };
 
 fn world() -> World {
@@ -137,6 +138,7 @@ fn world_with(spare: usize) -> World {
             system: Arc::clone(&system),
         })
     });
+    region.set_limits(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
     World {
         region,
@@ -150,7 +152,7 @@ fn world_with(spare: usize) -> World {
 
 impl World {
     fn session(&self) -> Session {
-        self.region.session(self.process, LIMITS).expect("a slot")
+        self.region.session(self.process).expect("a slot")
     }
 
     fn now(&self) -> u32 {
@@ -420,7 +422,7 @@ fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_b
     let (region, process) = (Arc::clone(&world.region), world.process);
     let second = world.second.load(SeqCst);
     *world.system.interlude.lock().unwrap() = Some(Box::new(move || {
-        let mut other = region.session(process, LIMITS).expect("a slot");
+        let mut other = region.session(process).expect("a slot");
         // One half of the segments and then the other one: each of them was out of use before.
         for second in [second, second + 20, second + 40] {
             region.raise(all).expect("there is memory");
@@ -474,7 +476,7 @@ fn a_thread_that_dies_while_it_gives_pages_back_loses_nothing() {
     let all = world.region.segments();
     world.region.lower(all / 2, LIMITS.item_size_max);
     let other = world.region.attach(1, 2, UNIX_S);
-    let mut dying = world.region.session(other, LIMITS).expect("a slot");
+    let mut dying = world.region.session(other).expect("a slot");
     while matches!(dying.shrink(world.now()), Shrinking::More) {}
     world.second.fetch_add(5, SeqCst);
     world.system.kills.store(true, SeqCst);

@@ -59,11 +59,12 @@ impl World {
     }
 
     fn open_sessions(&mut self) {
-        let limits = Limits {
+        self.region.set_limits(&Limits {
             item_size_max: 1 << 18,
             evict: self.evicts,
-        };
-        let open = |_| self.region.session(self.process, limits).expect("a slot");
+            ..Limits::default()
+        });
+        let open = |_| self.region.session(self.process).expect("a slot");
         self.sessions = (0..SESSIONS).map(open).collect();
     }
 

@@ -21,11 +21,12 @@ impl World {
     fn new() -> Self {
         let (pages, region) = private::region(4 << 20);
         let process = region.attach(0, 1, UNIX_S);
-        let limits = Limits {
+        region.set_limits(&Limits {
             item_size_max: 1 << 18,
             evict: true,
-        };
-        let session = region.session(process, limits).expect("a slot");
+            ..Limits::default()
+        });
+        let session = region.session(process).expect("a slot");
         let now = region.tick(Moment::from_secs(UNIX_S));
         Self {
             session,

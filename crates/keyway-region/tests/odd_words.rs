@@ -38,10 +38,11 @@ impl World {
     fn new(is_watched: bool) -> Self {
         let (pages, region) = private::region(MEMORY);
         let process = region.attach(0, 1, UNIX_S);
-        let limits = Limits {
+        region.set_limits(&Limits {
             item_size_max: 1 << 18,
             evict: true,
-        };
+            ..Limits::default()
+        });
         let now = region.tick(Moment::from_secs(UNIX_S));
         let watching = Watching::new(Arc::clone(&region));
         if is_watched {
@@ -49,9 +50,7 @@ impl World {
         }
         region.keep_trail(0, now);
         Self {
-            sessions: (0..SESSIONS)
-                .map(|_| region.session(process, limits).expect("a slot"))
-                .collect(),
+            sessions: (0..SESSIONS).map(|_| region.session(process).expect("a slot")).collect(),
             trail: region.end_of_trail(),
             watching,
             now,

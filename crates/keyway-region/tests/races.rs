@@ -48,13 +48,14 @@ fn main() {
 fn stress(calls: u64) {
     let (_pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
-    let limits = Limits {
+    region.set_limits(&Limits {
         item_size_max: 1 << 20,
         evict: true,
-    };
+        ..Limits::default()
+    });
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
-            let session = region.session(process, limits).expect("a slot");
+            let session = region.session(process).expect("a slot");
             let now = region.tick(keyway_region::Moment::from_secs(UNIX_S + 1));
             std::thread::spawn(move || work(session, thread, calls, now))
         })

@@ -19,7 +19,6 @@ use std::sync::Arc;
 struct Room {
     region: Arc<Region>,
     process: Process,
-    limits: Limits,
     sessions: Vec<Session>,
     _pages: Vec<Page>,
 }
@@ -28,14 +27,14 @@ impl Room {
     fn new(memory: u64, sessions: usize, evict: bool) -> Self {
         let (pages, region) = private::region(memory);
         let process = region.attach(0, 1, UNIX_S);
-        let limits = Limits {
+        region.set_limits(&Limits {
             item_size_max: 1 << 20,
             evict,
-        };
+            ..Limits::default()
+        });
         let mut room = Self {
             region,
             process,
-            limits,
             sessions: Vec::new(),
             _pages: pages,
         };
@@ -44,7 +43,7 @@ impl Room {
     }
 
     fn session(&self) -> Session {
-        self.region.session(self.process, self.limits).expect("a slot")
+        self.region.session(self.process).expect("a slot")
     }
 
     fn now(&self, second: i64) -> u32 {

@@ -56,11 +56,12 @@ impl World {
     fn new() -> Self {
         let (pages, region) = private::region(MEMORY);
         let process = region.attach(0, 1, UNIX_S);
-        let limits = Limits {
+        region.set_limits(&Limits {
             item_size_max: 1 << 18,
             evict: false,
-        };
-        let session = region.session(process, limits).expect("a slot");
+            ..Limits::default()
+        });
+        let session = region.session(process).expect("a slot");
         let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
         let mut world = Self {
             session,

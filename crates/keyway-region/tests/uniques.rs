@@ -35,11 +35,12 @@ fn cas_of(session: &mut Session, key: &[u8], now: u32) -> u64 {
 fn world(sessions: usize) -> (Vec<private::Page>, Vec<Session>, u32) {
     let (pages, region) = private::region(64 << 20);
     let process = region.attach(0, 1, UNIX_S);
-    let limits = Limits {
+    region.set_limits(&Limits {
         item_size_max: 1 << 20,
         evict: true,
-    };
-    let sessions = (0..sessions).map(|_| region.session(process, limits).expect("a slot"));
+        ..Limits::default()
+    });
+    let sessions = (0..sessions).map(|_| region.session(process).expect("a slot"));
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S + 10));
     (pages, sessions.collect(), now)
 }

@@ -15,13 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 fn session(region: &Arc<Region>) -> Session {
-    let limits = Limits {
+    region.set_limits(&Limits {
         item_size_max: 1 << 18,
         evict: true,
-    };
-    region
-        .session(Process { slot: 0, incarnation: 1 }, limits)
-        .expect("a session")
+        ..Limits::default()
+    });
+    region.session(Process { slot: 0, incarnation: 1 }).expect("a session")
 }
 
 /// A region, its memory, and a watcher of these kinds.

@@ -12,11 +12,12 @@ use std::sync::Arc;
 const MEMORY: u64 = 2 << 20;
 
 fn session(region: &Arc<Region>, process: Process) -> Session {
-    let limits = Limits {
+    region.set_limits(&Limits {
         item_size_max: 1 << 18,
         evict: false,
-    };
-    region.session(process, limits).expect("a slot")
+        ..Limits::default()
+    });
+    region.session(process).expect("a slot")
 }
 
 fn set(session: &mut Session, key: &str, value: &[u8], now: u32) {

@@ -49,7 +49,7 @@ pub(crate) fn each_held_max(item_size_max: usize) -> usize {
 
 /// The memory of all connections.
 pub(crate) struct Account {
-    limit: usize,
+    limit: AtomicUsize,
     started: Instant,
     used: AtomicUsize,
     /// the highest value of `used`
@@ -71,7 +71,7 @@ pub(crate) struct Charge {
 impl Account {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
-            limit,
+            limit: AtomicUsize::new(limit),
             started: Instant::now(),
             used: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
@@ -82,7 +82,11 @@ impl Account {
     }
 
     pub(crate) fn limit(&self) -> usize {
-        self.limit
+        self.limit.load(Relaxed)
+    }
+
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Relaxed);
     }
 
     pub(crate) fn used(&self) -> usize {
@@ -95,16 +99,16 @@ impl Account {
 
     /// Whether connections have to hold less than they otherwise may.
     pub(crate) fn is_tight(&self) -> bool {
-        self.used() > self.limit / 2
+        self.used() > self.limit() / 2
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.used() > self.limit
+        self.used() > self.limit()
     }
 
     /// Whether a connection may take `more` bytes.
     pub(crate) fn has_room(&self, more: usize) -> bool {
-        self.used().saturating_add(more) <= self.limit / 8 * 7
+        self.used().saturating_add(more) <= self.limit() / 8 * 7
     }
 
     /// Whether a connection holds memory and makes no progress.

@@ -187,8 +187,6 @@ pub struct Config {
     pub auth_file: Option<PathBuf>,
     /// where a client may log in by SASL, if there is an `auth_file`
     pub sasl: Sasl,
-    /// `flush_all` is allowed (`-F` forbids)
-    pub flush_enabled: bool,
     /// dumps of keys and `stats detail` are allowed (`-X` forbids)
     pub dump_enabled: bool,
     /// `stats sizes` counts the items by size, which needs a walk over all of them (`-o track_sizes`)
@@ -199,8 +197,6 @@ pub struct Config {
     pub shutdown_enabled: bool,
     /// CAS uniques are shown (`-C` shows 0)
     pub cas_enabled: bool,
-    /// items are evicted when memory is full (`-M`: stores fail). The cache was opened with this setting; here it is for `stats settings`
-    pub evict: bool,
     /// delimiter that ends the key prefixes of `stats detail`; `Some` turns the counting on (`-D`)
     pub detail_delimiter: Option<u8>,
     /// memcached's verbosity, 0 to 3: `stats settings` shows it, `verbosity` changes it
@@ -246,13 +242,11 @@ impl Default for Config {
             backlog: 1024,
             auth_file: None,
             sasl: Sasl::default(),
-            flush_enabled: true,
             dump_enabled: true,
             track_sizes: false,
             watch_enabled: true,
             shutdown_enabled: false,
             cas_enabled: true,
-            evict: true,
             detail_delimiter: None,
             verbosity: 0,
             signals: false,

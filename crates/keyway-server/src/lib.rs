@@ -316,7 +316,7 @@ impl Server {
             polls.push(poll);
         }
         let shared = Arc::new(Shared {
-            item_size_max: cache.info().item_size_max,
+            item_size_max: AtomicUsize::new(cache.limits().item_size_max),
             at_place: AtomicU8::new(lookout::code(cache.at_place())),
             raising: Mutex::default(),
             shrinker: Mutex::default(),
@@ -337,7 +337,7 @@ impl Server {
             event_loop,
             kernel: post,
             bypass,
-            account: Arc::new(Account::new(config.connection_memory_limit(cache.info().item_size_max))),
+            account: Arc::new(Account::new(config.connection_memory_limit(cache.limits().item_size_max))),
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),

@@ -287,7 +287,8 @@ impl KernelNumbers {
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    pub(crate) item_size_max: usize,
+    /// the largest item that the region allowed when a worker last looked ([`Self::allows_items_of`])
+    pub(crate) item_size_max: AtomicUsize,
     /// the state of the region's place, as [`crate::lookout::code`]
     pub(crate) at_place: AtomicU8,
     /// held by the thread that changes the region's memory limit
@@ -436,6 +437,20 @@ impl Shared {
             }
         }
         Some(true)
+    }
+
+    /// The region allows items of this size, perhaps since another server of it was started.
+    #[inline]
+    pub(crate) fn allows_items_of(&self, size: usize) {
+        if self.item_size_max.load(Relaxed) != size {
+            self.item_size_max.store(size, Relaxed);
+            self.account.set_limit(self.config.connection_memory_limit(size));
+        }
+    }
+
+    /// Most that one connection can hold, bytes.
+    pub(crate) fn each_held_max(&self) -> usize {
+        crate::account::each_held_max(self.item_size_max.load(Relaxed)).min(self.account.limit())
     }
 
     /// Ends connections to free memory: first those that make no progress, and of these the ones that hold most, until the total is within

@@ -18,7 +18,7 @@ use nix::sys::time::TimeVal;
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 use crate::connection::STATES;
 use crate::shared::{Baseline, Peer, PeerAddress, Shared, Traffic, lock, unix_time};
-use crate::{account, census, lookout};
+use crate::{census, lookout};
 
 /// The number of the one slab class that is shown.
 pub(crate) const CLASS: u32 = 1;
@@ -103,8 +103,7 @@ fn connections(shared: &Shared, base: &Baseline, out: &mut Vec<u8>) {
     stat(out, "keyway_connection_memory", account.used());
     stat(out, "keyway_connection_memory_peak", account.peak());
     stat(out, "keyway_connection_memory_limit", account.limit());
-    let each = account::each_held_max(shared.item_size_max).min(account.limit());
-    stat(out, "keyway_connection_memory_each_limit", each);
+    stat(out, "keyway_connection_memory_each_limit", shared.each_held_max());
     stat(out, "keyway_connections_paused", account.paused.load(Relaxed));
     stat(out, "keyway_connections_closed_for_memory", account.closed.load(Relaxed));
 }
@@ -257,7 +256,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     );
     stat(out, "verbosity", shared.verbosity.load(Relaxed));
     stat(out, "oldest", 0);
-    stat(out, "evictions", if config.evict { "on" } else { "off" });
+    stat(out, "evictions", if info.evict { "on" } else { "off" });
     stat(
         out,
         "domain_socket",
@@ -296,7 +295,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
             .as_ref()
             .map_or_else(|| "no".to_owned(), |p| p.display().to_string()),
     );
-    stat(out, "item_size_max", shared.item_size_max);
+    stat(out, "item_size_max", info.item_size_max);
     stat(out, "maxconns_fast", yes_no(config.connections_fast));
     stat(out, "hashpower_init", 0);
     stat(out, "slab_reassign", "no");
@@ -316,7 +315,7 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "temp_lru", "no");
     stat(out, "temporary_ttl", 0);
     stat(out, "tail_repair_time", 0);
-    stat(out, "flush_enabled", yes_no(config.flush_enabled));
+    stat(out, "flush_enabled", yes_no(info.flush));
     stat(out, "dump_enabled", yes_no(config.dump_enabled));
     stat(out, "watch_enabled", yes_no(config.watch_enabled));
     stat(out, "hash_algorithm", "nh");

@@ -28,7 +28,12 @@ struct Running {
 impl Running {
     /// A server with one thread, so that requests are executed in the order of their arrival.
     fn start(change: impl FnOnce(&mut Config)) -> Self {
-        let cache = Cache::open(&Place::Memfd, &Options::default()).unwrap();
+        Self::start_in(&Options::default(), change)
+    }
+
+    /// The same with a region of these options.
+    fn start_in(options: &Options, change: impl FnOnce(&mut Config)) -> Self {
+        let cache = Cache::open(&Place::Memfd, options).unwrap();
         let mut config = Config {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
             udp: vec!["127.0.0.1:0".parse().unwrap()],
@@ -232,8 +237,7 @@ fn before_a_login_each_command_does_what_its_row_says() {
 
 #[test]
 fn what_the_configuration_forbids_is_refused() {
-    let server = Running::start(|config| {
-        config.flush_enabled = false;
+    let server = Running::start_in(&Options::new().flush(false), |config| {
         config.dump_enabled = false;
         config.watch_enabled = false;
         config.shutdown_enabled = false;

@@ -35,7 +35,12 @@ struct Running {
 
 impl Running {
     fn start(change: impl FnOnce(&mut Config)) -> Self {
-        let options = Options::new().memory(64 << 20).item_size_max(8 << 20);
+        Self::start_in(&Options::new(), change)
+    }
+
+    /// The same with a region that has these rules, apart from the largest item.
+    fn start_in(options: &Options, change: impl FnOnce(&mut Config)) -> Self {
+        let options = options.clone().memory(64 << 20).item_size_max(8 << 20);
         let cache = Cache::open(&Place::Memfd, &options).unwrap();
         let mut config = Config {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
@@ -583,8 +588,7 @@ fn the_shutdown_command_needs_permission() {
 
 #[test]
 fn switches_forbid_their_commands() {
-    let server = Running::start(|config| {
-        config.flush_enabled = false;
+    let server = Running::start_in(&Options::new().flush(false), |config| {
         config.dump_enabled = false;
         config.watch_enabled = false;
     });

@@ -11,7 +11,7 @@ use crate::trust::Source;
 use crate::{Options, trust};
 use keyway_region::layout::plan::Layout;
 use keyway_region::layout::superblock;
-use keyway_region::{Region, Unusable};
+use keyway_region::{Limits, Region, Unusable};
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use std::fs::File;
@@ -32,6 +32,8 @@ pub(crate) struct Inspected {
     pub layout: Layout,
     pub strict: bool,
     pub checksums: bool,
+    /// what it allows
+    pub limits: Limits,
 }
 
 impl Inspected {
@@ -114,6 +116,7 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
         layout,
         strict: features & superblock::STRICT != 0,
         checksums: features & superblock::CHECKSUMS != 0,
+        limits: Limits::of(sb),
     })
 }
 

@@ -36,7 +36,7 @@ use crate::sessions::Role;
 use crate::trust::{self, Source};
 use crate::{Inner, Options, Place, copy, fork, handout, kernel};
 use keyway_region::layout::superblock;
-use keyway_region::{Life, Moment, Region, Unusable};
+use keyway_region::{Life, Limits, Moment, Region, Unusable};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -65,7 +65,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
 
 /// Makes a region in anonymous memory of this process, and attaches to it.
 fn open_memfd(options: &Options) -> Result<Inner, OpenError> {
-    check_item_size(options.item_size_max, options.memory)?;
+    check_item_size(options.limits(Limits::default()).item_size_max, options.memory)?;
     let name = PathBuf::from("memfd:keyway");
     let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
     let file = File::from(fd);
@@ -158,7 +158,7 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
                     ..
                 },
             ) => {
-                check_item_size(options.item_size_max, options.memory)?;
+                check_item_size(options.limits(Limits::default()).item_size_max, options.memory)?;
                 if creation::make(path, options)? {
                     warm = false;
                 }

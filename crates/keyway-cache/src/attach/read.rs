@@ -14,7 +14,7 @@ use crate::peer::Peer;
 use crate::sessions::{Role, Sessions};
 use crate::trust::{self, Source};
 use crate::{Inner, Options, Place, kernel};
-use keyway_region::{Limits, Region};
+use keyway_region::Region;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -40,17 +40,13 @@ pub(super) fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer,
     let (region, liveness, mapped) = map(file, path, &found, options.sealed)?;
     let clock = Clock::here();
     check_clock(&region, clock, clock.now(), path)?;
-    let limits = Limits {
-        item_size_max: options.item_size_max,
-        evict: options.evict,
-    };
     let place = whole(place);
     Ok(Inner {
         sessions: Arc::new(Sessions::new(
             Arc::new(region),
             Arc::clone(&liveness),
             Role::Reader(Arc::new(peer)),
-            (limits, 0, options.entrance()),
+            (0, options.entrance()),
             Latch::NONE,
             clock,
             place.clone(),

@@ -17,7 +17,7 @@ use crate::sessions::{Role, Sessions};
 use crate::{Inner, Options, Place, kernel, restart};
 use keyway_region::layout::session::{Hold, Tenant};
 use keyway_region::layout::superblock;
-use keyway_region::{Life, Limits, Process, Region};
+use keyway_region::{Life, Process, Region};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -117,7 +117,9 @@ pub(super) fn attach(
             why,
         })?;
     }
-    check_item_size(options.item_size_max, layout.backed_len(region.segments()))?;
+    if options.server && !options.existing_only {
+        rule(&region, options, durable, path)?;
+    }
     region.host().prepare(&region.in_use(), options.huge_pages, options.prefault);
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
         return Ok(None);
@@ -126,16 +128,12 @@ pub(super) fn attach(
     restart::after_gap(&region, process.slot, seen, now, options);
     region.recover();
     liveness.seal();
-    let limits = Limits {
-        item_size_max: options.item_size_max,
-        evict: options.evict,
-    };
     Ok(Some(Inner {
         sessions: Arc::new(Sessions::new(
             Arc::new(region),
             Arc::clone(&liveness),
             Role::Writer(process),
-            (limits, layout.shape.thread_slots_for(options.server), options.entrance()),
+            (layout.shape.thread_slots_for(options.server), options.entrance()),
             latch,
             clock,
             whole(place),
@@ -151,6 +149,21 @@ pub(super) fn attach(
         gate,
         again: OnceLock::new(),
     }))
+}
+
+/// Gives the region the rules that its server is started with. They hold for all its users, at once.
+fn rule(region: &Region, options: &Options, durable: bool, path: &Path) -> Result<(), OpenError> {
+    let (old, new) = (region.limits(), options.limits(region.limits()));
+    if options.item_size_max.is_some() {
+        check_item_size(new.item_size_max, region.layout().backed_len(region.segments()))?;
+    }
+    if new != old {
+        region.set_limits(&new);
+        if durable && !region.host().write_back(0..superblock::SIZE) {
+            return Err(io("write back", path, std::io::Error::last_os_error()));
+        }
+    }
+    Ok(())
 }
 
 /// A process slot for this process among the first `slots`: its last tenant is certainly gone. `true`: `file` has locked

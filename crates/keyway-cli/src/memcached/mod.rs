@@ -136,14 +136,11 @@ impl Reading {
                 self.socket_mode = parse_mode(value).map_err(|why| Failure::usage(format_args!("-a: {why}")))?;
             }
             'A' => config.shutdown_enabled = true,
-            'F' => config.flush_enabled = false,
+            'F' => plan.options.flush = Some(false),
             'X' => config.dump_enabled = false,
             'W' => config.watch_enabled = false,
             'C' => config.cas_enabled = false,
-            'M' => {
-                config.evict = false;
-                plan.options.evict = false;
-            }
+            'M' => plan.options.evict = Some(false),
             'c' => config.connections_max = number("-c", value, 1, usize::MAX)?,
             't' => config.threads = number("-t", value, 1, 4096)?,
             'R' => config.requests_per_turn = number("-R", value, 1, usize::MAX)?,
@@ -156,8 +153,8 @@ impl Reading {
             'Y' => config.auth_file = Some(value.into()),
             'm' => plan.options.memory = size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-m: {why}")))?,
             'I' => {
-                plan.options.item_size_max =
-                    size::parse_item_size(value).map_err(|why| Failure::usage(format_args!("-I: {why}")))?
+                let size = size::parse_item_size(value).map_err(|why| Failure::usage(format_args!("-I: {why}")))?;
+                plan.options.item_size_max = Some(size);
             }
             'e' => plan.place = Some(place::parse(value).map_err(Failure::usage)?),
             'L' => plan.options.huge_pages = true,
@@ -277,6 +274,8 @@ impl Reading {
             _ if name.starts_with("proxy_") => {
                 return Err(missing(&format!("-o {name}"), "the proxy", "run memcached's own for that"));
             }
+            "evict" => plan.options.evict = Some(true),
+            "flush" => plan.options.flush = Some(true),
             "track_sizes" => plan.config.track_sizes = true,
             "no_track_sizes" => plan.config.track_sizes = false,
             "drop_privileges" => {

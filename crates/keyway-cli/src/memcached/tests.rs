@@ -27,7 +27,7 @@ fn tcp(line: &str) -> Vec<String> {
 #[test]
 fn defaults_are_memcacheds() {
     let plan = plan("");
-    assert_eq!((plan.options.memory, plan.options.item_size_max), (64 << 20, 1 << 20));
+    assert_eq!((plan.options.memory, plan.options.item_size_max), (64 << 20, None));
     let config = &plan.config;
     assert_eq!(
         (
@@ -38,7 +38,7 @@ fn defaults_are_memcacheds() {
         ),
         (1024, 4, 1024, 20)
     );
-    assert!(config.connections_fast && config.flush_enabled && config.dump_enabled && !config.shutdown_enabled);
+    assert!(plan.options.flush.is_none() && config.connections_fast && config.dump_enabled && !config.shutdown_enabled);
     assert_eq!(tcp(""), ["0.0.0.0:11211", "[::]:11211"]);
 }
 
@@ -52,7 +52,7 @@ fn flags_are_bundled_attached_and_named_as_getopt_allows() {
     ] {
         let plan = plan(line);
         assert_eq!((plan.options.memory, plan.config.connections_max), (128 << 20, 50), "{line}");
-        assert_eq!((plan.config.verbosity, plan.config.flush_enabled), (2, false), "{line}");
+        assert_eq!((plan.config.verbosity, plan.options.flush), (2, Some(false)), "{line}");
     }
     assert_eq!(plan("--memory-l=1g").options.memory, 1 << 30);
     assert!(plan("-o drop_privileges").sandbox && !plan("-o no_drop_privileges").sandbox);

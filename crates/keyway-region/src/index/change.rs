@@ -546,7 +546,7 @@ impl Session {
                 return AGAIN;
             }
             (None, Some(_)) if self.shift_one(key, absent.table, attempt.prepared, epoch, now) => return AGAIN,
-            (None, Some((_, _))) if !self.limits.evict => return Err(WriteError::OutOfMemory),
+            (None, Some((_, _))) if !self.region.evicts() => return Err(WriteError::OutOfMemory),
             // A tentative word over a victim could bring it back to life: so the victim is removed first, persistently.
             (None, Some((place, word))) if attempt.rules.is_strict() => {
                 self.evict_word(place, word, epoch, now);

@@ -129,7 +129,7 @@ impl Session {
     /// Whether the index grows before it has the items: a session that evicts nothing gets no segment for it once the log has them.
     #[inline]
     fn grows_ahead(&self, table: Table) -> bool {
-        !self.limits.evict
+        !self.region.evicts()
             && table.count < (self.region.allowed() * self.region.layout.shape.segment_size) as u64 / MEMORY_PER_BUCKET_AHEAD
             && !self.is_full()
     }
@@ -154,7 +154,7 @@ impl Session {
         let items = self.region.items_at_least(table);
         // Keys with one hash only have their three buckets. Buckets that this round has not split yet are as full as before it.
         let have_one_hash = items < table.base * SLOTS as u64 * GROW_FROM_PERCENT / 100;
-        if have_one_hash || self.limits.evict && self.index_suffices(items, table.count * SLOTS as u64) {
+        if have_one_hash || self.region.evicts() && self.index_suffices(items, table.count * SLOTS as u64) {
             return false;
         }
         // A new segment for the index may need an eviction, whose copies may close the extent of the prepared item. After that

@@ -155,6 +155,8 @@ const WORDS: &[Input] = &[
     ("trail word: shift", TrailWord::new(1, 0).0),
     ("trail: place of a hash", trail::SPREAD),
     ("trail: bits of a key", trail::KEY_BITS as u64),
+    ("refuses: eviction", superblock::REFUSES_EVICTION as u64),
+    ("refuses: flushes", superblock::REFUSES_FLUSHES as u64),
     ("feature: strict", superblock::STRICT),
     ("feature: checksums", superblock::CHECKSUMS),
 ];

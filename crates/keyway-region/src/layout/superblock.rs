@@ -79,8 +79,10 @@ pub struct Superblock {
     pub thirds: AtomicU64,
     /// items in segments that were opened before this sequence number are stale; 0: none are
     pub stale_before: AtomicU64,
-    /// the kinds of events that watchers want, a bit each ([`super::watch::Kind`])
-    pub watched: AtomicU64,
+    /// largest item, bytes, counted as memcached counts
+    pub item_size_max: AtomicU32,
+    /// what the region refuses: [`REFUSES_EVICTION`], [`REFUSES_FLUSHES`]
+    pub refuses: AtomicU32,
 
     // Allocation: one cache line of words that are written about once per segment.
     /// the next segment's sequence number
@@ -116,7 +118,9 @@ pub struct Superblock {
     /// the kernel program answers from copies until this instant of its clock at most, nanoseconds. Its owner stores it before
     /// it lets the program answer until then
     pub door_lease_ns: AtomicU64,
-    pad3: [AtomicU64; 3],
+    /// the kinds of events that watchers want, a bit each ([`super::watch::Kind`])
+    pub watched: AtomicU64,
+    pad3: [AtomicU64; 2],
 
     /// segments still to be checked for what dead threads held; see [`crate::Session::upkeep`]
     pub lost: AtomicU64,
@@ -174,7 +178,8 @@ super::fields!(Superblock {
     kernel_door,
     thirds,
     stale_before,
-    watched,
+    item_size_max,
+    refuses,
     sequence,
     free,
     free_hint,
@@ -190,6 +195,7 @@ super::fields!(Superblock {
     boot_id,
     seen,
     door_lease_ns,
+    watched,
     pad3,
     lost,
     uniques,
@@ -250,6 +256,11 @@ impl Superblock {
         xxhash_rust::xxh64::xxh64(&bytes, 0)
     }
 }
+
+/// In [`Superblock::refuses`]: nothing is evicted, a store into a full region fails.
+pub const REFUSES_EVICTION: u32 = 1;
+/// In [`Superblock::refuses`]: nothing flushes the region.
+pub const REFUSES_FLUSHES: u32 = 2;
 
 /// The last process has stopped cleanly.
 pub const STOPPED: u64 = 1;

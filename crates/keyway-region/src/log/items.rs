@@ -10,7 +10,7 @@ use crate::layout::slot::Slot;
 use crate::log::checksum::Cover;
 use crate::log::extents::Room;
 use crate::log::item_view::{Chain, cas_of};
-use crate::region::Rules;
+use crate::region::{ITEM_SIZES, Rules};
 use crate::session::Session;
 use crate::verbs::{Item, Now, WriteError};
 
@@ -284,6 +284,10 @@ impl Session {
         let (chain, own) = match body {
             Body::Chain(chain) => (chain, None),
             Body::Bytes(bytes) => {
+                // Whatever a damaged superblock allows.
+                if bytes.len() > *ITEM_SIZES.end() {
+                    return Err(WriteError::Corrupt);
+                }
                 let chain = self.write_chain(purpose.key, bytes, (stream, draft.expiry), purpose.now)?;
                 (chain, Some(chain))
             }

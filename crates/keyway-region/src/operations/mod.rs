@@ -21,16 +21,6 @@ use crate::verbs::{
 use crate::watch::Done;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte after the key
-/// and a line end after the value. Counting the same way makes the same stores fail.
-const MEMCACHED_ITEM_OVERHEAD: usize = 48 + 8 + 1 + 2;
-
-/// An item's size as memcached counts it.
-#[inline]
-fn memcached_size(key_len: usize, flags: u32, value_len: usize) -> usize {
-    MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key_len + value_len
-}
-
 impl Session {
     /// The region's expiry for memcached's `exptime`.
     pub(crate) fn expiry(&self, exptime: i64, now: u32) -> u32 {
@@ -512,11 +502,14 @@ impl Session {
         if how.is_plain() {
             return self.set(key, value, how.flags, how.exptime, now);
         }
-        let key = match self.storable(key, value, how.flags) {
-            Ok(key) => key,
-            Err(error) => return Err(self.refused(key, value.len(), self.command_of(how), error)),
+        let stored = match self.storable(key, value, how.flags) {
+            Ok(key) => self.store_if((key.bytes, key.hash), value, how, now.tick()),
+            Err(error) => Err(self.refused(key, value.len(), self.command_of(how), error)),
         };
-        self.store_if((key.bytes, key.hash), value, how, now.tick())
+        match stored {
+            Err(error) if how.replaces_anything() => Err(self.not_replaced(key, error, now)),
+            stored => stored,
+        }
     }
 
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
@@ -524,7 +517,10 @@ impl Session {
     pub fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64, mut now: impl Now) -> Result<Stored, WriteError> {
         let key = match self.storable(key, value, flags) {
             Ok(key) => key,
-            Err(error) => return Err(self.refused(key, value.len(), Command::Set, error)),
+            Err(error) => {
+                let error = self.refused(key, value.len(), Command::Set, error);
+                return Err(self.not_replaced(key, error, now));
+            }
         };
         let draft = Draft {
             marks: 0,
@@ -539,8 +535,8 @@ impl Session {
         match self.change_at_once(key, &mut now, Put(draft)) {
             Some(changed) => self.stored(Ok(changed), Stored::NotStored),
             None => {
-                let now = now.tick();
-                if let Some(changed) = self.put_after_all((key.bytes, key.hash), now, draft) {
+                let tick = now.tick();
+                if let Some(changed) = self.put_after_all((key.bytes, key.hash), tick, draft) {
                     return self.stored(Ok(changed), Stored::NotStored);
                 }
                 let how = Store {
@@ -548,9 +544,26 @@ impl Session {
                     exptime,
                     ..Store::default()
                 };
-                self.store_if((key.bytes, key.hash), value, &how, now)
+                let stored = self.store_if((key.bytes, key.hash), value, &how, tick);
+                stored.map_err(|error| self.not_replaced(key.bytes, error, now))
             }
         }
+    }
+
+    /// A set for which there is no room removes the item that it was to replace, as in memcached: no client goes on reading a value that its
+    /// writer has given up.
+    #[cold]
+    #[inline(never)]
+    fn not_replaced(&mut self, key: &[u8], error: WriteError, now: impl Now) -> WriteError {
+        if error.is_for_room() {
+            let how = Delete {
+                uncounted: true,
+                ..Delete::default()
+            };
+            // The caller gets the error about the value; it has no place for a second one.
+            let _ = self.delete(key, &how, now);
+        }
+        error
     }
 
     /// The key of an item that is to be stored, counted as a store, if an item can have this size.
@@ -558,19 +571,11 @@ impl Session {
     fn storable<'k>(&self, key: &'k [u8], value: &[u8], flags: u32) -> Result<Key<'k>, WriteError> {
         let key = self.key(key)?;
         self.count(Counter::cmd_set, 1);
-        if let Some(error) = self.too_large(&key, value.len(), flags) {
+        if let Some(error) = self.region.too_large(key.bytes.len(), value.len(), flags) {
             self.count(Counter::store_too_large, 1);
             return Err(error);
         }
         Ok(key)
-    }
-
-    /// Why an item is refused for its size, if it is.
-    #[inline]
-    fn too_large(&self, key: &Key<'_>, len: usize, flags: u32) -> Option<WriteError> {
-        let limit = self.limits.item_size_max;
-        let size = memcached_size(key.bytes.len(), flags, len);
-        (size > limit).then_some(WriteError::TooLarge { size, limit })
     }
 
     /// The new item that is requested.
@@ -724,7 +729,8 @@ impl Session {
                 StoreMode::Set | StoreMode::Replace => Decision::Put(fresh(how.exptime)),
                 StoreMode::Append | StoreMode::Prepend => {
                     let item = old.item();
-                    error = self.too_large(key, item.value_len.saturating_add(value.len()), item.flags);
+                    let len = item.value_len.saturating_add(value.len());
+                    error = self.region.too_large(key.bytes.len(), len, item.flags);
                     if error.is_some() {
                         return Decision::Keep;
                     }
@@ -884,7 +890,14 @@ impl Session {
     }
 
     /// Flush ("flush_all"): everything stored until `exptime` is absent from then on; 0 and less: now.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::FlushRefused`]: the region is not to be flushed.
     pub fn flush_all(&mut self, exptime: i64, now: u32) -> Result<(), WriteError> {
+        if !self.region.limits().flush {
+            return Err(WriteError::FlushRefused);
+        }
         self.count(Counter::cmd_flush, 1);
         let at = if exptime <= 0 { 0 } else { self.expiry(exptime, now) };
         let at = if at <= now { 0 } else { at };

@@ -220,7 +220,7 @@ impl Session {
             if attempt == 0 {
                 self.count(Counter::reserve_empty, 1);
             }
-            if attempt >= PATIENCE && self.limits.evict {
+            if attempt >= PATIENCE && self.region.evicts() {
                 need = Need::Anything;
             }
             if self.reclaim_one(need, now) {
@@ -231,13 +231,13 @@ impl Session {
                 self.region.recover();
                 self.reclaim_lost(self.region.segments(), now);
                 recovered = true;
-            } else if need == Need::Policy && self.limits.evict {
+            } else if need == Need::Policy && self.region.evicts() {
                 need = Need::Anything;
             } else {
                 break;
             }
         }
-        if !self.limits.evict {
+        if !self.region.evicts() {
             return Err(WriteError::OutOfMemory);
         }
         self.claim_free().ok_or(WriteError::OutOfMemory)
@@ -332,7 +332,7 @@ impl Session {
         self.reclaim.rest.set(0);
         self.work(budget, now);
         let found_nothing = self.reclaim.rest.take() > 0;
-        !found_nothing || self.limits.evict && self.reclaim_one(Need::Anything, now)
+        !found_nothing || self.region.evicts() && self.reclaim_one(Need::Anything, now)
     }
 
     /// Whether it is long ago that a survey looked for segments that are on no list.
@@ -473,12 +473,12 @@ impl Session {
         // Stopped sessions may hold more such segments than this session remembers to have skipped. Then, if no segment is free,
         // it takes one in turn for once.
         let has_passed_many = self.reclaim.passed_out_of_turn.get() >= PASSED && self.free_segments() == 0;
-        if !(self.limits.evict && has_passed_many)
+        if !(self.region.evicts() && has_passed_many)
             && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_to_compact(now))
         {
             return victim(segment, nothing(Spare::All));
         }
-        if !self.limits.evict {
+        if !self.region.evicts() {
             return None;
         }
         let [admission, main] = survey.lengths;

@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::region::clock::Moment;
 use crate::region::faulted::Faulted;
 use crate::region::known::Known;
-use crate::region::{Host, Region};
+use crate::region::{Host, Limits, Region};
 
 /// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
 /// several languages read them as signed.
@@ -46,6 +46,8 @@ pub struct Creation {
     pub boot_id: [u64; 2],
     /// items carry checksums
     pub checksums: bool,
+    /// what it allows at first
+    pub limits: Limits,
 }
 
 /// Why bytes are not a usable region.
@@ -159,6 +161,7 @@ impl Region {
         for segment in 0..creation.segments {
             region.words(segment).generation.store(SegmentLife::FIRST.generation, Relaxed);
         }
+        region.set_limits(&creation.limits);
         region.create_index();
         region.see(creation.now);
         let sb = region.superblock();

@@ -2,7 +2,7 @@
 //!
 //! Holds the accessors of its words (this file), create and open (`create`), what it needs from the code that maps it (`host`), the table
 //! word and the directories (`table`), the flush word (`flush`), the clock (`clock`), more memory for a region in use (`resize`), the memory
-//! limit's words (`limit`), clean and unclean ends (`restart`), what a change has to heed (`rules`), which pages this process has touched (`faulted`), and where it has found
+//! limit's words (`limit`), what the region allows (`limits`), clean and unclean ends (`restart`), what a change has to heed (`rules`), which pages this process has touched (`faulted`), and where it has found
 //! the index (`known`). Nothing here maps anything: [`Region::create`] and [`Region::open`] get bytes.
 //!
 //! - What this room returns can be used as an offset: segment numbers, directory entries and the table word are checked here, once.
@@ -20,6 +20,7 @@ mod known;
 mod late;
 mod latencies;
 mod limit;
+mod limits;
 mod overview;
 mod resize;
 mod restart;
@@ -33,6 +34,8 @@ pub(crate) use create::{SEQUENCE_EPOCH_UNIX_S, SEQUENCE_RATE_BITS, first_sequenc
 pub(crate) use flush::epoch_at_any_time;
 pub use host::{Host, Life};
 pub(crate) use limit::LOG_MIN;
+pub(crate) use limits::memcached_size;
+pub use limits::{ITEM_SIZES, Limits};
 pub use overview::{Seated, USES};
 pub(crate) use rules::Rules;
 

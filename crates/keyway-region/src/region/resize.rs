@@ -202,6 +202,7 @@ mod tests {
             now: crate::Moment::from_secs(1_800_000_000),
             boot_id: [4, 5],
             checksums: false,
+            limits: crate::Limits::default(),
         };
         let one = Region::create(memory(), &creation, disk()).expect("memory of the right size");
         let other = Region::open(memory(), disk()).expect("just created");

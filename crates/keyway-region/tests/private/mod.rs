@@ -87,6 +87,7 @@ pub fn region_of(memory: u64, spare: usize, host: impl FnOnce(NonNull<u8>, usize
         now: keyway_region::Moment::from_secs(UNIX_S),
         boot_id: [4, 5],
         checksums: false,
+        limits: Limits::default(),
     };
     let host = host(base, layout.len(segments));
     // SAFETY: see the top of the file.
@@ -99,11 +100,12 @@ pub fn region_of(memory: u64, spare: usize, host: impl FnOnce(NonNull<u8>, usize
 #[allow(dead_code, reason = "not every test asks")]
 pub fn session(region: &Arc<Region>) -> Session {
     region.attach(0, 1, UNIX_S);
-    let limits = Limits {
+    region.set_limits(&Limits {
         item_size_max: 1 << 18,
         evict: true,
-    };
+        ..Limits::default()
+    });
     region
-        .session(Process { slot: 0, incarnation: 1 }, limits)
+        .session(Process { slot: 0, incarnation: 1 })
         .expect("the first session")
 }

@@ -199,15 +199,7 @@ pub(crate) enum CloseReason {
 }
 
 impl Connection {
-    pub(crate) fn new(
-        stream: Stream,
-        secure: Option<Secure>,
-        peer: Arc<Peer>,
-        token: usize,
-        limits: Limits,
-        login: bool,
-        desk: &Desk,
-    ) -> Self {
+    pub(crate) fn new(stream: Stream, secure: Option<Secure>, peer: Arc<Peer>, token: usize, login: bool, desk: &Desk) -> Self {
         Self {
             stream,
             secure: secure.map(Box::new),
@@ -216,7 +208,7 @@ impl Connection {
             token,
             // A login without SASL is a line of text, so the requests after it are text too.
             decoder: Decoder::speaking(
-                limits,
+                Limits::default(),
                 if login && !desk.executor.shared.has_sasl() {
                     Protocol::Text
                 } else {

@@ -353,6 +353,7 @@ impl Connection {
 
     /// Executes requests from the input.
     fn serve(&mut self, executor: &mut Executor, budget: &mut usize) -> Stop {
+        self.decoder.allow_items_of(executor.item_size_max());
         let mut ahead = 0;
         while self.input.len() >= self.need {
             if *budget == 0 || executor.effort.is_over() {

@@ -80,7 +80,7 @@ impl Executor {
         let config = &self.shared.config;
         let (allowed, refusal) = match request.command().facts().needs {
             Needs::Nothing => return None,
-            Needs::Flushing => (config.flush_enabled, reply::FLUSH_DISABLED),
+            Needs::Flushing => (self.session.limits().flush, reply::FLUSH_DISABLED),
             Needs::ShuttingDown => (config.shutdown_enabled, reply::SHUTDOWN_DISABLED),
             Needs::Watching => (config.watch_enabled, reply::WATCH_DISABLED),
             Needs::Trust => (self.trusts(peer), VERBOSITY_REFUSED),

@@ -138,7 +138,8 @@ impl Executor {
                 _ => Status::NotStored.into(),
             }),
             Err(error) => {
-                if mode == StoreMode::Set && matches!(error, WriteError::TooLarge { .. } | WriteError::OutOfMemory) {
+                // As memcached: also a set with a CAS unique removes the item, if there is no room.
+                if verb == &StoreVerb::Cas && error.is_for_room() {
                     self.forget(key);
                 }
                 Err(error.into())
@@ -196,9 +197,6 @@ impl Executor {
     }
 
     fn binary_flush(&mut self, exptime: i64, origin: &Origin<'_>) -> Result<u64, Refusal> {
-        if !self.shared.config.flush_enabled {
-            return Err(Status::AuthenticationError.into());
-        }
         self.session.flush_all(exptime)?;
         log::info!("{}: flush_all {exptime}", origin.peer.address);
         Ok(0)
@@ -274,6 +272,7 @@ impl From<WriteError> for Refusal {
         match error {
             WriteError::TooLarge { .. } => Status::ValueTooLarge.into(),
             WriteError::OutOfMemory => Status::OutOfMemory.into(),
+            WriteError::FlushRefused => Status::AuthenticationError.into(),
             WriteError::KeyLength { .. } => Status::InvalidArguments.into(),
             // The text protocol's line without its line end: it says what to do.
             other => {

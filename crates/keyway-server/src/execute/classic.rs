@@ -134,7 +134,7 @@ impl Executor {
             Ok(Stored::NotStored) => reply::NOT_STORED,
             Ok(Stored::Exists) => reply::EXISTS,
             Ok(Stored::NotFound) => reply::NOT_FOUND,
-            Err(error) => self.store_failed(store.key, how.mode, *error),
+            Err(error) => refusal(*error),
         };
         self.mutated(store.key);
         answer_unless(store.noreply, answer, out);

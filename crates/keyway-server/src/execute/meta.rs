@@ -159,7 +159,13 @@ impl Executor {
             Ok(Stored::NotStored) => MetaCode::NotStored,
             Ok(Stored::Exists) => MetaCode::Exists,
             Ok(Stored::NotFound) => MetaCode::NotFound,
-            Err(error) => return out.extend_from_slice(self.store_failed(key, how.mode, error)),
+            Err(error) => {
+                // As memcached: a meta set for which there is no room removes the item, whatever its mode.
+                if error.is_for_room() {
+                    self.forget(key);
+                }
+                return out.extend_from_slice(refusal(error));
+            }
         };
         if !(set.quiet && reply::is_hidden(MetaCommand::Set, code)) {
             reply::meta(out, MetaCommand::Set, code, &set.flags, &facts);

@@ -112,6 +112,14 @@ impl Executor {
         &self.shared.mailboxes[self.worker].counters
     }
 
+    /// Largest item that the region allows now, bytes.
+    #[inline]
+    pub(crate) fn item_size_max(&self) -> usize {
+        let size = self.session.limits().item_size_max;
+        self.shared.allows_items_of(size);
+        size
+    }
+
     /// Deletes the item under `key`: its new value could not be stored, and the old one must not stay.
     pub(crate) fn forget(&mut self, key: &[u8]) {
         // The client gets the error about the value that it sent; the protocol has no place for a second one.
@@ -217,14 +225,6 @@ impl Executor {
         }
         Outcome::Done
     }
-
-    /// The error of a store. The item that it should have replaced is deleted, as in memcached, so that no client reads a stale value.
-    fn store_failed(&mut self, key: &[u8], mode: StoreMode, error: WriteError) -> &'static [u8] {
-        if mode == StoreMode::Set && matches!(error, WriteError::TooLarge { .. } | WriteError::OutOfMemory) {
-            self.forget(key);
-        }
-        refusal(error)
-    }
 }
 
 /// The door of a request, and whether it is a meta command.
@@ -259,6 +259,7 @@ pub(crate) fn refusal(error: WriteError) -> &'static [u8] {
         WriteError::KeyLength { .. } => reply::BAD_FORMAT,
         WriteError::KernelDoor => KERNEL_DOOR,
         WriteError::NoMemory { .. } => reply::OUT_OF_MEMORY,
+        WriteError::FlushRefused => reply::FLUSH_DISABLED,
         // Corrupt, Detached, Unserved, and what a later version of the library adds.
         _ => DAMAGED,
     }

@@ -10,7 +10,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use super::Requests;
 use crate::kernel::Bypass;
 use crate::shared::{BypassNumbers, KernelNumbers, Shared, Traffic, lock, unix_time};
-use crate::{account, census, lookout, stats};
+use crate::{census, lookout, stats};
 
 /// See the top of the file. Counts start at the server's start or at the last `stats reset`, except those of the doors, which start with
 /// the server.
@@ -107,7 +107,7 @@ impl Connections {
             memory: account.used(),
             memory_peak: account.peak(),
             memory_limit: account.limit(),
-            memory_each_limit: account::each_held_max(shared.item_size_max).min(account.limit()),
+            memory_each_limit: shared.each_held_max(),
             paused: account.paused.load(Relaxed),
             closed_for_memory: account.closed.load(Relaxed),
         }

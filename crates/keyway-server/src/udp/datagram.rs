@@ -33,10 +33,11 @@ pub(super) fn is_error_line(payload: &[u8]) -> bool {
 
 /// Executes the complete requests in `input` and appends the answers to `out`, within a datagram's bounds. An unfinished request is
 /// dropped. Returns how many requests there were.
-pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], limits: &Limits, peer: &Peer, out: &mut Vec<u8>) -> usize {
+pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut Vec<u8>) -> usize {
     let start = out.len();
     let room = executor.shared.config.udp_answer_max.saturating_sub(ANSWER_TOO_LONG.len());
-    let mut decoder = Decoder::speaking(limits.clone(), executor.shared.config.protocol);
+    let mut decoder = Decoder::speaking(Limits::default(), executor.shared.config.protocol);
+    decoder.allow_items_of(executor.item_size_max());
     let mut requests = 0;
     while !input.is_empty() {
         if requests == REQUESTS_MAX || executor.effort.is_datagram_over() {

@@ -19,7 +19,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use keyway_proto::Limits;
 use keyway_proto::frame::Framed;
 use mio::event::Event;
 use mio::net::UdpSocket;
@@ -42,7 +41,6 @@ const BATCHES_AT_END: usize = 8;
 pub(crate) struct UdpSockets {
     sockets: Vec<Socket>,
     allowed: Vec<Network>,
-    limits: Limits,
 }
 
 struct Socket {
@@ -101,10 +99,6 @@ impl UdpSockets {
         Ok(Self {
             sockets: open,
             allowed: shared.config.udp_allow.clone(),
-            limits: Limits {
-                item_size_max: shared.item_size_max,
-                ..Limits::default()
-            },
         })
     }
 
@@ -126,7 +120,7 @@ impl UdpSockets {
     /// Gives one turn of one batch to each socket that has something to do.
     pub(crate) fn turn(&mut self, desk: &mut Desk, registry: &Registry) {
         for socket in &mut self.sockets {
-            socket.turn(desk, &self.allowed, &self.limits, registry);
+            socket.turn(desk, &self.allowed, registry);
         }
     }
 
@@ -136,7 +130,7 @@ impl UdpSockets {
             socket.ready = false;
             for _ in 0..BATCH {
                 if !socket.inbox.is_empty() {
-                    socket.turn(desk, &self.allowed, &self.limits, registry);
+                    socket.turn(desk, &self.allowed, registry);
                 }
             }
         }
@@ -171,7 +165,7 @@ impl UdpSockets {
 }
 
 impl Socket {
-    fn turn(&mut self, desk: &mut Desk, allowed: &[Network], limits: &Limits, registry: &Registry) {
+    fn turn(&mut self, desk: &mut Desk, allowed: &[Network], registry: &Registry) {
         if self.blocked || !self.send(desk, registry) {
             return;
         }
@@ -183,7 +177,7 @@ impl Socket {
             && let Some((place, source)) = self.inbox.take()
         {
             desk.executor.effort.begin();
-            self.answer(desk, &place, source, allowed, limits);
+            self.answer(desk, &place, source, allowed);
             spent += desk.executor.effort.spent();
             if self.outbox.bytes.len() > UNSENT_PAUSE && !self.send(desk, registry) {
                 return;
@@ -210,14 +204,7 @@ impl Socket {
     }
 
     /// Executes the requests of the datagram at `place` in the inbox, and queues the answer.
-    fn answer(
-        &mut self,
-        desk: &mut Desk,
-        place: &Range<usize>,
-        source: Option<SockaddrStorage>,
-        allowed: &[Network],
-        limits: &Limits,
-    ) {
+    fn answer(&mut self, desk: &mut Desk, place: &Range<usize>, source: Option<SockaddrStorage>, allowed: &[Network]) {
         let datagram = &self.inbox.bytes[place.clone()];
         let remote = source.as_ref().and_then(socket_address);
         let counters = desk.executor.counters();
@@ -249,7 +236,7 @@ impl Socket {
             return;
         }
         let start = self.outbox.bytes.len();
-        let requests = execute_all(&mut desk.executor, framed.payload, limits, &self.peer, &mut self.outbox.bytes);
+        let requests = execute_all(&mut desk.executor, framed.payload, &self.peer, &mut self.outbox.bytes);
         if let Some((rates, asker)) = rated {
             rates.charge(asker, requests.saturating_sub(1), desk.now);
         }

@@ -38,7 +38,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use keyway_proto::Limits;
 use keyway_uring::{Event, Ring};
 use mio::net::UdpSocket;
 use mio::{Events, Poll, Token};
@@ -70,7 +69,6 @@ pub(crate) struct Worker {
     lane: Lane,
     /// how long it polls before it sleeps
     spin: Duration,
-    limits: Limits,
     /// this worker's UDP sockets, until it runs
     udp_sockets: Vec<UdpSocket>,
     connections: Slab<Connection>,
@@ -97,10 +95,6 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(poll: Poll, desk: Desk, udp_sockets: Vec<UdpSocket>) -> Self {
-        let limits = Limits {
-            item_size_max: desk.executor.shared.item_size_max,
-            ..Limits::default()
-        };
         let next_tick = Instant::now() + TICK;
         let lane = desk.executor.shared.lane(desk.executor.worker);
         // Busy polling is for small requests.
@@ -113,7 +107,6 @@ impl Worker {
             desk,
             lane,
             spin,
-            limits,
             udp_sockets,
             connections: Slab::new(),
             told: Vec::new(),
@@ -301,15 +294,7 @@ impl Worker {
                 return;
             }
         };
-        let mut connection = Connection::new(
-            stream,
-            secure,
-            Arc::clone(&peer),
-            token,
-            self.limits.clone(),
-            login,
-            &self.desk,
-        );
+        let mut connection = Connection::new(stream, secure, Arc::clone(&peer), token, login, &self.desk);
         if let Err(error) = connection.register(self.poll.registry(), inherited.is_some()) {
             log::warn!("{}: cannot watch the connection: {error}", peer.address);
             self.desk.executor.shared.connection_closed(&peer);

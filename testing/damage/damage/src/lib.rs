@@ -89,11 +89,12 @@ impl Image {
             now: keyway_region::Moment::from_secs(NOW),
             boot_id: [4, 5],
             checksums,
+            limits: limits(),
         };
         Region::create(image.memory(), &creation, Box::new(Alone { len: image.backed })).expect("memory of the right size");
         let region = image.open().expect("just created");
         let process = region.attach(0, 1, NOW);
-        let mut session = region.session(process, limits()).expect("no other process is there");
+        let mut session = region.session(process).expect("no other process is there");
         for i in 0..KEYS {
             session
                 .store(
@@ -142,6 +143,7 @@ fn limits() -> Limits {
     Limits {
         item_size_max: 1 << 18,
         evict: true,
+        ..Limits::default()
     }
 }
 
@@ -177,7 +179,7 @@ pub struct Answers {
 pub fn answers(region: &Arc<Region>) -> Answers {
     let mut answers = Answers::default();
     let process = region.attach(0, 1, NOW);
-    let Some(mut session) = region.session(process, limits()) else {
+    let Some(mut session) = region.session(process) else {
         return answers;
     };
     let now = region.tick(keyway_region::Moment::from_secs(NOW));
@@ -216,7 +218,7 @@ pub fn answers(region: &Arc<Region>) -> Answers {
 /// Writes so much to a region that every segment of its log comes to be purged.
 pub fn write_over_all(region: &Arc<Region>) {
     let process = region.attach(0, 1, NOW);
-    let Some(mut session) = region.session(process, limits()) else {
+    let Some(mut session) = region.session(process) else {
         return;
     };
     let now = region.tick(keyway_region::Moment::from_secs(NOW));
@@ -229,7 +231,7 @@ pub fn write_over_all(region: &Arc<Region>) {
 /// All verbs on some keys, a walk, upkeep, recovery, and the check.
 pub fn use_it(region: &Arc<Region>, salt: usize) {
     let process = region.attach(0, 1, NOW);
-    let Some(mut session) = region.session(process, limits()) else {
+    let Some(mut session) = region.session(process) else {
         return;
     };
     let now = region.tick(keyway_region::Moment::from_secs(NOW));

@@ -48,11 +48,12 @@ pub fn shape(segments: usize) -> Shape {
     }
 }
 
-/// What a session may do here.
-pub fn limits() -> Limits {
+/// What the region allows.
+fn limits() -> Limits {
     Limits {
         item_size_max: 1 << 18,
         evict: true,
+        ..Limits::default()
     }
 }
 
@@ -212,6 +213,7 @@ impl Ground {
             now: keyway_region::Moment::from_secs(NOW),
             boot_id: [4, 5],
             checksums: false,
+            limits: limits(),
         };
         Region::create(self.memory(), &creation, self.host()).expect("memory of the right size");
         self.open()

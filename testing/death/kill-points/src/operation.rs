@@ -1,6 +1,5 @@
 //! The operations that are stopped, and the doors that they go through: a session of the tiny region, or the library's own.
 
-use crate::ground::limits;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_region::{Process, Region, Session, Shrinking};
 use std::sync::Arc;
@@ -59,7 +58,7 @@ impl Player {
     /// If no thread slot is free.
     pub fn attach(region: Arc<Region>, slot: usize) -> Self {
         let process = region.attach(slot, 1, crate::ground::NOW);
-        let session = region.session(process, limits()).expect("a thread slot");
+        let session = region.session(process).expect("a thread slot");
         let now = region.tick(keyway_region::Moment::from_secs(crate::ground::NOW));
         Self {
             region,
@@ -93,7 +92,7 @@ impl Door for Player {
         self.session.upkeep(self.now);
     }
     fn come_and_go(&mut self, key: &[u8]) -> String {
-        match self.region.session(self.process, limits()) {
+        match self.region.session(self.process) {
             Some(mut session) => format!("{:?}", session.store(key, b"guest", &Store::default(), self.now).is_ok()),
             None => "no slot".into(),
         }

@@ -11,7 +11,7 @@ use keyway_region::mutants::{self, Mutant};
 use keyway_region::observe::{self, Event};
 use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode, WriteError};
 use keyway_region::{FLUSH, Process, Region, STRIPES, Session, hash};
-use kill_points::ground::{Ground, NOW, limits};
+use kill_points::ground::{Ground, NOW};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -196,9 +196,7 @@ fn make(change: &Change, on_before: u64) -> Copier {
     // The upper bits of the hash are the tag, which names the stripe.
     let stripe = hash(seed, &key()) >> (u64::BITS - STRIPES.trailing_zeros());
     let process = region.attach(1, 1, NOW);
-    let session = region
-        .session(process, limits())
-        .unwrap_or_else(|| panic!("a free thread slot"));
+    let session = region.session(process).unwrap_or_else(|| panic!("a free thread slot"));
     let copier = Copier {
         process,
         session,

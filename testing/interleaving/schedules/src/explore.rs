@@ -194,30 +194,22 @@ fn another_seat(session: &mut Session, process: usize) {
     let region = Arc::clone(session.region());
     session.end();
     let incarnation = region.tenant(process).tenancy.incarnation();
-    let evict = READY.with_borrow(|ready| ready.as_ref().is_some_and(|ready| ready.evicts));
     *session = region
-        .session(
-            Process {
-                slot: process,
-                incarnation,
-            },
-            limits(evict),
-        )
+        .session(Process {
+            slot: process,
+            incarnation,
+        })
         .unwrap_or_else(|| panic!("a free thread slot"));
 }
 
-fn limits(evict: bool) -> Limits {
-    Limits {
+pub(crate) fn open_session(region: &Arc<Region>, slot: usize, evict: bool) -> Session {
+    region.set_limits(&Limits {
         item_size_max: 1 << 18,
         evict,
-    }
-}
-
-pub(crate) fn open_session(region: &Arc<Region>, slot: usize, evict: bool) -> Session {
+        ..Limits::default()
+    });
     let process = region.attach(slot, 1, NOW);
-    region
-        .session(process, limits(evict))
-        .unwrap_or_else(|| panic!("a free thread slot"))
+    region.session(process).unwrap_or_else(|| panic!("a free thread slot"))
 }
 
 /// One schedule.

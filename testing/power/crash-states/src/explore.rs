@@ -432,7 +432,7 @@ impl Recording {
                 Ok(region) => {
                     acknowledge(0);
                     let process = region.attach(0, 1, NOW);
-                    let session = region.session(process, crate::world::limits());
+                    let session = region.session(process);
                     if let Some(mut session) = session {
                         later(&mut session, &key, judge.now);
                     }

@@ -203,12 +203,11 @@ impl World {
             now: keyway_region::Moment::from_secs(NOW),
             boot_id: [FIRST_BOOT, 0],
             checksums,
+            limits: limits(),
         };
         let region = Region::create(bytes.memory(), &creation, host).expect("memory of the right size");
         let region = Arc::new(region);
-        let sessions = (0..THREADS)
-            .map(|slot| region.session(region.attach(slot, 1, NOW), limits()))
-            .collect();
+        let sessions = (0..THREADS).map(|slot| region.session(region.attach(slot, 1, NOW))).collect();
         Self {
             sessions,
             region,
@@ -266,11 +265,12 @@ impl World {
     }
 }
 
-/// What the sessions may do.
-pub fn limits() -> Limits {
+/// What the region allows.
+fn limits() -> Limits {
     Limits {
         item_size_max: 1 << 18,
         evict: true,
+        ..Limits::default()
     }
 }
 
@@ -353,7 +353,7 @@ impl Judge {
             return Err(format!("{withdrawn} segments are out of use, and {gone} have no pages"));
         }
         let process = region.attach(0, 1, NOW);
-        if let Some(mut session) = region.session(process, limits()) {
+        if let Some(mut session) = region.session(process) {
             session.upkeep(self.now);
         }
         let found = self.found(region);
@@ -380,7 +380,7 @@ impl Judge {
     /// Life goes on: what is there stays while other things come, and what is changed changes.
     fn go_on(&mut self, region: &Arc<Region>, found: &Found) -> Result<(), String> {
         let process = region.attach(0, 1, NOW);
-        let mut session = region.session(process, limits()).ok_or("no thread slot is free")?;
+        let mut session = region.session(process).ok_or("no thread slot is free")?;
         for i in 0..40 {
             let value = vec![b'n'; 200];
             session
@@ -413,7 +413,7 @@ impl Judge {
 
     fn found(&self, region: &Arc<Region>) -> Found {
         let process = region.attach(0, 1, NOW);
-        let session = region.session(process, limits());
+        let session = region.session(process);
         let mut found = Found {
             given_back: region.given_back(),
             ..Found::default()
