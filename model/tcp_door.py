@@ -4,7 +4,8 @@ server's socket and the server.
 
 A script is a list of requests; every byte of it and every byte of an answer has its place, so a byte that arrives elsewhere is seen. The client has written
 all its requests from the beginning, and each end may send at any time any part of what the other has not acknowledged, an empty
-segment, or a keepalive with or without a byte of garbage. What was sent once may arrive at any later time, any number of times, or never: before the
+segment, or a keepalive with or without a byte of garbage. With `parts`, what the client sends may also come in parts: the program sees the number and
+none of the bytes, and the socket gets all of them. What was sent once may arrive at any later time, any number of times, or never: before the
 program, between program and socket in both directions, and at the client. So a state has sets of segments that only grow, and a state whose sets are
 contained in those of another with the same ends needs no steps of its own. Loss, reordering, duplication and retransmission are therefore unbounded; the
 script is what is bounded. A window that is closed at the client is a loss.
@@ -19,8 +20,9 @@ THE PROTOCOL
 Server: execute whole requests; write their answers; word := bytes read. (early: the word is published before the answer is written; half: with a
   part of a request read.)
 Program, a segment of the client: bytes of the request that was answered last never reach the socket (upward); while that answer is not acknowledged,
-  they get it again (norepeat, repeatseq: with the number that the client acknowledges; ready: before it was written), and so does an empty segment
-  that has a number after the request (deaf; narrow: the one right after it only). A keepalive that follows a byte of the request becomes one that the
+  they get it again (norepeat, ready: before it was written), and so does an empty segment that has a number after the request (deaf; narrow: the one
+  right after it only). It goes out again in pieces of one byte (whole), each from the byte that the client acknowledges (repeatseq: from the first one, with
+  that number), and the last one acknowledges the request (acking: each does). A keepalive that follows a byte of the request becomes one that the
   socket answers (keepalive). At rest, an answerable segment is answered: the word is read before the socket's numbers (late), it is what the socket
   has received (word); the segment is the next one that reaches the socket (next), and follows what it has received (gap); the client has all that was
   sent (ack), and that is all that was written (unsent); the socket is established, as seen under the lock (state). Every segment counts that is
@@ -29,17 +31,21 @@ Program, a segment of the client: bytes of the request that was answered last ne
 Program, a segment of the socket: numbers from the splice on are those after it (edge). While the last answer is not acknowledged, a segment with
   nothing after the splice does not acknowledge the request (acked), and one from before it to after it is moved to before it (across; dropped: it is
   dropped).
+Program, a segment of the client in parts: it is one that may have any length (parts: none), and nothing is answered afterwards (pieced: the next one is).
 The splice is kept until it is far behind (settled: forgotten when something follows it).
+Path: with `path`, a segment with more bytes of answers never reaches the client. The socket is told, with the number of the segment as the client
+counts; the program translates it (quoted), or the socket would not believe it, and would send the same segment for ever.
 Whether the socket learns from the answered segment what it acknowledges depends on how long ago the socket has sent: the program may do either
 each time (told, untold: always, never). What the socket has not learned so, it learns from the client's acknowledgement of the answer (mute: that does not
 reach it either).
 """
 import sys
 
-SERVED, HOT, SHORT, QUIET, POISON = 'server', 'hot', 'hot and short', 'noreply', 'looks hot at its end'
-SIZES = {SERVED: (1, 1), HOT: (2, 2), SHORT: (2, 1), QUIET: (1, 0), POISON: (3, 1)}
+SERVED, HOT, SHORT, QUIET, POISON, LONG = 'server', 'hot', 'hot and short', 'noreply', 'looks hot at its end', 'server, long'
+SIZES = {SERVED: (1, 1), HOT: (2, 2), SHORT: (2, 1), QUIET: (1, 0), POISON: (3, 1), LONG: (1, 2)}
 FIN, GARBAGE, UNWRITTEN = -2, -1, -3
-LETTERS = {'s': SERVED, 'h': HOT, 'g': SHORT, 'n': QUIET, 'p': POISON}
+IN_PARTS, NEVER = 2, -2
+LETTERS = {'s': SERVED, 'h': HOT, 'g': SHORT, 'n': QUIET, 'p': POISON, 'l': LONG}
 
 
 class Wrong(Exception):
@@ -102,9 +108,9 @@ class World:
     socket; before the client.
     """
 
-    def __init__(self, script, bug=None, client_ends=False, server_ends=False, enrols=False, window=99):
+    def __init__(self, script, bug=None, client_ends=False, server_ends=False, enrols=False, window=99, path=99, parts=False):
         self.kinds = [LETTERS[letter] for letter in script]
-        self.bug, self.client_ends, self.server_ends, self.enrols, self.window = bug, client_ends, server_ends, enrols, window
+        self.bug, self.client_ends, self.server_ends, self.enrols, self.window, self.path, self.parts = bug, client_ends, server_ends, enrols, window, path, parts
         self.starts, self.answers, at, to = [], [], 0, 0
         for kind in self.kinds:
             self.starts.append(at)
@@ -185,6 +191,8 @@ class World:
             for first in range(una, self.end):
                 for last in range(first + 1, self.end + 1):
                     bits |= self.client.add((first, last, ack, 0))
+                    if self.parts:
+                        bits |= self.client.add((first, last, ack, IN_PARTS))
             for at in {una, self.end}:
                 bits |= self.client.add((at, at, ack, 0))
             if una:
@@ -208,13 +216,19 @@ class World:
 
     def is_taken(self, program, segment):
         at, size, _ = program[0]
-        first, last, _, _ = segment
+        first, last, _, garbage = segment
+        if garbage == IN_PARTS:
+            last = first if self.bug == 'parts' else self.size
         last = min(last, self.size)
         if not size or (self.bug == 'upward' and first < last):
             return False
         if first >= last:
             return at < first < at + size and self.bug != 'keepalive'
         return first < at + size and at < last
+
+    def carry(self, segment):
+        """The bit of a segment on its way to the client; 0 if the path does not take it."""
+        return self.wire.add(segment) if len(segment[1]) <= self.path else 0
 
     def arrive(self, program, segment, received, room):
         """What the program does with a segment that it does not answer: the new program; the segments for the socket and for the client, or None."""
@@ -224,32 +238,38 @@ class World:
         out_end, in_end = out[0] + out[1], into[0] + into[1]
         if owed and ack >= out_end:
             owed = 0
+        if garbage == IN_PARTS and self.bug != 'pieced':
+            follows = NEVER
         again = None
         if self.bug == 'mute' and size <= 0 and into[1] and first == in_end:
             up = (inner(into, first) - 1, (), 0)
         elif self.is_taken(program, segment):
             is_owed = ack < out_end and self.bug != 'norepeat'
             up = (into[0] - into[2] - 1, (), inner(out, ack))
-            if size > 0 and is_owed and (written or self.bug == 'ready'):
-                again = (ack if self.bug == 'repeatseq' else out[0], in_end)
+            again = size > 0 and is_owed and (written or self.bug == 'ready')
         elif owed and written and first == last and first >= in_end and ack < out_end and self.bug not in ('deaf', 'norepeat') and (
                 first == in_end or self.bug != 'narrow'):
             up = (inner(into, first), (), inner(out, ack))
-            again = (out[0], in_end)
+            again = True
         else:
-            up = (inner(into, first), (GARBAGE,) if garbage else tuple(range(first, last)), inner(out, ack))
+            up = (inner(into, first), (GARBAGE,) if garbage == 1 else tuple(range(first, last)), inner(out, ack))
             here = outer(into, received, self.bug)
             if self.bug == 'window':
                 counts = first != last and 0 <= last - here <= room
             else:
                 counts = first != last
-            if counts and follows < last:
+            if garbage == IN_PARTS:
+                counts = False
+            if counts and follows < last and follows != NEVER:
                 follows = last
                 if self.bug == 'settled' and into[1] and follows > in_end:
                     into = (here, 0, into[2] + into[1])
         if again:
-            places = range(place, place + out[1]) if written else (UNWRITTEN,) * out[1]
-            again = (again[0], tuple(places), again[1])
+            has = max(ack - out[0], 0)
+            end = out[1] if self.bug == 'whole' else has + 1
+            at = place if self.bug == 'repeatseq' else place + has
+            places = range(at, place + end) if written else (UNWRITTEN,) * (end - has)
+            again = (out[0] + has, tuple(places), in_end if end == out[1] or self.bug == 'acking' else into[0])
         return (into, out, follows, written, owed, place), up, again
 
     def depart(self, program, segment):
@@ -372,13 +392,13 @@ class World:
             ups = again = 0
             for segment in self.client.all(client):
                 if stage == 0:
-                    ups |= self.up.add((segment[0], (GARBAGE,) if segment[3] else tuple(range(segment[0], segment[1])), segment[2]))
+                    ups |= self.up.add((segment[0], (GARBAGE,) if segment[3] == 1 else tuple(range(segment[0], segment[1])), segment[2]))
                     continue
                 after, rises, repeat = self.arrive(program, segment, received, room)
                 if after == program:
                     ups |= self.up.add(rises)
                     if repeat:
-                        again |= self.wire.add(repeat)
+                        again |= self.carry(repeat)
             found = self.memo[key] = ups, again
         up, wire = up | found[0], wire | found[1]
         key = ('out', down, program[0], program[1], program[4])
@@ -388,7 +408,7 @@ class World:
             for segment in self.down.all(down):
                 sees = self.depart(program, segment)
                 if sees:
-                    found |= self.wire.add(sees)
+                    found |= self.carry(sees)
             self.memo[key] = found
         return client, up, before, down, wire | found
 
@@ -474,7 +494,7 @@ class World:
             told = self.up.add((inner(program[0], answer[2] - after[0][1]), (), inner(program[1], answer[0])))
             for more in {'told': (told,), 'untold': (0,), 'mute': (0,)}.get(self.bug, (told, 0)):
                 yield 'the program answers', (una, got, ended, mask, after, server[:8] + (None,)), (
-                    client, up | more, before, down, wire | self.wire.add(answer))
+                    client, up | more, before, down, wire | self.carry(answer))
 
     # --- without loss
 
@@ -494,11 +514,16 @@ class World:
         known = [una, program[2], program[0][0] + program[0][1]] + [stream[p] + 1 for p in range(server[0])] + [place + 1 for _, place in server[1]]
         # The client has written no more than is known of, and goes on when it has its answers.
         wrote = max([bound for bound in self.starts + [self.end] if bound <= self.end and bound >= max(known)][:1] or [self.end])
-        ready = None
+        most = 99
 
         def to_client(segment):
-            nonlocal una, got, ended
+            nonlocal una, got, ended, most
             if not segment:
+                return
+            if len(segment[1]) > self.path:
+                # Linux believes it of a segment that is not acknowledged (tcp_v4_err).
+                if server[4] <= (segment[0] if self.bug == 'quoted' else inner(program[1], segment[0])) <= server[3]:
+                    most = self.path
                 return
             una, got, ended = self.client_takes(una, got, ended, taken, server[2], server[0], segment)
             if segment[1]:
@@ -525,7 +550,7 @@ class World:
             to_client(self.depart(program, (server[3], (), server[0])))
 
         for _ in range(40):
-            before = una, got, ended, program, server, wrote
+            before = una, got, ended, program, server, wrote, most
             facts = self.facts(taken, server)
             if not server[6]:
                 done = max([end for end in self.ends(taken) if end <= facts[0]] + [server[2]])
@@ -536,7 +561,7 @@ class World:
                 server = server[:3] + (facts[2],) + server[4:]
             if server[4] < server[3]:
                 data = self.written(taken, server[2], server[6])
-                to_client(self.depart(program, (server[4], data[server[4]:server[3]], server[0])))
+                to_client(self.depart(program, (server[4], data[server[4]:min(server[3], server[4] + most)], server[0])))
             if una < wrote and not server[6] | ended:
                 to_program((una, una + 1 if part else wrote, got + ended, 0))
             elif una < wrote and not ended:
@@ -544,7 +569,7 @@ class World:
             answered = max([a for s, a in zip(self.starts, self.answers) if s <= wrote])
             if una == wrote and got == answered and wrote < self.end:
                 wrote = min(s for s in self.starts + [self.end] if s > wrote)
-            if (una, got, ended, program, server, wrote) == before:
+            if (una, got, ended, program, server, wrote, most) == before:
                 break
         finished = ended if server[6] else una == self.end and got == self.reply_size
         if not finished or server[4] != server[3]:
@@ -603,11 +628,16 @@ class World:
 
 
 # Script, what else may happen, and whether --quick has it.
-RUNS = [('sh', {}, True), ('sh', {'window': 2}, True), ('hs', {}, True), ('nh', {'enrols': True}, True), ('nh', {'server_ends': True}, True),
+RUNS = [('sh', {}, True), ('sh', {'path': 1}, True), ('nh', {'parts': True}, True), ('sh', {'parts': True}, False), ('hl', {'path': 1}, False), ('sh', {'window': 2}, True), ('hs', {}, True), ('nh', {'enrols': True}, True), ('nh', {'server_ends': True}, True),
         ('ngg', {}, False), ('nhs', {}, False), ('nh', {'client_ends': True}, False), ('sh', {'server_ends': True}, False)]
 FAULTS = [('upward', 'a request that was answered reaches the socket', 'sh', {}),
           ('norepeat', 'a lost answer is not repeated', 'sh', {}),
-          ('repeatseq', 'a repeated answer has the number that the client acknowledges', 'shs', {}),
+          ('repeatseq', 'a repeated answer has the number that the client acknowledges, and all its bytes', 'shs', {}),
+          ('whole', 'an answer is repeated in one piece', 'sh', {'path': 1}),
+          ('acking', 'a piece that is not the last one acknowledges the request', 'sh', {}),
+          ('quoted', 'a message about a segment that is too long keeps the number of the client', 'shgl', {'path': 1}),
+          ('parts', 'of a segment in parts only the bytes count that are in the first one', 'sh', {'parts': True}),
+          ('pieced', 'requests are answered while parts of a segment may be on their way', 'sh', {'parts': True}),
           ('ready', 'an answer is repeated before it is written', 'sh', {}),
           ('deaf', 'an empty segment does not get the answer again', 'nhs', {}),
           ('narrow', 'it gets it only if it follows the request at once', 'nhs', {}),
@@ -632,7 +662,7 @@ FAULTS = [('upward', 'a request that was answered reaches the socket', 'sh', {})
 
 
 def name(script, options):
-    more = ''.join(', ' + {'window': 'a window of %s bytes', 'enrols': 'enrolled in mid-stream', 'client_ends': 'the client ends its stream',
+    more = ''.join(', ' + {'window': 'a window of %s bytes', 'path': 'a path for %s bytes', 'parts': 'segments in parts', 'enrols': 'enrolled in mid-stream', 'client_ends': 'the client ends its stream',
                            'server_ends': 'the server may close at any time'}[key].replace('%s', str(value)) for key, value in options.items())
     return '+'.join(LETTERS[letter] for letter in script) + more
 

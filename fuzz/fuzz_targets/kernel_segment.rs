@@ -96,9 +96,9 @@ fn answered() -> Connection {
         ..Socket::default()
     };
     connection.depart(0, 0, 0, 16, 0);
-    connection.arrive(&header, 10, &socket(0), 0, 0, 0, 1);
+    connection.arrive(&header, 10, false, &socket(0), 0, 0, 0, 1);
     header[4..8].copy_from_slice(&10_u32.to_be_bytes());
-    let decision = connection.arrive(&header, 20, &socket(10), 10, 10, 100, 200_000_000);
+    let decision = connection.arrive(&header, 20, false, &socket(10), 10, 10, 100, 200_000_000);
     assert_eq!(decision.step, 1, "it is answered");
     connection
 }

@@ -217,9 +217,15 @@ impl Doors {
                 None => plan.memcached_options.clone(),
                 Some(way) => {
                     let kernel = (way == KERNEL || way == TCP_KERNEL).then_some(["--kernel".to_owned(), INTERFACE.to_owned()]);
+                    let kernel_tcp = (way == TCP_KERNEL).then(|| "--kernel-tcp".to_owned());
                     let allow = ["--udp-allow".to_owned(), link.network()];
                     let options = plan.server_options.iter().cloned();
-                    allow.into_iter().chain(kernel.into_iter().flatten()).chain(options).collect()
+                    allow
+                        .into_iter()
+                        .chain(kernel.into_iter().flatten())
+                        .chain(kernel_tcp)
+                        .chain(options)
+                        .collect()
                 }
             };
             let connections = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);

@@ -140,7 +140,7 @@ impl Server {
             command.arg("--local-bypass").arg(cgroup_root()?);
         }
         if settings.kernel_tcp {
-            command.args(["--kernel", "lo"]);
+            command.args(["--kernel", "lo", "--kernel-tcp"]);
         }
         command.args(settings.item_max.map(|bytes| format!("--max-item={bytes}")));
         command.args(settings.more);

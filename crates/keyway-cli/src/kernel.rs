@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use keyway_cache::Door as Measured;
 use keyway_server::kernel::{interface, kernel_settings};
 use keyway_server::{Kernel, LOOPBACK, Network};
-use keyway_xdp::door::{Door, DoorError, reset_left_behind, unpin};
-use keyway_xdp::{Counts, PIN_FOLDER, Times, interfaces_at};
+use keyway_xdp::door::{Door, DoorError, PinnedFilters, reset_left_behind, unpin};
+use keyway_xdp::{Counts, PIN_FOLDER, Times};
 use nix::net::if_::if_indextoname;
 use nix::unistd::User;
 
@@ -30,7 +30,8 @@ pub(crate) enum Command {
         #[arg(long)]
         reset: bool,
     },
-    /// Print where the pinned program is, and what became of the packets that it saw
+    /// Print where the pinned program is, what became of the packets that it saw, and the CPU time that it took from all who use the
+    /// interfaces
     Status {
         #[command(flatten)]
         pin: Pin,
@@ -54,7 +55,7 @@ pub(crate) struct Attach {
     /// The server's --udp
     #[arg(long, value_name = "ADDR[:PORT]", required_unless_present = "tcp")]
     udp: Option<String>,
-    /// The server's --listen, for TCP connections; the same address as --udp
+    /// Experimental: the server's --listen, for TCP connections; the same address as --udp. The server needs --kernel-tcp
     #[arg(long, value_name = "ADDR[:PORT]")]
     tcp: Option<String>,
     /// The server's --udp-allow [default: loopback]
@@ -170,11 +171,16 @@ fn address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
 
 fn status(folder: &std::path::Path) -> Result<(), Failure> {
     let refused = |error: keyway_xdp::door::DoorError| Failure::new(exit::NO, error);
-    let counts = Counts::pinned(folder).and_then(|counts| counts.per_cpu()).map_err(refused)?;
+    let counted = Counts::pinned(folder).map_err(refused)?;
+    let (counts, cpu_time) = (counted.per_cpu().map_err(refused)?, counted.cpu_time().map_err(refused)?);
     let times = Times::pinned(folder).map_err(refused)?;
-    let names = interfaces_at(folder).into_iter().map(|number| {
+    let interfaces = PinnedFilters::of(folder)
+        .interfaces()
+        .map_err(|error| Failure::new(exit::SYSTEM, format_args!("listing the filters of interfaces: {error}")))?;
+    let names = interfaces.into_iter().map(|(number, is_there)| {
         let name = u32::try_from(number).ok().and_then(|number| if_indextoname(number).ok());
-        name.map_or_else(|| format!("{number} (gone)"), |name| name.to_string_lossy().into_owned())
+        let name = name.map_or_else(|| number.to_string(), |name| name.to_string_lossy().into_owned());
+        if is_there { name } else { format!("{name} (gone)") }
     });
     let mut lines = vec![
         format!("pinned at {}", folder.display()),
@@ -182,6 +188,9 @@ fn status(folder: &std::path::Path) -> Result<(), Failure> {
     ];
     for (verdict, counts) in counts {
         lines.push(format!("{} {}", verdict.word(), counts.iter().sum::<u64>()));
+    }
+    for (protocol, time) in ["udp", "tcp"].into_iter().zip(cpu_time) {
+        lines.push(format!("{protocol}_cpu_us {}", time.as_micros()));
     }
     for (door, times) in [Measured::KernelUdp, Measured::KernelTcp].into_iter().zip(times) {
         lines.push(format!("{}:get:measured {}", door.name(), times.count()));

@@ -63,15 +63,17 @@ pub(crate) struct Serve {
     /// Show hot keys on the page of the HTTP port, and not only their hashes
     #[arg(long, requires = "http")]
     http_keys: bool,
-    /// Interfaces on which a BPF program answers gets of hot items, over UDP and TCP, before they reach the server, such as eth0,lo. It
-    /// serves one address: that of --udp, or, without it, the first one of --listen without TLS
+    /// Interfaces on which a BPF program answers gets of hot items before they reach the server, such as eth0,lo: over UDP, at the address
+    /// of --udp, and over TCP with --kernel-tcp
     #[arg(long, value_name = "IFACE,...", value_delimiter = ',')]
     kernel: Vec<String>,
     /// Use the program that `keyway kernel attach` has pinned in this folder: this process then needs no capability
     #[arg(long, value_name = "FOLDER", conflicts_with = "kernel")]
     kernel_pinned: Option<PathBuf>,
-    /// Whether the program answers TCP connections, too. They must come to a --listen address without TLS that is the address of --udp
-    #[arg(long, value_name = "on|off", default_value = "on", action = ArgAction::Set, value_parser = parse_switch)]
+    /// Experimental: the program answers on TCP connections, too, at the --listen without TLS that has the address of --udp, or, without
+    /// --udp, at the first one. It translates every later segment of such a connection, and its CPU time is taken from everybody who uses
+    /// these interfaces
+    #[arg(long)]
     kernel_tcp: bool,
     /// Memory for the program's copies and their index
     #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
@@ -220,7 +222,13 @@ impl Serve {
             self.udp_allow
         };
         let mode = self.socket_mode;
-        let kernel = (!self.kernel.is_empty() || self.kernel_pinned.is_some()).then(|| Kernel {
+        let has_kernel_door = !self.kernel.is_empty() || self.kernel_pinned.is_some();
+        if self.kernel_tcp && !has_kernel_door {
+            return Err(Failure::usage(
+                "--kernel-tcp is a part of the kernel door: give --kernel IFACE, or --kernel-pinned FOLDER",
+            ));
+        }
+        let kernel = has_kernel_door.then(|| Kernel {
             interfaces: self.kernel,
             pinned: self.kernel_pinned,
             tcp: self.kernel_tcp,
@@ -356,14 +364,6 @@ pub(crate) fn parse_rate(text: &str) -> Result<(u32, u32), String> {
             "\"{text}\" is not a rate: write how many per second and the burst, as in 1000:100, each from 1 to {}",
             u32::MAX
         )),
-    }
-}
-
-fn parse_switch(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("it must be on or off".to_owned()),
     }
 }
 
@@ -517,9 +517,9 @@ mod tests {
         let line = "--udp 127.0.0.1 --kernel eth0,lo --kernel-memory 8m --kernel-rate 5:2";
         let kernel = plan(line).unwrap().config.kernel.unwrap();
         assert_eq!(kernel.interfaces, ["eth0", "lo"]);
-        assert_eq!((kernel.memory, kernel.rate, kernel.tcp), (8 << 20, Some((5, 2)), true));
-        let kernel = plan("--kernel lo --kernel-tcp off").unwrap().config.kernel.unwrap();
-        assert!(!kernel.tcp);
+        assert_eq!((kernel.memory, kernel.rate, kernel.tcp), (8 << 20, Some((5, 2)), false));
+        let kernel = plan("--kernel lo --kernel-tcp").unwrap().config.kernel.unwrap();
+        assert!(kernel.tcp);
         let kernel = plan("--udp 127.0.0.1 --kernel-pinned /sys/fs/bpf/x")
             .unwrap()
             .config
@@ -543,7 +543,7 @@ mod tests {
             "--udp nowhere:x",
             "--http nowhere:x",
             "--http 127.0.0.1:0",
-            "--kernel lo --kernel-tcp maybe",
+            "--udp 127.0.0.1 --kernel-tcp",
             "--udp 127.0.0.1 --kernel lo --kernel-rate 0",
             "--udp 127.0.0.1 --kernel lo --kernel-pinned /p",
             "--udp-allow 10.0.0.0/8",

@@ -1,4 +1,4 @@
-//! `keyway serve --kernel lo` with clients that know nothing of it, while servers are killed, stopped, and taken over, and programs are
+//! `keyway serve --kernel lo --kernel-tcp` with clients that know nothing of it, while servers are killed, stopped, and taken over, and programs are
 //! detached: no connection hangs, and no answer is another than a model's.
 //!
 //! Each test runs in a network namespace of its own, on its `lo`, with a BPF file system of its own. Needs root.
@@ -103,7 +103,7 @@ impl Process {
     /// With a kernel door of its own, and a region that the next one opens again.
     fn with_door(scratch: &Scratch, name: &str, more: &[&str]) -> Self {
         let region = scratch.join("region").display().to_string();
-        let door = ["--region", &region, "--kernel", "lo", "--kernel-memory", "4m"];
+        let door = ["--region", &region, "--kernel", "lo", "--kernel-tcp", "--kernel-memory", "4m"];
         Self::start(scratch, name, &[], &[&door, more].concat())
     }
 
@@ -666,6 +666,7 @@ fn connections_over_ipv6_are_answered_and_translated() {
             &region,
             "--kernel",
             "lo",
+            "--kernel-tcp",
             "--kernel-memory",
             "4m",
         ],
@@ -698,7 +699,16 @@ fn a_kernel_without_types_is_named() {
     }
     assert_eq!(command("mount -t tmpfs none /sys/kernel/btf"), "");
     let listen = address().to_string();
-    let (status, said) = keyway(&["serve", "--listen", &listen, "--region", "memfd", "--kernel", "lo"]);
+    let (status, said) = keyway(&[
+        "serve",
+        "--listen",
+        &listen,
+        "--region",
+        "memfd",
+        "--kernel",
+        "lo",
+        "--kernel-tcp",
+    ]);
     assert!(!status.success(), "{said}");
     assert!(said.contains("the kernel door needs /sys/kernel/btf/vmlinux, "), "{said}");
 }
@@ -765,7 +775,15 @@ fn a_pinned_program_and_servers_without_privileges() {
         "--bounding-set=-all",
         "--inh-caps=-all",
     ];
-    let serve = ["--region", "memfd", "--kernel-pinned", PIN, "--kernel-memory", "4m"];
+    let serve = [
+        "--region",
+        "memfd",
+        "--kernel-pinned",
+        PIN,
+        "--kernel-tcp",
+        "--kernel-memory",
+        "4m",
+    ];
     for round in 0..3 {
         let mut server = Process::start(&scratch, &format!("log-{round}"), &user, &serve);
         let mut client = translated();
@@ -808,7 +826,15 @@ fn detaching_ends_connections_in_use() {
         &scratch,
         "log",
         &[],
-        &["--region", "memfd", "--kernel-pinned", PIN, "--kernel-memory", "4m"],
+        &[
+            "--region",
+            "memfd",
+            "--kernel-pinned",
+            PIN,
+            "--kernel-tcp",
+            "--kernel-memory",
+            "4m",
+        ],
     );
     let mut clients: Vec<_> = (0..8).map(|_| translated()).collect();
     let (status, said) = keyway(&["kernel", "detach", "--pin", PIN]);

@@ -97,14 +97,14 @@ pub enum Sasl {
     Everywhere,
 }
 
-/// The kernel door: what a BPF program answers over UDP and TCP, before any socket.
+/// The kernel door: what a BPF program answers over UDP, and over TCP if that is asked for, before any socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     /// names of the interfaces that the program is attached to
     pub interfaces: Vec<String>,
     /// the folder of a program that is already attached and pinned; it is used instead of loading one
     pub pinned: Option<PathBuf>,
-    /// TCP connections are answered, too
+    /// TCP connections are answered, too; experimental
     pub tcp: bool,
     /// memory for copies and their index, bytes
     pub memory: usize,
@@ -117,7 +117,7 @@ impl Default for Kernel {
         Self {
             interfaces: Vec::new(),
             pinned: None,
-            tcp: true,
+            tcp: false,
             memory: 64 << 20,
             rate: None,
         }

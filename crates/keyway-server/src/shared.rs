@@ -206,6 +206,11 @@ pub(crate) struct KernelNumbers {
     pub(crate) renewed: u64,
     /// stripes of dead writers that the program can serve again
     pub(crate) mended: u64,
+    /// interfaces that the program is on; how many times it was attached again
+    pub(crate) interfaces: u64,
+    pub(crate) reattached: u64,
+    /// CPU time of the programs, by protocol, estimated from one run in 256
+    pub(crate) cpu_time: Vec<(&'static str, Duration)>,
     /// TCP connections that the program may answer; `None`: it was loaded without TCP
     pub(crate) enrolled: Option<EnrolledNumbers>,
 }

@@ -5,6 +5,7 @@
 //! interface removes them, unless they translate for TCP connections that are still open.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
@@ -48,7 +49,10 @@ pub struct Door {
 
 /// The program on an interface; dropping this detaches it.
 #[derive(Debug)]
-pub struct Attached(Vec<Filters>);
+pub struct Attached {
+    interface: i32,
+    filters: Vec<Filters>,
+}
 
 /// Why the program cannot be loaded, attached or pinned.
 #[derive(Debug)]
@@ -150,11 +154,32 @@ impl Door {
 
     /// Attaches the program to the interface with this number, beside other programs. Removes the filters of processes that have died.
     pub fn attach(&self, interface: i32) -> Result<Attached, DoorError> {
-        self.hang(interface, false).map(Attached)
+        let filters = self.hang(interface, false, &|| {})?;
+        Ok(Attached { interface, filters })
     }
 
-    /// One filter each for UDP and TCP, as far as they are served.
-    fn hang(&self, interface: i32, pinned: bool) -> Result<Vec<Filters>, DoorError> {
+    /// Attaches it again, to the interface that now has this number, after the filters of `lost` have vanished. Meanwhile segments of
+    /// connections whose numbers are translated have passed as they were, and nobody can say what their ends made of them: those of that
+    /// interface are reset.
+    pub fn attach_again(&self, interface: i32, lost: i32) -> Result<Attached, DoorError> {
+        let end_translated = || {
+            let reset = self.maps.translated().map(|translated| tcp::reset(translated, Some(lost)));
+            match reset.transpose() {
+                Ok(None | Some(0)) => {}
+                Ok(Some(count)) => log::warn!(
+                    "the kernel door has reset {count} TCP connections that it had answered: what passed while its program was gone may \
+                     have had wrong numbers"
+                ),
+                Err(error) => log::warn!("{error}"),
+            }
+        };
+        let filters = self.hang(interface, false, &end_translated)?;
+        Ok(Attached { interface, filters })
+    }
+
+    /// One filter each for UDP and TCP, as far as they are served. `between` is called when what the sockets send by TCP is translated and what
+    /// arrives is not yet.
+    fn hang(&self, interface: i32, pinned: bool, between: &dyn Fn()) -> Result<Vec<Filters>, DoorError> {
         let (udp, tcp) = self.serves;
         // What arrives on `lo` was sent by this host, so there is nothing to learn for UDP.
         let pairs = [
@@ -165,9 +190,11 @@ impl Door {
         let served = pairs.into_iter().filter(|(is_served, ..)| *is_served);
         served
             .map(|(_, ingress, egress, only_ingress)| {
+                let nothing: &dyn Fn() = &|| {};
+                let between = if ingress == "kw_tcp_in" { between } else { nothing };
                 let (ingress, egress) = (self.program(ingress)?, self.program(egress)?);
                 let egress = (!only_ingress).then(|| egress.as_fd());
-                Filters::attach(interface, ingress.as_fd(), egress, pinned, &is_needed)
+                Filters::attach(interface, ingress.as_fd(), egress, pinned, &is_needed, between)
                     .map_err(|error| DoorError::Kernel("attaching to the interface", error))
             })
             .collect()
@@ -247,7 +274,7 @@ impl Door {
     /// Attaches the program to the TC ingress of an interface permanently: it stays after this process ends, and answers nothing until a process
     /// renews its lease. The folder in which it is pinned records the interface.
     pub fn attach_for_good(&self, folder: &Path, interface: i32) -> Result<(), DoorError> {
-        let mut filters = self.hang(interface, true)?;
+        let mut filters = self.hang(interface, true, &|| {})?;
         for filter in &filters {
             let mark = maps::interface_folder(folder, interface, filter.handle());
             if let Err(error) = std::fs::create_dir(&mark) {
@@ -386,7 +413,7 @@ pub fn reset_left_behind() -> Result<usize, DoorError> {
 
 /// Ends the connections that the iterator lists, and waits until they have ended: how many there were.
 fn reset(translated: &Link) -> Result<usize, DoorError> {
-    let (ended, until) = (tcp::reset(translated)?, Instant::now() + RESET_MAX);
+    let (ended, until) = (tcp::reset(translated, None)?, Instant::now() + RESET_MAX);
     loop {
         match tcp::count(translated)? {
             0 => return Ok(ended),
@@ -438,19 +465,65 @@ pub fn unpin(folder: &Path, resets: bool) -> Result<usize, DoorError> {
 impl Attached {
     /// Other programs and filters that see packets from this interface, as text.
     pub fn others(&self) -> Vec<String> {
-        self.0.first().map(Filters::others).unwrap_or_default()
+        let own: Vec<u32> = self.filters.iter().map(Filters::handle).collect();
+        filters::others(self.interface, &own)
+    }
+
+    /// The number of the interface.
+    pub fn interface(&self) -> i32 {
+        self.interface
+    }
+
+    /// Whether the program is still there. Its filters disappear with the interface, and with clsact.
+    pub fn is_there(&self) -> io::Result<bool> {
+        are_there(&self.filters)
     }
 
     /// Leaves the program on the interface: it goes on translating for the connections that it has answered for. The next server there
     /// removes it when the last of them has ended.
     pub fn leave(mut self) {
-        self.0.clear();
+        self.filters.clear();
     }
+}
+
+/// Where a pinned program was attached. Looking there needs no capability.
+#[derive(Debug)]
+pub struct PinnedFilters(Vec<Filters>);
+
+impl PinnedFilters {
+    /// Those of the program that is pinned in this folder.
+    pub fn of(folder: &Path) -> Self {
+        let filters = maps::filters_at(folder).into_iter();
+        Self(
+            filters
+                .map(|(interface, handle)| Filters::pinned(interface, handle))
+                .collect(),
+        )
+    }
+
+    /// The numbers of the interfaces, and whether the program is still there.
+    pub fn interfaces(&self) -> io::Result<BTreeMap<i32, bool>> {
+        let mut found = BTreeMap::new();
+        for filters in &self.0 {
+            let is_there = filters.are_there()?;
+            *found.entry(filters.interface()).or_insert(true) &= is_there;
+        }
+        Ok(found)
+    }
+}
+
+fn are_there(filters: &[Filters]) -> io::Result<bool> {
+    for filter in filters {
+        if !filter.are_there()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Filters::remove);
+        self.filters.drain(..).for_each(Filters::remove);
     }
 }
 

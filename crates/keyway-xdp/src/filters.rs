@@ -58,6 +58,8 @@ const TCMSG_LEN: usize = 20;
 pub(crate) struct Filters {
     interface: i32,
     handle: u32,
+    /// at both hooks
+    has_egress: bool,
     /// held while the filters belong to this process; `None` for a pinned program
     _name: Option<UnixDatagram>,
 }
@@ -75,13 +77,14 @@ pub(crate) struct Filter {
 
 impl Filters {
     /// Attaches the programs for ingress and egress, with a number that no other owner has. Removes the filters of owners that have
-    /// died, but for those that are needed.
+    /// died, but for those that are needed. Calls `between` when the program for egress is there and the other one is not yet.
     pub(crate) fn attach(
         interface: i32,
         ingress: BorrowedFd<'_>,
         egress: Option<BorrowedFd<'_>>,
         pinned: bool,
         is_needed: &dyn Fn(&Filter) -> bool,
+        between: &dyn Fn(),
     ) -> Result<Self, String> {
         let _turn = Turn::take(interface);
         if !pinned {
@@ -104,15 +107,16 @@ impl Filters {
             let filters = Self {
                 interface,
                 handle,
+                has_egress: egress.is_some(),
                 _name: name,
             };
-            match filters.hang(ingress, egress) {
+            match filters.hang(ingress, egress, between) {
                 Ok(()) => return Ok(filters),
                 // Another process has this handle: try the next one.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => taken = format!("{error:#}"),
                 Err(error) => {
                     filters.detach();
-                    let others = others(interface, handle);
+                    let others = others(interface, &[handle]);
                     return Err(if others.is_empty() {
                         format!("{error:#}")
                     } else {
@@ -129,21 +133,32 @@ impl Filters {
         Self {
             interface,
             handle,
+            has_egress: false,
             _name: None,
         }
     }
 
-    /// Other programs and filters that see packets from this interface, for the operator: one that runs before this program can
-    /// drop or redirect packets.
-    pub(crate) fn others(&self) -> Vec<String> {
-        others(self.interface, self.handle)
+    /// Whether they are still where they were attached: at ingress, and at egress if this process has attached them there.
+    pub(crate) fn are_there(&self) -> io::Result<bool> {
+        let is_at = |parent| {
+            Ok::<_, io::Error>(
+                found(self.interface, parent)?
+                    .iter()
+                    .any(|filter| filter.handle == self.handle),
+            )
+        };
+        Ok(is_at(PARENT_INGRESS)? && (!self.has_egress || is_at(PARENT_EGRESS)?))
+    }
+
+    pub(crate) fn interface(&self) -> i32 {
+        self.interface
     }
 
     pub(crate) fn handle(&self) -> u32 {
         self.handle
     }
 
-    fn hang(&self, ingress: BorrowedFd<'_>, egress: Option<BorrowedFd<'_>>) -> libbpf_rs::Result<()> {
+    fn hang(&self, ingress: BorrowedFd<'_>, egress: Option<BorrowedFd<'_>>, between: &dyn Fn()) -> libbpf_rs::Result<()> {
         let at = |program: BorrowedFd<'_>, point: TcAttachPoint| {
             TcHookBuilder::new(program)
                 .ifindex(self.interface)
@@ -156,6 +171,7 @@ impl Filters {
         if let Some(egress) = egress {
             at(egress, TC_EGRESS)?;
         }
+        between();
         at(ingress, TC_INGRESS).map(drop).inspect_err(|_| {
             let _ = hook(self.interface, TC_EGRESS, self.handle).detach();
         })
@@ -178,12 +194,13 @@ impl Filters {
     }
 }
 
-/// What sees packets from this interface, except filters with this handle.
-fn others(interface: i32, own: u32) -> Vec<String> {
+/// Other programs and filters than those with these handles that see packets from this interface, for the operator: one that runs before this
+/// program can drop or redirect packets.
+pub(crate) fn others(interface: i32, own: &[u32]) -> Vec<String> {
     let filters = found(interface, PARENT_INGRESS).unwrap_or_default();
     let mut others: Vec<String> = filters
         .into_iter()
-        .filter(|filter| filter.handle != own)
+        .filter(|filter| !own.contains(&filter.handle))
         .map(|filter| match filter.handle & 0xFFFF_0000 {
             OWNED => format!("the program of another Keyway ({})", filter.what),
             PINNED => format!("a pinned program of Keyway ({})", filter.what),
@@ -224,6 +241,7 @@ fn remove_left_behind(interface: i32, is_needed: &dyn Fn(&Filter) -> bool) {
             let left = Filters {
                 interface,
                 handle: filter.handle,
+                has_egress: true,
                 _name: Some(name),
             };
             left.detach();

@@ -242,6 +242,7 @@ unsafe extern "C" {
         connection: *mut u64,
         header: *const u8,
         len: u32,
+        is_part: i32,
         socket: *const Socket,
         bytes_received: u64,
         word: u64,
@@ -287,7 +288,7 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// Decides on a segment of `len` bytes of data with this TCP header; `answer_len` is the length of its answer, 0 if it has none. `now_ns`
+    /// Decides on a segment of `len` bytes of data with this TCP header, or on the first part of one, with `len` bytes of it; `answer_len` is the length of its answer, 0 if it has none. `now_ns`
     /// is CLOCK_MONOTONIC.
     #[expect(
         clippy::too_many_arguments,
@@ -297,6 +298,7 @@ impl Connection {
         &mut self,
         header: &[u8; 32],
         len: u32,
+        is_part: bool,
         socket: &Socket,
         bytes_received: u64,
         word: u64,
@@ -310,6 +312,7 @@ impl Connection {
                 self.memory.as_mut_ptr(),
                 header.as_ptr(),
                 len,
+                is_part.into(),
                 socket,
                 bytes_received,
                 word,

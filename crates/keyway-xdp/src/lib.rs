@@ -28,7 +28,7 @@ pub mod store;
 mod tcp;
 
 #[cfg(feature = "load")]
-pub use maps::{Counts, Maps, PIN_FOLDER, Times, interfaces_at};
+pub use maps::{Counts, Maps, PIN_FOLDER, Times};
 #[cfg(feature = "load")]
 pub use tcp::Connections;
 

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
@@ -55,8 +56,11 @@ pub struct Maps {
     lock: Option<File>,
 }
 
-/// The counts of packets by verdict, for a process that only reads them.
-pub struct Counts(MapHandle);
+/// What the program has counted, for a process that only reads it: packets by verdict, and the CPU time that it took.
+pub struct Counts {
+    packets: MapHandle,
+    times: MapHandle,
+}
 
 /// How long answers took; none of it ever falls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +128,11 @@ impl Maps {
         self.connections.clone()
     }
 
+    /// The iterator over connections whose numbers are translated, if it serves TCP.
+    pub(crate) fn translated(&self) -> Option<&Link> {
+        self.connections.as_deref().map(Connections::iterator)
+    }
+
     /// The hot set that the program reads.
     pub fn hot(&self) -> HotSet<'_> {
         HotSet {
@@ -151,14 +160,17 @@ impl Maps {
 
     /// How long the program's answers took, of those that it has timed since it was loaded; over UDP, and over TCP.
     pub fn times(&self) -> Result<[Times; 2], DoorError> {
-        times(&self.times)
+        times(&self.times, ANSWERS)
     }
 
     /// The counts of packets alone.
     pub fn counts(&self) -> Result<Counts, DoorError> {
-        let copy = MapHandle::try_from(&self.counts);
-        copy.map(Counts)
-            .map_err(|error| DoorError::Kernel("reading the counters", format!("{error:#}")))
+        let copy =
+            |map| MapHandle::try_from(map).map_err(|error| DoorError::Kernel("reading the counters", format!("{error:#}")));
+        Ok(Counts {
+            packets: copy(&self.counts)?,
+            times: copy(&self.times)?,
+        })
     }
 }
 
@@ -174,10 +186,12 @@ impl Default for Times {
 impl Times {
     /// Buckets: half octaves of nanoseconds from 64 on, and one at either end (`KW_TIME_BUCKETS`).
     pub const BUCKETS: usize = 48;
+    /// One packet in so many is timed (`KW_TIMED_ONE_IN`).
+    pub const ONE_IN: u64 = 256;
 
     /// Those of the program pinned in this folder, over UDP and over TCP.
     pub fn pinned(folder: &Path) -> Result<[Self; 2], DoorError> {
-        times(&map_at(folder, "kw_times")?)
+        times(&map_at(folder, "kw_times")?, ANSWERS)
     }
 
     /// Answers that were timed.
@@ -198,7 +212,17 @@ impl Times {
 impl Counts {
     /// Opens the counts of the program pinned in this folder.
     pub fn pinned(folder: &Path) -> Result<Self, DoorError> {
-        map_at(folder, "kw_counts").map(Self)
+        Ok(Self {
+            packets: map_at(folder, "kw_counts")?,
+            times: map_at(folder, "kw_times")?,
+        })
+    }
+
+    /// CPU time that the programs took for packets of the served port since they were loaded, over UDP and over TCP: that of one run in
+    /// [`Times::ONE_IN`], chosen at random, times that. They run in softirq, or in the context of whoever sends.
+    pub fn cpu_time(&self) -> Result<[Duration; 2], DoorError> {
+        let runs = times(&self.times, RUNS)?;
+        Ok(runs.map(|runs| Duration::from_nanos(runs.sum_ns.saturating_mul(Times::ONE_IN))))
     }
 
     /// How many packets got each verdict since the program was loaded, on each CPU.
@@ -209,7 +233,7 @@ impl Counts {
             .zip(0_u32..)
             .map(|(verdict, key)| {
                 let values = self
-                    .0
+                    .packets
                     .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)
                     .map_err(refused)?
                     .unwrap_or_default();
@@ -220,8 +244,12 @@ impl Counts {
     }
 }
 
-fn times(map: &MapHandle) -> Result<[Times; 2], DoorError> {
-    let [udp, tcp] = [0_u32, 1].map(|row| {
+/// Rows of the times (`enum kw_timed`): those of UDP and TCP.
+const ANSWERS: [u32; 2] = [0, 1];
+const RUNS: [u32; 2] = [2, 3];
+
+fn times(map: &MapHandle, rows: [u32; 2]) -> Result<[Times; 2], DoorError> {
+    let [udp, tcp] = rows.map(|row| {
         let read = map.lookup_percpu(&row.to_ne_bytes(), MapFlags::ANY);
         let read = read.map_err(|error| DoorError::Kernel("reading the times", format!("{error:#}")))?;
         let mut sum = Times::default();
@@ -231,12 +259,7 @@ fn times(map: &MapHandle) -> Result<[Times; 2], DoorError> {
     Ok([udp?, tcp?])
 }
 
-/// The numbers of the interfaces that the program pinned in this folder was attached to.
-pub fn interfaces_at(folder: &Path) -> Vec<i32> {
-    filters_at(folder).into_iter().map(|(interface, _)| interface).collect()
-}
-
-/// The same, with the handles of its filters there.
+/// The numbers of the interfaces that the program pinned in this folder was attached to, with the handles of its filters there.
 pub(crate) fn filters_at(folder: &Path) -> Vec<(i32, u32)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let filters = entries.filter_map(|entry| {

@@ -50,7 +50,7 @@ impl Connections {
     ///
     /// # Errors
     ///
-    /// That of `bpf(BPF_MAP_UPDATE_ELEM)`, as text: EEXIST if the socket was enrolled before, ENOMEM if it may use no more memory
+    /// That of `bpf(BPF_MAP_UPDATE_ELEM)`, as text: EEXIST if the socket was enrolled before or a segment for it came in parts, ENOMEM if it may use no more memory
     /// (`net.core.optmem_max`), EPERM if this process may not use the map.
     pub fn enrol(&self, socket: BorrowedFd<'_>, slot: u32, ticket: u64) -> io::Result<()> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
@@ -61,7 +61,10 @@ impl Connections {
         connection[ENROLLED_AT..][..8].copy_from_slice(&now_ns.to_ne_bytes());
         self.map
             .update(&socket.as_raw_fd().to_ne_bytes(), &connection, MapFlags::NO_EXIST)
-            .map_err(|error| io::Error::other(format!("{error:#}")))
+            .map_err(|error| match error.kind() {
+                libbpf_rs::ErrorKind::AlreadyExists => io::Error::other("its segments arrive in parts"),
+                _ => io::Error::other(format!("{error:#}")),
+            })
     }
 
     /// Publishes that the connection with this slot is at rest: `word` is its ticket plus the number of bytes that this process has
@@ -80,6 +83,10 @@ impl Connections {
         count(&self.translated)
     }
 
+    pub(crate) fn iterator(&self) -> &Link {
+        &self.translated
+    }
+
     /// Publishes of no connection that it is at rest.
     pub fn clear(&self) {
         self.rests
@@ -91,7 +98,7 @@ impl Connections {
 }
 
 /// Size of `struct kw_ends`.
-const ENDS_LEN: usize = 40;
+const ENDS_LEN: usize = 44;
 /// linux/sock_diag.h, linux/netlink.h
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
@@ -124,15 +131,21 @@ pub(crate) fn count(translated: &Link) -> Result<usize, DoorError> {
     list(translated).map(|ends| ends.len() / ENDS_LEN)
 }
 
-/// Resets the connections that the iterator lists, on both sides (sock_diag(7), `SOCK_DESTROY`): how many there were.
-pub(crate) fn reset(translated: &Link) -> Result<usize, DoorError> {
-    let ends = list(translated)?;
+/// Resets the connections that the iterator lists, or those of them that last used this interface, on both sides (sock_diag(7), `SOCK_DESTROY`):
+/// how many there were.
+pub(crate) fn reset(translated: &Link, interface: Option<i32>) -> Result<usize, DoorError> {
+    let all = list(translated)?;
+    let is_wanted = |ends: &&[u8]| interface.is_none_or(|interface| ends[40..] == interface.to_ne_bytes());
+    let wanted: Vec<&[u8]> = all.chunks_exact(ENDS_LEN).filter(is_wanted).collect();
+    if wanted.is_empty() {
+        return Ok(0);
+    }
     let netlink = netlink()?;
-    for ends in ends.chunks_exact(ENDS_LEN) {
+    for ends in &wanted {
         let id = [&ends[2..6], &ends[8..40], &[0; 4], &ANY_COOKIE].concat();
         destroy(&netlink, ends[0], &id)?;
     }
-    Ok(ends.len() / ENDS_LEN)
+    Ok(wanted.len())
 }
 
 /// Removes what is left of connections that the socket at `local` has closed and whose numbers were translated, which `closing` has: no

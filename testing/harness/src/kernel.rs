@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::{Network, keyway_binary};
 
-/// Whether `KEYWAY_TESTS_KERNEL_TCP` asks for Keyway's servers to have the kernel door.
+/// Whether `KEYWAY_TESTS_KERNEL_TCP` asks for Keyway's servers to have the kernel door, with TCP.
 pub fn has_kernel_door() -> bool {
     crate::is_set("KEYWAY_TESTS_KERNEL_TCP")
 }
@@ -14,7 +14,9 @@ pub fn has_kernel_door() -> bool {
 pub fn kernel_arguments() -> Vec<String> {
     let interface = if is_across_a_network() { Network::INTERFACE } else { "lo" };
     match has_kernel_door() {
-        true => ["--kernel", interface, "--kernel-memory", "2m"].map(str::to_owned).to_vec(),
+        true => ["--kernel", interface, "--kernel-tcp", "--kernel-memory", "2m"]
+            .map(str::to_owned)
+            .to_vec(),
         false => Vec::new(),
     }
 }

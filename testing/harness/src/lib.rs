@@ -14,7 +14,7 @@
 //! - `KEYWAY_TESTS_SEED`: the seed of every random choice.
 //! - `KEYWAY_TESTS_FULL=1`: tests that have a short and a full form run the full one.
 //! - `KEYWAY_TESTS_LOCAL_BYPASS=1`: servers bypass TCP (`--local-bypass`).
-//! - `KEYWAY_TESTS_KERNEL_TCP=1`: servers answer for hot keys in the kernel (`--kernel lo`).
+//! - `KEYWAY_TESTS_KERNEL_TCP=1`: servers answer for hot keys in the kernel (`--kernel lo --kernel-tcp`).
 //! - `KEYWAY_TESTS_SERVERS_IN`: the network namespace of a [`Network`] in which servers are started (the program `weathered` sets it).
 //! - `KEYWAY_TESTS_OUTSIDE`: the network namespace from which clients are downloaded (likewise).
 //! - `KEYWAY_TESTS_KEEP=1`: scratch directories stay, and are named.
@@ -35,7 +35,7 @@ pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_bin
 pub use cgroup::{bypass_arguments, cgroup};
 pub use http::{HttpAnswer, http_get, http_over};
 pub use kernel::{has_kernel_door, is_across_a_network, kernel_arguments};
-pub use network::{Network, Weather, lose_on_loopback};
+pub use network::{Narrow, Network, Weather, lose_on_loopback};
 pub use pages::Pages;
 pub use random::{Random, mix};
 pub use scratch::Scratch;

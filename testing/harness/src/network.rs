@@ -1,4 +1,4 @@
-//! Networks of a test's own: namespaces for a client and a server, and the weather between them.
+//! Networks of a test's own: namespaces for a client and a server, and between them weather, or routers with a narrow link.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -7,8 +7,24 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sched::{CloneFlags, setns};
 
+/// What VXLAN over IPv4 takes of a packet: Ethernet, VXLAN, UDP and IP headers.
+const VXLAN_LEN: u32 = 50;
+/// RFC 8200, section 5
+const IPV6_LEN_MIN: u32 = 1280;
+
 /// Shares of the segments that are lost, repeated and delayed, in percent: `[0.5, 1.0, 5.0]`.
 pub type Weather = [f64; 3];
+
+/// The link between two routers, which is narrower than those on either side of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Narrow {
+    /// how long a packet may be there, bytes; below 1280 it has no IPv6
+    pub mtu: u32,
+    /// what the packets are in: a tunnel (VXLAN) takes 50 bytes of each
+    pub has_tunnel: bool,
+    /// no router says that a packet is too long
+    pub is_silent: bool,
+}
 
 /// A veth pair's two ends in namespaces of their own, with addresses, and between them a third one that carries frames in
 /// bad weather. It disappears with its handle. Needs root.
@@ -83,7 +99,114 @@ impl Network {
         network
     }
 
-    /// The namespace of the client (`c`), of the server (`s`), or between them (`w`).
+    /// A network with two routers, `q` beside the client and `r` beside the server, and this link between them.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made.
+    pub fn routed(test: &str, narrow: Narrow) -> Self {
+        let network = Self {
+            name: format!("keyway-test-{}-{test}", std::process::id()),
+            weather: None,
+        };
+        let [client, server, near_client, near_server] = ["c", "s", "q", "r"].map(|which| network.namespace(which));
+        for namespace in [&client, &server, &near_client, &near_server] {
+            ip(&["netns", "add", namespace]);
+            ip(&["-n", namespace, "link", "set", "lo", "up"]);
+        }
+        add_veth(&near_client, "end", &client);
+        add_veth(&near_server, "end", &server);
+        ip(&[
+            "-n",
+            &near_client,
+            "link",
+            "add",
+            "wire",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "wire",
+            "netns",
+            &near_server,
+        ]);
+        let has_v6 = narrow.mtu - if narrow.has_tunnel { VXLAN_LEN } else { 0 } >= IPV6_LEN_MIN;
+        let mtu = narrow.mtu.to_string();
+        for (namespace, number, other) in [(&near_client, 1, 2), (&near_server, 2, 1)] {
+            ip(&["-n", namespace, "link", "set", "wire", "mtu", &mtu, "up"]);
+            if narrow.has_tunnel {
+                let (own, remote) = (format!("192.168.77.{number}"), format!("192.168.77.{other}"));
+                ip(&["-n", namespace, "address", "add", &format!("{own}/24"), "dev", "wire"]);
+                let tunnel = [
+                    "type", "vxlan", "id", "7", "local", &own, "remote", &remote, "dstport", "4789",
+                ];
+                ip(&[&["-n", namespace, "link", "add", "tunnel"][..], &tunnel].concat());
+                ip(&[
+                    "-n",
+                    namespace,
+                    "link",
+                    "set",
+                    "tunnel",
+                    "mtu",
+                    &(narrow.mtu - VXLAN_LEN).to_string(),
+                    "up",
+                ]);
+            }
+            let families: &[&str] = if has_v6 {
+                &["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]
+            } else {
+                &["net.ipv4.ip_forward=1"]
+            };
+            run(Command::new("ip")
+                .args(["netns", "exec", namespace, "sysctl", "-qw"])
+                .args(families));
+            if narrow.is_silent {
+                for (program, protocol, kind) in [
+                    ("iptables", "icmp", ["--icmp-type", "fragmentation-needed"]),
+                    ("ip6tables", "icmpv6", ["--icmpv6-type", "packet-too-big"]),
+                ] {
+                    let rule = ["-w", "-A", "OUTPUT", "-p", protocol, kind[0], kind[1], "-j", "DROP"];
+                    run(Command::new("ip").args(["netns", "exec", namespace, program]).args(rule));
+                }
+            }
+        }
+        let middle = if narrow.has_tunnel { "tunnel" } else { "wire" };
+        for (namespace, interface, addresses) in [
+            (&client, Self::INTERFACE, ["10.78.0.2/24", "fd78::2/64"]),
+            (&near_client, "end", ["10.78.0.1/24", "fd78::1/64"]),
+            (&near_client, middle, ["10.79.0.1/24", "fd79::1/64"]),
+            (&near_server, middle, ["10.79.0.2/24", "fd79::2/64"]),
+            (&near_server, "end", ["10.77.0.2/24", "fd77::2/64"]),
+            (&server, Self::INTERFACE, ["10.77.0.1/24", "fd77::1/64"]),
+        ] {
+            ip(&["-n", namespace, "link", "set", interface, "up"]);
+            for address in addresses.iter().take(1 + usize::from(has_v6)) {
+                ip(&["-n", namespace, "address", "add", address, "dev", interface, "nodad"]);
+            }
+        }
+        for (namespace, target, routers) in [
+            (&client, "default", ["10.78.0.1", "fd78::1"]),
+            (&server, "default", ["10.77.0.2", "fd77::2"]),
+            (&near_client, "server", ["10.79.0.2", "fd79::2"]),
+            (&near_server, "client", ["10.79.0.1", "fd79::1"]),
+        ] {
+            let targets = match target {
+                "server" => ["10.77.0.0/24", "fd77::/64"],
+                "client" => ["10.78.0.0/24", "fd78::/64"],
+                _ => ["default", "default"],
+            };
+            for (family, (target, router)) in ["-4", "-6"]
+                .into_iter()
+                .zip(targets.into_iter().zip(routers))
+                .take(1 + usize::from(has_v6))
+            {
+                ip(&["-n", namespace, family, "route", "add", target, "via", router]);
+            }
+        }
+        network
+    }
+
+    /// The namespace of the client (`c`), of the server (`s`), between them (`w`), or of the router beside one of them (`q`, `r`).
     pub fn namespace(&self, which: &str) -> String {
         format!("{}-{which}", self.name)
     }
@@ -106,7 +229,7 @@ impl Drop for Network {
             drop(weather.stdin.take());
             let _ = weather.wait();
         }
-        for which in ["c", "s", "w"] {
+        for which in ["c", "s", "w", "q", "r"] {
             let _ = Command::new("ip")
                 .args(["netns", "del", &self.namespace(which)])
                 .stderr(Stdio::null())

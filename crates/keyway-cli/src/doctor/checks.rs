@@ -455,7 +455,7 @@ const WAYS_UP: [(&str, &str); 13] = [
     ),
     (
         "too_long",
-        "answers do not fit into a packet: smaller items, or fewer keys in a request",
+        "answers do not fit into a packet that every path takes (1280 bytes; datagrams of IPv4 1400): smaller items, or fewer keys in a request",
     ),
     (
         "no_room",

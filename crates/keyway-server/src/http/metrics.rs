@@ -566,7 +566,23 @@ fn kernel(s: &Snapshot, page: &mut Exposition) {
             Counter,
             "Parts of the hash space that could be served again after their writer died",
         )
-        .sample(&[], kernel.mended);
+        .sample(&[], kernel.mended)
+        .family("keyway_kernel_interfaces", Gauge, "Interfaces that the BPF program is on")
+        .sample(&[], kernel.interfaces)
+        .family(
+            "keyway_kernel_reattached_total",
+            Counter,
+            "Times that the program was attached again after its filters had vanished from an interface",
+        )
+        .sample(&[], kernel.reattached)
+        .family(
+            "keyway_kernel_cpu_seconds_total",
+            Counter,
+            "CPU time of the BPF programs, most of it in softirq and in no process, by protocol; estimated from one run in 256",
+        );
+    for (protocol, time) in &kernel.cpu_time {
+        page.sample(&[("protocol", protocol)], decimal(*time));
+    }
     let Some(enrolled) = &kernel.enrolled else { return };
     page.family(
         "keyway_kernel_tcp_connections_total",

@@ -12,9 +12,9 @@ use keyway_cache::server::{KernelDoor, Presence, Seat};
 use keyway_cache::{Cache, Get, Session};
 use keyway_xdp::config::Verdict;
 use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
-use keyway_xdp::door::Attached;
 use keyway_xdp::store::{Put, Store, is_good};
 
+use super::interfaces::Interface;
 use super::times::Published;
 use super::{Post, Program};
 use crate::shared::Shared;
@@ -31,6 +31,8 @@ const SWEPT_AT_ONCE: usize = 16;
 const FENCE_PAUSE: Duration = Duration::from_millis(20);
 /// Ticks between two searches for stripes of dead writers.
 const MEND_TICKS: u64 = 10;
+/// Time between two looks whether the program is still on its interfaces.
+const WATCH: Duration = Duration::from_secs(1);
 /// Ticks between two lines in the log.
 const LOG_TICKS: u64 = 600;
 /// Least time between two checks for stale copies while there are some. A check costs as much as several renewals before it has renewed
@@ -65,6 +67,8 @@ pub(crate) struct Keeper {
     is_on: bool,
     ticks: u64,
     next_tick: Instant,
+    /// when the interfaces are looked at next
+    next_watch: Instant,
     /// when the lease is renewed next
     next_renewal: Instant,
     /// earliest time of the next fence
@@ -103,6 +107,7 @@ impl Keeper {
             is_on: false,
             ticks: 0,
             next_tick: Instant::now(),
+            next_watch: Instant::now(),
             next_renewal: Instant::now(),
             next_fence: Instant::now(),
             counted: 0,
@@ -134,6 +139,7 @@ impl Keeper {
             if Instant::now() >= self.next_tick {
                 self.next_tick = Instant::now() + TICK;
                 self.tick();
+                self.watch();
             }
             if candidates.len() == 0 {
                 candidates = self.post.candidates.take().into_iter();
@@ -170,14 +176,14 @@ impl Keeper {
         while shared.workers_running.load(SeqCst) > 0 {
             std::thread::park_timeout(END_PAUSE);
         }
-        let (Program::Loaded(door, attached), Some(enrolments)) = (&mut self.program, &self.post.enrolments) else {
+        let (Program::Loaded(door, interfaces), Some(enrolments)) = (&mut self.program, &self.post.enrolments) else {
             return;
         };
         let until = Instant::now() + if is_taken_over { Duration::ZERO } else { ENDS_WITHIN };
         let left = loop {
             match enrolments.translated() {
                 Ok(0) => {
-                    attached.clear();
+                    interfaces.iter_mut().for_each(Interface::detach);
                     if let Err(error) = door.end_closed() {
                         log::warn!("{error}");
                     }
@@ -195,7 +201,21 @@ impl Keeper {
             "the kernel door leaves its program on the interfaces: it has answered for {left} TCP connections that are still open, and goes on \
              translating their sequence numbers until they have ended; `keyway kernel detach --reset` ends them"
         );
-        attached.drain(..).for_each(Attached::leave);
+        interfaces.iter_mut().for_each(Interface::leave);
+    }
+
+    /// Attaches the program again where it has vanished.
+    fn watch(&mut self) {
+        let now = Instant::now();
+        if now < self.next_watch {
+            return;
+        }
+        self.next_watch = now + WATCH;
+        let before = usize::try_from(self.post.interfaces.load(Relaxed)).unwrap_or(usize::MAX);
+        let (there, again) = self.program.keep_attached(before);
+        self.post.interfaces.store(there as u64, Relaxed);
+        self.post.reattached.fetch_add(again as u64, Relaxed);
+        self.breathe();
     }
 
     /// Renews the lease if it is due; called between any two steps of work.
@@ -432,8 +452,8 @@ impl Drop for Keeper {
         if self.door.is_some() {
             self.program.maps().hot().renew(0, 0);
         }
-        if let Program::Loaded(_, attached) = &mut self.program {
-            attached.clear();
+        if let Program::Loaded(_, interfaces) = &mut self.program {
+            interfaces.iter_mut().for_each(Interface::detach);
         }
         if self.door.is_some() {
             self.turn_off();

@@ -23,11 +23,12 @@
 //! The lease is renewed on time, however much else there is to do: all work is split into steps of a few milliseconds, with a call of
 //! `Keeper::breathe` between them.
 //!
-//! This file turns the door on, and holds what other threads use of it ([`Post`]); `keeper` has the thread's work, `served` what a worker has
-//! served, `enrolled` the TCP connections, `times` how long answers took.
+//! This file turns the door on, and holds what other threads use of it ([`Post`]); `keeper` has the thread's work, `interfaces` where the program is, `served`
+//! what a worker has served, `enrolled` the TCP connections, `times` how long answers took.
 
 mod bypass;
 mod enrolled;
+mod interfaces;
 mod keeper;
 mod served;
 mod times;
@@ -43,7 +44,6 @@ pub(crate) use served::Served;
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -54,10 +54,11 @@ use keyway_cache::server::{KernelDoor, KernelDoorError};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
 use keyway_xdp::config::{Settings, Verdict};
-use keyway_xdp::door::{Attached, Door, DoorError};
+use keyway_xdp::door::{Door, PinnedFilters};
 use keyway_xdp::{Counts, Maps};
 use nix::net::if_::if_nametoindex;
 
+use self::interfaces::Interface;
 use crate::config::{Config, Kernel};
 use crate::shared::KernelNumbers;
 use crate::takeover::Predecessor;
@@ -80,21 +81,47 @@ pub(crate) struct Post {
     renewed: AtomicU64,
     /// stripes of dead writers that the program can serve again
     mended: AtomicU64,
+    /// interfaces that the program is on; how many times it was attached again
+    interfaces: AtomicU64,
+    reattached: AtomicU64,
     /// the keeper checks for stale copies by itself, so workers need not wake it
     attentive: AtomicBool,
 }
 
 /// The program: loaded here, or pinned before.
 enum Program {
-    Loaded(Door, Vec<Attached>),
-    Pinned(Maps),
+    Loaded(Door, Vec<Interface>),
+    Pinned(Maps, PinnedFilters),
 }
 
 impl Program {
     fn maps(&self) -> &Maps {
         match self {
             Self::Loaded(door, _) => door.maps(),
-            Self::Pinned(maps) => maps,
+            Self::Pinned(maps, _) => maps,
+        }
+    }
+
+    /// On how many interfaces it was put.
+    fn interfaces(&self) -> usize {
+        match self {
+            Self::Loaded(_, interfaces) => interfaces.len(),
+            Self::Pinned(_, filters) => filters.interfaces().map_or(0, |found| found.len()),
+        }
+    }
+
+    /// Looks whether it is still where it was attached, and attaches it again: the number of interfaces that it is on, of `before`, and how
+    /// many times it was attached.
+    fn keep_attached(&mut self, before: usize) -> (usize, usize) {
+        match self {
+            Self::Loaded(door, interfaces) => {
+                let again = interfaces
+                    .iter_mut()
+                    .filter_map(|interface| interface.keep(door).then_some(()))
+                    .count();
+                (interfaces.iter().filter(|interface| interface.is_attached()).count(), again)
+            }
+            Self::Pinned(_, filters) => (interfaces::look_at_pinned(filters, before), 0),
         }
     }
 }
@@ -139,6 +166,8 @@ pub(crate) fn start(
         filled: AtomicU64::new(0),
         renewed: AtomicU64::new(0),
         mended: AtomicU64::new(0),
+        interfaces: AtomicU64::new(program.interfaces() as u64),
+        reattached: AtomicU64::new(0),
         attentive: AtomicBool::new(true),
     });
     let session = cache.session().map_err(|error| error.to_string())?;
@@ -175,7 +204,7 @@ fn settings(
             ));
         }
     };
-    let tcp = if kernel.tcp { served_tcp(udp, tcp)? } else { None };
+    let tcp = kernel.tcp.then(|| served_tcp(udp, tcp)).transpose()?;
     if config.protocol == Protocol::Binary {
         return Err(
             "the kernel door answers the text and meta protocols, and this server speaks the binary one only (-B)".to_owned(),
@@ -194,26 +223,26 @@ fn settings(
 
 /// The TCP address that the program serves: the one with the UDP address, or, without UDP, the first one. `listening`: those without TLS.
 /// The rest is logged.
-fn served_tcp(udp: Option<SocketAddr>, listening: &[SocketAddr]) -> Result<Option<SocketAddr>, String> {
-    let Some(udp) = udp else {
-        let Some(first) = listening.first() else {
-            return Ok(None);
-        };
-        log_unserved(*first, listening);
-        return Ok(Some(*first));
+fn served_tcp(udp: Option<SocketAddr>, listening: &[SocketAddr]) -> Result<SocketAddr, String> {
+    let served = match udp {
+        None => *listening
+            .first()
+            .ok_or("--kernel-tcp answers at a --listen without TLS, and there is none: give one, such as --listen 127.0.0.1")?,
+        Some(udp) => {
+            let own = listening.iter().find(|address| address.ip() == udp.ip());
+            let covers = |address: &&SocketAddr| address.ip().is_unspecified() && address.is_ipv4() == udp.is_ipv4();
+            let found = own.or_else(|| listening.iter().find(covers)).ok_or_else(|| {
+                format!(
+                    "--kernel-tcp answers at the address of --udp, {}, and no --listen without TLS has it: give one, such as --listen {}",
+                    udp.ip(),
+                    udp
+                )
+            })?;
+            SocketAddr::new(udp.ip(), found.port())
+        }
     };
-    let own = listening.iter().find(|address| address.ip() == udp.ip());
-    let covers = |address: &&SocketAddr| address.ip().is_unspecified() && address.is_ipv4() == udp.is_ipv4();
-    let Some(found) = own.or_else(|| listening.iter().find(covers)) else {
-        log::warn!(
-            "the kernel door serves UDP only: no --listen without TLS has the address of --udp, {} (--kernel-tcp off says that this is meant)",
-            udp.ip()
-        );
-        return Ok(None);
-    };
-    let served = SocketAddr::new(udp.ip(), found.port());
     log_unserved(served, listening);
-    Ok(Some(served))
+    Ok(served)
 }
 
 fn log_unserved(served: SocketAddr, listening: &[SocketAddr]) {
@@ -239,7 +268,8 @@ pub fn kernel_settings(
 ) -> Result<Settings, String> {
     let Some(address) = udp.or(tcp) else {
         return Err(
-            "the kernel door answers for one address: give a UDP address or a TCP one without TLS, such as --udp 127.0.0.1 or --listen 127.0.0.1"
+            "the kernel door answers datagrams, and there is no UDP address: give one, such as --udp 127.0.0.1 (or, experimental, \
+             --kernel-tcp for TCP connections)"
                 .to_owned(),
         );
     };
@@ -269,45 +299,24 @@ pub fn kernel_settings(
 
 fn program(kernel: &Kernel, settings: &Settings, pinned: Option<File>) -> Result<Program, String> {
     if let Some(folder) = &kernel.pinned {
-        return open_pinned(folder, settings, pinned)
-            .map(Program::Pinned)
+        return Maps::pinned(folder, settings, pinned)
+            .map(|maps| Program::Pinned(maps, PinnedFilters::of(folder)))
             .map_err(|error| error.to_string());
     }
     let door = Door::load(settings).map_err(|error| error.to_string())?;
-    let mut attached = Vec::new();
-    for name in &kernel.interfaces {
-        let number = interface(name)?;
-        let here = door.attach(number).map_err(|error| format!("{name}: {error}"))?;
-        let others = here.others();
-        if !others.is_empty() {
-            log::warn!(
-                "other programs see packets before or after the kernel door on {name}: {}",
-                others.join(", ")
-            );
-        }
-        attached.push(here);
+    let interfaces = kernel
+        .interfaces
+        .iter()
+        .map(|name| Interface::attach(&door, name))
+        .collect::<Result<_, _>>()?;
+    if settings.tcp_port.is_some() {
+        log::info!(
+            "the kernel door answers on TCP connections (--kernel-tcp), which is experimental: its programs run for every packet of {}, and \
+             their CPU time is in no process (keyway_kernel_tcp_cpu_us)",
+            kernel.interfaces.join(",")
+        );
     }
-    Ok(Program::Loaded(door, attached))
-}
-
-/// Opens a pinned program. One that was attached without TCP serves UDP only.
-fn open_pinned(folder: &Path, settings: &Settings, held: Option<File>) -> Result<Maps, DoorError> {
-    let again = held.as_ref().and_then(|held| held.try_clone().ok());
-    match Maps::pinned(folder, settings, held) {
-        Err(DoorError::OtherSettings(_)) if settings.tcp_port.is_some() => {
-            let without = Settings {
-                tcp_port: None,
-                ..settings.clone()
-            };
-            let maps = Maps::pinned(folder, &without, again)?;
-            log::warn!(
-                "the kernel door serves UDP only: the program pinned at {} was attached without --tcp (--kernel-tcp off says that this is meant)",
-                folder.display()
-            );
-            Ok(maps)
-        }
-        opened => opened,
-    }
+    Ok(Program::Loaded(door, interfaces))
 }
 
 /// The number of an interface.
@@ -349,6 +358,11 @@ impl Post {
         stat(out, "keyway_kernel_copied", numbers.copied);
         stat(out, "keyway_kernel_renewed", numbers.renewed);
         stat(out, "keyway_kernel_mended", numbers.mended);
+        stat(out, "keyway_kernel_interfaces", numbers.interfaces);
+        stat(out, "keyway_kernel_reattached", numbers.reattached);
+        for (name, time) in numbers.cpu_time {
+            stat(out, &format!("keyway_kernel_{name}_cpu_us"), time.as_micros());
+        }
         if let Some(enrolled) = numbers.enrolled {
             stat(out, "keyway_kernel_tcp_connections", enrolled.total);
             stat(out, "keyway_kernel_tcp_curr_connections", enrolled.current);
@@ -368,6 +382,15 @@ impl Post {
             copied: self.filled.load(Relaxed),
             renewed: self.renewed.load(Relaxed),
             mended: self.mended.load(Relaxed),
+            interfaces: self.interfaces.load(Relaxed),
+            reattached: self.reattached.load(Relaxed),
+            cpu_time: self.counts.cpu_time().map_or_else(
+                |_| Vec::new(),
+                |[udp, tcp]| {
+                    let has_tcp = self.enrolments.is_some();
+                    [("udp", udp)].into_iter().chain(has_tcp.then_some(("tcp", tcp))).collect()
+                },
+            ),
             enrolled: self.enrolments.as_ref().map(|enrolments| enrolments.numbers()),
         }
     }
@@ -394,7 +417,10 @@ mod tests {
 
     #[test]
     fn one_address_is_served_over_udp_and_tcp() {
-        let kernel = Kernel::default();
+        let kernel = Kernel {
+            tcp: true,
+            ..Kernel::default()
+        };
         for (udp, tcp, address, ports) in [
             (&["10.0.0.1:5"][..], &["10.0.0.1:6"][..], "10.0.0.1", (Some(5), Some(6))),
             (
@@ -404,9 +430,6 @@ mod tests {
                 (Some(5), Some(6)),
             ),
             (&["10.0.0.1:5"], &["0.0.0.0:7"], "10.0.0.1", (Some(5), Some(7))),
-            (&["10.0.0.1:5"], &["[::]:7"], "10.0.0.1", (Some(5), None)),
-            (&["10.0.0.1:5"], &["127.0.0.1:5"], "10.0.0.1", (Some(5), None)),
-            (&["10.0.0.1:5"], &[], "10.0.0.1", (Some(5), None)),
             (&[], &["[::1]:6", "127.0.0.1:7"], "::1", (None, Some(6))),
         ] {
             let (settings, served) = made(udp, tcp, &kernel).unwrap();
@@ -426,16 +449,20 @@ mod tests {
 
     #[test]
     fn what_cannot_be_served_is_refused() {
-        let without_tcp = Kernel {
-            tcp: false,
+        let without_tcp = Kernel::default();
+        let with_tcp = Kernel {
+            tcp: true,
             ..Kernel::default()
         };
         for (udp, tcp, kernel, word) in [
-            (&[][..], &[][..], &Kernel::default(), "--listen"),
+            (&[][..], &[][..], &with_tcp, "--listen"),
             (&[], &["127.0.0.1:5"], &without_tcp, "--udp"),
-            (&["0.0.0.0:5"], &["0.0.0.0:5"], &Kernel::default(), "not 0.0.0.0:5"),
-            (&[], &["[::]:5"], &Kernel::default(), "to --listen"),
-            (&["10.0.0.1:5", "10.0.0.2:5"], &[], &Kernel::default(), "there are 2"),
+            (&["0.0.0.0:5"], &["0.0.0.0:5"], &without_tcp, "not 0.0.0.0:5"),
+            (&[], &["[::]:5"], &with_tcp, "to --listen"),
+            (&["10.0.0.1:5"], &["[::]:7"], &with_tcp, "such as --listen 10.0.0.1:5"),
+            (&["10.0.0.1:5"], &["127.0.0.1:5"], &with_tcp, "such as --listen 10.0.0.1:5"),
+            (&["10.0.0.1:5"], &[], &with_tcp, "such as --listen 10.0.0.1:5"),
+            (&["10.0.0.1:5", "10.0.0.2:5"], &[], &without_tcp, "there are 2"),
         ] {
             let error = made(udp, tcp, kernel).unwrap_err();
             assert!(error.contains(word), "{error}");

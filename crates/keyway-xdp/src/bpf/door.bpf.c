@@ -261,7 +261,7 @@ KW_INLINE void kw_begin(struct kw_timer *timer)
 	timer->begun_ns = kw_clock();
 }
 
-/* The packet has its answer. */
+/* The packet has its answer, or the run is over. */
 static __noinline int kw_note_time(__u64 begun_ns, __u32 row)
 {
 	__u64 ns = kw_clock() - begun_ns;
@@ -276,7 +276,7 @@ static __noinline int kw_note_time(__u64 begun_ns, __u32 row)
 	return 0;
 }
 
-KW_INLINE void kw_answered(const struct kw_timer *timer, enum kw_timed row)
+KW_INLINE void kw_took(const struct kw_timer *timer, enum kw_timed row)
 {
 	if (timer->begun_ns)
 		kw_note_time(timer->begun_ns, row);
@@ -296,21 +296,12 @@ static __noinline int kw_decide6(struct kw_scratch *s, __u32 len)
 /* Longest frame that is copied: one byte longer than any request, so that longer frames are recognised. */
 #define KW_FRAME_MAX (KW_FRAME6 + 8 + KW_PAYLOAD_MAX + 4)
 
-SEC("tc")
-int kw_tc(struct __sk_buff *skb)
+/* Answers the datagram in the packet, or passes it up. */
+KW_INLINE int kw_udp_receive(struct __sk_buff *skb, struct kw_scratch *s, int family)
 {
-	int family = kw_family((void *)(long)skb->data, (void *)(long)skb->data_end);
-	__u32 len = skb->len, start, reply_len;
-	struct kw_scratch *s;
+	__u32 len = skb->len, start = family == 4 ? KW_START4 : KW_START6, reply_len;
 	int verdict;
 
-	if (!family)
-		return TC_ACT_UNSPEC;
-	s = kw_scratch();
-	if (!s)
-		return TC_ACT_UNSPEC;
-	kw_begin(&s->timer);
-	start = family == 4 ? KW_START4 : KW_START6;
 	/* One packet may be several datagrams that were sent together (UDP_SEGMENT); its headers do not show it. */
 	if (skb->vlan_present || skb->gso_size || skb->pkt_type != 0 /* PACKET_HOST */ || len < KW_FRAME4 || len > KW_FRAME_MAX) {
 		kw_count(KW_ODD_PACKET);
@@ -340,8 +331,25 @@ int kw_tc(struct __sk_buff *skb)
 	if (family == 4 ? bpf_skb_store_bytes(skb, 0, s->out + KW_START4, reply_len, 0) :
 			  bpf_skb_store_bytes(skb, 0, s->out + KW_START6, reply_len, 0))
 		return TC_ACT_SHOT;
-	kw_answered(&s->timer, KW_TIMED_UDP);
+	kw_took(&s->timer, KW_TIMED_UDP);
 	return bpf_redirect(skb->ifindex, 0);
+}
+
+SEC("tc")
+int kw_tc(struct __sk_buff *skb)
+{
+	int family = kw_family((void *)(long)skb->data, (void *)(long)skb->data_end), action;
+	struct kw_scratch *s;
+
+	if (!family)
+		return TC_ACT_UNSPEC;
+	s = kw_scratch();
+	if (!s)
+		return TC_ACT_UNSPEC;
+	kw_begin(&s->timer);
+	action = kw_udp_receive(skb, s, family);
+	kw_took(&s->timer, KW_TIMED_UDP_RUN);
+	return action;
 }
 
 /* Learns for `kw_tc` where answers go, from what this host itself sends from the served address and port. Changes no packet. */

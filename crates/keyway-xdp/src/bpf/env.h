@@ -108,6 +108,8 @@ struct kw_scratch {
 	__u32 sum;
 	/* the interface that the packet arrived by */
 	__u32 interface;
+	/* datagrams of IPv4 that this CPU has made: their identification, by which the pieces of one are put together */
+	__u32 datagrams;
 	struct kw_timer timer;
 	/* the answer's link addresses: destination, then source */
 	__u8 link[12];

@@ -224,7 +224,7 @@ struct kw_decision {
 };
 
 /* Decides on a segment whose headers, from the TCP header on, are `header`. */
-void kw_host_arrive(struct kw_connection *c, const __u8 *header, __u32 len, const __u32 facts[7], __u64 bytes_received, __u64 word,
+void kw_host_arrive(struct kw_connection *c, const __u8 *header, __u32 len, int is_part, const __u32 facts[7], __u64 bytes_received, __u64 word,
 		    __u32 answer_len, __u64 now_ns, struct kw_decision *decision)
 {
 	struct kw_segment segment = { .interface = 1, .is_plain = 1, .len = len };
@@ -241,6 +241,7 @@ void kw_host_arrive(struct kw_connection *c, const __u8 *header, __u32 len, cons
 	struct kw_plan plan = { 0 };
 
 	kw_read_segment(header, &segment);
+	segment.is_part = is_part != 0;
 	kw_arrive(c, &segment, &known, word, answer_len, now_ns, &plan);
 	*decision = (struct kw_decision){ plan.step, plan.seq, plan.ack, plan.tells, plan.reply_seq, plan.reply_ack, plan.reply_len };
 }
@@ -339,7 +340,7 @@ int kw_host_translate(const struct kw_connection *c, struct kw_scratch *s, const
 	host = &with;
 	scratch = s;
 	family = kw_tcp_family(&skb, is_incoming);
-	if (!family)
+	if (family != 4 && family != 6)
 		return 0;
 	if (kw_tcp_read(&skb, &work, is_incoming, family == 6))
 		return -1;

@@ -22,6 +22,14 @@
 /* Longest payload of a request that is examined, and of an answer: memcached's datagrams have at most 1400 bytes, 8 of them
 * the frame header. A request whose answer needs several datagrams is left to user space. */
 #define KW_PAYLOAD_MAX 1392
+/* Longest answers over IPv6, and over TCP: packets of 1280 bytes, which every path of IPv6 takes (RFC 8200, section 5) and hardly a path of
+ * IPv4 refuses. No router cuts a packet of IPv6 or TCP into pieces, and its complaint may not arrive. A datagram of IPv4 is cut where it has
+ * to be. */
+#define KW_PACKET_MAX 1280
+#define KW_PAYLOAD6_MAX (KW_PACKET_MAX - 40 - 8 - 8)
+#define KW_REPLY_MAX (KW_PACKET_MAX - 40 - 32)
+/* Most bytes of an answer on TCP that is sent once more: whatever did not take all of it takes a packet of 576 bytes (RFC 791). */
+#define KW_PIECE 512
 /* Most keys in a request. */
 #define KW_KEYS_MAX 64
 /* Most requests that are answered in one TCP segment. */
@@ -122,14 +130,16 @@ enum kw_verdict {
 /* One in so many packets is timed, on average: as of the library's calls (CALLS_PER_SAMPLE). */
 #define KW_TIMED_ONE_IN 256
 
-/* The rows of the times. */
+/* The rows of the times: answers, and all runs of the programs for packets of the served port. */
 enum kw_timed {
 	KW_TIMED_UDP,
 	KW_TIMED_TCP,
+	KW_TIMED_UDP_RUN,
+	KW_TIMED_TCP_RUN,
 	KW_TIMED_ROWS
 };
 
-/* How long answers took on one CPU since the program was loaded. */
+/* How long answers, or runs, took on one CPU since the program was loaded. */
 struct kw_times {
 	__u64 counts[KW_TIME_BUCKETS];
 	__u64 sum_ns;
@@ -156,9 +166,11 @@ struct kw_ends {
 	__u16 unused;
 	__u32 local[4];
 	__u32 remote[4];
+	__u32 interface; /* by which the server's socket last sent something */
 };
 
-_Static_assert(sizeof(struct kw_ends) == 40, "no gaps");
+_Static_assert(KW_PAYLOAD6_MAX <= KW_PAYLOAD_MAX && KW_REPLY_MAX <= KW_PAYLOAD_MAX, "what is examined is the most");
+_Static_assert(sizeof(struct kw_ends) == 44, "no gaps");
 _Static_assert(sizeof(struct kw_times) == 392, "no gaps");
 _Static_assert(sizeof(struct kw_rest) == 64, "a line of its own");
 _Static_assert(sizeof(struct kw_bucket) == 64, "a bucket is a cache line");

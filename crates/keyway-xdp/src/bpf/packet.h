@@ -206,8 +206,10 @@ KW_INLINE void kw_head(struct kw_scratch *s, enum kw_checksum checksum, int v6)
 	} else {
 		__u8 *ip = s->out + KW_IP4;
 
-		__builtin_memcpy(ip, "\x45\0\0\0\0\0\x40\0", 8);
+		/* Without "do not fragment": the complaint of a router would reach nobody who could send it again. */
+		__builtin_memcpy(ip, "\x45\0\0\0\0\0\0\0", 8);
 		kw_put_half(ip + 2, bpf_htons((__u16)(udp_len + 20)));
+		kw_put_half(ip + 4, bpf_htons((__u16)++s->datagrams));
 		ip[8] = KW_TTL;
 		ip[9] = KW_PROTOCOL_UDP;
 		kw_put_half(ip + 10, 0);
@@ -274,6 +276,8 @@ KW_INLINE enum kw_verdict kw_decide(struct kw_scratch *s, __u32 frame_len, int v
 	verdict = kw_answer(&context, len);
 	if (verdict != KW_HIT)
 		return verdict;
+	if (v6 && s->out_end > KW_HEAD + KW_PAYLOAD6_MAX)
+		return KW_TOO_LONG;
 	if (kw_is_over_rate(source, now))
 		return KW_OVER_RATE;
 	kw_head(s, checksum, v6);

@@ -12,11 +12,17 @@
 #include "tcp.h"
 
 #define KW_PROTOCOL_TCP 6
+#define KW_PROTOCOL_ICMP 1
+#define KW_PROTOCOL_ICMP6 58
 #define KW_LINK_LEN 14
 #define KW_TCP4 (KW_LINK_LEN + 20)
 #define KW_TCP6 (KW_LINK_LEN + 40)
-#define KW_JUMBO 0          /* hop-by-hop options (RFC 8200); Linux writes them for a jumbo payload only (RFC 2675) */
-#define KW_JUMBO_LEN 8
+/* Headers of IPv6 that may stand before TCP (RFC 8200, section 4); Linux writes the first for packets of more than 64 KiB (RFC 2675). */
+#define KW_HOP_BY_HOP 0
+#define KW_ROUTING 43
+#define KW_FRAGMENT 44
+#define KW_DESTINATION 60
+#define KW_EXTENSIONS_MAX 8
 #define KW_TCP_LEN 20       /* the header without options */
 #define KW_STAMPS_LEN 12    /* two NOPs and the timestamp option (RFC 7323, appendix A) */
 #define KW_STAMPS_BEGIN 0x0A080101u
@@ -83,7 +89,7 @@ struct kw_made {
 	__u8 is_turned; /* goes back to where the segment in `head` came from */
 };
 
-/* Writes the headers of a segment into `made`, from those in `head`. */
+/* Writes the headers of a segment into `made`, from those in `head`: a whole packet without IP options, whatever it is made from. */
 KW_INLINE void kw_make(struct kw_scratch *s, const struct kw_made *made, enum kw_checksum checksum, int v6)
 {
 	__u32 tcp_len = KW_TCP_LEN + (made->has_stamps ? KW_STAMPS_LEN : 0);
@@ -98,20 +104,21 @@ KW_INLINE void kw_make(struct kw_scratch *s, const struct kw_made *made, enum kw
 		__builtin_memcpy(tcp, from + 2, 2);
 		__builtin_memcpy(tcp + 2, from, 2);
 		if (v6) {
-			__builtin_memcpy(ip, "\x60\0\0\0", 4);
 			ip[7] = KW_TTL;
 			__builtin_memcpy(ip + 8, s->head + KW_LINK_LEN + 24, 16);
 			__builtin_memcpy(ip + 24, s->head + KW_LINK_LEN + 8, 16);
 		} else {
-			__builtin_memcpy(ip, "\x45\0\0\0\0\0\x40\0", 8);
 			ip[8] = KW_TTL;
 			__builtin_memcpy(ip + 12, s->head + KW_LINK_LEN + 16, 4);
 			__builtin_memcpy(ip + 16, s->head + KW_LINK_LEN + 12, 4);
 		}
 	}
 	if (v6) {
+		__builtin_memcpy(ip, "\x60\0\0\0", 4);
 		kw_put_half(ip + 4, bpf_htons((__u16)(tcp_len + made->len)));
+		ip[6] = KW_PROTOCOL_TCP;
 	} else {
+		__builtin_memcpy(ip, "\x45\0\0\0\0\0\x40\0", 8);
 		kw_put_half(ip + 2, bpf_htons((__u16)(20 + tcp_len + made->len)));
 		kw_put_half(ip + 10, 0);
 		kw_put_half(ip + 10, ~kw_fold(kw_ip4_sum(ip)));

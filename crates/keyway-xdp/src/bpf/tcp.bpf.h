@@ -39,9 +39,6 @@ struct {
 	__type(value, struct kw_rest);
 } kw_rests SEC(".maps");
 
-/* No answer is shorter ("HD\r\n"). Not 1: the verifier of Linux 6.1 takes no bound from a comparison with 0. */
-#define KW_REPLY_MIN 2
-
 struct kw_peer {
 	__u32 address[4];
 	__u32 port; /* network byte order */
@@ -122,12 +119,12 @@ static __noinline int kw_keep(struct kw_connection *c, const struct kw_scratch *
 	return kw_move(c->answer, s->out + KW_HEAD, len) ? -1 : 0;
 }
 
-/* Takes the answer that was kept. */
-static __noinline int kw_take(struct kw_scratch *s, const struct kw_connection *c, __u32 len)
+/* Takes a piece of the answer that was kept. */
+static __noinline int kw_take(struct kw_scratch *s, const struct kw_connection *c, __u32 from, __u32 len)
 {
-	if (len < KW_REPLY_MIN || len > KW_PAYLOAD_MAX)
+	if (len < KW_REPLY_MIN || len > KW_PIECE || from > KW_PAYLOAD_MAX || from + len > KW_PAYLOAD_MAX)
 		return -1;
-	return kw_move(s->out + KW_HEAD, c->answer, len) ? -1 : 0;
+	return kw_move(s->out + KW_HEAD, c->answer + from, len) ? -1 : 0;
 }
 
 /* Whether the segment begins as a request does that may be answered here. */
@@ -173,6 +170,10 @@ KW_INLINE __u32 kw_tcp_answer(struct __sk_buff *skb, struct kw_scratch *s, const
 	verdict = kw_answer_lines(&context, len);
 	if (verdict != KW_HIT) {
 		kw_count(verdict);
+		return 0;
+	}
+	if (s->out_end > KW_HEAD + KW_REPLY_MAX) {
+		kw_count(KW_TOO_LONG);
 		return 0;
 	}
 	*checksum = kw_tcp_check(s, len, segment->is_stamped, v6);
@@ -253,7 +254,7 @@ KW_INLINE int kw_reply(struct __sk_buff *skb, struct kw_scratch *s, const struct
 		if (kw_put(skb, s, head_len, len))
 			return TC_ACT_SHOT;
 		if (plan->step == KW_REPLY)
-			kw_answered(&work->timer, KW_TIMED_TCP);
+			kw_took(&work->timer, KW_TIMED_TCP);
 		if (!plan->tells)
 			return bpf_redirect(segment->interface, 0);
 		bpf_clone_redirect(skb, segment->interface, 0);
@@ -284,7 +285,7 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_work *work, struct k
 	__u64 now = 0;
 
 	/* Nothing to translate, and nothing that has to be remembered. */
-	if (!segment->len && !(segment->flags & KW_TCP_FIN) && !kw_is_spliced(&c->numbers))
+	if (!segment->len && !(segment->flags & KW_TCP_FIN) && !segment->is_part && !kw_is_spliced(&c->numbers))
 		return TC_ACT_UNSPEC;
 	segment->interface = skb->ifindex;
 	segment->is_plain = 0;
@@ -313,6 +314,7 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_work *work, struct k
 	} else {
 		bpf_spin_lock(&c->lock);
 		facts->received = socket->rcv_nxt;
+		facts->mss = socket->mss_cache;
 		kw_arrive(c, segment, facts, 0, 0, now, plan);
 		bpf_spin_unlock(&c->lock);
 	}
@@ -337,7 +339,7 @@ KW_INLINE int kw_tcp_serve(struct __sk_buff *skb, struct kw_work *work, struct k
 		if (kw_load_head(skb, s, found, v6))
 			return TC_ACT_SHOT;
 		checksum = kw_tcp_kind(s, found->head_len + found->len, v6);
-		if (plan->step == KW_REPEAT && kw_take(s, c, plan->reply_len))
+		if (plan->step == KW_REPEAT && kw_take(s, c, plan->reply_from, plan->reply_len))
 			return TC_ACT_SHOT;
 		kw_count(plan->step == KW_REPEAT ? KW_TCP_REPEATED : KW_TCP_REMINDED);
 	}
@@ -381,21 +383,18 @@ KW_INLINE struct kw_work *kw_work(void)
 	return bpf_map_lookup_elem(&kw_works, &key);
 }
 
-KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, int v6)
+KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, struct kw_work *work, int v6)
 {
 	const __u8 *data, *end;
 	struct bpf_sock_tuple tuple;
-	struct kw_work *work = kw_work();
 	struct kw_connection *c = 0;
 	struct bpf_sock *common;
 	struct tcp_sock *socket;
 	int action;
 
-	if (!work)
-		return TC_ACT_UNSPEC;
-	kw_begin(&work->timer);
 	if (kw_tcp_read(skb, work, 1, v6))
-		return TC_ACT_UNSPEC;
+		/* No router makes a first part that ends within the header, and its numbers could not be translated. */
+		return KW_RARE(work->found.is_part) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
 	if (KW_RARE(data + kw_tcp_at(v6) > end))
@@ -415,6 +414,9 @@ KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, int v6)
 	socket = bpf_skc_to_tcp_sock(common);
 	if (socket)
 		c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
+	/* An entry that is there keeps the server from enrolling the connection. */
+	if (KW_RARE(work->segment.is_part && socket && !c && socket->inet_conn.icsk_inet.sk.__sk_common.skc_state == KW_TCP_ESTABLISHED))
+		c = bpf_sk_storage_get(&kw_connections, socket, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (KW_OFTEN(c))
 		action = kw_tcp_serve(skb, work, c, socket, v6);
 	else if (KW_OFTEN(socket && !(work->segment.flags & KW_TCP_SYN)))
@@ -425,26 +427,10 @@ KW_INLINE int kw_tcp_receive(struct __sk_buff *skb, int v6)
 	return action;
 }
 
-SEC("tc")
-int kw_tcp_in(struct __sk_buff *skb)
-{
-	if (skb->pkt_type != 0 /* PACKET_HOST */)
-		return TC_ACT_UNSPEC;
-	switch (kw_tcp_family(skb, 1)) {
-	case 4:
-		return kw_tcp_receive(skb, 0);
-	case 6:
-		return kw_tcp_receive(skb, 1);
-	default:
-		return TC_ACT_UNSPEC;
-	}
-}
-
-KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
+KW_INLINE int kw_tcp_send(struct __sk_buff *skb, struct kw_work *work, int v6)
 {
 	const __u8 *data, *end;
 	struct kw_segment *segment;
-	struct kw_work *work;
 	struct kw_connection *c;
 	struct kw_sending sending;
 	struct kw_numbers numbers = {};
@@ -457,9 +443,6 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 
 	if (socket)
 		socket = bpf_sk_fullsock(socket);
-	work = kw_work();
-	if (!work)
-		return TC_ACT_UNSPEC;
 	/* The kernel's own socket, which sends for those that have gone, is a raw one. */
 	if (KW_RARE(!socket || socket->type != 1 /* SOCK_STREAM */))
 		return kw_tcp_read(skb, work, 0, v6) ? TC_ACT_UNSPEC : kw_tcp_after(skb, work, 0, v6);
@@ -499,6 +482,77 @@ KW_INLINE int kw_tcp_send(struct __sk_buff *skb, int v6)
 	return kw_renumber(skb, work, seq, ack, 1, kw_is_partial(skb, &work->found, v6)) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
+/* A message about a segment, which quotes the client's number: the socket would take it for a forged one. It gets its own number, and learns,
+ * for example, that the path is too narrow for what it sends, and for what is answered here. */
+static __noinline int kw_tcp_told(struct __sk_buff *skb)
+{
+	struct kw_scratch *s = kw_scratch();
+	struct bpf_sock_tuple tuple = {};
+	struct kw_quote quote = {};
+	struct kw_connection *c = 0;
+	struct bpf_sock *common;
+	struct tcp_sock *socket;
+	__u32 seq;
+
+	if (!s || kw_find_quote(skb, s, &quote))
+		return TC_ACT_UNSPEC;
+	if (s->options[0] >> 4 == 6) {
+		__builtin_memcpy(tuple.ipv6.saddr, s->options + 24, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, s->options + 8, 16);
+		__builtin_memcpy(&tuple.ipv6.sport, &quote.ports, 4);
+		common = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		__builtin_memcpy(&tuple.ipv4.saddr, s->options + 16, 4);
+		__builtin_memcpy(&tuple.ipv4.daddr, s->options + 12, 4);
+		__builtin_memcpy(&tuple.ipv4.sport, &quote.ports, 4);
+		common = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	if (!common)
+		return TC_ACT_UNSPEC;
+	seq = quote.seq;
+	socket = bpf_skc_to_tcp_sock(common);
+	if (socket)
+		c = bpf_sk_storage_get(&kw_connections, socket, 0, 0);
+	if (c) {
+		bpf_spin_lock(&c->lock);
+		seq = kw_inner(&c->numbers.out, seq);
+		bpf_spin_unlock(&c->lock);
+	}
+	bpf_sk_release(common);
+	return kw_requote(skb, &quote, seq) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* Runs the program on a segment, and measures how long one in KW_TIMED_ONE_IN takes. */
+KW_INLINE int kw_tcp_run(struct __sk_buff *skb, int is_incoming, int v6)
+{
+	struct kw_work *work = kw_work();
+	int action;
+
+	if (!work)
+		return TC_ACT_UNSPEC;
+	kw_begin(&work->timer);
+	action = is_incoming ? kw_tcp_receive(skb, work, v6) : kw_tcp_send(skb, work, v6);
+	kw_took(&work->timer, KW_TIMED_TCP_RUN);
+	return action;
+}
+
+SEC("tc")
+int kw_tcp_in(struct __sk_buff *skb)
+{
+	if (skb->pkt_type != 0 /* PACKET_HOST */)
+		return TC_ACT_UNSPEC;
+	switch (kw_tcp_family(skb, 1)) {
+	case 4:
+		return kw_tcp_run(skb, 1, 0);
+	case 6:
+		return kw_tcp_run(skb, 1, 1);
+	case KW_ABOUT:
+		return kw_tcp_told(skb);
+	default:
+		return KW_RARE(skb->len < KW_TCP4 + KW_TCP_LEN) && kw_is_stub(skb) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	}
+}
+
 SEC("tc")
 int kw_tcp_out(struct __sk_buff *skb)
 {
@@ -507,9 +561,9 @@ int kw_tcp_out(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	switch (kw_tcp_family(skb, 0)) {
 	case 4:
-		return kw_tcp_send(skb, 0);
+		return kw_tcp_run(skb, 0, 0);
 	case 6:
-		return kw_tcp_send(skb, 1);
+		return kw_tcp_run(skb, 0, 1);
 	default:
 		return TC_ACT_UNSPEC;
 	}
@@ -540,6 +594,7 @@ int kw_translated(struct bpf_iter__bpf_sk_storage_map *iteration)
 
 	if (!c || !socket || !kw_is_spliced(&c->numbers))
 		return 0;
+	ends.interface = c->interface;
 	ends.family = socket->__sk_common.skc_family;
 	ends.local_port = bpf_htons(socket->__sk_common.skc_num);
 	ends.remote_port = socket->__sk_common.skc_dport;

@@ -11,6 +11,13 @@
  * executed by the server, and everything that the server has sent was acknowledged by the client. So at most one answer is on
  * its way, nothing that the server sent before it will be needed again, and one splice a direction is exact.
  *
+ * No link on the path may be too narrow for an answer for ever. The first time it is one segment, of a length that nearly every path takes. It is
+ * sent again in pieces that every path takes, each when the client has acknowledged the one before.
+ *
+ * A segment that arrives in parts (IP fragments) has its numbers in the first part only, which does not tell how long it is. The stack puts
+ * it together later, out of sight. So a first part is passed on only if no length could bring what was answered here to the socket, and
+ * nothing more is answered on its connection: the splice stays where it is for the parts that may still wait.
+ *
  * The functions here know numbers only. They run under the connection's lock, which makes each segment's translation one step.
  * `model/tcp_door.py` explores them with loss, reordering and retransmission.
  */
@@ -58,6 +65,9 @@ struct kw_connection {
 	__u8 has_heard;
 	/* the client has not acknowledged the last answer yet */
 	__u8 is_owed;
+	/* a part of a segment has arrived */
+	__u8 has_parts;
+	__u8 unused;
 	/* length of the last answer; 0 while it is written */
 	__u32 answer_len;
 	__u8 answer[KW_PAYLOAD_MAX];
@@ -78,9 +88,10 @@ struct kw_segment {
 	__u8 flags;
 	__u8 is_stamped;
 	__u8 is_plain; /* no options but timestamps, nothing unusual in its headers */
+	__u8 is_part;  /* the first part of a segment, of which `len` bytes are here */
 };
 
-/* The server's socket, at one instant. Of a segment that has no answer only `received` counts. */
+/* The server's socket, at one instant. Of a segment that has no answer only `received` and `mss` count. */
 struct kw_facts {
 	__u32 state;
 	__u32 received; /* inner number after the last byte that it has received in order */
@@ -107,10 +118,11 @@ struct kw_plan {
 	__u32 ack;
 	/* of a segment that is passed on: how its selective acknowledgements are translated */
 	struct kw_splice edges;
-	/* numbers, length and headers of the answer, if one goes out */
+	/* numbers, length and headers of the answer, if one goes out; of one that goes out again, where its piece begins */
 	__u32 reply_seq;
 	__u32 reply_ack;
 	__u32 reply_len;
+	__u32 reply_from;
 	__u32 stamp;
 	/* the server's socket has to learn what the client has acknowledged */
 	__u32 tells;
@@ -160,14 +172,17 @@ KW_INLINE int kw_is_spliced(const struct kw_numbers *numbers)
 	return (numbers->in.len | numbers->in.before) != 0;
 }
 
-/* Whether the segment has a byte of the request that was answered last, or claims to follow one of them (a keepalive). */
+/* Longest IP packet, all of which may be a segment's data. */
+#define KW_WHOLE_MAX 65535
+
+/* Whether the segment has, or may have, a byte of the request that was answered last, or claims to follow one of them (a keepalive). */
 KW_INLINE int kw_is_taken(const struct kw_splice *in, const struct kw_segment *segment)
 {
-	__u32 end = segment->seq + segment->len;
+	__u32 end = segment->seq + (segment->is_part ? KW_WHOLE_MAX : segment->len);
 
 	if (!in->len || segment->flags & KW_TCP_RST)
 		return 0;
-	if (!segment->len)
+	if (end == segment->seq)
 		return segment->seq - in->at - 1 < in->len - 1;
 	return kw_before(segment->seq, in->at + in->len) && kw_before(in->at, end);
 }
@@ -187,7 +202,7 @@ KW_INLINE int kw_is_at_rest(const struct kw_connection *c, const struct kw_segme
 {
 	const struct kw_numbers *numbers = &c->numbers;
 
-	if (facts->state != KW_TCP_ESTABLISHED || !c->has_next || !c->has_heard || c->interface != segment->interface)
+	if (facts->state != KW_TCP_ESTABLISHED || !c->has_next || !c->has_heard || c->has_parts || c->interface != segment->interface)
 		return 0;
 	/* The server has executed all that its socket has received... */
 	if (!word || word != c->ticket + facts->bytes_received)
@@ -256,6 +271,34 @@ KW_INLINE void kw_pass(struct kw_connection *c, const struct kw_segment *segment
 	kw_settle(&numbers->in, received);
 }
 
+/* No answer is shorter ("HD\r\n"). Not 1: the verifier of Linux 6.1 takes no bound from a comparison with 0. */
+#define KW_REPLY_MIN 2
+
+/* The piece of the answer that the client lacks next. Only the last one acknowledges the request: until then the client sends it again, if the
+ * piece or its own acknowledgement is lost. */
+KW_INLINE void kw_cut(const struct kw_connection *c, const struct kw_segment *segment, const struct kw_facts *facts, struct kw_plan *plan)
+{
+	const struct kw_splice *in = &c->numbers.in, *out = &c->numbers.out;
+	__u32 from = segment->ack - out->at, len, most = facts->mss < KW_PIECE ? facts->mss : KW_PIECE;
+
+	/* An old acknowledgement. */
+	if ((__s32)from < 0)
+		from = 0;
+	if (from > c->answer_len - KW_REPLY_MIN)
+		from = c->answer_len - KW_REPLY_MIN;
+	if (most < KW_REPLY_MIN)
+		most = KW_REPLY_MIN;
+	len = c->answer_len - from;
+	plan->reply_ack = in->at + in->len;
+	if (len > most) {
+		len = most;
+		plan->reply_ack = in->at;
+	}
+	plan->reply_from = from;
+	plan->reply_len = len;
+	plan->reply_seq = out->at + from;
+}
+
 /* Decides on a segment from the client, and does what the decision changes. `answer_len` is that of its answer, 0 if it has none; then
 * `word` is not needed. PUBLISH: with KW_REPLY the request is answered; `answer_len` of the connection is set when the answer is in
 * `answer`. */
@@ -266,6 +309,8 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 	__u32 after = numbers->in.at + numbers->in.len, end = numbers->out.at + numbers->out.len;
 	int lacks_answer, is_taken;
 
+	if (KW_RARE(segment->is_part))
+		c->has_parts = 1;
 	/* Most segments of a connection that was never answered. */
 	if (!answer_len && !kw_is_spliced(numbers)) {
 		plan->step = KW_PASS;
@@ -296,6 +341,8 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 		/* Several segments are probed for sooner (RFC 8985, section 7.2). */
 		plan->tells = facts->in_flight > 1 || (facts->in_flight && now_ns - c->heard_ns >= KW_TELL_NS);
 		plan->ack = kw_inner(&numbers->out, segment->ack);
+		plan->reply_seq = segment->ack;
+		plan->reply_ack = segment->seq + segment->len;
 		plan->reply_len = answer_len;
 		numbers->in.before += numbers->in.len;
 		numbers->in.at = segment->seq;
@@ -310,12 +357,10 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 		kw_pass(c, segment, facts, plan);
 		return;
 	}
-	if (plan->step != KW_REPLY) {
+	if (plan->step != KW_REPLY)
 		plan->ack = kw_inner(&numbers->out, segment->ack);
-		plan->reply_len = c->answer_len;
-	}
-	plan->reply_seq = numbers->out.at;
-	plan->reply_ack = numbers->in.at + numbers->in.len;
+	if (plan->step == KW_REPEAT)
+		kw_cut(c, segment, facts, plan);
 	plan->window = c->window;
 	__builtin_memcpy(plan->link, c->link, 12);
 	plan->stamp = kw_stamp(c, now_ns);

@@ -5,7 +5,7 @@
 
 use harness::Random;
 
-use crate::frame::{Checksum, Frame, seal};
+use crate::frame::{Checksum, Frame, answer_max, seal};
 use crate::stage::{Outcome, Stage};
 use crate::world::{Hot, hold_answer, reference};
 
@@ -62,7 +62,7 @@ pub fn hold(stage: &mut Stage<'_>, items: &[Hot], v6: bool, random: &mut Random,
             Outcome::Up(_) => {
                 tally.up += 1;
                 // 1 of 65536 sums is right in two ways, and such a packet is user space's.
-                let fits = reference(items, &payload).is_some_and(|answer| answer.len() <= 1392);
+                let fits = reference(items, &payload).is_some_and(|answer| answer.len() <= answer_max(v6));
                 if is_sound && !is_broken && fits && !is_ambiguous(&frame) {
                     return Err(complain("there is no answer"));
                 }

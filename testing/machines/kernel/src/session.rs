@@ -22,6 +22,9 @@ const TELL_NS: u64 = 50_000_000;
 /// requests are answered (`KW_PATH_NS`).
 const SETTLE_NS: u64 = 100_000_000;
 const PATH_NS: u64 = 10_000_000_000;
+/// Most bytes of an answer that is sent again (`KW_PIECE`), and of a packet.
+const PIECE: u64 = 512;
+const WHOLE: u64 = 65_535;
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,6 +112,8 @@ struct Up {
     fin: bool,
     window: u16,
     flags: u8,
+    /// of a segment that comes in parts the first one, which has `len` bytes of it
+    is_part: bool,
 }
 
 /// What the socket sends, in inner positions.
@@ -140,6 +145,7 @@ struct Reference {
     is_owed: bool,
     is_written: bool,
     has_heard: bool,
+    has_parts: bool,
     heard_ns: u64,
 }
 
@@ -156,25 +162,31 @@ impl Reference {
         let (removed, made) = (self.up.last(), self.down.last());
         let lacks = made.is_some_and(|made| segment.ack < made.start + made.len);
         self.is_owed &= lacks;
+        self.has_parts |= segment.is_part;
         let end = segment.seq + segment.len;
+        let end_at_most = if segment.is_part { segment.seq + WHOLE } else { end };
         let is_reset = segment.flags & 4 != 0;
         let after = removed.map_or(0, |range| range.start + range.len);
         let is_taken = !is_reset
             && removed.is_some_and(|range| {
-                if segment.len == 0 {
+                if segment.len == 0 && !segment.is_part {
                     range.start < segment.seq && segment.seq < after
                 } else {
-                    segment.seq < after && range.start < end
+                    segment.seq < after && range.start < end_at_most
                 }
             });
         let (inner_seq, inner_ack) = (self.up.inner(segment.seq), self.down.inner(segment.ack));
-        let last = made.map_or([0, after, 0], |made| {
-            [made.start, after, if self.is_written { made.len } else { 0 }]
+        let piece = made.zip(removed).map_or([0; 3], |(made, removed)| {
+            let from = segment.ack.saturating_sub(made.start).min(made.len - 2);
+            let len = (made.len - from).min(PIECE).min(socket.mss.into());
+            // Only the last piece acknowledges the request.
+            let ack = if from + len == made.len { after } else { removed.start };
+            [made.start + from, ack, len]
         });
         if is_taken {
             let step = if lacks && self.is_written { REPEAT } else { REMIND };
             let at = removed.map_or(0, |range| range.start - range.before);
-            return (step, at.wrapping_sub(1), inner_ack, true, last);
+            return (step, at.wrapping_sub(1), inner_ack, true, piece);
         }
         if lacks
             && self.is_owed
@@ -184,10 +196,11 @@ impl Reference {
             && !segment.fin
             && segment.flags & 6 == 0
         {
-            return (REPEAT, inner_seq, inner_ack, true, last);
+            return (REPEAT, inner_seq, inner_ack, true, piece);
         }
         let is_open = now_ns <= self.heard_ns + PATH_NS && now_ns >= SETTLE_NS;
         let is_at_rest = is_open
+            && !self.has_parts
             && !server.is_closed
             && self.has_heard
             && server.published == Some(server.received)
@@ -216,7 +229,7 @@ impl Reference {
         if end != segment.seq && self.next.is_none_or(|next| next < end) {
             self.next = Some(end);
         }
-        (PASS, inner_seq, inner_ack, true, last)
+        (PASS, inner_seq, inner_ack, true, piece)
     }
 
     fn depart(&mut self, sending: &Down, now_ns: u64) -> (u64, u64) {
@@ -368,6 +381,8 @@ impl Session {
                 u16::from_le_bytes([window[0], window[1]])
             },
             flags: ACK | [8, 8, 0, 0, 0, 0, 0, 4][self.random.index(8)],
+            // Nothing more is answered afterwards.
+            is_part: self.random.below(2000) == 0,
         };
         self.to_program.push(segment);
     }
@@ -395,7 +410,8 @@ impl Session {
     fn arrive(&mut self, segment: Up, tally: &mut Tally) -> Result<(), String> {
         tally.segments += 1;
         let answer_len = if segment.len >= 5 && self.random.below(4) != 0 {
-            1 + self.random.below(1392)
+            // No answer is shorter.
+            2 + self.random.below(1391)
         } else {
             0
         };
@@ -426,6 +442,7 @@ impl Session {
         let decision = self.c.arrive(
             &header,
             low(segment.len),
+            segment.is_part,
             &socket,
             server.received.wrapping_add(TICKET),
             word,
@@ -602,6 +619,7 @@ impl Session {
             fin: false,
             window: u16::MAX,
             flags: ACK | 8,
+            is_part: false,
         };
         if self.random.below(4) == 0 {
             self.to_program.push(segment);
@@ -638,6 +656,7 @@ impl Session {
                 fin: false,
                 window: 0,
                 flags: ACK,
+                is_part: false,
             };
             self.arrive(segment, tally)?;
             while let Some((seq, len, ack)) = self.to_socket.pop() {
@@ -669,6 +688,7 @@ impl Session {
                 fin: false,
                 window: 0,
                 flags: ACK,
+                is_part: false,
             };
             self.arrive(segment, tally)?;
             while let Some((seq, len, ack)) = self.to_socket.pop() {

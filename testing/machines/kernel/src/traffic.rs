@@ -13,7 +13,7 @@ use std::time::Duration;
 use keyway_xdp::config::Settings;
 use keyway_xdp::door::Door;
 
-use crate::frame::PORT;
+use crate::frame::{PORT, answer_max};
 use crate::stage::monotonic_ns;
 use crate::world::{Hot, NOW_S, State, fill, items, reference, settings};
 
@@ -237,7 +237,7 @@ fn ask(address: &str) -> Result<String, String> {
     let (mut answered, mut up, mut again) = (0, 0, 0);
     for (number, payload) in requests(&items).into_iter().enumerate() {
         let complain = |why: &str| format!("{}: {why}", payload.escape_ascii());
-        let expected = reference(&items, &payload).filter(|answer| answer.len() <= 1392);
+        let expected = reference(&items, &payload).filter(|answer| answer.len() <= answer_max(settings.address.is_ipv6()));
         let mut attempts = 0;
         loop {
             // Each attempt is another datagram: one in 65536 has a sum that is right both as a whole one and as a partial one, and is the socket's.

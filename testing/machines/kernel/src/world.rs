@@ -85,7 +85,7 @@ pub fn items() -> Vec<Hot> {
         let key: Vec<u8> = (0..len).map(|at| b'!' + at.wrapping_mul(7).wrapping_add(len) % 94).collect();
         add(key, vec![len; usize::from(len) % 40], 0, State::Current);
     }
-    for len in [0, 1, 7, 8, 9, 100, 499, 500, 1000, 1300, 1340, 1350] {
+    for len in [0, 1, 7, 8, 9, 100, 499, 500, 1000, 1180, 1300, 1340, 1350] {
         add(format!("value{len}").into_bytes(), vec![b'v'; len], 0, State::Current);
     }
     for (number, left) in [1_u32, 9, 10, 99, 100, 2_592_000, 99_999_999].into_iter().enumerate() {
