@@ -30,8 +30,8 @@ pub(crate) enum Command {
         #[arg(long)]
         reset: bool,
     },
-    /// Print where the pinned program is, what became of the packets that it saw, and the CPU time that it took from all who use the
-    /// interfaces
+    /// Print where the pinned program is, what became of the packets that it saw, and the CPU time that it took from other programs
+    /// that use the interfaces
     Status {
         #[command(flatten)]
         pin: Pin,

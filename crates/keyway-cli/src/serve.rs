@@ -71,8 +71,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FOLDER", conflicts_with = "kernel")]
     kernel_pinned: Option<PathBuf>,
     /// Experimental: the program answers on TCP connections, too, at the --listen without TLS that has the address of --udp, or, without
-    /// --udp, at the first one. It translates every later segment of such a connection, and its CPU time is taken from everybody who uses
-    /// these interfaces
+    /// --udp, at the first one. It translates every later segment of such a connection, and its CPU time is taken from every program
+    /// that uses these interfaces
     #[arg(long)]
     kernel_tcp: bool,
     /// Memory for the program's copies and their index
