@@ -268,7 +268,12 @@ fn answers_on_tcp_reach_clients_behind_every_path() {
                         if len <= LONGEST || !narrow.is_silent {
                             ask(&mut stream, &get(len), &answer(len));
                         }
-                        long += u64::from(len > 500 && server.stat(TCP_HITS) > before);
+                        let is_kernels = server.stat(TCP_HITS) > before;
+                        assert!(
+                            len <= LONGEST || !is_kernels,
+                            "{name}: {len} bytes are too long for a packet of 1280"
+                        );
+                        long += u64::from(len > 500 && is_kernels);
                     }
                     if !narrow.is_silent {
                         // Through the server's socket, in many segments, on a connection whose numbers are translated.

@@ -710,6 +710,7 @@ mod tests {
             udp_sockets: Some(1),
             kernel: Some(KernelNumbers {
                 verdicts: vec![("hits", 3), ("misses", 4)],
+                cpu_time: vec![("udp", Duration::from_micros(5)), ("tcp", Duration::from_micros(6))],
                 enrolled: Some(EnrolledNumbers::default()),
                 ..KernelNumbers::default()
             }),
