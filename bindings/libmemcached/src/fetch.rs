@@ -14,8 +14,9 @@ use crate::handle::{self, Handle, Way, put};
 use crate::result;
 use crate::store;
 use crate::types::*;
+use keyway_cache::server::KeyRoom;
 use keyway_cache::{AHEAD_MAX, Get, Item, Session, Target, WriteError};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 /// Items that were got and not fetched yet.
@@ -151,11 +152,11 @@ fn get_to(session: &mut Session, key: &[u8], block: &mut Block, failed: &mut Opt
 #[inline(always)]
 unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, length: usize, block: &mut Block) -> c_int {
     // SAFETY: guaranteed by the caller.
-    let key = unsafe {
-        if let Err(code) = store::check_key(st, key, length) {
-            return code;
-        }
-        std::slice::from_raw_parts(key.cast::<u8>(), length)
+    let mut room = KeyRoom::new();
+    // SAFETY: guaranteed by the caller.
+    let key = match unsafe { store::check_key(st, key, length, &mut room) } {
+        Ok(key) => key,
+        Err(code) => return code,
     };
     let Some(open) = &handle.open else {
         return rc::FAILURE;
@@ -292,34 +293,33 @@ unsafe fn ask(st: *mut memcached_st, keys: *const *const c_char, lengths: *const
                 "Key was NULL or length of key was zero.",
             ));
         }
+        // From here on only the copies count: the program may change its keys, and these arrays, at any time.
+        let namespace = handle.namespace.clone().map_or_else(Vec::new, CString::into_bytes);
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         for index in 0..count {
-            if let Err(code) = store::check_key(st, *keys.add(index), *lengths.add(index)) {
-                return Some(code);
+            match store::check_key(st, keys.add(index).read(), lengths.add(index).read(), &mut KeyRoom::new()) {
+                Ok(key) => {
+                    bytes.extend_from_slice(&namespace);
+                    bytes.extend_from_slice(key);
+                    ends.push(bytes.len());
+                }
+                Err(code) => return Some(code),
             }
         }
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let wholes: Vec<&[u8]> = starts.zip(&ends).filter_map(|(start, end)| bytes.get(start..*end)).collect();
         let how = how(&*st);
-        let Handle {
-            open,
-            pending,
-            namespace,
-            key: buffer,
-            ..
-        } = handle;
+        let Handle { open, pending, .. } = handle;
         let Some(open) = open else { return Some(rc::FAILURE) };
         pending.clear();
         pending.asked = true;
         let all = open.cache.with_session(|session, _| {
-            let key = |index| std::slice::from_raw_parts((*keys.add(index)).cast::<u8>(), *lengths.add(index));
-            for first in (0..count).step_by(AHEAD_MAX) {
-                let together = first..count.min(first + AHEAD_MAX);
+            for together in wholes.chunks(AHEAD_MAX) {
                 if together.len() > 1 {
-                    match namespace.as_deref() {
-                        None => session.prefetch(together.clone().map(key)),
-                        Some(namespace) => prefetch_within(session, namespace, buffer, together.clone().map(key)),
-                    }
+                    session.prefetch(together.iter().copied());
                 }
-                for key in together.map(key) {
-                    let whole = store::whole_key(namespace.as_deref(), buffer, key);
+                for whole in together {
+                    let key = whole.get(namespace.len()..).unwrap_or_default();
                     pending.get(session, key, whole, &how)?;
                 }
             }
@@ -331,26 +331,6 @@ unsafe fn ask(st: *mut memcached_st, keys: *const *const c_char, lengths: *const
             Err(error) => Some(store::unreachable(st, &error)),
         }
     }
-}
-
-/// Has the memory of the items fetched together, of keys with this namespace before them.
-fn prefetch_within<'k>(session: &mut Session, namespace: &CStr, buffer: &mut Vec<u8>, keys: impl Iterator<Item = &'k [u8]>) {
-    let mut ends = [0; AHEAD_MAX];
-    let mut count = 0;
-    buffer.clear();
-    for (end, key) in ends.iter_mut().zip(keys) {
-        buffer.extend_from_slice(namespace.to_bytes());
-        buffer.extend_from_slice(key);
-        *end = buffer.len();
-        count += 1;
-    }
-    let mut start = 0;
-    let whole = ends.iter().take(count).filter_map(|end| {
-        let whole = buffer.get(start..*end);
-        start = *end;
-        whole
-    });
-    session.prefetch(whole);
 }
 
 impl Pending {

@@ -12,6 +12,7 @@ use crate::export::{handle_functions, plain_functions};
 use crate::handle::{self, put};
 use crate::hash;
 use crate::types::*;
+use keyway_cache::server::KeyRoom;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, offset_of};
 
@@ -287,7 +288,7 @@ handle_functions! {
         let outcome = if handle.servers.is_empty() {
             error::set(st, rc::NO_SERVERS, "")
         } else {
-            crate::store::check_key(st, key, length).err().unwrap_or(rc::SUCCESS)
+            crate::store::check_key(st, key, length, &mut KeyRoom::new()).err().unwrap_or(rc::SUCCESS)
         };
         put(code, outcome);
         Some(if outcome == rc::SUCCESS {

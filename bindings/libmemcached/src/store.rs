@@ -10,29 +10,38 @@ use crate::error;
 use crate::export::handle_functions;
 use crate::handle::{self, Handle, Way, put};
 use crate::types::*;
+use keyway_cache::server::KeyRoom;
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, LocalError, Session, Store, StoreMode, Stored, WriteError};
 use std::ffi::{c_char, c_int};
 
-/// Whether libmemcached accepts the key; otherwise the code.
+/// The key, if libmemcached accepts it; otherwise the code. The program may change its bytes at any time. So where they are looked at here,
+/// that is a copy in the room, which is returned; otherwise the session's verb makes the only copy.
 ///
 /// # Safety
 ///
 /// The handle is ours; the key is NULL or has the given number of bytes.
 #[inline]
-pub(crate) unsafe fn check_key(st: *const memcached_st, key: *const c_char, length: usize) -> Result<(), c_int> {
+pub(crate) unsafe fn check_key(
+    st: *const memcached_st,
+    key: *const c_char,
+    length: usize,
+    room: &mut KeyRoom,
+) -> Result<&[u8], c_int> {
     if key.is_null() || length == 0 || length >= MAX_KEY {
         return Err(error::set(st, rc::BAD_KEY_PROVIDED, "Key provided was too long."));
     }
     // SAFETY: guaranteed by the caller.
     unsafe {
-        if (*st).is(Flag::VerifyKey) && !(*st).is(Flag::BinaryProtocol) {
-            let bytes = std::slice::from_raw_parts(key.cast::<u8>(), length);
-            if !bytes.iter().all(u8::is_ascii_graphic) {
-                return Err(error::set(st, rc::BAD_KEY_PROVIDED, "Key provided had invalid character."));
-            }
+        let bytes = std::slice::from_raw_parts(key.cast::<u8>(), length);
+        if !(*st).is(Flag::VerifyKey) || (*st).is(Flag::BinaryProtocol) {
+            return Ok(bytes);
         }
+        let copy = room.take(bytes);
+        if !copy.iter().all(u8::is_ascii_graphic) {
+            return Err(error::set(st, rc::BAD_KEY_PROVIDED, "Key provided had invalid character."));
+        }
+        Ok(copy)
     }
-    Ok(())
 }
 
 /// The key as it is in the region: with the namespace before it.
@@ -81,11 +90,9 @@ unsafe fn work<R>(
     length: usize,
     work: impl FnOnce(&mut Session, &[u8]) -> Result<R, WriteError>,
 ) -> Result<R, Undone> {
+    let mut room = KeyRoom::new();
     // SAFETY: guaranteed by the caller.
-    let key = unsafe {
-        check_key(st, key, length).map_err(Undone::Code)?;
-        std::slice::from_raw_parts(key.cast::<u8>(), length)
-    };
+    let key = unsafe { check_key(st, key, length, &mut room).map_err(Undone::Code)? };
     let Some(open) = &handle.open else {
         return Err(Undone::Code(rc::FAILURE));
     };
@@ -253,7 +260,7 @@ unsafe fn compare_and_store(
         match handle::enter(st) {
             Way::Here(_) => {
                 let refused = if (*st).is(Flag::Reply) { rc::ERROR } else { rc::SUCCESS };
-                Some(check_key(st, key, key_length).err().unwrap_or(refused))
+                Some(check_key(st, key, key_length, &mut KeyRoom::new()).err().unwrap_or(refused))
             }
             Way::Away => None,
             Way::Stuck(code) => Some(code),
@@ -356,7 +363,7 @@ unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expir
             Way::Stuck(code) => return Some(code),
         };
         if expiration != 0 {
-            if let Err(code) = check_key(st, key, length) {
+            if let Err(code) = check_key(st, key, length, &mut KeyRoom::new()) {
                 return Some(code);
             }
             let why = "Memcached server version does not allow expiration of deleted items";
@@ -493,7 +500,7 @@ unsafe fn count_from(
                 Way::Stuck(code) => return Some(code),
                 Way::Here(_) => {}
             }
-            if let Err(code) = check_key(st, key, length) {
+            if let Err(code) = check_key(st, key, length, &mut KeyRoom::new()) {
                 return Some(code);
             }
             put(number, u64::MAX);

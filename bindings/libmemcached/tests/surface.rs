@@ -4,6 +4,7 @@ mod common;
 
 use common::{Dropin, Library, NOWHERE, Pair, assert_same, has_memcached, printed};
 use harness::{Kind, ServeOptions, Server};
+use keyway_cache::{Cache, Options, Place};
 use std::process::Command;
 
 #[test]
@@ -53,4 +54,30 @@ fn values_are_encoded_as_libmemcached_encodes_them() {
         .env("KEYWAY_LIBMEMCACHED_REAL", NOWHERE);
     let told = printed(&mut alone);
     assert!(told.contains("key: 28") && !told.contains("key: 0"), "{told}");
+}
+
+/// The arguments of its functions change while they run. `KEYWAY_TESTS_FULL`: for minutes.
+#[test]
+fn arguments_that_change_during_a_call_harm_nobody() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("arguments that change during calls", "changing.c") else {
+        return;
+    };
+    let is_full = std::env::var_os("KEYWAY_TESTS_FULL").is_some();
+    for checksums in [false, true] {
+        let region = dropin.scratch.join(&format!("region-{checksums}"));
+        let options = Options::new().memory(16 << 20).checksums(checksums);
+        let cache = Cache::open(&Place::at(&region), &options).expect("a region");
+        let mut command = Command::new(&program);
+        command
+            .arg(format!("keyway:{}", region.display()))
+            .arg(if is_full { "40" } else { "4" });
+        assert_eq!(
+            printed(dropin.give(&mut command, Library::Replaced)),
+            "OK\n",
+            "checksums {checksums}"
+        );
+        assert_eq!(cache.check(|_| ()).problems, [""; 0], "checksums {checksums}");
+        assert_eq!(cache.counters().corrupt, 0);
+    }
 }

@@ -218,7 +218,7 @@ impl Progress {
                 doing: "is making the region",
             });
         }
-        crate::wait::sleep(POLL);
+        std::thread::sleep(POLL);
         Ok(())
     }
 }

@@ -5,9 +5,9 @@
 //! opens the gate for its own thread and closes it at its end: two writes of the register, no system call.
 //!
 //! Inside the gate only the region's code runs, and the kernel's that reads a clock; callbacks run when the gate has closed, and code
-//! that needs the allocator or the kernel closes the gate during that time ([`aside`]). Keys and values are read and written in their
-//! places in the caller's memory, except a place near a mapping with the key: that is read once before the gate opens, page by page
-//! ([`Latch::begin_verb`]). If it is in the mapping, the processor ends the program there, as it ends any stray access.
+//! that needs the allocator or the kernel closes the gate during that time ([`aside`]). A key is copied before the gate opens. Values are
+//! read and written in their places in the caller's memory, except a place near a mapping with the protection key: that is read once before
+//! the gate opens, page by page ([`Latch::begin_verb`]). If it is in the mapping, the processor ends the program there, as it ends any stray access.
 //!
 //! The gate stops stray pointers, not hostile code: code that executes WRPKRU can open it (`docs/security.md`).
 //!
@@ -134,16 +134,15 @@ impl Latch {
         if self.is_on() { self.enter() } else { Inside(Self::NONE) }
     }
 
-    /// Opens the gate at the beginning of a verb: the thread is not inside, unless a panic has left it there. The verb uses the caller's key
-    /// and other places; those that are near a mapping are read first.
+    /// Opens the gate at the beginning of a verb: the thread is not inside, unless a panic has left it there. The verb uses these places of
+    /// the caller; those that are near a mapping are read first.
     ///
     /// Compiled into the verb, and without calls: a call would take registers from verbs without a gate.
     #[inline(always)]
-    pub(crate) fn begin_verb(&self, key: &[u8], others: [Place<'_>; 2]) -> Verb<'_> {
+    pub(crate) fn begin_verb(&self, places: [Place<'_>; 2]) -> Verb<'_> {
         if self.is_on() {
             cold_path();
-            let [first, second] = others;
-            for place in [place(key), first, second] {
+            for place in places {
                 if touches(place, FROM.load(Relaxed), TO.load(Relaxed)) {
                     cold_path();
                     for byte in one_a_page(place) {

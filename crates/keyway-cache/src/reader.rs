@@ -12,7 +12,7 @@ use crate::clock::{self, Watch};
 use crate::peer::{Client, Peer};
 use crate::sessions::Sessions;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Limits, Sink, seconds_of};
+use keyway_region::{Key, KeyRoom, Limits, Sink, seconds_of};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +53,11 @@ impl Reader {
         };
         // A process that may only read notes nothing.
         self.watch.tick(clock::coarse_ns(), read, |_| ())
+    }
+
+    /// A caller's key, copied to the room: every verb goes by that copy.
+    pub(crate) fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+        self.sessions.region.key(given, room)
     }
 
     /// The connection and the server, unless this is a forked child.
@@ -131,9 +136,8 @@ impl Reader {
             self.hits_to_report.push(key.to_vec());
             if self.hits_to_report.len() >= HITS_REPORTED {
                 let keys = std::mem::take(&mut self.hits_to_report);
-                if let Ok((client, peer)) = self.served() {
-                    client.report_hits(peer, &keys);
-                }
+                // This may fail: if the server is gone, it has nothing to evict.
+                let _ = self.served().and_then(|(client, peer)| client.report_hits(peer, &keys));
             }
         }
     }
@@ -154,7 +158,7 @@ impl Reader {
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         let limits = self.limits();
         let (client, peer) = self.served()?;
-        client.store(peer, key, value, how, &limits)
+        client.store(peer, key, value, how, limits.item_size_max)
     }
 
     #[cold]

@@ -10,10 +10,41 @@ use crate::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Limits, Placed, Seat, Shrinking, Sink, Target};
+use keyway_region::{Headed, Key, KeyRoom, Limits, Placed, Seat, Shrinking, Sink, Target};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A get that [`Writer::get_at_once`] has not answered.
+#[cold]
+#[inline(never)]
+fn get_any_way<R>(
+    writer: &mut Writer,
+    key: &[u8],
+    hash: u64,
+    how: &Get,
+    sink: &mut impl Sink,
+    hit: impl Fn(Item) -> R,
+) -> Result<Option<R>, WriteError> {
+    writer.get_any_way(Key::of((key, hash)), how, sink, hit)
+}
+
+/// A get of a reader.
+#[cold]
+#[inline(never)]
+fn get_reading(reader: &mut Reader, key: &[u8], how: &Get, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
+    let mut room = KeyRoom::new();
+    let key = reader.key(key, &mut room);
+    reader.get(key.bytes(), how, sink)
+}
+
+/// A call ends because no key has this length.
+#[cold]
+#[inline(never)]
+fn refused<P: probes::Verb>(len: usize) -> WriteError {
+    P::exit();
+    WriteError::KeyLength { len }
+}
 
 /// A thread's attachment to the region. It may move between threads; one thread at a time uses it. Dropping it gives its slot
 /// back, and so does the end of the thread that used it last, so a forgotten session is not lost.
@@ -34,7 +65,22 @@ enum Way {
     Reader(Reader),
 }
 
-/// Passes a call to the variant that this session has.
+/// Passes a call to the variant that this session has, with a key that nothing in the caller's memory can change any more. A writer's verb
+/// copies it itself, which saves the common case a stack frame.
+macro_rules! verb {
+    ($session:expr, $key:ident, $way:ident => $work:expr) => {
+        match &mut $session.0 {
+            Way::Writer($way) => $work,
+            Way::Reader($way) => {
+                let mut room = KeyRoom::new();
+                let $key = $way.key($key, &mut room).bytes();
+                $work
+            }
+        }
+    };
+}
+
+/// The same for a call without a key.
 macro_rules! either {
     ($session:expr, $way:ident => $work:expr) => {
         match &mut $session.0 {
@@ -77,16 +123,24 @@ impl Session {
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
         probes::Get::entry(key);
-        let mut value = Vec::new();
-        if let Way::Writer(writer) = &mut self.0
-            && let Some(found) = writer.get_at_once(key, Get::VALUE, &mut value, |_| ())
-        {
-            probes::Get::exit();
-            return Ok(found.map(|()| value));
+        if !Key::has_len(key) {
+            return Err(ReadError::of(refused::<probes::Get>(key.len())));
         }
-        let found = self.get_any_way(key, Get::VALUE, &mut value, |_| ()).map_err(ReadError::of);
+        let mut value = Vec::new();
+        let mut room = KeyRoom::new();
+        let found = match &mut self.0 {
+            Way::Writer(writer) => {
+                let key = writer.key(key, &mut room);
+                if let Some(found) = writer.get_at_once(key, Get::VALUE, &mut value, |_| ()) {
+                    probes::Get::exit();
+                    return Ok(found.map(|()| value));
+                }
+                get_any_way(writer, key.bytes(), key.hash(), Get::VALUE, &mut value, |_| ())
+            }
+            Way::Reader(reader) => get_reading(reader, key, Get::VALUE, &mut value).map(|found| found.map(|_| ())),
+        };
         probes::Get::exit();
-        Ok(found?.map(|()| value))
+        Ok(found.map_err(ReadError::of)?.map(|()| value))
     }
 
     /// Copies the value of `key` to the end of `out`, and returns the item's properties; `None`: there is no such item. A miss
@@ -111,15 +165,23 @@ impl Session {
     #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
         probes::Get::entry(key);
-        if let Way::Writer(writer) = &mut self.0
-            && let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item)
-        {
-            probes::Get::exit();
-            return Ok(found);
+        if !Key::has_len(key) {
+            return Err(ReadError::of(refused::<probes::Get>(key.len())));
         }
-        let found = self.get_any_way(key, Get::VALUE, out, |item| item).map_err(ReadError::of);
+        let mut room = KeyRoom::new();
+        let found = match &mut self.0 {
+            Way::Writer(writer) => {
+                let key = writer.key(key, &mut room);
+                if let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item) {
+                    probes::Get::exit();
+                    return Ok(found);
+                }
+                get_any_way(writer, key.bytes(), key.hash(), Get::VALUE, out, |item| item)
+            }
+            Way::Reader(reader) => get_reading(reader, key, Get::VALUE, out),
+        };
         probes::Get::exit();
-        found
+        found.map_err(ReadError::of)
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
@@ -152,7 +214,14 @@ impl Session {
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
         probes::Get::entry(key);
-        let done = either!(self, way => way.get(key, how, &mut Headed::new(out, head)));
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Get>(key.len()));
+        }
+        let mut room = KeyRoom::new();
+        let done = match &mut self.0 {
+            Way::Writer(writer) => writer.get(writer.key(key, &mut room), how, &mut Headed::new(out, head)),
+            Way::Reader(reader) => get_reading(reader, key, how, &mut Headed::new(out, head)),
+        };
         probes::Get::exit();
         done
     }
@@ -190,31 +259,23 @@ impl Session {
     #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
         probes::Get::entry(key);
-        if let Way::Writer(writer) = &mut self.0
-            && let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ())
-        {
-            probes::Get::exit();
-            return Ok(found.is_some());
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Get>(key.len()));
         }
-        let found = self.get_any_way(key, how, &mut Placed::new(target), |_| ());
+        let mut room = KeyRoom::new();
+        let found = match &mut self.0 {
+            Way::Writer(writer) => {
+                let key = writer.key(key, &mut room);
+                if let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ()) {
+                    probes::Get::exit();
+                    return Ok(found.is_some());
+                }
+                get_any_way(writer, key.bytes(), key.hash(), how, &mut Placed::new(target), |_| ())
+            }
+            Way::Reader(reader) => get_reading(reader, key, how, &mut Placed::new(target)).map(|found| found.map(|_| ())),
+        };
         probes::Get::exit();
         Ok(found?.is_some())
-    }
-
-    /// A get that [`Writer::get_at_once`] has not answered.
-    #[cold]
-    #[inline(never)]
-    fn get_any_way<R>(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        sink: &mut impl Sink,
-        hit: impl Fn(Item) -> R,
-    ) -> Result<Option<R>, WriteError> {
-        match &mut self.0 {
-            Way::Writer(writer) => writer.get_any_way(key, how, sink, hit),
-            Way::Reader(reader) => Ok(reader.get(key, how, sink)?.map(hit)),
-        }
     }
 
     /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
@@ -236,10 +297,14 @@ impl Session {
         behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
         probes::Get::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Get>(key.len()));
+        }
+        let mut room = KeyRoom::new();
         let found = match &mut self.0 {
-            Way::Writer(writer) => writer.answer(key, how, socket, out, head, behind),
+            Way::Writer(writer) => writer.answer(writer.key(key, &mut room), how, socket, out, head, behind),
             Way::Reader(reader) => {
-                let found = reader.get(key, how, &mut Headed::new(&mut *out, head));
+                let found = get_reading(reader, key, how, &mut Headed::new(&mut *out, head));
                 found.map(|found| {
                     found.map(|item| {
                         out.extend_from_slice(behind);
@@ -282,7 +347,10 @@ impl Session {
     #[inline]
     pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
         probes::Set::entry(key);
-        let done = either!(self, way => way.set(key, value, 0, exptime));
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Set>(key.len()));
+        }
+        let done = verb!(self, key, way => way.set(key, value, 0, exptime));
         probes::Set::exit();
         done
     }
@@ -308,7 +376,10 @@ impl Session {
     #[inline]
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         probes::Set::entry(key);
-        let done = either!(self, way => way.store(key, value, how));
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Set>(key.len()));
+        }
+        let done = verb!(self, key, way => way.store(key, value, how));
         probes::Set::exit();
         done
     }
@@ -331,7 +402,10 @@ impl Session {
     #[inline(always)]
     pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         probes::Delete::entry(key);
-        let done = either!(self, way => way.delete(key, how));
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Delete>(key.len()));
+        }
+        let done = verb!(self, key, way => way.delete(key, how));
         probes::Delete::exit();
         done
     }
@@ -356,7 +430,10 @@ impl Session {
     #[inline]
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         probes::Arithmetic::entry(key);
-        let done = either!(self, way => way.arithmetic(key, how));
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Arithmetic>(key.len()));
+        }
+        let done = verb!(self, key, way => way.arithmetic(key, how));
         probes::Arithmetic::exit();
         done
     }
@@ -380,7 +457,10 @@ impl Session {
     #[inline]
     pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         probes::Arithmetic::entry(key);
-        let done = either!(self, way => way.incr(key, delta));
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Arithmetic>(key.len()));
+        }
+        let done = verb!(self, key, way => way.incr(key, delta));
         probes::Arithmetic::exit();
         done
     }
@@ -393,7 +473,10 @@ impl Session {
     #[inline]
     pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         probes::Arithmetic::entry(key);
-        let done = either!(self, way => way.decr(key, delta));
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Arithmetic>(key.len()));
+        }
+        let done = verb!(self, key, way => way.decr(key, delta));
         probes::Arithmetic::exit();
         done
     }
@@ -405,7 +488,10 @@ impl Session {
     /// As [`Session::set`].
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         probes::Touch::entry(key);
-        let done = either!(self, way => way.touch(key, exptime));
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Touch>(key.len()));
+        }
+        let done = verb!(self, key, way => way.touch(key, exptime));
         probes::Touch::exit();
         done
     }
@@ -481,7 +567,8 @@ impl Session {
     /// As [`Session::get`].
     #[doc(hidden)]
     pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
-        either!(self, way => way.look(key))
+        Key::check_len(key)?;
+        verb!(self, key, way => way.look(key))
     }
 
     /// The next verbs are those of a connection: watchers see its door, whether it is a meta command, and the connection's descriptor.

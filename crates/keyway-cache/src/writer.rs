@@ -11,9 +11,9 @@ use crate::socket;
 use crate::timer::{Sampler, Timer};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::layout::trail::{Extent, Fate};
+use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
-use keyway_region::verbs::{KEY_LEN_MAX, RELATIVE_EXPTIME_MAX};
-use keyway_region::{Headed, Lending, Lent, Limits, Region, Seat, Shrinking, Sink, seconds_of};
+use keyway_region::{Headed, Key, KeyRoom, Lending, Lent, Limits, Region, Seat, Shrinking, Sink, seconds_of};
 use std::convert::identity;
 use std::hint::cold_path;
 use std::os::fd::BorrowedFd;
@@ -43,11 +43,11 @@ pub(crate) struct Writer {
     timer: Option<Box<Timer>>,
 }
 
-/// A verb that may change the region, with its key, and the value that it is given: `$work`, compiled into the caller.
+/// A verb that may change the region, and the value that it is given: `$work`, compiled into the caller.
 macro_rules! change {
-    ($writer:expr, $key:expr, $value:expr, |$inner:ident, $now:ident| $work:expr) => {{
+    ($writer:expr, $value:expr, |$inner:ident, $now:ident| $work:expr) => {{
         let writer: &mut Writer = $writer;
-        let verb = writer.latch.begin_verb($key, [place($value), &[]]);
+        let verb = writer.latch.begin_verb([place($value), &[]]);
         if let Err(error) = prepare(&mut writer.inner, &mut writer.member) {
             verb.end();
             return Err(error);
@@ -90,6 +90,12 @@ impl Writer {
         })
     }
 
+    /// A caller's key, copied to the room: every verb goes by that copy. It has a length that a key can have.
+    #[inline(always)]
+    pub(crate) fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+        self.inner.region().key(given, room)
+    }
+
     /// To be called before every use: checks that the process is the one that attached, and that the calling thread is
     /// known.
     #[inline(always)]
@@ -105,15 +111,13 @@ impl Writer {
     /// Before a change that is a sample: its key is counted. The change is then made as any other.
     #[cold]
     #[inline(never)]
-    fn begin_sample(&mut self, key: &[u8]) -> Sample {
+    fn begin_sample(&mut self, key: Key<'_>) -> Sample {
         // If it fails, the next one is the sample.
         let mut sample = Sample { next: 1, begun: None };
         if self.ready().is_ok() {
-            // A key that is too long is counted by a part of it: the verb refuses it.
-            let hash = self.inner.region().hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
             let _inside = self.latch.open();
             let is_timed = self.inner.is_set_timed();
-            sample.next = self.inner.sample_set(hash);
+            sample.next = self.inner.sample_set(key.hash());
             sample.begun = self.timer.as_ref().filter(|_| is_timed).map(|timer| timer.now());
         }
         sample
@@ -122,7 +126,7 @@ impl Writer {
     /// After it: mostly it is measured.
     #[cold]
     #[inline(never)]
-    fn end_sample(&mut self, sample: &Sample, verb: Verb, key: &[u8]) {
+    fn end_sample(&mut self, sample: &Sample, verb: Verb, key: Key<'_>) {
         self.end_measure(sample.begun, verb);
         self.left.changes = sample.next;
         self.leave_trail(key);
@@ -131,8 +135,8 @@ impl Writer {
     /// After a change: if the region's trail is kept, and the key is on it, says there what the change has left.
     #[cold]
     #[inline(never)]
-    fn leave_trail(&mut self, key: &[u8]) {
-        if !self.is_ready() || key.is_empty() || key.len() > KEY_LEN_MAX {
+    fn leave_trail(&mut self, key: Key<'_>) {
+        if !self.is_ready() {
             return;
         }
         let kept = {
@@ -140,9 +144,9 @@ impl Writer {
             self.inner.region().kept_trail()
         };
         self.left.trail = kept.is_some();
-        let name = kept.and_then(|shift| Region::on_trail(self.inner.region().hash(key), shift));
+        let name = kept.and_then(|shift| Region::on_trail(key.hash(), shift));
         if let Some(name) = name
-            && let Ok(found) = self.look(key)
+            && let Ok(found) = self.look_by(key)
         {
             let fate = match &found {
                 Read::Hit(item) => Fate::Stored(extent_of(item)),
@@ -257,7 +261,7 @@ impl Writer {
 
     /// Gets to the sink.
     #[inline(always)]
-    pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    pub(crate) fn get<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         match self.get_at_once(key, how, sink, |item| item) {
             Some(found) => Ok(found),
             None => self.get_any_way(key, how, sink, identity),
@@ -268,7 +272,7 @@ impl Writer {
     #[inline(always)]
     pub(crate) fn get_at_once<S: Sink, R>(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         how: &Get,
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
@@ -281,7 +285,7 @@ impl Writer {
 
     /// One quick attempt at a get. `hit`, which is this crate's, may run inside.
     #[inline(always)]
-    fn attempt<S: Sink, R>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl FnOnce(Item) -> R) -> Option<Option<R>> {
+    fn attempt<S: Sink, R>(&mut self, key: Key<'_>, how: &Get, sink: &mut S, hit: impl FnOnce(Item) -> R) -> Option<Option<R>> {
         let Some(reach) = sink.reach() else {
             // Other code does not run inside.
             if self.is_special {
@@ -294,7 +298,7 @@ impl Writer {
             if !self.inner.gets_at_once() {
                 return None;
             }
-            self.latch.begin_verb(key, reach)
+            self.latch.begin_verb(reach)
         } else {
             self.latch.no_gate()
         };
@@ -306,7 +310,7 @@ impl Writer {
     #[inline(always)]
     pub(crate) fn get_any_way<S: Sink, R>(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         how: &Get,
         sink: &mut S,
         hit: impl Fn(Item) -> R,
@@ -326,7 +330,7 @@ impl Writer {
     #[inline(never)]
     fn get_sampled<S: Sink, R>(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         how: &Get,
         sink: &mut S,
         hit: impl Fn(Item) -> R,
@@ -345,10 +349,9 @@ impl Writer {
             this.get(key, how, sink)
         })?;
         let given = found.map_or(0, |item| if how.value { item.value_len } else { 0 });
-        let hash = self.inner.region().hash(key);
         let _inside = self.latch.open();
-        self.left.gets = self.inner.sample_get(hash, given);
-        if let Some(name) = self.inner.on_trail(hash) {
+        self.left.gets = self.inner.sample_get(key.hash(), given);
+        if let Some(name) = self.inner.on_trail(key.hash()) {
             let fate = found.map_or(Fate::Missed, |item| Fate::Hit(extent_of(&item)));
             self.inner.leave_trail(name, fate);
         }
@@ -358,7 +361,7 @@ impl Writer {
     /// A get behind a gate to a sink that is other code: it gets the value when the gate has closed.
     #[cold]
     #[inline(never)]
-    fn get_by_buffer<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    fn get_by_buffer<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         self.through_buffer(sink, |this, value| match this.attempt(key, how, value, identity) {
             Some(found) => Ok(found),
             None => this.get_by_all_rules(key, how, value),
@@ -384,9 +387,9 @@ impl Writer {
     /// [`Self::get`] without a quick attempt.
     #[cold]
     #[inline(never)]
-    fn get_by_all_rules<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    fn get_by_all_rules<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if !how.may_change() {
-            let verb = self.latch.begin_verb(key, sink.reach().unwrap_or_default());
+            let verb = self.latch.begin_verb(sink.reach().unwrap_or_default());
             let found = match self.inner.get_watched(key, how, Watched(&mut self.member), sink) {
                 Some(found) => Ok(found),
                 None => {
@@ -401,17 +404,17 @@ impl Writer {
         if S::IS_FOREIGN {
             // While an item changes, the caller's memory is not written to.
             return self.through_buffer(sink, |this, value| {
-                change!(this, key, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), value))
+                change!(this, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), value))
             });
         }
-        change!(self, key, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), sink))
+        change!(self, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), sink))
     }
 
     /// Gets for answers on a socket: see [`crate::Session::get_to`].
     #[inline]
     pub(crate) fn answer(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         how: &Get,
         socket: BorrowedFd<'_>,
         out: &mut Vec<u8>,
@@ -441,65 +444,85 @@ impl Writer {
     }
 
     #[inline]
-    pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+    pub(crate) fn store(&mut self, given: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         if how.is_plain() {
-            return self.set(key, value, how.flags, how.exptime);
+            return self.set(given, value, how.flags, how.exptime);
         }
-        self.store_if(key, value, how)
+        self.store_if(given, value, how)
     }
 
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
-    pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+    pub(crate) fn set(&mut self, given: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(given, &mut room);
         if is_last(&mut self.left.changes) {
-            let sample = self.begin_sample(key);
-            // This one is counted again.
-            self.left.changes = 2;
-            let done = self.set(key, value, flags, exptime);
-            self.end_sample(&sample, Verb::Set, key);
-            return done;
+            return self.set_sampled(key.bytes(), key.hash(), value, flags, exptime);
         }
-        self.ready()?;
-        self.translate_exptime(exptime);
-        change!(self, key, value, |inner, now| inner.set(key, value, flags, exptime, now))
+        self.set_now(key, value, flags, exptime)
     }
 
+    #[cold]
     #[inline(never)]
-    fn store_if(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        if is_last(&mut self.left.changes) {
-            let sample = self.begin_sample(key);
-            // This one is counted again.
-            self.left.changes = 2;
-            let done = self.store_if(key, value, how);
-            self.end_sample(&sample, Verb::Set, key);
-            return done;
-        }
-        self.ready()?;
-        self.translate_exptime(how.exptime);
-        change!(self, key, value, |inner, now| inner.store(key, value, how, now))
+    fn set_sampled(&mut self, key: &[u8], hash: u64, value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        let key = Key::of((key, hash));
+        let sample = self.begin_sample(key);
+        let done = self.set_now(key, value, flags, exptime);
+        self.end_sample(&sample, Verb::Set, key);
+        done
     }
 
     #[inline(always)]
-    pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+    fn set_now(&mut self, key: Key<'_>, value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        self.ready()?;
+        self.translate_exptime(exptime);
+        change!(self, value, |inner, now| inner.set(key, value, flags, exptime, now))
+    }
+
+    #[inline(never)]
+    fn store_if(&mut self, given: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(given, &mut room);
+        let sample = is_last(&mut self.left.changes).then(|| self.begin_sample(key));
+        let done = self.store_now(key, value, how);
+        if let Some(sample) = sample {
+            self.end_sample(&sample, Verb::Set, key);
+        }
+        done
+    }
+
+    #[inline(always)]
+    fn store_now(&mut self, key: Key<'_>, value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        self.ready()?;
+        self.translate_exptime(how.exptime);
+        change!(self, value, |inner, now| inner.store(key, value, how, now))
+    }
+
+    #[inline(always)]
+    pub(crate) fn delete(&mut self, given: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(given, &mut room);
         if self.sampler.is_due() {
-            return self.measured(Verb::Delete, move |this| this.delete(key, how));
+            let (bytes, hash) = (key.bytes(), key.hash());
+            return self.measured(Verb::Delete, move |this| this.delete_any_way(bytes, hash, how));
         }
         let is_common = self.is_ready() && !self.left.trail && !self.latch.is_on() && !self.inner.is_fenced();
         if !is_common {
-            return self.delete_any_way(key, how);
+            return self.delete_any_way(key.bytes(), key.hash(), how);
         }
         match self.inner.delete_at_once(key, how, &mut Watched(&mut self.member)) {
             Some(deleted) => Ok(deleted),
-            None => self.delete_any_way(key, how),
+            None => self.delete_any_way(key.bytes(), key.hash(), how),
         }
     }
 
     /// [`Self::delete`] of anything.
     #[cold]
     #[inline(never)]
-    fn delete_any_way(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+    fn delete_any_way(&mut self, key: &[u8], hash: u64, how: &Delete) -> Result<Deleted, WriteError> {
+        let key = Key::of((key, hash));
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
-        let deleted = change!(self, key, &[], |inner, now| inner.delete(key, how, now));
+        let deleted = change!(self, &[], |inner, now| inner.delete(key, how, now));
         if self.left.trail {
             self.leave_trail(key);
         }
@@ -507,16 +530,19 @@ impl Writer {
     }
 
     #[inline]
-    pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+    pub(crate) fn arithmetic(&mut self, given: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(given, &mut room);
         if is_last(&mut self.left.changes) {
-            return self.arithmetic_sampled(key, how);
+            return self.arithmetic_sampled(key.bytes(), key.hash(), how);
         }
         self.arithmetic_now(key, how)
     }
 
     #[cold]
     #[inline(never)]
-    fn arithmetic_sampled(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+    fn arithmetic_sampled(&mut self, key: &[u8], hash: u64, how: &Arithmetic) -> Result<Counted, WriteError> {
+        let key = Key::of((key, hash));
         let sample = self.begin_sample(key);
         let done = self.arithmetic_now(key, how);
         self.end_sample(&sample, Verb::Arithmetic, key);
@@ -524,34 +550,37 @@ impl Writer {
     }
 
     #[inline(always)]
-    fn arithmetic_now(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+    fn arithmetic_now(&mut self, key: Key<'_>, how: &Arithmetic) -> Result<Counted, WriteError> {
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
         self.translate_exptime(how.vivify.map_or(0, |(_, exptime)| exptime));
-        change!(self, key, &[], |inner, now| inner.arithmetic(key, how, now))
+        change!(self, &[], |inner, now| inner.arithmetic(key, how, now))
     }
 
     #[inline]
-    pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        self.count::<false>(key, delta)
+    pub(crate) fn incr(&mut self, given: &[u8], delta: u64) -> Result<Number, WriteError> {
+        self.count::<false>(given, delta)
     }
 
     #[inline]
-    pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        self.count::<true>(key, delta)
+    pub(crate) fn decr(&mut self, given: &[u8], delta: u64) -> Result<Number, WriteError> {
+        self.count::<true>(given, delta)
     }
 
     #[inline(always)]
-    fn count<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn count<const DOWN: bool>(&mut self, given: &[u8], delta: u64) -> Result<Number, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(given, &mut room);
         if is_last(&mut self.left.changes) {
-            return self.count_sampled::<DOWN>(key, delta);
+            return self.count_sampled::<DOWN>(key.bytes(), key.hash(), delta);
         }
         self.count_now::<DOWN>(key, delta)
     }
 
     #[cold]
     #[inline(never)]
-    fn count_sampled<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn count_sampled<const DOWN: bool>(&mut self, key: &[u8], hash: u64, delta: u64) -> Result<Number, WriteError> {
+        let key = Key::of((key, hash));
         let sample = self.begin_sample(key);
         let done = self.count_now::<DOWN>(key, delta);
         self.end_sample(&sample, Verb::Arithmetic, key);
@@ -559,10 +588,10 @@ impl Writer {
     }
 
     #[inline(always)]
-    fn count_now<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    fn count_now<const DOWN: bool>(&mut self, key: Key<'_>, delta: u64) -> Result<Number, WriteError> {
         self.ready()?;
         if self.latch.is_on() {
-            return self.count_inside::<DOWN>(key, delta);
+            return self.count_inside::<DOWN>(key.bytes(), key.hash(), delta);
         }
         prepare(&mut self.inner, &mut self.member)?;
         count_by::<DOWN>(&mut self.inner, key, delta, Watched(&mut self.member))
@@ -570,17 +599,24 @@ impl Writer {
 
     #[cold]
     #[inline(never)]
-    fn count_inside<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        change!(self, key, &[], |inner, now| count_by::<DOWN>(inner, key, delta, now))
+    fn count_inside<const DOWN: bool>(&mut self, key: &[u8], hash: u64, delta: u64) -> Result<Number, WriteError> {
+        let key = Key::of((key, hash));
+        change!(self, &[], |inner, now| count_by::<DOWN>(inner, key, delta, now))
     }
 
-    pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+    pub(crate) fn touch(&mut self, given: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(given, &mut room);
         if self.sampler.is_due() {
-            return self.measured(Verb::Touch, move |this| this.touch(key, exptime));
+            return self.measured(Verb::Touch, move |this| this.touch_now(key, exptime));
         }
+        self.touch_now(key, exptime)
+    }
+
+    fn touch_now(&mut self, key: Key<'_>, exptime: i64) -> Result<bool, WriteError> {
         self.ready()?;
         self.translate_exptime(exptime);
-        let touched = change!(self, key, &[], |inner, now| inner.touch(key, exptime, at(now)));
+        let touched = change!(self, &[], |inner, now| inner.touch(key, exptime, at(now)));
         if self.left.trail {
             self.leave_trail(key);
         }
@@ -593,7 +629,7 @@ impl Writer {
         }
         self.ready()?;
         self.translate_exptime(exptime);
-        change!(self, b"", &[], |inner, now| inner.flush_all(exptime, at(now)))
+        change!(self, &[], |inner, now| inner.flush_all(exptime, at(now)))
     }
 
     pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
@@ -636,16 +672,20 @@ impl Writer {
         has_seat.then(|| work(&mut self.inner, now))
     }
 
-    pub(crate) fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+    pub(crate) fn look(&mut self, given: &[u8]) -> Result<Read, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(given, &mut room);
+        self.look_by(key)
+    }
+
+    fn look_by(&mut self, key: Key<'_>) -> Result<Read, WriteError> {
         self.ready()?;
-        self.verb(key, |inner, now| {
-            inner.region().read(key, &Get::default(), now, &mut Vec::new())
-        })
+        self.verb(|inner, now| inner.region().read(key, &Get::default(), now, &mut Vec::new()))
     }
 
     /// Works on the region, inside the gate, at the region's time.
-    fn verb<R>(&mut self, key: &[u8], work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
-        let verb = self.latch.begin_verb(key, [&[]; 2]);
+    fn verb<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> R {
+        let verb = self.latch.begin_verb([&[]; 2]);
         let now = Watched(&mut self.member).tick();
         let done = work(&mut self.inner, now);
         verb.end();
@@ -671,9 +711,11 @@ impl Writer {
         }
     }
 
-    pub(crate) fn note_hit(&mut self, key: &[u8]) {
-        if self.ready().is_ok() {
-            self.verb(key, |inner, now| inner.note_hit(key, now));
+    pub(crate) fn note_hit(&mut self, given: &[u8]) {
+        let mut room = KeyRoom::new();
+        if Key::has_len(given) && self.ready().is_ok() {
+            let key = self.key(given, &mut room);
+            self.verb(|inner, now| inner.note_hit(key, now));
         }
     }
 
@@ -683,7 +725,7 @@ impl Writer {
 
     pub(crate) fn release(&mut self) {
         if self.ready().is_ok() {
-            self.verb(b"", |inner, _| inner.release_extents());
+            self.verb(|inner, _| inner.release_extents());
         }
     }
 
@@ -706,9 +748,7 @@ impl Writer {
     /// [`Self::walk`] for a mapping with a gate: `visit` is called when the gate is closed.
     fn walk_behind_gate(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let mut walked = Walked::default();
-        let next = self.verb(b"", |inner, now| {
-            inner.region().walk(cursor, budget, now, |key, item| walked.note(key, item))
-        });
+        let next = self.verb(|inner, now| inner.region().walk(cursor, budget, now, |key, item| walked.note(key, item)));
         walked.hand_over(visit);
         next
     }
@@ -717,7 +757,7 @@ impl Writer {
 #[inline(always)]
 fn count_by<const DOWN: bool>(
     inner: &mut keyway_region::Session,
-    key: &[u8],
+    key: Key<'_>,
     delta: u64,
     now: Watched<'_>,
 ) -> Result<Number, WriteError> {

@@ -27,7 +27,8 @@
 // environment variable KEYWAY_GATE, off or on, overrides this.
 #define KEYWAY_NO_GATE 64
 
-// Option: if the region is full, stores fail instead of evicting (in this process only).
+// Option: if the region is full, stores fail instead of evicting. A rule of a new region, for all its users; an existing one
+// keeps its own.
 #define KEYWAY_NO_EVICT 8
 
 // Option: every item of a new region has a checksum, which every reader verifies; an existing region must have been made
@@ -76,7 +77,7 @@ typedef enum keyway_result {
     // the operating system refused something
     KEYWAY_ERROR_SYSTEM = 28,
     // the server does not hand out its region to this process; or the server has a kernel door, and this process cannot
-    // count its changes for it
+    // count its changes for it; or the region is not to be flushed
     KEYWAY_ERROR_REFUSED = 29,
     // a bug in Keyway: the library caught a panic
     KEYWAY_ERROR_BUG = 30,
@@ -93,7 +94,8 @@ typedef struct keyway_options {
     // size of the region in bytes, everything included, at least 2 MiB: the size of a new region; a smaller existing one
     // grows to it. 0: 64 MiB for a new one; an existing one keeps its size
     uint64_t memory;
-    // largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory. 0: 1 MiB
+    // largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory. A rule of a new
+    // region, for all its users; an existing one keeps its own. 0: 1 MiB
     uint64_t item_size_max;
     // file mode of a new region. 0: 0600
     uint32_t mode;
@@ -155,7 +157,8 @@ void keyway_close(struct keyway *cache);
 // Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).
 //
 // KEYWAY_NOT_FOUND: there is no such item. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was
-// copied (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
+// copied (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to. `item` gets
+// zeros if no item was found, or the call failed. The key may be in the buffer.
 enum keyway_result keyway_get(struct keyway *cache,
                               const void *key,
                               size_t key_len,
@@ -199,7 +202,7 @@ enum keyway_result keyway_gat_alloc(struct keyway *cache,
 // Gets `count` items. Each entry's key and key_len are inputs, its other fields outputs. The values are in one block from
 // malloc(), which is stored in `*block` (NULL if there is none). Free it by keyway_free() or free() after the last use of
 // the values. The result is KEYWAY_OK if each entry was found or not found, otherwise the result of the first entry that
-// failed.
+// failed; if the call fails as a whole, every entry has its result.
 enum keyway_result keyway_get_many(struct keyway *cache,
                                    struct keyway_entry *entries,
                                    size_t count,
@@ -266,8 +269,8 @@ enum keyway_result keyway_cas(struct keyway *cache,
 // Deletes an item, or returns KEYWAY_NOT_FOUND.
 enum keyway_result keyway_delete(struct keyway *cache, const void *key, size_t key_len);
 
-// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL). KEYWAY_NOT_FOUND:
-// there is no such item; KEYWAY_ERROR_NOT_A_NUMBER: its value is not a number.
+// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL): 0 with any other result than
+// KEYWAY_OK. KEYWAY_NOT_FOUND: there is no such item; KEYWAY_ERROR_NOT_A_NUMBER: its value is not a number.
 enum keyway_result keyway_incr(struct keyway *cache,
                                const void *key,
                                size_t key_len,
@@ -320,7 +323,7 @@ const char *keyway_result_name(int result);
 const char *keyway_version(void);
 
 // The statistics of the cache, of all processes and doors since the region was created. On entry `*count` is the number of
-// elements of `stats`, on return the number of statistics. If there are more than `stats` can hold, the result is
+// elements of `stats`, on return the number of statistics, or 0 if the call failed. If there are more than `stats` can hold, the result is
 // KEYWAY_ERROR_BUFFER_TOO_SMALL. `stats` may be NULL if `*count` is 0.
 enum keyway_result keyway_stats(struct keyway *cache,
                                 struct keyway_stat *stats,

@@ -37,20 +37,21 @@ pub extern "C" fn keyway_version() -> *const c_char {
 }
 
 /// The statistics of the cache, of all processes and doors since the region was created. On entry `*count` is the number of
-/// elements of `stats`, on return the number of statistics. If there are more than `stats` can hold, the result is
+/// elements of `stats`, on return the number of statistics, or 0 if the call failed. If there are more than `stats` can hold, the result is
 /// KEYWAY_ERROR_BUFFER_TOO_SMALL. `stats` may be NULL if `*count` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_stat, count: *mut usize) -> keyway_result {
-    boundary(|| {
+    let mut number = 0;
+    let code = boundary(|| {
         // SAFETY: guaranteed by the caller.
-        let (cache, room) = unsafe { (bytes::cache(cache)?, count.as_mut()) };
-        let Some(count) = room else {
+        let (cache, room) = unsafe { (bytes::cache(cache), count.as_ref().copied()) };
+        let Some(room) = room else {
             return Err(Failure::argument("the place for the number of statistics is NULL"));
         };
-        if stats.is_null() && *count > 0 {
-            return Err(Failure::argument(format!("stats is NULL, and its room {count}, not 0")));
+        if stats.is_null() && room > 0 {
+            return Err(Failure::argument(format!("stats is NULL, and its room {room}, not 0")));
         }
-        let cache = cache.here()?;
+        let cache = cache?.here()?;
         let info = cache.info();
         let numbers = [
             ("limit_maxbytes", info.limit_bytes),
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_sta
             ("gate", u64::from(info.gate == GateState::On)),
         ];
         let all: Vec<(&str, u64)> = cache.counters().named().chain(numbers).collect();
-        let room = std::mem::replace(count, all.len());
+        number = all.len();
         for (index, (name, value)) in all.iter().take(room).enumerate() {
             // SAFETY: the caller guarantees that there is space for this many.
             unsafe { stats.add(index).write(stat(name, *value)) };
@@ -75,7 +76,10 @@ pub unsafe extern "C" fn keyway_stats(cache: *mut keyway, stats: *mut keyway_sta
             return Err(Failure::new(KEYWAY_ERROR_BUFFER_TOO_SMALL, message));
         }
         Ok(KEYWAY_OK)
-    })
+    });
+    // SAFETY: guaranteed by the caller.
+    unsafe { bytes::answer(count, number) };
+    code
 }
 
 /// A name too long for its field is cut.

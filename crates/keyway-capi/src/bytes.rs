@@ -33,7 +33,8 @@ pub(crate) unsafe fn cache<'a>(handle: *const keyway) -> Result<&'a Cache, Failu
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or so many bytes can be read from it and do not change.
+/// The pointer is NULL, or so many bytes can be read from it. They may change at any time, also by what the call writes: nothing but the
+/// one copy at the beginning of a session's verb reads them.
 #[inline]
 pub(crate) unsafe fn key<'a>(key: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
     if key.is_null() {
@@ -47,11 +48,56 @@ pub(crate) unsafe fn key<'a>(key: *const c_void, len: usize) -> Result<&'a [u8],
     Ok(unsafe { std::slice::from_raw_parts(key.cast(), len) })
 }
 
+/// A copy of a caller's key, for more than one use, or why it is no key.
+pub(crate) struct OwnKey {
+    bytes: [u8; KEYWAY_KEY_LENGTH_MAX],
+    len: usize,
+    refused: Option<Failure>,
+}
+
+impl OwnKey {
+    /// None yet.
+    pub(crate) const NONE: Self = Self {
+        bytes: [0; KEYWAY_KEY_LENGTH_MAX],
+        len: 0,
+        refused: None,
+    };
+
+    /// # Safety
+    ///
+    /// As [`key`].
+    pub(crate) unsafe fn copy(given: *const c_void, len: usize) -> Self {
+        let mut own = Self::NONE;
+        // SAFETY: guaranteed by the caller.
+        match unsafe { key(given, len) } {
+            Ok(given) => {
+                own.len = len;
+                own.bytes.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
+            }
+            Err(failure) => own.refused = Some(failure),
+        }
+        own
+    }
+
+    /// Its bytes; none if it is no key.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// The key, if it is one.
+    pub(crate) fn checked(mut self) -> Result<Self, Failure> {
+        match self.refused.take() {
+            Some(failure) => Err(failure),
+            None => Ok(self),
+        }
+    }
+}
+
 /// The bytes of a value. NULL is one of no bytes.
 ///
 /// # Safety
 ///
-/// As [`key`].
+/// As [`key`]. They may change, too: each that is stored is one that was there during the call.
 #[inline]
 pub(crate) unsafe fn value<'a>(value: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
     if len == 0 {
@@ -69,17 +115,20 @@ pub(crate) unsafe fn value<'a>(value: *const c_void, len: usize) -> Result<&'a [
     Ok(unsafe { std::slice::from_raw_parts(value.cast(), len) })
 }
 
-/// The text of a C string.
+/// A copy of the text of a C string.
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or leads to bytes that end with a zero byte and do not change.
-pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a CStr, Failure> {
+/// The pointer is NULL, or leads to bytes that end with a zero byte.
+pub(crate) unsafe fn text(text: *const c_char, what: &str) -> Result<Vec<u8>, Failure> {
     if text.is_null() {
         return Err(Failure::argument(format!("{what} is NULL")));
     }
     // SAFETY: guaranteed by the caller.
-    Ok(unsafe { CStr::from_ptr(text) })
+    let mut bytes = unsafe { CStr::from_ptr(text) }.to_bytes().to_vec();
+    // It may have become shorter since it was measured.
+    bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+    Ok(bytes)
 }
 
 /// Stores an answer where the caller wants it, if anywhere.

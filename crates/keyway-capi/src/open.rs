@@ -33,7 +33,7 @@ pub unsafe extern "C" fn keyway_open(place: *const c_char, options: *const keywa
                 "the place is empty: give the path of a region or of a server's region socket, or \"memfd\"",
             ));
         }
-        let place = match place.to_bytes() {
+        let place = match place.as_slice() {
             b"memfd" => Place::Memfd,
             path => Place::at(OsStr::from_bytes(path)),
         };

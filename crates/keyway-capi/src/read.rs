@@ -1,6 +1,6 @@
 //! Getting items: into the caller's buffer, into allocated memory, or many at once.
 
-use crate::bytes::{self, Block, Buffer};
+use crate::bytes::{self, Block, Buffer, OwnKey};
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
@@ -10,7 +10,8 @@ use std::ffi::{c_char, c_void};
 /// Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).
 ///
 /// KEYWAY_NOT_FOUND: there is no such item. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed, and nothing was
-/// copied (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to.
+/// copied (a `buffer_size` of 0 asks for the length). With any other result the buffer may have been written to. `item` gets
+/// zeros if no item was found, or the call failed. The key may be in the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_get(
     cache: *mut keyway,
@@ -21,7 +22,7 @@ pub unsafe extern "C" fn keyway_get(
     item: *mut keyway_item,
 ) -> keyway_result {
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_into::<true>(cache, key, key_len, Get::VALUE, buffer, buffer_size, item) })
+    unsafe { get_into::<true>(cache, key, key_len, Get::VALUE, buffer, buffer_size, item) }
 }
 
 /// As keyway_get(), and also returns the item's CAS unique.
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn keyway_gets(
         ..Get::default()
     };
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_into::<false>(cache, key, key_len, &how, buffer, buffer_size, item) })
+    unsafe { get_into::<false>(cache, key, key_len, &how, buffer, buffer_size, item) }
 }
 
 /// As keyway_gets(), and gives the item a new `exptime`, even if the buffer is too small.
@@ -61,7 +62,7 @@ pub unsafe extern "C" fn keyway_gat(
         ..Get::default()
     };
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_into::<false>(cache, key, key_len, &how, buffer, buffer_size, item) })
+    unsafe { get_into::<false>(cache, key, key_len, &how, buffer, buffer_size, item) }
 }
 
 /// As keyway_gets(), with the value in memory from malloc() and a zero byte after it. Free it by keyway_free() or free().
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn keyway_get_alloc(
         ..Get::default()
     };
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_allocated(cache, key, key_len, &how, value, item) })
+    unsafe { get_allocated(cache, key, key_len, &how, value, item) }
 }
 
 /// As keyway_get_alloc(), and gives the item a new `exptime`.
@@ -100,13 +101,13 @@ pub unsafe extern "C" fn keyway_gat_alloc(
         ..Get::default()
     };
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_allocated(cache, key, key_len, &how, value, item) })
+    unsafe { get_allocated(cache, key, key_len, &how, value, item) }
 }
 
 /// Gets `count` items. Each entry's key and key_len are inputs, its other fields outputs. The values are in one block from
 /// malloc(), which is stored in `*block` (NULL if there is none). Free it by keyway_free() or free() after the last use of
 /// the values. The result is KEYWAY_OK if each entry was found or not found, otherwise the result of the first entry that
-/// failed.
+/// failed; if the call fails as a whole, every entry has its result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_get_many(
     cache: *mut keyway,
@@ -114,8 +115,25 @@ pub unsafe extern "C" fn keyway_get_many(
     count: usize,
     block: *mut *mut c_void,
 ) -> keyway_result {
+    let size = count.checked_mul(size_of::<keyway_entry>());
+    if block.is_null() || size.is_none_or(|size| isize::try_from(size).is_err()) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { bytes::answer(block, std::ptr::null_mut()) };
+        return boundary(|| {
+            Err(Failure::argument(format!(
+                "the place for the block is NULL, or there are more entries ({count}) than an array has"
+            )))
+        });
+    }
+    let mut answers = Answers::default();
     // SAFETY: guaranteed by the caller.
-    boundary(|| unsafe { get_many(cache, entries, count, block) })
+    let code = boundary(|| unsafe { get_many(cache, entries, count, &mut answers) });
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        block.write(answers.block);
+        answers.give(entries, count, code);
+    }
+    code
 }
 
 /// Frees memory of keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many(); the same as free(). NULL is ignored.
@@ -125,6 +143,31 @@ pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
     unsafe { libc::free(block) };
 }
 
+/// Calls [`get_to_buffer`]. The properties of an item are those of the last one that was found in an attempt; if there is none in the end,
+/// they are zeros.
+///
+/// # Safety
+///
+/// As `keyway_get`.
+#[inline(always)]
+unsafe fn get_into<const PLAIN: bool>(
+    cache: *mut keyway,
+    key: *const c_void,
+    key_len: usize,
+    how: &Get,
+    buffer: *mut c_void,
+    buffer_size: usize,
+    item: *mut keyway_item,
+) -> keyway_result {
+    // SAFETY: guaranteed by the caller.
+    let code = boundary(|| unsafe { get_to_buffer::<PLAIN>(cache, key, key_len, how, buffer, buffer_size, item) });
+    if !matches!(code, KEYWAY_OK | KEYWAY_ERROR_BUFFER_TOO_SMALL) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { bytes::answer(item, keyway_item::default()) };
+    }
+    code
+}
+
 /// `PLAIN`: as by [`Get::VALUE`], whatever `how` is. A buffer of no bytes gets no value then, because none fits. Otherwise
 /// with details.
 ///
@@ -132,7 +175,7 @@ pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
 ///
 /// As `keyway_get`.
 #[inline(always)]
-unsafe fn get_into<const PLAIN: bool>(
+unsafe fn get_to_buffer<const PLAIN: bool>(
     cache: *mut keyway,
     key: *const c_void,
     key_len: usize,
@@ -186,27 +229,56 @@ unsafe fn get_allocated(
     how: &Get,
     value: *mut *mut c_void,
     item: *mut keyway_item,
-) -> Result<keyway_result, Failure> {
-    if value.is_null() {
-        return Err(Failure::argument("the place for the value is NULL"));
-    }
-    // SAFETY: guaranteed by the caller.
-    let (cache, key) = unsafe {
-        value.write(std::ptr::null_mut());
-        (bytes::cache(cache)?, bytes::key(key, key_len)?)
-    };
-    let mut block = Block::default();
-    if !cache.with_session(|session, _| session.get_into(key, how, &mut block))?? {
-        return Ok(KEYWAY_NOT_FOUND);
-    }
+) -> keyway_result {
+    let (mut copy, mut found) = (std::ptr::null_mut(), keyway_item::default());
+    let code = boundary(|| {
+        if value.is_null() {
+            return Err(Failure::argument("the place for the value is NULL"));
+        }
+        // SAFETY: guaranteed by the caller.
+        let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
+        let mut block = Block::default();
+        if !cache.with_session(|session, _| session.get_into(key, how, &mut block))?? {
+            return Ok(KEYWAY_NOT_FOUND);
+        }
+        let its = block.item;
+        (copy, found) = (block.finish()?, its);
+        Ok(KEYWAY_OK)
+    });
     // SAFETY: guaranteed by the caller.
     unsafe {
-        bytes::answer(item, block.item);
-        value.write(block.finish()?);
+        bytes::answer(value, copy);
+        bytes::answer(item, found);
     }
-    Ok(KEYWAY_OK)
+    code
 }
 
+/// What came of one key.
+struct Answer {
+    result: keyway_result,
+    item: keyway_item,
+}
+
+impl Answer {
+    fn of(result: keyway_result) -> Self {
+        Self {
+            result,
+            item: keyway_item::default(),
+        }
+    }
+}
+
+/// What came of all keys. It is complete before the first entry is written: the entries are the caller's memory, and so are the keys, which may
+/// be in it.
+#[derive(Default)]
+struct Answers {
+    each: Vec<Answer>,
+    /// the values in the keys' order, a zero byte after each; NULL: there are none
+    block: *mut c_void,
+}
+
+/// Gets the items of all entries, and reads of these only key and key_len, each once.
+///
 /// # Safety
 ///
 /// As `keyway_get_many`.
@@ -214,20 +286,18 @@ unsafe fn get_many(
     cache: *mut keyway,
     entries: *mut keyway_entry,
     count: usize,
-    block: *mut *mut c_void,
+    answers: &mut Answers,
 ) -> Result<keyway_result, Failure> {
-    if block.is_null() || (entries.is_null() && count > 0) {
-        return Err(Failure::argument("the entries, or the place for the block, are NULL"));
-    }
-    let size = count.checked_mul(size_of::<keyway_entry>());
-    if size.is_none_or(|size| isize::try_from(size).is_err()) {
-        return Err(Failure::argument(format!("{count} entries: no array has so many")));
+    if entries.is_null() && count > 0 {
+        return Err(Failure::argument(format!(
+            "the entries are NULL, and their number {count}, not 0"
+        )));
     }
     // SAFETY: guaranteed by the caller.
-    let cache = unsafe {
-        block.write(std::ptr::null_mut());
-        bytes::cache(cache)?
-    };
+    let cache = unsafe { bytes::cache(cache)? };
+    let Answers { each, block } = answers;
+    let room = each.try_reserve_exact(count);
+    room.map_err(|_| bytes::no_memory(count.saturating_mul(size_of::<Answer>())))?;
     let how = Get {
         value: true,
         details: true,
@@ -235,55 +305,50 @@ unsafe fn get_many(
     };
     cache.with_session(|session, values| {
         let mut failed = None;
-        for index in 0..count {
-            if index % AHEAD_MAX == 0 && count - index > 1 {
-                // SAFETY: guaranteed by the caller. A key that is no key is refused when it is its turn.
-                let key = |index| unsafe { bytes::key((*entries.add(index)).key, (*entries.add(index)).key_len) };
-                session.prefetch((index..count.min(index + AHEAD_MAX)).filter_map(|index| key(index).ok()));
+        for first in (0..count).step_by(AHEAD_MAX) {
+            let together = first..count.min(first + AHEAD_MAX);
+            let mut keys = [const { OwnKey::NONE }; AHEAD_MAX];
+            for (key, index) in keys.iter_mut().zip(together.clone()) {
+                // SAFETY: guaranteed by the caller; the fields are read by pointer, because the others may be uninitialised.
+                *key = unsafe {
+                    let entry = entries.add(index);
+                    OwnKey::copy((&raw const (*entry).key).read(), (&raw const (*entry).key_len).read())
+                };
             }
-            // SAFETY: guaranteed by the caller; the fields are read and written by pointer, because the result fields may
-            // be uninitialised.
-            let entry = unsafe { entries.add(index) };
-            // SAFETY: as above.
-            let key = unsafe { bytes::key((*entry).key, (*entry).key_len) };
-            let found = key.and_then(|key| {
-                let found = session.get_with(key, &how, values, |_, _| {})?;
-                // For the zero byte after it.
-                values.try_reserve(1).map_err(|_| bytes::no_memory(values.len()))?;
-                Ok(found)
-            });
-            let (result, item) = match found {
-                Ok(Some(item)) => {
-                    values.push(0);
-                    (KEYWAY_OK, item.into())
-                }
-                Ok(None) => (KEYWAY_NOT_FOUND, keyway_item::default()),
-                Err(failure) => {
-                    let code = failure.code();
-                    failed.get_or_insert(failure);
-                    (code, keyway_item::default())
-                }
-            };
-            // SAFETY: as above.
-            unsafe {
-                (&raw mut (*entry).result).write(result);
-                (&raw mut (*entry).item).write(item);
-                (&raw mut (*entry).value).write(std::ptr::null());
+            if together.len() > 1 {
+                session.prefetch(keys.iter().take(together.len()).map(OwnKey::bytes));
+            }
+            for key in keys.into_iter().take(together.len()) {
+                let found = key.checked().and_then(|key| {
+                    let found = session.get_with(key.bytes(), &how, values, |_, _| {})?;
+                    // For the zero byte after it.
+                    values.try_reserve(1).map_err(|_| bytes::no_memory(values.len()))?;
+                    Ok(found)
+                });
+                each.push(match found {
+                    Ok(Some(item)) => {
+                        values.push(0);
+                        Answer {
+                            result: KEYWAY_OK,
+                            item: item.into(),
+                        }
+                    }
+                    Ok(None) => Answer::of(KEYWAY_NOT_FOUND),
+                    Err(failure) => {
+                        let code = failure.code();
+                        failed.get_or_insert(failure);
+                        Answer::of(code)
+                    }
+                });
             }
         }
         if !values.is_empty() {
-            let all = bytes::allocated(values);
-            // SAFETY: the entries have just been filled in, and the block holds their values in the same order.
-            unsafe {
-                match all {
-                    Ok(values) => {
-                        block.write(values);
-                        spread(entries, count, values.cast());
-                    }
-                    Err(failure) => {
-                        withdraw(entries, count, failure.code());
-                        failed.get_or_insert(failure);
-                    }
+            match bytes::allocated(values) {
+                Ok(values) => *block = values,
+                Err(failure) => {
+                    let found = each.iter_mut().filter(|answer| answer.result == KEYWAY_OK);
+                    found.for_each(|answer| *answer = Answer::of(failure.code()));
+                    failed.get_or_insert(failure);
                 }
             }
         }
@@ -291,38 +356,32 @@ unsafe fn get_many(
     })?
 }
 
-/// Leads each found entry to its value.
-///
-/// # Safety
-///
-/// The entries are answered, and their values follow each other from `value`, a zero byte after each.
-unsafe fn spread(entries: *mut keyway_entry, count: usize, mut value: *const c_char) {
-    for index in 0..count {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            let entry = entries.add(index);
-            if (*entry).result == KEYWAY_OK {
-                (*entry).value = value;
-                value = value.add((*entry).item.value_len + 1);
-            }
+impl Answers {
+    /// Writes the outputs of all entries: where a call failed as a whole, each has failed so.
+    ///
+    /// # Safety
+    ///
+    /// As `keyway_get_many`.
+    unsafe fn give(self, entries: *mut keyway_entry, count: usize, code: keyway_result) {
+        if entries.is_null() {
+            return;
         }
-    }
-}
-
-/// Answers each found entry with a failure instead.
-///
-/// # Safety
-///
-/// The entries are answered.
-#[cold]
-unsafe fn withdraw(entries: *mut keyway_entry, count: usize, code: keyway_result) {
-    for index in 0..count {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            let entry = entries.add(index);
-            if (*entry).result == KEYWAY_OK {
-                (*entry).result = code;
-                (*entry).item = keyway_item::default();
+        let failed = Answer::of(code);
+        let all = self.each.len() == count;
+        let mut next = self.block.cast::<c_char>().cast_const();
+        for index in 0..count {
+            let answer = self.each.get(index).filter(|_| all).unwrap_or(&failed);
+            let mut value = std::ptr::null();
+            if answer.result == KEYWAY_OK {
+                value = next;
+                next = next.wrapping_add(answer.item.value_len + 1);
+            }
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                let entry = entries.add(index);
+                (&raw mut (*entry).result).write(answer.result);
+                (&raw mut (*entry).item).write(answer.item);
+                (&raw mut (*entry).value).write(value);
             }
         }
     }

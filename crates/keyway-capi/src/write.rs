@@ -122,8 +122,8 @@ pub unsafe extern "C" fn keyway_delete(cache: *mut keyway, key: *const c_void, k
     })
 }
 
-/// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL). KEYWAY_NOT_FOUND:
-/// there is no such item; KEYWAY_ERROR_NOT_A_NUMBER: its value is not a number.
+/// Adds `delta` to a decimal number, modulo 2^64, and stores the sum in `*number` (which may be NULL): 0 with any other result than
+/// KEYWAY_OK. KEYWAY_NOT_FOUND: there is no such item; KEYWAY_ERROR_NOT_A_NUMBER: its value is not a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_incr(
     cache: *mut keyway,
@@ -269,13 +269,13 @@ unsafe fn count(
     number: *mut u64,
     verb: impl FnOnce(&mut Session, &[u8]) -> Result<Number, WriteError>,
 ) -> keyway_result {
-    boundary(|| {
+    let mut answer = 0;
+    let code = boundary(|| {
         // SAFETY: guaranteed by the caller.
         let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
         match cache.with_session(|session, _| verb(session, key))?? {
             Number::Is(value) => {
-                // SAFETY: guaranteed by the caller.
-                unsafe { bytes::answer(number, value) };
+                answer = value;
                 Ok(KEYWAY_OK)
             }
             Number::NotFound => Ok(KEYWAY_NOT_FOUND),
@@ -284,5 +284,8 @@ unsafe fn count(
                 "the value is no decimal number below 2^64; set it to one before counting",
             )),
         }
-    })
+    });
+    // SAFETY: guaranteed by the caller.
+    unsafe { bytes::answer(number, answer) };
+    code
 }

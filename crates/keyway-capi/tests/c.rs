@@ -5,8 +5,10 @@ mod common;
 
 use common::{HERE, Installed};
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, program_on_path, run_to_end, skip};
+use keyway_cache::{Cache, Options, Place};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// Runs a program; what it printed.
 fn run(installed: &Installed, program: &Path, arguments: &[&Path]) -> String {
@@ -68,6 +70,35 @@ fn everything(test: &str, right: Option<&str>) {
     assert!(!socket.exists(), "the server removes its socket");
     let (status, told) = keyway_check(&region);
     assert!(status.success(), "{told}");
+}
+
+/// Its arguments change while a function runs, and overlap. `KEYWAY_TESTS_FULL`: for minutes.
+#[test]
+fn arguments_that_change_or_overlap_harm_nobody() {
+    let Some(installed) = Installed::new("a C program whose arguments change during calls") else {
+        return;
+    };
+    let program = installed.compile(&Path::new(HERE).join("tests/c/changing.c"));
+    let is_full = std::env::var_os("KEYWAY_TESTS_FULL").is_some();
+    let seconds = if is_full { 40 } else { 2 };
+    for how in ["thread", "process", "signal"] {
+        for checksums in [false, true] {
+            let region = installed.scratch.join(&format!("{how}-{checksums}"));
+            let mut command = Command::new(&program);
+            command.arg(&region).arg(seconds.to_string()).arg(how);
+            command
+                .args(checksums.then_some("checksums"))
+                .env("LD_LIBRARY_PATH", installed.scratch.path());
+            let (status, output) = run_to_end(&mut command, DEADLINE + Duration::from_secs(2 * seconds));
+            assert!(
+                status.success() && output == "OK\n",
+                "{how}, checksums {checksums}: {status}\n{output}"
+            );
+            let cache = Cache::open(&Place::at(&region), &Options::new().existing_only(true)).expect("its region");
+            let report = cache.check(|_| ());
+            assert_eq!(report.problems, [""; 0], "{how}, checksums {checksums}");
+        }
+    }
 }
 
 /// By a program that was not linked to it, which already has a thread.

@@ -7,20 +7,96 @@
 //! secrets come from the seed. A BPF program computes the same value from products of 32 bits.
 
 use crate::layout::slot;
+use crate::memory::KeyRoom;
+use crate::verbs::{KEY_LEN_MAX, WriteError};
 
-/// A key and its hash.
+/// A key and its hash: a copy that no other code changes, of 1 to 250 bytes, and the hash of that copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'a> {
-    /// the bytes, 1 to 250 of them
-    pub bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
     /// [`Hasher::hash`] of them
-    pub hash: u64,
+    pub(crate) hash: u64,
+}
+
+impl<'a> Key<'a> {
+    /// Whether a key can have this length.
+    #[inline(always)]
+    pub fn has_len(given: &[u8]) -> bool {
+        !given.is_empty() && given.len() <= KEY_LEN_MAX
+    }
+
+    /// # Errors
+    ///
+    /// A key of a wrong length.
+    #[inline(always)]
+    pub fn check_len(given: &[u8]) -> Result<(), WriteError> {
+        if Self::has_len(given) {
+            Ok(())
+        } else {
+            Err(WriteError::KeyLength { len: given.len() })
+        }
+    }
+
+    /// The copy.
+    #[inline(always)]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Its hash.
+    #[inline(always)]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// A key again from its two parts: these stay in registers where a key would go through memory.
+    #[inline(always)]
+    pub fn of((bytes, hash): (&'a [u8], u64)) -> Self {
+        Self { bytes, hash }
+    }
+}
+
+/// What a verb takes as its key: a caller's bytes, which it copies at once, or a key that was copied before.
+///
+/// A caller's bytes may change at any time: another thread, a process that shares the memory, or a signal handler may write to them, and so
+/// may the verb itself, if its result goes to the same memory. So they are loaded once, by [`Hasher::key`].
+pub trait Keyed {
+    /// The key. `room`: where to copy it.
+    ///
+    /// # Errors
+    ///
+    /// A key of a wrong length.
+    fn keyed<'r>(self, hasher: &Hasher, room: &'r mut KeyRoom) -> Result<Key<'r>, WriteError>
+    where
+        Self: 'r;
+}
+
+impl<B: AsRef<[u8]> + ?Sized> Keyed for &B {
+    #[inline(always)]
+    fn keyed<'r>(self, hasher: &Hasher, room: &'r mut KeyRoom) -> Result<Key<'r>, WriteError>
+    where
+        Self: 'r,
+    {
+        let given = self.as_ref();
+        Key::check_len(given)?;
+        Ok(hasher.key(given, room))
+    }
+}
+
+impl Keyed for Key<'_> {
+    #[inline(always)]
+    fn keyed<'r>(self, _: &Hasher, _: &'r mut KeyRoom) -> Result<Key<'r>, WriteError>
+    where
+        Self: 'r,
+    {
+        Ok(self)
+    }
 }
 
 /// Bytes that are multiplied with each other: two words.
 const PAIR: usize = 16;
 /// Pairs of the longest key.
-const PAIRS: usize = crate::verbs::KEY_LEN_MAX.div_ceil(PAIR);
+const PAIRS: usize = KEY_LEN_MAX.div_ceil(PAIR);
 
 /// The hash function of a region.
 #[derive(Clone, Debug)]
@@ -46,7 +122,18 @@ impl Hasher {
         hasher
     }
 
-    /// The hash of a key, of at most 250 bytes.
+    /// A caller's key, of a length that a key can have ([`Key::check_len`]): its bytes are loaded once, each by one load, and everything else
+    /// works on the copy.
+    #[inline(always)]
+    pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+        let len = given.len();
+        let [secrets, ..] = &self.pairs;
+        let short = |words| self.finish(product(words, *secrets), len);
+        let (bytes, hash) = room.take_hashed(given, short, |copy| self.long_hash(copy));
+        Key { bytes, hash }
+    }
+
+    /// The hash of a key, of at most 250 bytes that nobody changes.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         if key.len() > PAIR {

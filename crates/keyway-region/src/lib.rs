@@ -45,10 +45,10 @@ pub mod verbs;
 mod watch;
 
 pub use changes::{FLUSH, STRIPES, Stripes, WORDS as STRIPE_WORDS};
-pub use hash::{Hasher, all_choices, hash};
+pub use hash::{Hasher, Key, Keyed, all_choices, hash};
 pub use hot::{HotRange, HotSnapshot, ONE_IN as CALLS_PER_SAMPLE};
 pub use index::{AHEAD_MAX, Ahead};
-pub use memory::{append_bytes, copy_bytes};
+pub use memory::{KeyRoom, append_bytes, copy_bytes};
 pub use reclaim::Ages;
 pub use reclaim::Shrinking;
 pub use region::{Creation, Host, Life, Region, Unusable};

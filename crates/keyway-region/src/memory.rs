@@ -10,6 +10,7 @@
 //! - Every access is bounds-checked against `len`. An access out of bounds is a bug of the caller and panics.
 //! - Payload bytes are copied by single machine instructions that the compiler does not see into (x86-64), or by atomic loads
 //!   and stores (elsewhere, under Miri and under an observer). So a racing writer makes the copy stale, never undefined.
+//! - A caller's key is copied likewise ([`KeyRoom`]), because other code may change it at any time.
 #![allow(unsafe_code, reason = "the room of the raw mapping; contract above")]
 
 #[cfg(all(target_arch = "x86_64", not(miri), not(feature = "observe")))]
@@ -22,6 +23,7 @@ mod copy;
 pub(crate) mod tests;
 
 use crate::atomics::{AtomicU8, AtomicU32, AtomicU64};
+use crate::verbs::KEY_LEN_MAX;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -285,6 +287,17 @@ impl<'m> Window<'m> {
         true
     }
 
+    /// Its bytes from this one on.
+    pub(crate) fn part(self, from: usize) -> Self {
+        let from = from.min(self.len);
+        Self {
+            // SAFETY: within the window, or at its end.
+            start: unsafe { self.start.add(from) },
+            len: self.len - from,
+            memory: PhantomData,
+        }
+    }
+
     /// Copies as many as fit over `out`, and returns those.
     #[inline(always)]
     pub fn fill(self, out: &mut [MaybeUninit<u8>]) -> &[u8] {
@@ -294,6 +307,110 @@ impl<'m> Window<'m> {
             copy::out_of(self.start.as_ptr(), out.as_mut_ptr().cast(), len);
             out.get_unchecked(..len).assume_init_ref()
         }
+    }
+}
+
+/// Space for a private copy of a caller's key.
+pub struct KeyRoom([MaybeUninit<u8>; KEY_ROOM]);
+
+/// The longest key, in whole words.
+const KEY_ROOM: usize = KEY_LEN_MAX.next_multiple_of(16);
+
+impl KeyRoom {
+    /// Without a key in it.
+    #[inline(always)]
+    #[allow(clippy::new_without_default, reason = "it is made in one way")]
+    pub const fn new() -> Self {
+        Self([MaybeUninit::uninit(); KEY_ROOM])
+    }
+
+    /// Copies a key of at most [`KEY_LEN_MAX`] bytes, and hashes the copy: `short` those of at most 16 bytes, by its two words
+    /// ([`Self::take_short`]), `long` the others.
+    #[inline(always)]
+    pub(crate) fn take_hashed(
+        &mut self,
+        given: &[u8],
+        short: impl FnOnce([u64; 2]) -> u64,
+        long: impl FnOnce(&[u8]) -> u64,
+    ) -> (&[u8], u64) {
+        let len = given.len();
+        assert!(len <= KEY_LEN_MAX);
+        let hash = if len > 16 {
+            self.take_long(given, long)
+        } else {
+            short(self.take_short(given))
+        };
+        // SAFETY: so many have just been written.
+        (unsafe { self.taken(len) }, hash)
+    }
+
+    /// A number as the result: a key would have to go through memory.
+    #[inline(never)]
+    fn take_long(&mut self, given: &[u8], hash: impl FnOnce(&[u8]) -> u64) -> u64 {
+        hash(self.take(given))
+    }
+
+    /// Copies a key of at most 16 bytes. Returns the copy as two words, which may overlap: its first and its last eight bytes, or four; of
+    /// fewer than four bytes they are all in the first word.
+    ///
+    /// The caller's bytes may change meanwhile. So none is loaded twice and used differently: where the two words overlap, what the first
+    /// one has counts.
+    #[inline(always)]
+    fn take_short(&mut self, given: &[u8]) -> [u64; 2] {
+        let (from, to, len) = (given.as_ptr(), self.0.as_mut_ptr().cast::<u8>(), given.len());
+        assert!(len <= 16);
+        // SAFETY: every load and store stays within `len` bytes of its side; there is room for the longest key.
+        unsafe {
+            if len == 16 {
+                let [first, last] = copy::once16(from);
+                to.cast::<u64>().write_unaligned(first);
+                to.add(8).cast::<u64>().write_unaligned(last);
+                [first, last]
+            } else if len >= 8 {
+                let [first, last] = [copy::once8(from), copy::once8(from.add(len - 8))];
+                let after = 8 * (len - 8);
+                let last = first >> after | last & !(u64::MAX >> after);
+                to.cast::<u64>().write_unaligned(first);
+                to.add(len - 8).cast::<u64>().write_unaligned(last);
+                [first, last]
+            } else if len >= 4 {
+                let [first, last] = [copy::once4(from), copy::once4(from.add(len - 4))];
+                let after = 8 * (len - 4);
+                let last = first >> after | last & !(u32::MAX >> after);
+                to.cast::<u32>().write_unaligned(first);
+                to.add(len - 4).cast::<u32>().write_unaligned(last);
+                [first, last].map(u64::from)
+            } else {
+                let mut word = 0;
+                for at in 0..len {
+                    let byte = copy::once1(from.add(at));
+                    to.add(at).write(byte);
+                    word |= u64::from(byte) << (8 * at);
+                }
+                [word, 0]
+            }
+        }
+    }
+
+    /// Copies a key, as far as it is no longer than the longest, and returns the copy.
+    pub fn take(&mut self, given: &[u8]) -> &[u8] {
+        let len = given.len().min(KEY_LEN_MAX);
+        // SAFETY: `given` has as many bytes, and there is room for them; then they have been written.
+        unsafe {
+            copy::once(given.as_ptr(), self.0.as_mut_ptr().cast(), len);
+            self.taken(len)
+        }
+    }
+
+    /// The first bytes.
+    ///
+    /// # Safety
+    ///
+    /// So many have been written.
+    #[inline(always)]
+    unsafe fn taken(&self, len: usize) -> &[u8] {
+        // SAFETY: guaranteed by the caller.
+        unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), len) }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::changes::Stripes;
-use crate::hash::Key;
+use crate::hash::{Key, Keyed};
 use crate::hot::Sampling;
 use crate::layout::bucket::Table;
 use crate::layout::latency::{Door, Latency, Verb, bucket_of};
@@ -14,10 +14,10 @@ use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::{Counter, Counters};
 use crate::log::{Leased, Steps, Supply, Verified};
-use crate::memory::Pinned;
+use crate::memory::{KeyRoom, Pinned};
 use crate::reclaim::{self, Reclaim};
 use crate::region::Region;
-use crate::verbs::{KEY_LEN_MAX, WriteError};
+use crate::verbs::WriteError;
 use crate::watch::Telling;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -170,16 +170,10 @@ impl Session {
         &self.region
     }
 
-    /// The key with its hash, if a key can have this length.
-    #[inline]
-    pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, WriteError> {
-        if bytes.is_empty() || bytes.len() > KEY_LEN_MAX {
-            return Err(WriteError::KeyLength { len: bytes.len() });
-        }
-        Ok(Key {
-            bytes,
-            hash: self.region.hasher.hash(bytes),
-        })
+    /// The key with its hash, if a key can have this length: a caller's bytes are copied to the room.
+    #[inline(always)]
+    pub(crate) fn key<'r>(&self, key: impl Keyed + 'r, room: &'r mut KeyRoom) -> Result<Key<'r>, WriteError> {
+        key.keyed(&self.region.hasher, room)
     }
 
     #[inline(always)]

@@ -63,6 +63,9 @@ pub trait Target {
     fn room(&mut self) -> &mut [MaybeUninit<u8>];
 }
 
+/// Bytes of a value that are summed together.
+pub(crate) const CHUNK: usize = 512;
+
 /// Where a get puts what it finds. If the item changes meanwhile, the sink is cut back to its length before, and begins again.
 #[allow(clippy::len_without_is_empty, reason = "a length is compared with an earlier one only")]
 pub trait Sink {
@@ -86,12 +89,28 @@ pub trait Sink {
     /// Takes an item, whose value follows. `false`: it has no space for the value.
     fn begin(&mut self, item: &Item) -> bool;
 
-    /// Copies region bytes to its end, and returns them as they were copied. There may be more of them than announced.
+    /// Copies region bytes to its end. There may be more of them than announced.
     ///
     /// # Errors
     ///
     /// There is no space for them, because they are more than announced, or no memory.
-    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread>;
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<(), Unread>;
+
+    /// The same, and continues a CRC-32C over them. A caller's memory may change at any time, so the checksum is of a copy in this
+    /// function's own memory, from which the sink gets the bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::append_region`].
+    fn append_summed(&mut self, bytes: Window<'_>, mut sum: u32) -> Result<u32, Unread> {
+        let mut chunk = [MaybeUninit::uninit(); CHUNK];
+        for from in (0..bytes.len()).step_by(CHUNK) {
+            let part = bytes.part(from).fill(&mut chunk);
+            sum = crc32c::crc32c_append(sum, part);
+            self.append_bytes(part)?;
+        }
+        Ok(sum)
+    }
 
     /// The same with the whole value, to a sink that was just told of its item. A caller's memory counts as empty after it, too.
     ///
@@ -100,7 +119,7 @@ pub trait Sink {
     /// As [`Self::append_region`].
     #[inline(always)]
     fn put_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
-        self.append_region(bytes).map(|_| ())
+        self.append_region(bytes)
     }
 
     /// The same with bytes of this process.
@@ -138,12 +157,18 @@ impl Sink for Vec<u8> {
     }
 
     #[inline(always)]
-    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread> {
-        let start = self.len();
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
         match bytes.append_to(self) {
-            true => Ok(self.get(start..).unwrap_or_default()),
+            true => Ok(()),
             false => Err(Unread::NoMemory),
         }
+    }
+
+    /// A vector is no other code's, so the bytes are summed where they are.
+    fn append_summed(&mut self, bytes: Window<'_>, sum: u32) -> Result<u32, Unread> {
+        let start = self.len();
+        self.append_region(bytes)?;
+        Ok(crc32c::crc32c_append(sum, self.get(start..).unwrap_or_default()))
     }
 
     #[inline(always)]
@@ -152,6 +177,31 @@ impl Sink for Vec<u8> {
             return Err(Unread::NoMemory);
         }
         self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// No place: for what is read only to be summed.
+pub(crate) struct Nowhere;
+
+impl Sink for Nowhere {
+    const IS_FOREIGN: bool = false;
+
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn truncate(&mut self, _: usize) {}
+
+    fn begin(&mut self, _: &Item) -> bool {
+        true
+    }
+
+    fn append_region(&mut self, _: Window<'_>) -> Result<(), Unread> {
+        Ok(())
+    }
+
+    fn append_bytes(&mut self, _: &[u8]) -> Result<(), Unread> {
         Ok(())
     }
 }
@@ -189,8 +239,12 @@ impl<H: FnMut(&Item, &mut Vec<u8>)> Sink for Headed<'_, H> {
     }
 
     #[inline(always)]
-    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread> {
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
         self.out.append_region(bytes)
+    }
+
+    fn append_summed(&mut self, bytes: Window<'_>, sum: u32) -> Result<u32, Unread> {
+        self.out.append_summed(bytes, sum)
     }
 
     #[inline(always)]
@@ -235,8 +289,12 @@ impl<H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&Lent<'_>, &mut Vec<u8>)> Sink for 
     }
 
     #[inline(always)]
-    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread> {
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
         self.inner.append_region(bytes)
+    }
+
+    fn append_summed(&mut self, bytes: Window<'_>, sum: u32) -> Result<u32, Unread> {
+        self.inner.append_summed(bytes, sum)
     }
 
     #[inline(always)]
@@ -296,8 +354,9 @@ impl<T: Target> Sink for Placed<'_, T> {
     }
 
     #[inline(always)]
-    fn append_region(&mut self, bytes: Window<'_>) -> Result<&[u8], Unread> {
-        Ok(bytes.fill(self.room(bytes.len())?))
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
+        bytes.fill(self.room(bytes.len())?);
+        Ok(())
     }
 
     #[inline(always)]
@@ -343,12 +402,12 @@ mod tests {
             ..Item::default()
         };
         assert!(out.begin(&item(8)) && !out.begin(&item(9)));
-        assert_eq!(out.append_region(memory.window(64, 5)), Ok(&b"abcde"[..]));
+        assert_eq!(out.append_region(memory.window(64, 5)), Ok(()));
         assert_eq!(out.append_region(memory.window(69, 4)), Err(Unread::Changed));
-        assert_eq!(out.append_region(memory.window(69, 3)), Ok(&b"fgh"[..]));
+        assert_eq!(out.append_summed(memory.window(69, 3), 0), Ok(crc32c::crc32c(b"fgh")));
         assert_eq!(out.append_region(memory.window(69, 1)), Err(Unread::Changed));
         out.truncate(0);
-        assert_eq!(out.append_region(memory.window(66, 8)), Ok(&b"cdefghij"[..]));
+        assert_eq!(out.append_region(memory.window(66, 8)), Ok(()));
         assert_eq!(out.append_bytes(b"x"), Err(Unread::Changed));
         out.truncate(6);
         assert_eq!(

@@ -17,11 +17,11 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
-use crate::hash::{choices, tag};
+use crate::hash::{Key, choices, tag};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
+use crate::memory::KeyRoom;
 use crate::region::Region;
-use crate::verbs::KEY_LEN_MAX;
 use core::num::NonZero;
 
 /// Keys that are prefetched together. Each has about six lines under way, and processors follow 16 to 48 misses at once; more keys
@@ -48,9 +48,12 @@ impl Region {
             hashes: [0; AHEAD_MAX],
             len: 0,
         };
+        let mut room = KeyRoom::new();
         for (hash, key) in ahead.hashes.iter_mut().zip(keys) {
             // A key of a wrong length is refused later.
-            *hash = self.hash(key.get(..KEY_LEN_MAX).unwrap_or(key));
+            if Key::has_len(key) {
+                *hash = self.key(key, &mut room).hash();
+            }
             ahead.len += 1;
         }
         ahead

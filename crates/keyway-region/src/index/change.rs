@@ -348,7 +348,7 @@ impl Session {
             Decision::Keep => KEPT,
             // The verb meets it again in `change`.
             Decision::Unreadable(_) if PLAIN => AGAIN,
-            Decision::Unreadable(unread) => self.meet_unreadable(unread, &here, attempt.now.tick()),
+            Decision::Unreadable(unread) => self.meet_unreadable(unread, attempt.key.bytes, &here, attempt.now.tick()),
             Decision::Remove if !present => KEPT,
             Decision::Remove => {
                 // PUBLISH: the key is gone.
@@ -476,13 +476,13 @@ impl Session {
     /// Ends an attempt whose item could not be read.
     #[cold]
     #[inline(never)]
-    fn meet_unreadable(&self, unread: Unread, here: &Here<'_>, now: u32) -> Attempted {
+    fn meet_unreadable(&self, unread: Unread, key: &[u8], here: &Here<'_>, now: u32) -> Attempted {
         match unread {
             Unread::NoMemory => Err(WriteError::NoMemory {
                 len: self.region.facts(&here.seen, (here.place, here.word), false, now).value_len,
             }),
             Unread::Changed if here.word.same_but_frequency(Slot(here.slot.load(Relaxed))) => {
-                self.remove_damaged(here.place, here.word);
+                self.remove_damaged(key, here.place, here.word);
                 Err(WriteError::Corrupt)
             }
             Unread::Changed => AGAIN,

@@ -13,6 +13,7 @@ use crate::log::{Chain, ItemView, Value};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
 use crate::session::Session;
+use crate::sink::{Nowhere, Unread};
 use keyway_probes as probes;
 
 /// What an item's word becomes.
@@ -49,6 +50,18 @@ impl Region {
             self.write_back(place.at, 8);
         }
         moved
+    }
+
+    /// Whether the item to which this word leads does not match its checksums, or there is none.
+    fn is_damaged(&self, key: &[u8], place: Place, word: Slot) -> bool {
+        match self.look_in(place, word) {
+            Followed::Got(seen) => {
+                let item = self.facts(&seen, (place, word), true, 0);
+                self.append_verified(&seen, key, &item, true, &mut Nowhere) == Err(Unread::Changed)
+            }
+            Followed::Moved => false,
+            Followed::Corrupt => true,
+        }
     }
 
     /// Gives a slot's item this frequency, if its word is still the same.
@@ -135,9 +148,15 @@ impl Session {
 
     /// Takes a corrupted item's word out of the index: a get could only ever miss. What the item says of itself is not trusted
     /// any more; a large value's segments are found without a head.
-    pub(crate) fn remove_damaged(&self, place: Place, word: Slot) {
+    ///
+    /// The item is read once more, and nothing of that copy is in a caller's memory: what a caller does with its own memory removes no item.
+    pub(crate) fn remove_damaged(&self, key: &[u8], place: Place, word: Slot) {
+        let has_checksums = self.region.has_checksums();
+        if has_checksums && !self.region.is_damaged(key, place, word) {
+            return;
+        }
         self.count(Counter::corrupt, 1);
-        if self.region.has_checksums() && !word.is_frozen() && self.region.vacate(place.at, word) {
+        if has_checksums && !word.is_frozen() && self.region.vacate(place.at, word) {
             self.count(Counter::curr_items, 1u64.wrapping_neg());
             self.count_items(self.thread(), -1);
         }

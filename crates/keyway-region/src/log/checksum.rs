@@ -3,7 +3,8 @@
 //! Every item ends with a CRC-32C, and every part of a large value has one in its header. They cover what a reader returns and
 //! the place that it was written to (segment, generation, flush epoch, offset). So bytes that were copied elsewhere, or that are
 //! in a recycled segment, do not match either. A reader first copies to its own memory what it returns, and verifies that copy:
-//! a stray write after the copy does no harm. The mark *dead* is not covered, because it comes later; an item that carries it is
+//! a stray write after the copy does no harm. A caller's memory, which may change at any time, is neither: a writer sums its copy of
+//! the value, and writes that copy; a reader sums its copy, and gives that copy to the caller. The mark *dead* is not covered, because it comes later; an item that carries it is
 //! refused. `docs/security.md` says what remains undetected.
 
 use crate::atomics::Relaxed;
@@ -11,13 +12,12 @@ use crate::heap::List;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentLife};
 use crate::log::item_view::{Chain, ItemView};
+use crate::memory::{Window, copy_bytes};
 use crate::region::Region;
-use crate::sink::{Sink, Unread};
+use crate::sink::{CHUNK, Nowhere, Sink, Unread};
 use crate::verbs::{Item, KEY_LEN_MAX};
 use std::cell::{Cell, RefCell};
 
-/// Bytes of an item that are read together, where they are not returned.
-const CHUNK: usize = 512;
 /// From the start of a large item's body to its checksum, bytes.
 const LARGE_CHECKSUM_AT: usize = 4;
 /// Bytes of the words that a checksum begins with.
@@ -122,13 +122,13 @@ fn as_written(is_so: bool) -> Result<(), Unread> {
     if is_so { Ok(()) } else { Err(Unread::Changed) }
 }
 
-/// The checksum of a part of a large value, whose header has these words.
-pub(super) fn part_checksum(link: Link, words: [u64; 4], part: &[u8]) -> u32 {
+/// The checksum of a part of a large value up to its bytes; its header has these words.
+pub(super) fn begin_part(link: Link, words: [u64; 4]) -> u32 {
     let mut bytes = [0; WORDS_SIZE];
     for (to, word) in bytes.chunks_exact_mut(8).zip([link.0].into_iter().chain(words)) {
         to.copy_from_slice(&word.to_le_bytes());
     }
-    crc32c::crc32c_append(crc32c::crc32c(&bytes), part)
+    crc32c::crc32c(&bytes)
 }
 
 impl Region {
@@ -138,25 +138,45 @@ impl Region {
         self.checksum_size != 0
     }
 
-    /// Writes the checksum of an item that is otherwise complete, from the bytes from which the item was written.
+    /// Writes an item's body and its checksum; the rest of the item is complete.
     #[cold]
     #[inline(never)]
-    pub(super) fn write_checksum(&self, cover: &Cover, key: &[u8], body: &[u8]) {
-        let within = if cover.header.is_large() {
-            LARGE_CHECKSUM_AT
+    pub(super) fn write_body(&self, cover: &Cover, key: &[u8], body: &[u8]) {
+        let at = self.segment(cover.segment) + cover.offset + cover.header.value_offset();
+        if cover.header.is_large() {
+            // It is no caller's.
+            self.memory.write(at, body);
+            self.memory.write(at + LARGE_CHECKSUM_AT, &cover.sum(key, body).to_le_bytes());
         } else {
-            body.len()
-        };
-        let at = self.segment(cover.segment) + cover.offset + cover.header.value_offset() + within;
-        self.memory.write(at, &cover.sum(key, body).to_le_bytes());
+            let sum = self.write_summed(at, body, cover.begin(key));
+            self.memory.write(at + body.len(), &sum.to_le_bytes());
+        }
     }
 
-    /// The same for an item that was copied unchanged.
+    /// Writes bytes of a caller, who may change them meanwhile, and continues a CRC-32C over what was written.
+    pub(super) fn write_summed(&self, at: usize, bytes: &[u8], begun: u32) -> u32 {
+        let mut own = [0; CHUNK];
+        let chunks = bytes.chunks(CHUNK).zip((at..).step_by(CHUNK));
+        chunks.fold(begun, |sum, (chunk, at)| {
+            let own = own.get_mut(..chunk.len()).unwrap_or_default();
+            copy_bytes(chunk, own);
+            self.memory.write(at, own);
+            crc32c::crc32c_append(sum, own)
+        })
+    }
+
+    /// Writes the checksum of an item that was copied unchanged to this place. `bytes`: the item, in this process's own memory.
     #[cold]
     #[inline(never)]
     pub(super) fn write_checksum_of_copy(&self, cover: &Cover, bytes: &[u8]) {
         if let Some((key, body, _)) = split(bytes, cover.header) {
-            self.write_checksum(cover, key, body);
+            let within = if cover.header.is_large() {
+                LARGE_CHECKSUM_AT
+            } else {
+                body.len()
+            };
+            let at = self.segment(cover.segment) + cover.offset + cover.header.value_offset() + within;
+            self.memory.write(at, &cover.sum(key, body).to_le_bytes());
         }
     }
 
@@ -176,7 +196,7 @@ impl Region {
     }
 
     /// Appends the item's value, if it is wanted, and verifies what is returned: the key that the caller expects, what `item`
-    /// says, and the value as it is in `out`.
+    /// says, and the value as `out` gets it.
     #[cold]
     #[inline(never)]
     pub(crate) fn append_verified(
@@ -201,15 +221,10 @@ impl Region {
         let (cover, body_len) = self.cover(seen, item).ok_or(Unread::Changed)?;
         let begun = cover.begin(key);
         let at = seen.at + header.value_offset();
-        let sum = if wants_value {
-            crc32c::crc32c_append(begun, out.append_region(self.memory.window(at, body_len))?)
-        } else {
-            let mut chunk = [0; CHUNK];
-            (0..body_len).step_by(CHUNK).fold(begun, |sum, from| {
-                let part = chunk.get_mut(..CHUNK.min(body_len - from)).unwrap_or_default();
-                self.memory.read(at + from, part);
-                crc32c::crc32c_append(sum, part)
-            })
+        let body = self.memory.window(at, body_len);
+        let sum = match wants_value {
+            true => out.append_summed(body, begun)?,
+            false => Nowhere.append_summed(body, begun)?,
         };
         as_written(sum == self.checksum_at(at + body_len))
     }
@@ -262,14 +277,20 @@ impl Region {
         u32::from_le_bytes(bytes)
     }
 
-    /// Whether a part of a large value, copied to `part`, is as it was written; `next` is the link that was read.
+    /// Appends a part of a large value. Returns whether it is as it was written; `next` is the link that was read.
     #[cold]
     #[inline(never)]
-    pub(super) fn is_part_intact(&self, link: Link, next: Link, last: Link, part: &[u8]) -> bool {
+    pub(super) fn append_part(
+        &self,
+        (link, next, last): (Link, Link, Link),
+        part: Window<'_>,
+        out: &mut impl Sink,
+    ) -> Result<bool, Unread> {
         let at = self.segment(link.segment());
         let [hash, len] = [2, CHAIN_LEN_WORD].map(|i| self.word(at + i * 8).load(Relaxed));
-        let sum = part_checksum(link, [next.0, last.0, hash, part.len() as u64], part);
-        len == part.len() as u64 | u64::from(sum) << 32
+        let begun = begin_part(link, [next.0, last.0, hash, part.len() as u64]);
+        let sum = out.append_summed(part, begun)?;
+        Ok(len == part.len() as u64 | u64::from(sum) << 32)
     }
 }
 

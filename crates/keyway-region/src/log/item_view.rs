@@ -180,7 +180,7 @@ impl Region {
             return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
         }
         let at = seen.at + seen.header.value_offset();
-        out.append_region(self.memory.window(at, seen.header.value_len())).map(|_| ())
+        out.append_region(self.memory.window(at, seen.header.value_len()))
     }
 
     /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.

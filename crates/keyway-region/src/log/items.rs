@@ -349,6 +349,8 @@ impl Session {
         let segment_at = region.segment(room.segment);
         let at = segment_at + offset;
         debug_assert!(size == header.size() && key.bytes.len() == header.key_len());
+        // By its hash the word gets its tag and its bucket: an item of another key there would be found by nobody, and by no purge.
+        debug_assert_eq!(region.hasher.hash(key.bytes), key.hash, "the key belongs to another slot");
         // Panics, if the item is not in the mapping.
         region.memory.window(at, size);
         let view = region.memory.view();
@@ -368,7 +370,9 @@ impl Session {
                 flags.store(draft.client_flags, Relaxed);
             }
             view.write(at + header.key_offset(), key.bytes);
-            view.write(at + header.value_offset(), body);
+            if !rules.has_checksums() {
+                view.write(at + header.value_offset(), body);
+            }
         }
         if rules.has_checksums() {
             let cover = Cover {
@@ -379,7 +383,7 @@ impl Session {
                 cas: draft.cas.unwrap_or(0),
                 client_flags: draft.client_flags,
             };
-            region.write_checksum(&cover, key.bytes, body);
+            region.write_body(&cover, key.bytes, body);
         }
         self.intend_written(WRITTEN, room.segment);
         // SAFETY: the extent's own words are before its items, of which one is in the mapping, and at multiples of 8.

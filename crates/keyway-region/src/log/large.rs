@@ -8,7 +8,7 @@ use crate::hash::Key;
 use crate::heap::List;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, Kind, Link, State, Stream};
 use crate::layout::session::FREEING;
-use crate::log::checksum::part_checksum;
+use crate::log::checksum::begin_part;
 use crate::log::item_view::Chain;
 use crate::mutants::{self, Mutant};
 use crate::region::Region;
@@ -30,14 +30,18 @@ impl Region {
             let at = self.segment(segment);
             let next = Link(self.word(at).load(Relaxed));
             let part = left.min(room);
-            let copy = out.append_region(self.memory.window(at + CHAIN_HEADER_SIZE, part));
+            let window = self.memory.window(at + CHAIN_HEADER_SIZE, part);
+            let intact = if self.has_checksums() {
+                self.append_part((link, next, chain.last), window, out)
+            } else {
+                out.append_region(window).map(|()| true)
+            };
             // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
             fence(Acquire);
             if self.segment_life(segment).generation != link.generation() {
                 return Err(Unread::Changed);
             }
-            let copy = copy?;
-            if self.has_checksums() && !self.is_part_intact(link, next, chain.last, copy) {
+            if !intact? {
                 return Err(Unread::Changed);
             }
             left -= part;
@@ -85,15 +89,16 @@ impl Session {
             region.fault_in(at, CHAIN_HEADER_SIZE + part.len());
             let words = [next.0, last.0, key.hash, part.len() as u64];
             let checksum = if region.has_checksums() {
-                u64::from(part_checksum(link, words, part)) << 32
+                let sum = region.write_summed(at + CHAIN_HEADER_SIZE, part, begin_part(link, words));
+                u64::from(sum) << 32
             } else {
+                region.memory.write(at + CHAIN_HEADER_SIZE, part);
                 0
             };
             for (i, word) in words.into_iter().enumerate() {
                 let checksum = if i == CHAIN_LEN_WORD { checksum } else { 0 };
                 region.word(at + i * 8).store(word | checksum, Relaxed);
             }
-            region.memory.write(at + CHAIN_HEADER_SIZE, part);
             region.header(segment).sequence.store(region.next_sequence(), Relaxed);
             let expires = if expiry == 0 { u32::MAX } else { expiry };
             region.header(segment).expires.store(expires, Relaxed);

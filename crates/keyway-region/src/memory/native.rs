@@ -133,7 +133,7 @@ unsafe fn store8(p: *mut u8, v: u64) {
 }
 
 #[inline(always)]
-unsafe fn load1(p: *const u8) -> u8 {
+pub unsafe fn load1(p: *const u8) -> u8 {
     let v: u32;
     // SAFETY: the caller says that a byte is mapped at `p`.
     unsafe {
@@ -149,7 +149,7 @@ unsafe fn store1(p: *mut u8, v: u8) {
 }
 
 #[inline(always)]
-unsafe fn load4(p: *const u8) -> u32 {
+pub unsafe fn load4(p: *const u8) -> u32 {
     let v: u32;
     // SAFETY: the caller says that 4 bytes are mapped at `p`.
     unsafe { asm!("mov {v:e}, [{p}]", v = lateout(reg) v, p = in(reg) p, options(nostack, preserves_flags, readonly)) };
@@ -161,6 +161,26 @@ unsafe fn store4(p: *mut u8, v: u32) {
     // SAFETY: the caller says that 4 bytes are mapped at `p`.
     unsafe { asm!("mov [{p}], {v:e}", v = in(reg) v, p = in(reg) p, options(nostack, preserves_flags)) };
 }
+
+/// Two words of a caller's memory, each loaded once.
+///
+/// # Safety
+/// 16 bytes are readable at `p`.
+#[inline(always)]
+pub unsafe fn once16(p: *const u8) -> [u64; 2] {
+    let (a, b): (u64, u64);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "mov {a}, [{p}]", "mov {b}, [{p} + 8]",
+            a = out(reg) a, b = lateout(reg) b, p = in(reg) p, options(nostack, preserves_flags, readonly)
+        );
+    }
+    [a, b]
+}
+
+/// The region's loads take a caller's memory too: the compiler sees into neither.
+pub use {load1 as once1, load4 as once4, load8 as once8, out_of as once};
 
 /// Up to two vectors are copied without a loop: a length below two units of a width is copied by its two ends, which may
 /// overlap. The same for both directions: each load and store is the region's side or the private one.

@@ -69,6 +69,58 @@ pub unsafe fn within(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
+/// Bytes of a caller's memory, loaded once. Volatile: what is done with them goes by what was loaded, whatever becomes of the memory.
+///
+/// # Safety
+/// `N` bytes are readable at `p`.
+unsafe fn bytes_once<const N: usize>(p: *const u8) -> [u8; N] {
+    // SAFETY: the caller's promise; bytes need no alignment.
+    unsafe { p.cast::<[u8; N]>().read_volatile() }
+}
+
+/// # Safety
+/// A byte is readable at `p`.
+pub unsafe fn once1(p: *const u8) -> u8 {
+    // SAFETY: the caller's promise.
+    unsafe { p.read_volatile() }
+}
+
+/// # Safety
+/// Four bytes are readable at `p`.
+pub unsafe fn once4(p: *const u8) -> u32 {
+    // SAFETY: the caller's promise.
+    u32::from_le_bytes(unsafe { bytes_once(p) })
+}
+
+/// # Safety
+/// Eight bytes are readable at `p`.
+pub unsafe fn once8(p: *const u8) -> u64 {
+    // SAFETY: the caller's promise.
+    u64::from_le_bytes(unsafe { bytes_once(p) })
+}
+
+/// # Safety
+/// 16 bytes are readable at `p`.
+pub unsafe fn once16(p: *const u8) -> [u64; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [once8(p), once8(p.add(8))] }
+}
+
+/// # Safety
+/// `len` bytes are readable at `src`, and writable at `dst`, which is private.
+pub unsafe fn once(src: *const u8, dst: *mut u8, len: usize) {
+    let words = len / 8 * 8;
+    // SAFETY: every access stays within `len` bytes of its side.
+    unsafe {
+        for at in (0..words).step_by(8) {
+            dst.add(at).cast::<[u8; 8]>().write(bytes_once(src.add(at)));
+        }
+        for at in words..len {
+            dst.add(at).write(once1(src.add(at)));
+        }
+    }
+}
+
 /// # Safety
 /// Eight bytes are readable at `p`.
 pub unsafe fn load8(p: *const u8) -> u64 {

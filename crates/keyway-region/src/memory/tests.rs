@@ -189,3 +189,59 @@ fn a_line_finds_its_words() {
 fn an_access_beyond_the_end_is_refused() {
     Page::new().memory().get::<AtomicU64>(528 * 8);
 }
+
+#[test]
+fn a_key_is_copied_whole_at_every_length_and_alignment() {
+    let hasher = crate::hash::Hasher::new(7);
+    let given: Vec<u8> = (0..300u32).map(|i| (i * 7 + 3).to_le_bytes()[0]).collect();
+    for len in 1..=KEY_LEN_MAX {
+        for offset in 0..17 {
+            let given = &given[offset..offset + len];
+            let (mut room, mut other) = (KeyRoom::new(), KeyRoom::new());
+            let key = hasher.key(given, &mut room);
+            assert_eq!(
+                (key.bytes(), key.hash()),
+                (given, hasher.hash(given)),
+                "{len} bytes at {offset}"
+            );
+            assert_eq!(other.take(given), given);
+        }
+    }
+}
+
+#[test]
+#[cfg(not(miri))]
+fn a_key_that_changes_while_it_is_copied_has_the_hash_of_its_copy() {
+    use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+    let hasher = crate::hash::Hasher::new(7);
+    let shared: Vec<AtomicU8> = (0..KEY_LEN_MAX).map(|_| AtomicU8::new(b'A')).collect();
+    let (is_over, mut changed) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for letter in (b'A'..=b'Z').cycle() {
+                shared.iter().for_each(|byte| byte.store(letter, Relaxed));
+                if is_over.load(Relaxed) {
+                    return;
+                }
+            }
+        });
+        // Each length until it was seen to change while it was copied; one byte does not show that.
+        for len in (2..=40).chain([63, 64, 65, 200, KEY_LEN_MAX]) {
+            let mut torn = 0;
+            for _ in 0..2_000_000 {
+                // SAFETY: so many bytes can be read there; the copy under test is what reads them, by loads that the compiler does not see into.
+                let given = unsafe { core::slice::from_raw_parts(shared.as_ptr().cast::<u8>(), len) };
+                let mut room = KeyRoom::new();
+                let key = hasher.key(given, &mut room);
+                assert_eq!(key.hash(), hasher.hash(key.bytes()), "{len} bytes: {:?}", key.bytes());
+                torn += u32::from(key.bytes().windows(2).any(|pair| pair[0] != pair[1]));
+                if torn >= 20 {
+                    break;
+                }
+            }
+            changed += u32::from(torn > 0);
+        }
+        is_over.store(true, Relaxed);
+    });
+    assert!(changed > 20, "the key changed while it was copied at {changed} lengths only");
+}

@@ -2,13 +2,14 @@
 //! read from an item's value.
 
 use crate::decimal::{self, By};
-use crate::hash::Key;
+use crate::hash::{Key, Keyed};
 use crate::heap;
 use crate::index::{Changed, Decide, Decision, Old};
 use crate::layout::item::flag;
 use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
 use crate::log::{Draft, Value, Written};
+use crate::memory::KeyRoom;
 use crate::region::{memcached_size, ttl};
 use crate::session::Session;
 use crate::sink::Unread;
@@ -18,8 +19,9 @@ use crate::watch::Done;
 impl Session {
     /// Increment and decrement ("Increment/Decrement", "Meta Arithmetic").
     #[inline(always)]
-    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, mut now: impl Now) -> Result<Counted, WriteError> {
-        let key = self.key(key)?;
+    pub fn arithmetic(&mut self, key: impl Keyed, how: &Arithmetic, mut now: impl Now) -> Result<Counted, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(key, &mut room)?;
         let is_plain = how.compare_cas.is_none() && how.new_cas.is_none() && how.exptime.is_none();
         if is_plain && let Some((value, item)) = self.count_at_once(key, how.by(), &mut now) {
             return Ok(Counted::Value { value, item });
@@ -29,19 +31,20 @@ impl Session {
 
     /// Increment ("Increment/Decrement"), for a caller that needs only the number.
     #[inline]
-    pub fn incr(&mut self, key: &[u8], delta: u64, now: impl Now) -> Result<Number, WriteError> {
+    pub fn incr(&mut self, key: impl Keyed, delta: u64, now: impl Now) -> Result<Number, WriteError> {
         self.count_by(key, By { delta, decrement: false }, now)
     }
 
     /// Decrement, likewise.
     #[inline]
-    pub fn decr(&mut self, key: &[u8], delta: u64, now: impl Now) -> Result<Number, WriteError> {
+    pub fn decr(&mut self, key: impl Keyed, delta: u64, now: impl Now) -> Result<Number, WriteError> {
         self.count_by(key, By { delta, decrement: true }, now)
     }
 
     #[inline(always)]
-    fn count_by(&self, key: &[u8], by: By, mut now: impl Now) -> Result<Number, WriteError> {
-        let key = self.key(key)?;
+    fn count_by(&self, key: impl Keyed, by: By, mut now: impl Now) -> Result<Number, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(key, &mut room)?;
         match self.count_at_once(key, by, &mut now) {
             Some((value, _)) => Ok(Number::Is(value)),
             None => self.count_by_any_way(key.bytes, by.delta, by.decrement, now.tick()),
@@ -68,7 +71,7 @@ impl Session {
         Some((sum.value, sum.item(&written, now)))
     }
 
-    /// The general code starts again from the bytes of the key, so that the fast path keeps everything else in registers.
+    /// The general code starts again from the copy of the key, so that the fast path keeps everything else in registers.
     #[cold]
     #[inline(never)]
     fn count_by_any_way(&self, key: &[u8], delta: u64, decrement: bool, now: u32) -> Result<Number, WriteError> {
@@ -77,8 +80,8 @@ impl Session {
             decrement,
             ..Arithmetic::default()
         };
-        let key = self.key(key)?;
-        self.arithmetic_if((key.bytes, key.hash), how, now).map(Number::from)
+        self.arithmetic_if((key, self.region.hasher.hash(key)), how, now)
+            .map(Number::from)
     }
 
     /// Arithmetic of any kind, told to watchers.

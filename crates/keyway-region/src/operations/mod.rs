@@ -4,7 +4,7 @@
 
 pub(crate) mod arithmetic;
 
-use crate::hash::Key;
+use crate::hash::{Key, Keyed};
 use crate::heap;
 use crate::index::{Changed, Decide, Decision, FoundItem, Lookup, Old, Place, Quick};
 use crate::layout::item::flag;
@@ -12,12 +12,11 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
 use crate::log::{Draft, Value, Written};
+use crate::memory::KeyRoom;
 use crate::region::{EXPIRED, Moment, Region, epoch_at_any_time, expiry_at, seconds_of, ttl};
 use crate::session::Session;
 use crate::sink::{Lent, Sink, Unread};
-use crate::verbs::{
-    Delete, Deleted, Get, Item, KEY_LEN_MAX, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError,
-};
+use crate::verbs::{Delete, Deleted, Get, Item, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
 use crate::watch::Done;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -83,17 +82,12 @@ impl Region {
     /// # Errors
     ///
     /// A bad key.
-    pub fn read<S: Sink>(&self, key: &[u8], how: &Get, now: u32, sink: &mut S) -> Result<Read, WriteError> {
-        if key.is_empty() || key.len() > KEY_LEN_MAX {
-            return Err(WriteError::KeyLength { len: key.len() });
-        }
+    pub fn read<S: Sink>(&self, key: impl Keyed, how: &Get, now: u32, sink: &mut S) -> Result<Read, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = key.keyed(&self.hasher, &mut room)?;
         if how.exptime.is_some() {
             return Ok(Read::Change);
         }
-        let key = Key {
-            bytes: key,
-            hash: self.hasher.hash(key),
-        };
         let start = sink.len();
         let mut hit = FoundItem::default();
         let found = if self.has_checksums() {
@@ -127,7 +121,16 @@ impl Session {
     ///
     /// A bad key; no memory in this process for a copy of the value; and, if `how` requests a change, those of a write.
     #[inline]
-    pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, mut now: impl Now, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    pub fn get<S: Sink>(
+        &mut self,
+        key: impl Keyed,
+        how: &Get,
+        mut now: impl Now,
+        sink: &mut S,
+    ) -> Result<Option<Item>, WriteError> {
+        let mut room = KeyRoom::new();
+        // Once for all attempts: the sink may write to the memory that the caller's key is in.
+        let key = self.key(key, &mut room)?;
         if self.gets_at_once()
             && let Some(found) = self.get_at_once(key, how, &mut now, sink, |item| item)
         {
@@ -150,7 +153,7 @@ impl Session {
     #[inline(always)]
     pub fn get_at_once<S: Sink, R>(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         how: &Get,
         now: impl Now,
         sink: &mut S,
@@ -164,16 +167,15 @@ impl Session {
     #[inline(always)]
     pub fn get_and_leave<S: Sink, R>(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         how: &Get,
         now: impl Now,
         sink: &mut S,
         leave: impl Fn(),
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        let key = self.key(key).ok().filter(|_| how.is_plain());
-        let epoch = epoch_at_any_time(self.region.superblock());
-        let (Some(key), Some(epoch)) = (key, epoch) else {
+        let epoch = epoch_at_any_time(self.region.superblock()).filter(|_| how.is_plain());
+        let Some(epoch) = epoch else {
             leave();
             return None;
         };
@@ -199,12 +201,11 @@ impl Session {
     /// registers where no event is watched.
     #[cold]
     #[inline(never)]
-    pub fn get_watched<S: Sink>(&mut self, key: &[u8], how: &Get, now: impl Now, sink: &mut S) -> Option<Option<Item>> {
+    pub fn get_watched<S: Sink>(&mut self, key: Key<'_>, how: &Get, now: impl Now, sink: &mut S) -> Option<Option<Item>> {
         if !how.is_plain() || !self.region.is_plain() {
             return None;
         }
         let epoch = self.region.epoch_if_watched()?;
-        let key = self.key(key).ok()?;
         let found = match self.get_quickly(&key, how, epoch, now, sink, |item| item) {
             Quick::Hit(item) => Some(item),
             Quick::Miss => None,
@@ -230,12 +231,11 @@ impl Session {
     #[inline]
     pub fn get_by_all_rules<S: Sink>(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         how: &Get,
         now: u32,
         sink: &mut S,
     ) -> Result<Option<Item>, WriteError> {
-        let key = self.key(key)?;
         if self.region.has_checksums() {
             self.get_verified::<true, _>((key.bytes, key.hash), how, now, sink)
         } else {
@@ -282,7 +282,7 @@ impl Session {
                     sink.truncate(start);
                 }
                 _ => {
-                    self.count_missed(found)?;
+                    self.count_missed(key.bytes, found)?;
                     let is_absent = matches!(found, Lookup::Miss | Lookup::Expired | Lookup::Flushed);
                     if how.vivify.is_none() || !is_absent {
                         let status = if matches!(found, Lookup::Expired) {
@@ -313,10 +313,10 @@ impl Session {
 
     /// Counts a get that found nothing, or nothing that it could copy, with the reason.
     #[inline(never)]
-    fn count_missed(&self, found: Lookup) -> Result<(), WriteError> {
+    fn count_missed(&self, key: &[u8], found: Lookup) -> Result<(), WriteError> {
         self.count(Counter::get_misses, 1);
         match found {
-            Lookup::Damaged { place, word } => self.remove_damaged(place, word),
+            Lookup::Damaged { place, word } => self.remove_damaged(key, place, word),
             Lookup::Corrupt => self.count(Counter::corrupt, 1),
             Lookup::Expired => self.count(Counter::get_expired, 1),
             Lookup::Flushed => self.count(Counter::get_flushed, 1),
@@ -498,30 +498,38 @@ impl Session {
 
     /// Store ("Storage commands", "Meta Set").
     #[inline(never)]
-    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store, mut now: impl Now) -> Result<Stored, WriteError> {
+    pub fn store(&mut self, key: impl Keyed, value: &[u8], how: &Store, mut now: impl Now) -> Result<Stored, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(key, &mut room)?;
         if how.is_plain() {
             return self.set(key, value, how.flags, how.exptime, now);
         }
-        let stored = match self.storable(key, value, how.flags) {
-            Ok(key) => self.store_if((key.bytes, key.hash), value, how, now.tick()),
-            Err(error) => Err(self.refused(key, value.len(), self.command_of(how), error)),
+        let stored = match self.admit(&key, value, how.flags) {
+            Ok(()) => self.store_if((key.bytes, key.hash), value, how, now.tick()),
+            Err(error) => Err(self.refused(key.bytes, value.len(), self.command_of(how), error)),
         };
         match stored {
-            Err(error) if how.replaces_anything() => Err(self.not_replaced(key, error, now)),
+            Err(error) if how.replaces_anything() => Err(self.not_replaced((key.bytes, key.hash), error, now)),
             stored => stored,
         }
     }
 
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
     #[inline(always)]
-    pub fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64, mut now: impl Now) -> Result<Stored, WriteError> {
-        let key = match self.storable(key, value, flags) {
-            Ok(key) => key,
-            Err(error) => {
-                let error = self.refused(key, value.len(), Command::Set, error);
-                return Err(self.not_replaced(key, error, now));
-            }
-        };
+    pub fn set(
+        &mut self,
+        key: impl Keyed,
+        value: &[u8],
+        flags: u32,
+        exptime: i64,
+        mut now: impl Now,
+    ) -> Result<Stored, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(key, &mut room)?;
+        if let Err(error) = self.admit(&key, value, flags) {
+            let error = self.refused(key.bytes, value.len(), Command::Set, error);
+            return Err(self.not_replaced((key.bytes, key.hash), error, now));
+        }
         let draft = Draft {
             marks: 0,
             client_flags: flags,
@@ -545,7 +553,7 @@ impl Session {
                     ..Store::default()
                 };
                 let stored = self.store_if((key.bytes, key.hash), value, &how, tick);
-                stored.map_err(|error| self.not_replaced(key.bytes, error, now))
+                stored.map_err(|error| self.not_replaced((key.bytes, key.hash), error, now))
             }
         }
     }
@@ -554,28 +562,27 @@ impl Session {
     /// writer has given up.
     #[cold]
     #[inline(never)]
-    fn not_replaced(&mut self, key: &[u8], error: WriteError, now: impl Now) -> WriteError {
+    fn not_replaced(&mut self, key: (&[u8], u64), error: WriteError, now: impl Now) -> WriteError {
         if error.is_for_room() {
             let how = Delete {
                 uncounted: true,
                 ..Delete::default()
             };
             // The caller gets the error about the value; it has no place for a second one.
-            let _ = self.delete(key, &how, now);
+            let _ = self.delete(Key::of(key), &how, now);
         }
         error
     }
 
-    /// The key of an item that is to be stored, counted as a store, if an item can have this size.
+    /// Counts a store, and refuses it if no item can have this size.
     #[inline(always)]
-    fn storable<'k>(&self, key: &'k [u8], value: &[u8], flags: u32) -> Result<Key<'k>, WriteError> {
-        let key = self.key(key)?;
+    fn admit(&self, key: &Key<'_>, value: &[u8], flags: u32) -> Result<(), WriteError> {
         self.count(Counter::cmd_set, 1);
         if let Some(error) = self.region.too_large(key.bytes.len(), value.len(), flags) {
             self.count(Counter::store_too_large, 1);
             return Err(error);
         }
-        Ok(key)
+        Ok(())
     }
 
     /// The new item that is requested.
@@ -614,7 +621,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn refused(&self, key: &[u8], len: usize, command: Command, error: WriteError) -> WriteError {
-        if matches!(error, WriteError::TooLarge { .. }) && self.region.is_watched(Kind::Mutation.bit()) {
+        if self.region.is_watched(Kind::Mutation.bit()) {
             self.tell_refused(key, command, len);
         }
         error
@@ -759,11 +766,12 @@ impl Session {
     }
 
     /// Delete ("Deletion", "Meta Delete").
-    pub fn delete(&mut self, key: &[u8], how: &Delete, mut now: impl Now) -> Result<Deleted, WriteError> {
+    pub fn delete(&mut self, key: impl Keyed, how: &Delete, mut now: impl Now) -> Result<Deleted, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(key, &mut room)?;
         if let Some(answer) = self.delete_at_once(key, how, &mut now) {
             return Ok(answer);
         }
-        let key = self.key(key)?;
         let answer = self.delete_if((key.bytes, key.hash), how, now.tick())?;
         self.count_delete(answer, how);
         Ok(answer)
@@ -771,11 +779,11 @@ impl Session {
 
     /// One attempt at a plain delete, compiled into the caller. `None`: [`Self::delete`] knows more.
     #[inline(always)]
-    pub fn delete_at_once(&mut self, key: &[u8], how: &Delete, now: &mut impl Now) -> Option<Deleted> {
+    pub fn delete_at_once(&mut self, key: Key<'_>, how: &Delete, now: &mut impl Now) -> Option<Deleted> {
         if how.invalidate || how.remove_value || how.compare_cas.is_some() || !self.region.is_plain() {
             return None;
         }
-        let (changed, _) = self.change_at_once(self.key(key).ok()?, now, Remove)?;
+        let (changed, _) = self.change_at_once(key, now, Remove)?;
         let answer = match changed {
             Changed::Removed => Deleted::Deleted,
             Changed::Kept | Changed::Put => Deleted::NotFound,
@@ -878,8 +886,9 @@ impl Session {
     }
 
     /// Touch ("Touch"). `false`: the key has no item.
-    pub fn touch(&mut self, key: &[u8], exptime: i64, now: u32) -> Result<bool, WriteError> {
-        let key = self.key(key)?;
+    pub fn touch(&mut self, key: impl Keyed, exptime: i64, now: u32) -> Result<bool, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(key, &mut room)?;
         let how = Get {
             exptime: Some(exptime),
             ..Get::default()
@@ -928,8 +937,9 @@ impl Session {
     }
 
     /// A holder of copies has answered from one: the item counts as used, as if it had been fetched here.
-    pub fn note_hit(&mut self, key: &[u8], now: u32) {
-        if let Ok(key) = self.key(key) {
+    pub fn note_hit(&mut self, key: impl Keyed, now: u32) {
+        let mut room = KeyRoom::new();
+        if let Ok(key) = self.key(key, &mut room) {
             self.mark_fetched(&key, now);
         }
     }

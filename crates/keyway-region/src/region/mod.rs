@@ -42,14 +42,14 @@ pub(crate) use rules::Rules;
 use crate::atomics::{Acquire, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};
 use crate::changes::Offered;
 use crate::durable::{LINE, Persist, line};
-use crate::hash::Hasher;
+use crate::hash::{Hasher, Key};
 use crate::layout::index;
 use crate::layout::plan::Layout;
 use crate::layout::segment::{SegmentHeader, SegmentLife, SegmentWords};
 use crate::layout::session::{ProcessSlot, Tenancy, Tenant, ThreadSlot};
 use crate::layout::stats::{Counter, Counters};
 use crate::layout::superblock::{Maker, Superblock};
-use crate::memory::{Memory, View};
+use crate::memory::{KeyRoom, Memory, View};
 use crate::region::faulted::Faulted;
 use crate::region::known::Known;
 
@@ -261,6 +261,12 @@ impl Region {
     #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         self.memory.get(offset)
+    }
+
+    /// A caller's key with its hash in this region, copied to the room: for any number of verbs. It has a length that a key can have.
+    #[inline(always)]
+    pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+        self.hasher.key(given, room)
     }
 
     /// The hash of a key in this region.
