@@ -12,14 +12,14 @@
 //! server if a record says that a Keyway was there.
 //!
 //! The handles that use a region check it once a second: if its file or socket has been replaced, the server is asked
-//! again. A server whose region was found by a record is asked as soon as it answers.
+//! again. A server whose region was found by a record is asked as soon as it answers. Meanwhile the region stays in use: no
+//! call waits for a server that has a region already.
 
-use keyway_cache::server::record;
+use keyway_cache::server::{Connection, record};
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -30,12 +30,14 @@ use std::time::{Duration, Instant};
 const PREFIX: &str = "keyway:";
 /// How long an answer may take. A Keyway on this host answers at once.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a program that has a region waits when it asks the server again. What comes later is read at a later call.
+const AT_FIRST: Duration = Duration::from_millis(10);
 /// How long a server that is not a Keyway is not asked again.
 const STRANGER: Duration = Duration::from_secs(5);
 /// How long to wait while another thread asks a server. In a child that was forked during that time, the wait is in vain.
 const LOOK: Duration = Duration::from_secs(10);
 /// Longest answer that is read.
-const ANSWER_MAX: u64 = 1 << 20;
+const ANSWER_MAX: usize = 1 << 20;
 /// The variable that lists users by number (`id -u NAME`), separated by commas. Their regions are used if a server
 /// reports one.
 const OWNERS: &str = "KEYWAY_LIBMEMCACHED_OWNERS";
@@ -75,25 +77,15 @@ impl Target {
     }
 
     /// A connection to the server. `None`: there is no server.
-    fn connect(&self) -> Option<std::io::Result<Box<dyn Talk>>> {
+    fn connect(&self, deadline: Instant) -> Option<std::io::Result<Connection>> {
         match self {
             Self::Place(_) => None,
-            Self::Unix(path) => Some(UnixStream::connect(path).and_then(|stream| {
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                Ok(Box::new(stream) as Box<dyn Talk>)
-            })),
+            Self::Unix(path) => Some(Connection::to_file(path, deadline)),
             Self::Tcp(addresses) => {
                 let mut last = std::io::Error::from(ErrorKind::ConnectionRefused);
                 for address in addresses {
-                    match TcpStream::connect_timeout(address, PATIENCE) {
-                        Ok(stream) if is_connected_to_itself(&stream) => {}
-                        Ok(stream) => {
-                            let set = stream
-                                .set_read_timeout(Some(PATIENCE))
-                                .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-                            return Some(set.map(|()| Box::new(stream) as Box<dyn Talk>));
-                        }
+                    match Connection::to_tcp(address, deadline) {
+                        Ok(connection) => return Some(Ok(connection)),
                         Err(error) => last = error,
                     }
                 }
@@ -105,37 +97,63 @@ impl Target {
     /// Sends a request to the server. Returns the lines up to the first that ends an answer, without that line. `None`:
     /// there is no server.
     pub(crate) fn ask(&self, request: &str) -> Option<std::io::Result<Vec<String>>> {
-        Some(self.connect()?.and_then(|mut stream| {
-            stream.write_all(request.as_bytes())?;
-            let mut lines = Vec::new();
-            for line in BufReader::new(stream.take(ANSWER_MAX)).split(b'\n') {
-                let line = String::from_utf8_lossy(&line?).trim_end().to_owned();
-                if ["END", "OK", "RESET"].contains(&&*line) {
-                    return Ok(lines);
-                }
-                let failed = ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"]
-                    .iter()
-                    .any(|word| line.starts_with(word));
-                lines.push(line);
-                if failed {
-                    return Ok(lines);
-                }
-            }
-            Err(ErrorKind::UnexpectedEof.into())
-        }))
+        let deadline = Instant::now() + PATIENCE;
+        let question = Question::new(self, request, deadline)?;
+        Some(question.and_then(|mut question| question.answer(deadline)))
     }
 }
 
-/// Whether both ends of a connection are the same socket. The kernel may choose the very port that is asked for as the port to
-/// ask from, if no server listens on it; then the connection succeeds.
-fn is_connected_to_itself(stream: &TcpStream) -> bool {
-    stream
-        .local_addr()
-        .is_ok_and(|here| stream.peer_addr().is_ok_and(|there| here == there))
+/// A request to a server, and what it has answered so far.
+struct Question {
+    connection: Connection,
+    begun: Instant,
+    lines: Vec<String>,
+    /// bytes of the answer so far
+    len: usize,
 }
 
-trait Talk: Read + Write {}
-impl<T: Read + Write> Talk for T {}
+impl Question {
+    /// Sends the request by the deadline. `None`: there is no server.
+    fn new(target: &Target, request: &str, deadline: Instant) -> Option<std::io::Result<Self>> {
+        let sent = target.connect(deadline)?.and_then(|mut connection| {
+            connection.send(request.as_bytes(), deadline)?;
+            Ok(Self {
+                connection,
+                begun: Instant::now(),
+                lines: Vec::new(),
+                len: 0,
+            })
+        });
+        Some(sent)
+    }
+
+    /// The answer, if it is complete by the deadline. After [`ErrorKind::TimedOut`] this can be called again.
+    fn answer(&mut self, deadline: Instant) -> std::io::Result<Vec<String>> {
+        loop {
+            let heard = self.connection.heard();
+            let Some(end) = heard.iter().position(|byte| *byte == b'\n') else {
+                if self.len + heard.len() > ANSWER_MAX {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+                self.connection.hear(deadline)?;
+                continue;
+            };
+            let line: Vec<u8> = heard.drain(..=end).collect();
+            self.len += line.len();
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if ["END", "OK", "RESET"].contains(&&*line) {
+                return Ok(std::mem::take(&mut self.lines));
+            }
+            let failed = ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"]
+                .iter()
+                .any(|word| line.starts_with(word));
+            self.lines.push(line);
+            if failed {
+                return Ok(std::mem::take(&mut self.lines));
+            }
+        }
+    }
+}
 
 /// What is known of a server in addition to its region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,6 +208,8 @@ struct Known {
 pub(crate) struct Entry {
     target: Target,
     state: Mutex<State>,
+    /// what it is asked while its region is in use
+    question: Mutex<Option<Question>>,
     /// incremented when its region is replaced by another one. PAIRS: Release and Acquire, though the lock protects what
     /// it announces.
     generation: AtomicU64,
@@ -267,6 +287,7 @@ impl Entry {
         Self {
             target,
             state: Mutex::new(State::Unknown),
+            question: Mutex::new(None),
             generation: AtomicU64::new(0),
             said: AtomicBool::new(false),
         }
@@ -306,16 +327,24 @@ impl Entry {
         }
     }
 
-    /// Checks whether the region is still the server's. If it is not, finds out what the server is now.
+    /// Checks whether the region is still the server's. If it is not, finds out what the server is now, now or at a later call:
+    /// this does not wait for the server.
     pub(crate) fn look_again(&self) {
-        let Some(mut state) = patient(&self.state) else { return };
+        // Another thread that has the lock looks itself.
+        let Ok(mut state) = self.state.try_lock() else { return };
         let State::Region(open) = &*state else { return };
-        let is_away = || !matches!(self.target.connect(), Some(Ok(_)));
-        if Stamp::of(&open.place) == open.stamp && (open.source == Source::Asked || is_away()) {
+        let is_same = Stamp::of(&open.place) == open.stamp;
+        if is_same && open.source == Source::Asked {
+            self.take_question();
             return;
         }
+        let probe = match self.probe_without_waiting() {
+            None => return,
+            Some(Probe::NoServer(_) | Probe::NoAnswer(_)) if is_same => return,
+            Some(probe) => probe,
+        };
         let old = open.clone();
-        match self.find_and_open(&mut state) {
+        match self.conclude_and_open(&mut state, probe) {
             Discovery::Region(new) if new.identity == old.identity => {
                 // The server was restarted on the same region: its users continue with the open cache.
                 new.cache.leave();
@@ -338,9 +367,47 @@ impl Entry {
         }
     }
 
+    /// The question that was asked at an earlier call of this process.
+    fn take_question(&self) -> Option<Question> {
+        let question = self.question.try_lock().ok().and_then(|mut question| question.take());
+        question.filter(|question| question.connection.is_own())
+    }
+
+    /// Asks the server, or reads its answer to the question of an earlier call. `None`: it has not answered yet.
+    fn probe_without_waiting(&self) -> Option<Probe> {
+        if let Target::Place(path) = &self.target {
+            return Some(named(path));
+        }
+        let (question, deadline) = match self.take_question() {
+            Some(question) => (Some(Ok(question)), Instant::now()),
+            None => {
+                let deadline = Instant::now() + AT_FIRST;
+                (Question::new(&self.target, WHO_ARE_YOU, deadline), deadline)
+            }
+        };
+        let mut question = match question? {
+            Ok(question) => question,
+            Err(error) => return Some(judge(Some(Err(error)))),
+        };
+        match question.answer(deadline) {
+            Err(error) if error.kind() == ErrorKind::TimedOut && question.begun.elapsed() < PATIENCE => {
+                if let Ok(mut place) = self.question.try_lock() {
+                    *place = Some(question);
+                }
+                None
+            }
+            answer => Some(judge(Some(answer))),
+        }
+    }
+
     fn find(&self, state: &mut State) -> Result<bool, NoServer> {
+        self.conclude(state, probe(&self.target))
+    }
+
+    /// What the server is, by what it has said.
+    fn conclude(&self, state: &mut State, probe: Probe) -> Result<bool, NoServer> {
         let mut why = None;
-        let known = match probe(&self.target) {
+        let known = match probe {
             Probe::Region(known) => Some(known),
             Probe::Keyway => {
                 why = Some("it does not hand out its region; start it with --region-socket to use the region directly");
@@ -360,7 +427,11 @@ impl Entry {
     }
 
     fn find_and_open(&self, state: &mut State) -> Discovery {
-        match self.find(state) {
+        self.conclude_and_open(state, probe(&self.target))
+    }
+
+    fn conclude_and_open(&self, state: &mut State, probe: Probe) -> Discovery {
+        match self.conclude(state, probe) {
             Ok(true) => self.open(state),
             Ok(false) => Discovery::Stranger,
             Err(NoServer(error)) => Discovery::NoServer(error),
@@ -467,25 +538,37 @@ fn recorded(target: &Target, error: i32) -> Option<Known> {
     })
 }
 
+/// What a server is asked.
+const WHO_ARE_YOU: &str = "version\r\nstats settings\r\n";
+
 /// Asks a server. One that ended in the middle of its answer is asked once more: then it is mostly away, or another one is there.
 fn probe(target: &Target) -> Probe {
     if let Target::Place(path) = target {
-        return Probe::Region(Known {
-            place: path.clone(),
-            region: None,
-            facts: Facts { version: VERSION },
-            source: Source::Asked,
-        });
+        return named(path);
     }
-    let ask = || target.ask("version\r\nstats settings\r\n");
-    let is_cut_off = |error: &std::io::Error| {
-        let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof];
-        kinds.contains(&error.kind())
-    };
-    let answer = match ask() {
-        Some(Err(error)) if is_cut_off(&error) => ask(),
+    judge(match target.ask(WHO_ARE_YOU) {
+        Some(Err(error)) if is_cut_off(&error) => target.ask(WHO_ARE_YOU),
         answer => answer,
-    };
+    })
+}
+
+/// A region that the program itself has named.
+fn named(path: &Path) -> Probe {
+    Probe::Region(Known {
+        place: path.to_path_buf(),
+        region: None,
+        facts: Facts { version: VERSION },
+        source: Source::Asked,
+    })
+}
+
+fn is_cut_off(error: &std::io::Error) -> bool {
+    let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof];
+    kinds.contains(&error.kind())
+}
+
+/// What a server is, by its answer.
+fn judge(answer: Option<std::io::Result<Vec<String>>>) -> Probe {
     let lines = match answer {
         Some(Ok(lines)) => lines,
         Some(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {

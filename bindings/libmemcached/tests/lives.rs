@@ -253,6 +253,43 @@ fn a_program_that_starts_while_its_server_is_away_finds_the_region() {
     }
 }
 
+/// A program has a region by its server's record, and the server, which is stopped, takes connections: the program asks it again and
+/// again, and no call waits for the answer.
+#[test]
+fn gets_do_not_wait_for_a_stopped_server() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a server that is stopped", "talk.c") else {
+        return;
+    };
+    let (region, other) = (dropin.scratch.join("region"), dropin.scratch.join("other"));
+    let address = free_address();
+    let mut server = Keyway::start(address, &region, &[]);
+    let servers = address.to_string();
+    let mut old = Talk::start(&dropin, &program, &servers, &[ALONE]);
+    assert_eq!(old.ask("set k one"), "SUCCESS");
+    let signal = |server: &Keyway, name: &str| {
+        let sent = Command::new("kill").args([name, &server.child.id().to_string()]).status();
+        assert!(sent.expect("a command").success());
+    };
+    signal(&server, "-STOP");
+    let mut fresh = Talk::start(&dropin, &program, &servers, &[ALONE]);
+    let begun = std::time::Instant::now();
+    let mut gets = 0;
+    // It asks once a second.
+    while gets < 100 || begun.elapsed().as_secs() < 4 {
+        assert_eq!(fresh.ask("get k"), "one", "{}", fresh.said());
+        gets += 1;
+        assert!(begun.elapsed() < DEADLINE, "{gets} gets");
+    }
+    signal(&server, "-CONT");
+    server.kill();
+    let server = Keyway::start(address, &other, &[]);
+    wait_until("the other region", DEADLINE, || {
+        (fresh.ask("get k") == "NOT FOUND").then_some(())
+    });
+    drop(server);
+}
+
 /// A server that takes connections and does not answer what the drop-in asks, as one that dies, or starts, or is no cache.
 struct Mute {
     address: SocketAddr,

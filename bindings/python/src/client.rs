@@ -3,7 +3,7 @@
 use crate::door::{self, Asked, Region};
 use crate::failure::{Failure, unless_quiet};
 use crate::key::{self, Key, Keys};
-use crate::object::{self, Place};
+use crate::object::{self, Place, Shared};
 use crate::value::{self, Value, Values};
 use keyway_cache::{
     AHEAD_MAX, Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store,
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Values of at least this many bytes are written without the interpreter's lock; docs/library.md has the measurement. A
 /// thread that releases the lock may wait 5 ms to get it back (sys.getswitchinterval()) while another thread computes, so
@@ -45,8 +45,8 @@ pub(crate) struct Client {
     values: Values,
     ignore_exc: bool,
     default_noreply: bool,
-    /// `None`: not open. Locked for moments, or for one operation on the region, by a thread that holds the interpreter's lock
-    region: Mutex<Option<Arc<Region>>>,
+    /// `None`: not open
+    region: Shared<Option<Arc<Region>>>,
 }
 
 #[pymethods]
@@ -132,7 +132,7 @@ impl Client {
             },
             ignore_exc,
             default_noreply,
-            region: Mutex::new(None),
+            region: Shared::new(None),
         })
     }
 
@@ -530,18 +530,18 @@ impl Client {
     }
 
     /// Closes the client. The process detaches when all its clients of this region are closed; the next call attaches again.
-    fn close(&self) {
-        let _open = self.region.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn close(&self, py: Python<'_>) {
+        let _open = self.region.replace(py, None);
     }
 
     /// Another name of close.
-    fn disconnect_all(&self) {
-        self.close();
+    fn disconnect_all(&self, py: Python<'_>) {
+        self.close(py);
     }
 
     /// Another name of close.
-    fn quit(&self) {
-        self.close();
+    fn quit(&self, py: Python<'_>) {
+        self.close(py);
     }
 
     /// What the garbage collector has to know: a serde, or a function, may lead back to this client.
@@ -556,8 +556,8 @@ impl Client {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
-        self.close();
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
     }
 
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -626,8 +626,7 @@ impl Client {
     /// The region, opened at the first call.
     #[inline]
     fn region(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
-        let open = self.region.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match open {
+        match self.region.get(py) {
             Some(region) => Ok(region),
             None => self.open(py),
         }
@@ -637,18 +636,18 @@ impl Client {
     fn open(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
         let region = door::open(py, self.server.clone(), &self.asked)?;
         // Another thread may have opened it meanwhile.
-        let mut mine = self.region.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Arc::clone(mine.get_or_insert(region)))
+        if let Some(first) = self.region.get(py) {
+            return Ok(first);
+        }
+        self.region.replace(py, Some(Arc::clone(&region)));
+        Ok(region)
     }
 
-    /// Works with this thread's session, with the interpreter's lock held.
+    /// Works with this thread's session. The interpreter's lock is held, except while the library waits ([`crate::apart`]): then other
+    /// threads may use this client, with sessions of their own.
     #[inline]
     fn work<R>(&self, py: Python<'_>, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, Failure> {
-        // The work does not release the interpreter's lock, so no other thread waits for this one meanwhile.
-        if let Some(region) = &*self.region.lock().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(region.cache()?.with_session(work)?);
-        }
-        Ok(self.open(py)?.cache()?.with_session(work)?)
+        Ok(self.region(py)?.cache()?.with_session(work)?)
     }
 
     /// As [`Self::work`]. If so much is to be written that other threads should run meanwhile, it releases the

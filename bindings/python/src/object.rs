@@ -1,8 +1,8 @@
-//! Bytes objects of values.
+//! What needs the interpreter's lock: bytes objects of values, and what a client's threads share.
 //!
 //! # Safety
 //!
-//! The interpreter's lock is held. The interpreter returns a new object, or nothing and an exception; in the latter case
+//! The interpreter's lock is held, as a `Python` says; the stable ABI has no interpreter without it. The interpreter returns a new object, or nothing and an exception; in the latter case
 //! pyo3's own function would panic. It copies bytes that it is given before the call ends. An object that was made without
 //! bytes is written to only until [`Place::finish`] gives it out.
 #![allow(unsafe_code, reason = "functions of the interpreter; contract above")]
@@ -10,7 +10,34 @@
 use keyway_cache::{Item, Target};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
+
+/// A value that the threads of an interpreter share, and use for moments with the interpreter's lock held. No other lock is
+/// needed, so that no thread waits for one that waits.
+pub(crate) struct Shared<T>(UnsafeCell<T>);
+
+// SAFETY: used only with the interpreter's lock held, by one thread at a time.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T: Clone> Shared<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(UnsafeCell::new(value))
+    }
+
+    /// A copy of the value. Copying it runs no Python code.
+    #[inline(always)]
+    pub(crate) fn get(&self, _: Python<'_>) -> T {
+        // SAFETY: no other thread uses it, and this one has no reference to it.
+        unsafe { &*self.0.get() }.clone()
+    }
+
+    /// Sets the value. Returns the old one.
+    pub(crate) fn replace(&self, _: Python<'_>, value: T) -> T {
+        // SAFETY: as above.
+        unsafe { self.0.get().replace(value) }
+    }
+}
 
 /// A copy of the bytes. The error: the interpreter has no memory for it.
 #[inline]

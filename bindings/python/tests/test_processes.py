@@ -7,6 +7,7 @@ whose slots stay taken, or whose half-done work is seen.
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -145,6 +146,55 @@ def test_killed_writers_leave_whole_values_and_no_slots(client):
     others = subprocess.run([sys.executable, "-c", attaching, client.server], stdout=subprocess.PIPE, check=True, timeout=HANGS_AFTER_S)
     assert others.stdout == b"2\n", "this thread's and that one's"
     assert client.stats()[b"recoveries"] >= 12
+
+
+WITHOUT_A_SLOT = """
+import os, signal, sys, threading, time
+import keyway_cache
+place, server = sys.argv[1], int(sys.argv[2])
+client = keyway_cache.Client(place, default_noreply=False)
+client.get("served")
+threads = [threading.Thread(target=lambda: (client.set("hog", "x"), time.sleep(1000)), daemon=True) for _ in range(140)]
+for thread in threads:
+    thread.start()
+while client.stats()[b"keyway_sessions"] + client.stats()[b"keyway_sessions_of_servers"] < client.stats()[b"keyway_sessions_max"]:
+    time.sleep(0.01)
+done = []
+def served():
+    assert client.set("served", "before")
+    ready.set()
+    go_on.wait()
+    done.append(client.set("served", "after"))
+ready, go_on = threading.Event(), threading.Event()
+thread = threading.Thread(target=served, daemon=True)
+thread.start()
+ready.wait()
+os.kill(server, signal.SIGSTOP)
+tasks = f"/proc/{server}/task"
+while any(open(f"{tasks}/{task}/stat").read().rpartition(") ")[2][0] != "T" for task in os.listdir(tasks)):
+    time.sleep(0.001)
+go_on.set()
+# The set waits for the server, and this thread goes on, with the same client.
+for _ in range(2000):
+    assert client.get("served") == b"before"
+    time.sleep(0.0001)
+assert not done
+os.kill(server, signal.SIGCONT)
+thread.join()
+assert done == [True] and client.get("served") == b"after"
+"""
+
+
+def test_other_threads_go_on_while_one_waits_for_a_stopped_server(region_socket, server):
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(server)
+        asking.sendall(b"stats\r\n")
+        rows = asking.makefile("rb")
+        pid = next(int(row.split()[2]) for row in rows if row.startswith(b"STAT pid "))
+    try:
+        subprocess.run([sys.executable, "-c", WITHOUT_A_SLOT, region_socket, str(pid)], check=True, timeout=HANGS_AFTER_S)
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_who_has_no_memory_for_a_value_is_told(path):

@@ -218,7 +218,7 @@ impl Progress {
                 doing: "is making the region",
             });
         }
-        std::thread::sleep(POLL);
+        crate::wait::sleep(POLL);
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! Descriptors that this library keeps in a program that is not its own.
+//! Descriptors that this library keeps in a program that is not its own: of files and of sockets.
 //!
 //! A program may close any descriptor, close one twice, close all of them (`closefrom(3)`, `daemon(3)`), or be started
 //! without standard streams. So a descriptor is kept under a high number, never under 0, 1 or 2. Before each use the
-//! kernel is asked which file the number refers to now. If it is another file, it is neither used nor closed.
+//! kernel is asked which file or socket the number refers to now. If it is another one, it is neither used nor closed.
 //!
 //! # Safety
 //!
@@ -13,10 +13,10 @@
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::stat::fstat;
 use std::fs::File;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// Numbers that programs use themselves, if they use few. Numbers above those that `select(2)` supports would need a
 /// larger table.
@@ -24,28 +24,28 @@ const NUMBERS_OF_PROGRAMS: u64 = 768;
 /// Descriptors below this are a program's standard streams.
 const STREAMS: i32 = 3;
 
-/// Device and inode: they identify a file, whatever its name is now.
+/// Device and inode: they identify a file, whatever its name is now. Every socket has an inode of its own.
 pub(crate) type FileId = (u64, u64);
 
-/// The file that this descriptor refers to.
-pub(crate) fn file_id(file: &File) -> std::io::Result<FileId> {
-    file.metadata().map(|meta| (meta.dev(), meta.ino()))
+/// The file or socket that this descriptor refers to.
+pub(crate) fn file_id(file: impl AsFd) -> std::io::Result<FileId> {
+    Ok(fstat(file).map(|stat| (stat.st_dev, stat.st_ino))?)
 }
 
-/// A descriptor of one file, for as long as no other code of the process closes it.
-pub(crate) struct Kept {
-    file: ManuallyDrop<File>,
+/// A descriptor of one file or socket, for as long as no other code of the process closes it.
+pub(crate) struct Kept<T: AsFd = File> {
+    file: ManuallyDrop<T>,
     id: FileId,
     access: i32,
 }
 
-impl Kept {
+impl<T: AsFd + From<OwnedFd>> Kept<T> {
     /// Moves a descriptor to a high number.
     ///
     /// # Errors
     ///
     /// There is no descriptor left.
-    pub(crate) fn new(file: File) -> std::io::Result<Self> {
+    pub(crate) fn new(file: T) -> std::io::Result<Self> {
         let id = file_id(&file)?;
         let access = access(&file).unwrap_or(0);
         Ok(Self {
@@ -54,9 +54,11 @@ impl Kept {
             access,
         })
     }
+}
 
+impl<T: AsFd> Kept<T> {
     /// The file, if the number still refers to it.
-    pub(crate) fn get(&self) -> Option<&File> {
+    pub(crate) fn get(&self) -> Option<&T> {
         self.is_there().then_some(&*self.file)
     }
 
@@ -66,11 +68,11 @@ impl Kept {
     }
 
     fn is_there(&self) -> bool {
-        file_id(&self.file).is_ok_and(|id| id == self.id) && access(&self.file) == Some(self.access)
+        file_id(&*self.file).is_ok_and(|id| id == self.id) && access(&*self.file) == Some(self.access)
     }
 }
 
-impl Drop for Kept {
+impl<T: AsFd> Drop for Kept<T> {
     fn drop(&mut self) {
         if self.is_there() {
             // SAFETY: owned by this value, dropped once, and not used after this.
@@ -81,22 +83,30 @@ impl Drop for Kept {
     }
 }
 
+#[cfg(test)]
+impl Kept<OwnedFd> {
+    /// What a program does that closes descriptors of others, and opens its own: the number is the other file's from now on.
+    pub(crate) fn overrun(&mut self, other: impl AsFd) {
+        nix::unistd::dup2(other, &mut self.file).unwrap();
+    }
+}
+
 /// How a descriptor may be used (`fcntl(2)`, F_GETFL): reading, writing, both, or neither.
-fn access(file: &File) -> Option<i32> {
+fn access(file: impl AsFd) -> Option<i32> {
     fcntl(file, FcntlArg::F_GETFL)
         .ok()
         .map(|flags| flags & (nix::libc::O_ACCMODE | nix::libc::O_PATH))
 }
 
 /// The same file description under a number that programs do not reach, or at least above the standard streams.
-fn moved_up(file: File) -> std::io::Result<File> {
+fn moved_up<T: AsFd + From<OwnedFd>>(file: T) -> std::io::Result<T> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let high = i32::try_from(soft.saturating_mul(3) / 4).unwrap_or(i32::MAX);
     let high = high.min(i32::try_from(NUMBERS_OF_PROGRAMS).unwrap_or(i32::MAX));
     for least in [high, STREAMS] {
         if let Ok(number) = fcntl(&file, FcntlArg::F_DUPFD_CLOEXEC(least.max(STREAMS))) {
             // SAFETY: made by the kernel just now, and owned by no other value.
-            return Ok(unsafe { File::from_raw_fd(number) });
+            return Ok(unsafe { OwnedFd::from_raw_fd(number) }.into());
         }
     }
     Ok(file)
@@ -133,7 +143,6 @@ pub(crate) fn harmless_flags() -> [OFlag; 2] {
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::os::fd::IntoRawFd;
 
     fn file(name: &str) -> (std::path::PathBuf, File) {
         let path = std::env::temp_dir().join(format!("keyway-descriptor-{}-{name}", std::process::id()));
@@ -150,14 +159,11 @@ mod tests {
     #[test]
     fn a_number_that_became_another_files_is_neither_used_nor_closed() {
         let ((path, mine), (other_path, other)) = (file("mine"), file("other"));
-        let kept = Kept::new(mine).unwrap();
+        let mut kept = Kept::new(OwnedFd::from(mine)).unwrap();
         assert!(kept.get().is_some());
         let number = kept.file.as_raw_fd();
         assert!(number >= STREAMS);
-        // The program closes a descriptor that is not its own, and gets the number for a file of its own.
-        // SAFETY: the test acts as a program that uses descriptor numbers freely.
-        let again = unsafe { nix::unistd::dup2_raw(&other, number) }.unwrap();
-        let _ = again.into_raw_fd();
+        kept.overrun(&other);
         assert!(kept.get().is_none());
         drop(kept);
         // SAFETY: the number refers to the other file, which the test owns.

@@ -4,12 +4,11 @@
 //! it. With [`GRANTED`] come two descriptors of the region's file (`SCM_RIGHTS`, unix(7)): one to lock and map, one to
 //! query the locks of others. Each is opened for this client, because a lock belongs to an open file description. A
 //! server whose kernel door is on sends [`GRANTED_AND_COUNTS`] instead, followed by the door word, and a third
-//! descriptor: of the array in which changes are counted. With [`GRANTED_TO_READ`] come two others: a descriptor of the
-//! file that was opened for reading, and a socket that is connected to the server's workers, for this client's writes.
+//! descriptor: of the array in which changes are counted. With [`GRANTED_TO_READ`] comes one that was opened for reading.
 //! Any other line that begins with [`NAME`] is a refusal with its reason. Then the server closes the connection.
 //!
-//! A client that finds no free process slot or thread slot asks for a *line* only: a connection to the server's workers,
-//! which do for the client what it cannot do itself. To ask for it, the client gives its socket a name before it connects
+//! A client that may only read, or that finds no free process slot or thread slot, asks for a *line*: a connection to the
+//! server's workers, which do for the client what it cannot do itself. To ask for it, the client gives its socket a name before it connects
 //! (any name: the kernel chooses one, unix(7), "autobind"). It connects either to the region socket, or to a separate
 //! socket of the server, whose abstract name is derived from the region ([`line_name`]). So a client needs to know only
 //! the region's file. The server sends [`GRANTED_LINE`] with the region's device and inode, and the connection is then
@@ -22,19 +21,21 @@
 //! the kernel has put into this process with it: of all of them, also if it had no room for some.
 #![allow(unsafe_code, reason = "descriptors from a message; contract above")]
 
+use crate::cancel::Uncancelled;
+use crate::connection::{self, Connection};
 use crate::descriptor::FileId;
 use crate::error::OpenError;
 use nix::errno::Errno;
 use nix::libc;
+use nix::poll::PollFlags;
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, socket};
+use nix::sys::socket::{UnixAddr, getsockopt};
 use std::fs::File;
-use std::io::{ErrorKind, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The first word of every line that a server sends here.
 pub const NAME: &str = "keyway-region";
@@ -45,7 +46,7 @@ pub const GRANTED_AND_COUNTS: &str = "keyway-region 1 counts ";
 /// Number of descriptors of the region that come with it.
 pub const DESCRIPTORS: usize = 2;
 
-/// The line with a reader's descriptors: of the region's file, opened for reading, and of a connection.
+/// The line with a reader's descriptor: of the region's file, opened for reading.
 pub const GRANTED_TO_READ: &str = "keyway-region 1 read\n";
 
 /// The line with which a server gives a connection to its workers. The region's device and inode (`DEVICE:INODE`) and a
@@ -84,45 +85,53 @@ pub(crate) enum Handed {
         /// the kernel door's word, and the array of the stripes
         doorway: Option<(u64, File)>,
     },
-    /// the region's file, for reading, and a connection to the server
-    ToRead(File, UnixStream),
+    /// the region's file, for reading
+    ToRead(File),
 }
 
 /// Longest line that a server sends.
 const LINE_MAX: usize = 512;
 /// How long an answer may take. A server of a region answers at once; a peer that does not is something else.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks the server that listens on a socket for its region.
 pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
+    let _uncancelled = Uncancelled::new();
+    let deadline = Instant::now() + PATIENCE;
     let refused = |why: String| OpenError::NotHandedOut {
         path: path.to_path_buf(),
         why,
     };
-    let socket = UnixStream::connect(path).map_err(|source| match source.kind() {
+    let silent = || {
+        refused(format!(
+            "no answer from the socket for {} s; give the path of the server's --region-socket",
+            PATIENCE.as_secs()
+        ))
+    };
+    let connected = UnixAddr::new(path)
+        .map_err(Error::from)
+        .and_then(|address| connection::to_unix(&address, false, deadline));
+    let socket = connected.map_err(|source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => OpenError::NoServer {
             path: path.to_path_buf(),
             source,
         },
+        ErrorKind::TimedOut => silent(),
         _ => OpenError::Io {
             what: "connect",
             path: path.to_path_buf(),
             source,
         },
     })?;
-    // This may fail. Without it, this process waits as long as a peer sends nothing.
-    let _ = socket.set_read_timeout(Some(PATIENCE));
     // The kernel drops descriptors if there is no room for them (unix(7), "MSG_CTRUNC").
     let lost = || {
         let why = "the server's descriptors did not arrive: this process has no free descriptors; raise ulimit -n";
         refused(why.to_owned())
     };
     let mut line = [0; LINE_MAX];
+    connection::until_ready(socket.as_fd(), PollFlags::POLLIN, deadline).map_err(|_| silent())?;
     let (len, mut files) = receive(&socket, &mut line).map_err(|error| match error {
-        Errno::EAGAIN => refused(format!(
-            "no answer from the socket for {} s; give the path of the server's --region-socket",
-            PATIENCE.as_secs()
-        )),
+        Errno::EAGAIN => silent(),
         Errno::ENOBUFS => lost(),
         error => refused(format!("cannot read from the socket: {error}")),
     })?;
@@ -130,13 +139,12 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     let word = line
         .strip_prefix(GRANTED_AND_COUNTS)
         .and_then(|word| word.trim_end().parse().ok());
-    let is_granted = line == GRANTED || line == GRANTED_TO_READ || word.is_some();
+    if line == GRANTED_TO_READ {
+        return files.pop().map(Handed::ToRead).ok_or_else(lost);
+    }
+    let is_granted = line == GRANTED || word.is_some();
     let doorway = word.and_then(|word| Some((word, files.pop()?)));
     match (files.try_into(), line.strip_prefix(NAME)) {
-        (Ok(files), _) if line == GRANTED_TO_READ => {
-            let [file, socket]: [File; DESCRIPTORS] = files;
-            Ok(Handed::ToRead(file, UnixStream::from(OwnedFd::from(socket))))
-        }
         (Ok(files), _) if is_granted => Ok(Handed::ToWrite { files, doorway }),
         (Err(_), _) if is_granted => Err(lost()),
         (_, Some(why)) => Err(refused(why.trim().to_owned())),
@@ -146,43 +154,46 @@ pub(crate) fn ask(path: &Path) -> Result<Handed, OpenError> {
     }
 }
 
-/// Asks for a connection to the workers: at a server's region socket, or without a path at the abstract name of the
-/// region.
-pub(crate) fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<UnixStream> {
+/// Asks for a connection to the workers: at a server's region socket, or without a path at the abstract name of the region.
+/// The connection is to be used when it is granted ([`granted`]).
+pub(crate) fn ask_for_line(path: Option<&Path>, wanted: Wanted, deadline: Instant) -> std::io::Result<Connection> {
     let address = match path {
         Some(path) => UnixAddr::new(path)?,
         None => UnixAddr::new_abstract(&line_name(wanted.file))?,
     };
-    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    bind(socket.as_raw_fd(), &UnixAddr::new_unnamed())?;
-    connect(socket.as_raw_fd(), &address)?;
-    let mut stream = UnixStream::from(socket);
-    let user = getsockopt(&stream, PeerCredentials)?.uid();
+    let socket = connection::to_unix(&address, true, deadline)?;
+    let user = getsockopt(&socket, PeerCredentials)?.uid();
     if path.is_none() && !may_serve(user, wanted.owner, nix::unistd::geteuid().as_raw()) {
         let why = format!("the socket for a server of this region belongs to user {user}, who is not the file's owner");
-        return Err(std::io::Error::new(ErrorKind::PermissionDenied, why));
+        return Err(Error::new(ErrorKind::PermissionDenied, why));
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut told = Vec::new();
-    // The server sends nothing more before the client's first command, so this reads no byte of an answer.
-    let mut byte = [0];
-    while told.len() < LINE_MAX {
-        match stream.read(&mut byte) {
-            Ok(1) if byte != *b"\n" => told.extend(byte),
-            Ok(_) => break,
-            // A signal of the program's own.
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+    Connection::new(socket)
+}
+
+/// Reads whether the server grants a line.
+///
+/// # Errors
+///
+/// It does not. [`ErrorKind::TimedOut`]: it has not said so by the deadline, and this can be called again.
+pub(crate) fn granted(line: &mut Connection, wanted: Wanted, deadline: Instant) -> std::io::Result<()> {
+    let told = loop {
+        let heard = line.heard();
+        if let Some(end) = heard.iter().position(|byte| *byte == b'\n') {
+            break heard.drain(..=end).collect::<Vec<u8>>();
         }
-    }
+        if heard.len() >= LINE_MAX {
+            break std::mem::take(heard);
+        }
+        line.hear(deadline)?;
+    };
     let told = String::from_utf8_lossy(&told);
     let (device, inode) = wanted.file;
     match told.strip_prefix(GRANTED_LINE) {
-        Some(region) if region == format!("{device}:{inode}") => Ok(stream),
-        Some(_) => Err(std::io::Error::other("the server at this socket has another region")),
+        Some(region) if region == format!("{device}:{inode}\n") => Ok(()),
+        Some(_) => Err(Error::other("the server at this socket has another region")),
         None => {
             let why = told.strip_prefix(NAME).unwrap_or("what answers there gives no lines").trim();
-            Err(std::io::Error::new(ErrorKind::PermissionDenied, why))
+            Err(Error::new(ErrorKind::PermissionDenied, why))
         }
     }
 }
@@ -205,7 +216,7 @@ const SPACE: usize = 2 + RECEIVED_MAX * size_of::<RawFd>() / size_of::<u64>();
 ///
 /// Those of recvmsg(2), except for interruptions. ENOBUFS: the kernel has dropped some of the files, because they are more than
 /// [`RECEIVED_MAX`], or because this process has no free descriptors; then the others are closed.
-pub fn receive(socket: &UnixStream, line: &mut [u8]) -> nix::Result<(usize, Vec<File>)> {
+pub fn receive(socket: &impl AsRawFd, line: &mut [u8]) -> nix::Result<(usize, Vec<File>)> {
     let mut space = [0u64; SPACE];
     let mut part = libc::iovec {
         iov_base: line.as_mut_ptr().cast(),
@@ -262,8 +273,15 @@ fn taken(message: &libc::msghdr) -> Vec<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
-    use std::os::unix::net::UnixListener;
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    /// A line that was granted.
+    fn line(path: Option<&Path>, wanted: Wanted) -> std::io::Result<Connection> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut line = ask_for_line(path, wanted, deadline)?;
+        granted(&mut line, wanted, deadline).map(|()| line)
+    }
 
     /// The result of asking a peer that sends these words.
     fn asked(words: &'static [u8]) -> String {

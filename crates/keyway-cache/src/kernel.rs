@@ -17,7 +17,7 @@ use crate::gate::Latch;
 use crate::handout::Handed;
 use crate::mapping::Mapping;
 use crate::sessions::{Role, Sessions};
-use crate::{Cache, Inner, Place, handout};
+use crate::{Cache, Inner, Place, handout, wait};
 use keyway_region::layout::superblock::DoorWord;
 use keyway_region::{Region, STRIPE_WORDS, Stripes};
 use std::fmt;
@@ -272,7 +272,7 @@ pub(crate) fn follow_door(sessions: &Sessions) {
         (Retired::StillAnswering(_), _) if sessions.is_server => {}
         (Retired::StillAnswering(left), _) => {
             // About a lease at most, once after the death of a server.
-            std::thread::sleep(left);
+            wait::sleep(left);
             retire(sessions);
         }
         (Retired::Owned, Place::Socket(path)) => {

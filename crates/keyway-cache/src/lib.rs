@@ -42,6 +42,7 @@ mod buffer;
 mod bulk;
 mod cancel;
 mod clock;
+mod connection;
 mod copy;
 mod creation;
 mod curve;
@@ -75,6 +76,7 @@ mod survey;
 mod timer;
 mod trace;
 mod trust;
+mod wait;
 pub mod watch;
 mod writer;
 
@@ -354,7 +356,7 @@ impl Cache {
             return None;
         }
         let file = inner.sessions.liveness.open_harmless().ok()?;
-        let peer = peer::Peer::of_region(attach::socket_of(&inner.place), &file).ok()?;
+        let peer = peer::Peer::new(attach::socket_of(&inner.place), &file).ok()?;
         Some(Session::served(&inner.sessions, peer))
     }
 

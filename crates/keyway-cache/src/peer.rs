@@ -1,51 +1,61 @@
 //! The server that executes the writes of a process that may only read, or that has found no free slot in the region. It
-//! is reached by memcached's meta commands, over one connection for each thread. The first connection came with the
-//! region.
+//! is reached by memcached's meta commands, over one connection for each thread, a *line* ([`crate::handout`]). The first
+//! line is asked for when the region is opened, or when the first session without a slot is made.
 //!
 //! This is the only place in this crate that knows a wire protocol. A connection that breaks is asked for again at the
-//! next write. A command whose answer was lost is not sent again, because the server may have executed it.
+//! next write. A command whose answer was lost is not sent again, because the server may have executed it. The server
+//! executes nothing that it has not begun when this process has ended, or has closed the connection because the answer did
+//! not come in time.
+//!
+//! A command is complete before the connection is waited for: its key and value are copied, and it was decided that the
+//! region's limits allow it. Hits are reported without any wait: over a connection that has room for them, or not at all.
 
+use crate::attach::whole_path;
 use crate::cancel::Uncancelled;
-use crate::descriptor::file_id;
-use crate::handout::{self, Handed, Wanted};
+use crate::connection::Connection;
+use crate::handout::{self, Wanted};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use keyway_region::Limits;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, KEY_LEN_MAX, Store, StoreMode, Stored, WriteError};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long an answer may take.
+/// How long a call may take, the connection included.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest line of an answer, bytes: all flags of a get, and a key.
-const LINE_MAX: u64 = 4096;
+const LINE_MAX: usize = 4096;
 /// Longest value, bytes: the largest item that can be allowed.
 const VALUE_LEN_MAX: usize = 1 << 30;
 
 /// Where the server is, and which region it serves.
 pub(crate) struct Peer {
-    way: Way,
+    /// its region socket; `None`: the socket that is named after the region
+    socket: Option<PathBuf>,
     /// the region's file
     wanted: Wanted,
-    /// the connection that came with the region, until a thread takes it
-    spare: Mutex<Option<UnixStream>>,
+    /// the first connection, until a thread takes it
+    spare: Mutex<Option<Line>>,
 }
 
-/// How a connection is asked for.
-enum Way {
-    /// with the region, at its server's socket
-    ToRead(PathBuf),
-    /// only a connection: at a server's socket, or at the socket that is named after the region
-    Line(Option<PathBuf>),
+/// A connection to the server's workers.
+struct Line {
+    connection: Connection,
+    is_granted: bool,
+    /// answers to reports of hits that were not read yet
+    owed: usize,
 }
 
 /// A thread's own connection. A thread that stops in the middle of a command, or leaves it by a jump, therefore delays no
 /// other thread.
 #[derive(Default)]
-pub(crate) struct Client(Option<BufReader<UnixStream>>);
+pub(crate) struct Client(Option<Line>);
+
+/// The answer to `mn`, which follows a report of hits.
+const REPORTED: &str = "MN";
 
 /// The first line of an answer, and the value that followed it.
 struct Answer {
@@ -79,39 +89,92 @@ impl Answer {
 }
 
 impl Peer {
-    /// For a process that was given the region for reading, with a connection.
-    pub(crate) fn new(path: &Path, file: &File, line: UnixStream) -> io::Result<Self> {
-        Ok(Self {
-            way: Way::ToRead(path.to_path_buf()),
-            wanted: Wanted::of(file)?,
-            spare: Mutex::new(Some(line)),
-        })
-    }
-
     /// The server of the region in this file, if there is one and it gives this process a connection: at its socket, or
     /// without one at the region's abstract name.
-    pub(crate) fn of_region(socket: Option<&Path>, file: &File) -> io::Result<Self> {
-        let wanted = Wanted::of(file)?;
-        let line = handout::line(socket, wanted)?;
+    pub(crate) fn new(socket: Option<&Path>, file: &File) -> io::Result<Self> {
+        let _uncancelled = Uncancelled::new();
+        let peer = Self {
+            socket: socket.map(whole_path),
+            wanted: Wanted::of(file)?,
+            spare: Mutex::new(None),
+        };
+        let deadline = Instant::now() + handout::PATIENCE;
+        let mut line = peer.line(deadline)?;
+        line.prepare(&peer, deadline)?;
         Ok(Self {
-            way: Way::Line(socket.map(Path::to_path_buf)),
-            wanted,
             spare: Mutex::new(Some(line)),
+            ..peer
         })
     }
 
-    /// A new connection to the server that serves this region now.
-    fn connect(&self) -> io::Result<BufReader<UnixStream>> {
+    /// A connection to the server that serves this region now, which it may not have granted yet.
+    fn line(&self, deadline: Instant) -> io::Result<Line> {
         let spare = self.spare.try_lock().ok().and_then(|mut spare| spare.take());
-        if let Some(line) = spare.map(patient).transpose()?.filter(is_open) {
+        if let Some(line) = spare.filter(Line::is_open) {
             return Ok(line);
         }
-        match &self.way {
-            Way::Line(socket) => handout::line(socket.as_deref(), self.wanted).and_then(patient),
-            Way::ToRead(path) => match handout::ask(path).map_err(io::Error::other)? {
-                Handed::ToRead(file, line) if file_id(&file)? == self.wanted.file => patient(line),
-                _ => Err(io::Error::other("another region is served there now")),
-            },
+        Ok(Line {
+            connection: handout::ask_for_line(self.socket.as_deref(), self.wanted, deadline)?,
+            is_granted: false,
+            owed: 0,
+        })
+    }
+}
+
+impl Line {
+    /// Whether the server has not closed it, and nothing has come that was not asked for.
+    fn is_open(&self) -> bool {
+        self.connection.is_open()
+    }
+
+    /// Reads what has to come before the next answer. After [`ErrorKind::TimedOut`] it can be called again.
+    fn prepare(&mut self, peer: &Peer, deadline: Instant) -> io::Result<()> {
+        if !self.is_granted {
+            handout::granted(&mut self.connection, peer.wanted, deadline)?;
+            self.is_granted = true;
+        }
+        while self.owed > 0 {
+            let answer = self.hear(deadline)?;
+            self.owed -= usize::from(answer.line == REPORTED);
+        }
+        Ok(())
+    }
+
+    /// Reads an answer. After [`ErrorKind::TimedOut`] it can be called again.
+    fn hear(&mut self, deadline: Instant) -> io::Result<Answer> {
+        let (line, end) = loop {
+            let heard = self.connection.heard();
+            if let Some(end) = heard.iter().position(|byte| *byte == b'\n') {
+                let text = heard.get(..end).and_then(|text| text.strip_suffix(b"\r"));
+                break (
+                    String::from_utf8_lossy(text.ok_or(ErrorKind::InvalidData)?).into_owned(),
+                    end + 1,
+                );
+            }
+            if heard.len() >= LINE_MAX {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            self.connection.hear(deadline)?;
+        };
+        let mut value = Vec::new();
+        let Some(rest) = line.strip_prefix("VA ") else {
+            self.connection.heard().drain(..end);
+            return Ok(Answer { line, value });
+        };
+        let len = rest.split(' ').next().and_then(|len| len.parse::<usize>().ok());
+        let len = len.filter(|len| *len <= VALUE_LEN_MAX).ok_or(ErrorKind::InvalidData)?;
+        let whole = end + len + 2;
+        loop {
+            let heard = self.connection.heard();
+            if heard.len() >= whole {
+                let behind = heard.split_off(whole);
+                value = std::mem::replace(heard, behind);
+                value.truncate(whole - 2);
+                value.drain(..end);
+                return Ok(Answer { line, value });
+            }
+            heard.try_reserve_exact(whole - heard.len())?;
+            self.connection.hear(deadline)?;
         }
     }
 }
@@ -170,7 +233,7 @@ impl Client {
         key: &[u8],
         value: &[u8],
         how: &Store,
-        limit: usize,
+        limits: &Limits,
     ) -> Result<Stored, WriteError> {
         let mode = match how.mode {
             StoreMode::Set => 'S',
@@ -181,6 +244,12 @@ impl Client {
         };
         let (flags, exptime) = (how.flags, on_the_wire(how.exptime));
         let (token, marks) = token(key)?;
+        if let Some(error) = limits.too_large(key.len(), value.len(), how.flags) {
+            if how.replaces_anything() {
+                self.delete(peer, key, &Delete::default())?;
+            }
+            return Err(error);
+        }
         let mut command = [b"ms ", token.as_slice()].concat();
         let _ = write!(command, " {}{marks} c s M{mode} F{flags} T{exptime}", value.len());
         command.extend_from_slice(if how.invalidate { b" I" } else { b"" });
@@ -199,7 +268,7 @@ impl Client {
             "NF" => Ok(Stored::NotFound),
             _ if answer.line.contains("too large") => Err(WriteError::TooLarge {
                 size: value.len(),
-                limit,
+                limit: limits.item_size_max,
             }),
             _ => Err(answer.refusal()),
         }
@@ -254,19 +323,30 @@ impl Client {
         if answer.line == "OK" { Ok(()) } else { Err(answer.refusal()) }
     }
 
-    /// Reports hits: the server counts one hit for each key.
-    pub(crate) fn report_hits(&mut self, peer: &Peer, keys: &[Vec<u8>]) -> Result<(), WriteError> {
+    /// Reports hits: the server counts one hit for each key. If that is not possible without a wait, they are not reported.
+    pub(crate) fn report_hits(&mut self, peer: &Peer, keys: &[Vec<u8>]) {
+        let _uncancelled = Uncancelled::new();
         let mut command = Vec::new();
         for key in keys {
-            command.extend_from_slice(&begin("mg", key)?);
-            command.extend_from_slice(b"\r\n");
+            let Ok(get) = begin("mg", key) else { continue };
+            command.extend_from_slice(&get);
+            command.extend_from_slice(b" q\r\n");
         }
         command.extend_from_slice(b"mn\r\n");
-        self.with_line(peer, |line| {
-            line.get_mut().write_all(&command).map_err(unserved)?;
-            while hear(line)?.line != "MN" {}
-            Ok(())
-        })
+        let at_once = Instant::now();
+        let Ok(mut line) = self.take(peer, at_once) else { return };
+        match line.prepare(peer, at_once) {
+            // The server has answered all earlier reports, so there is room for this one.
+            Ok(()) => {
+                if line.connection.send(&command, at_once).is_ok() {
+                    line.owed += 1;
+                    self.0 = Some(line);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::TimedOut => self.0 = Some(line),
+            // It is broken: the next report, or write, asks for another one.
+            Err(_) => {}
+        }
     }
 
     /// Sends one command and reads its answer. If the command has a value, the value follows it.
@@ -281,61 +361,28 @@ impl Client {
             request.extend_from_slice(value);
             request.extend_from_slice(b"\r\n");
         }
-        self.with_line(peer, |line| {
-            line.get_mut().write_all(&request).map_err(unserved)?;
-            hear(line)
-        })
-    }
-
-    fn with_line<R>(
-        &mut self,
-        peer: &Peer,
-        work: impl FnOnce(&mut BufReader<UnixStream>) -> Result<R, WriteError>,
-    ) -> Result<R, WriteError> {
         let _uncancelled = Uncancelled::new();
-        // The connection is taken out of its place meanwhile. One that was left in the middle of an answer is of no use.
-        let line = self.0.take().filter(is_open);
-        let mut line = line.map_or_else(|| peer.connect(), Ok).map_err(unserved)?;
-        let result = work(&mut line)?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut line = self.take(peer, deadline).map_err(unserved)?;
+        let answer = line.prepare(peer, deadline).and_then(|()| {
+            line.connection.send(&request, deadline)?;
+            line.hear(deadline)
+        });
+        let answer = answer.map_err(|error| match error.kind() {
+            ErrorKind::OutOfMemory => WriteError::NoMemory { len },
+            _ => WriteError::Unserved,
+        })?;
         self.0 = Some(line);
-        Ok(result)
+        Ok(answer)
     }
-}
 
-fn patient(line: UnixStream) -> io::Result<BufReader<UnixStream>> {
-    line.set_nonblocking(false)?;
-    line.set_read_timeout(Some(PATIENCE))?;
-    line.set_write_timeout(Some(PATIENCE))?;
-    Ok(BufReader::new(line))
-}
-
-/// Whether the server has not closed the connection. If it is open, a look at it finds that nothing has come.
-#[allow(clippy::ptr_arg, reason = "what `filter` hands over")]
-fn is_open(line: &BufReader<UnixStream>) -> bool {
-    use nix::sys::socket::{MsgFlags, recv};
-    use std::os::fd::AsRawFd;
-    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-    line.buffer().is_empty() && recv(line.get_ref().as_raw_fd(), &mut [0], flags) == Err(nix::errno::Errno::EAGAIN)
-}
-
-fn hear(line: &mut BufReader<UnixStream>) -> Result<Answer, WriteError> {
-    let mut text = Vec::new();
-    line.by_ref().take(LINE_MAX).read_until(b'\n', &mut text).map_err(unserved)?;
-    let text = text.strip_suffix(b"\r\n").ok_or(WriteError::Unserved)?;
-    let mut answer = Answer {
-        line: String::from_utf8_lossy(text).into_owned(),
-        value: Vec::new(),
-    };
-    if let Some(rest) = answer.line.strip_prefix("VA ") {
-        let len = rest.split(' ').next().and_then(|len| len.parse::<usize>().ok());
-        let len = len.filter(|len| *len <= VALUE_LEN_MAX).ok_or(WriteError::Unserved)?;
-        let no_memory = |_| WriteError::NoMemory { len };
-        answer.value.try_reserve_exact(len + 2).map_err(no_memory)?;
-        answer.value.resize(len + 2, 0);
-        line.read_exact(&mut answer.value).map_err(unserved)?;
-        answer.value.truncate(len);
+    /// The connection, taken out of its place: one that is left in the middle of an answer is of no use.
+    fn take(&mut self, peer: &Peer, deadline: Instant) -> io::Result<Line> {
+        match self.0.take().filter(Line::is_open) {
+            Some(line) => Ok(line),
+            None => peer.line(deadline),
+        }
     }
-    Ok(answer)
 }
 
 fn unserved(_: io::Error) -> WriteError {

@@ -15,6 +15,7 @@ use crate::here;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
 use nix::sys::statfs::fstatfs;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -197,6 +198,21 @@ impl Presence {
     /// Those of pidfd_open(2).
     pub fn own() -> std::io::Result<Self> {
         Ok(Self(open_pidfd(nix::unistd::getpid().as_raw(), 0)?))
+    }
+
+    /// The process that connected this Unix socket.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not say who that is: an older Linux than 6.5, and a process of another namespace.
+    pub fn of_peer(socket: &impl AsFd) -> std::io::Result<Self> {
+        match getsockopt(&socket.as_fd(), sockopt::PeerPidfd) {
+            Ok(pidfd) => Ok(Self(pidfd)),
+            Err(_) => {
+                let peer = getsockopt(&socket.as_fd(), sockopt::PeerCredentials)?;
+                Ok(Self(open_pidfd(peer.pid(), 0)?))
+            }
+        }
     }
 
     /// Whether the process has ended, or ends within this time.

@@ -136,8 +136,9 @@ impl Reader {
             self.hits_to_report.push(key.to_vec());
             if self.hits_to_report.len() >= HITS_REPORTED {
                 let keys = std::mem::take(&mut self.hits_to_report);
-                // This may fail: if the server is gone, it has nothing to evict.
-                let _ = self.served().and_then(|(client, peer)| client.report_hits(peer, &keys));
+                if let Ok((client, peer)) = self.served() {
+                    client.report_hits(peer, &keys);
+                }
             }
         }
     }
@@ -158,7 +159,7 @@ impl Reader {
     pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         let limits = self.limits();
         let (client, peer) = self.served()?;
-        client.store(peer, key, value, how, limits.item_size_max)
+        client.store(peer, key, value, how, &limits)
     }
 
     #[cold]

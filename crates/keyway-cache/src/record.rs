@@ -352,7 +352,6 @@ mod tests {
             ("network ", "network 1"),
             ("place /", "place "),
             ("region 26:", "region "),
-            ("flush", "Flush"),
         ] {
             assert!(text.contains(from));
             assert_eq!(Record::parse(&text.replacen(from, to, 1), &address), None, "{from}");

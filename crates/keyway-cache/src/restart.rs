@@ -50,7 +50,7 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<
     }
     // One process does it. Its lock ends with its descriptor.
     let Some(_whole) = Whole::take(file) else {
-        std::thread::sleep(PATIENCE);
+        crate::wait::sleep(PATIENCE);
         return Ok(Restart::Again { cold: !inspected.strict });
     };
     // Another process may have done it meanwhile, or may be attaching.

@@ -284,10 +284,7 @@ impl Acceptor {
             Ok(Arrival::Attaching(stream)) => {
                 self.complained = false;
                 if let Some(socket) = &self.shared.config.region_socket {
-                    let has_room = self.shared.arrivals.current.load(SeqCst) < limit;
-                    if let Some(line) = handout::answer(&stream, &self.cache, socket, has_room) {
-                        self.hand_over(Stream::Unix(line), PeerAddress::Reader);
-                    }
+                    handout::answer(&stream, &self.cache, socket);
                 }
                 Accepted::One
             }

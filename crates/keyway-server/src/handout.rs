@@ -1,7 +1,7 @@
 //! Handing out the region: a process that connects to the region's socket gets descriptors of its file, or an error that says why not.
 //!
-//! A process of a permitted writer gets the region for writing. A process of a permitted reader gets it for reading, with a connection
-//! for its writes.
+//! A process of a permitted writer gets the region for writing. A process of a permitted reader gets it for reading, and then asks for a
+//! line, a connection for its writes, as a process without a slot does.
 //!
 //! The exchange is [`keyway_cache::server::handout`]'s. The server reads nothing from the client, so the client cannot send wrong or incomplete data
 //! or delay the server. The server sends one message, for which a new socket always has room, and closes the connection.
@@ -30,36 +30,26 @@ enum Right {
     Nothing,
 }
 
-/// Answers a process that has connected. A reader also gets a connection; the server's end of it is returned.
-pub(crate) fn answer(stream: &UnixStream, cache: &Cache, socket: &RegionSocket, has_room: bool) -> Option<UnixStream> {
-    match hand_out(stream, cache, socket, has_room) {
-        Ok((peer, line)) => {
-            let what = if line.is_some() { "for reading" } else { "for writing" };
-            log::info!(
-                "the region was handed out {what} to process {} of user {}, group {}",
-                peer.pid(),
-                peer.uid(),
-                peer.gid()
-            );
-            line
-        }
+/// Answers a process that has connected.
+pub(crate) fn answer(stream: &UnixStream, cache: &Cache, socket: &RegionSocket) {
+    match hand_out(stream, cache, socket) {
+        Ok((peer, what)) => log::info!(
+            "the region was handed out {what} to process {} of user {}, group {}",
+            peer.pid(),
+            peer.uid(),
+            peer.gid()
+        ),
         Err(why) => {
             if let Some(left_out) = REFUSED.may_speak() {
                 log::warn!("the region was not handed out: {why}{left_out}");
             }
             // If the peer has closed the connection, it needs no answer.
             let _ = send(stream, &format!("{NAME} {why}\n"), &[]);
-            None
         }
     }
 }
 
-fn hand_out(
-    stream: &UnixStream,
-    cache: &Cache,
-    socket: &RegionSocket,
-    has_room: bool,
-) -> Result<(UnixCredentials, Option<UnixStream>), String> {
+fn hand_out(stream: &UnixStream, cache: &Cache, socket: &RegionSocket) -> Result<(UnixCredentials, &'static str), String> {
     let peer = getsockopt(stream, PeerCredentials)
         .map_err(|error| format!("the server cannot read the credentials of this process: {error}"))?;
     let not_opened = |error: io::Error| format!("the server cannot open its region's file again: {error}");
@@ -77,14 +67,12 @@ fn hand_out(
                 None => GRANTED.to_owned(),
             };
             send(stream, &line, &descriptors).map_err(not_taken)?;
-            Ok((peer, None))
+            Ok((peer, "for writing"))
         }
-        Right::Read if !has_room => Err("the server has reached its limit of connections (--connections)".to_owned()),
         Right::Read => {
             let file = cache.descriptor_to_read().map_err(not_opened)?;
-            let (ours, theirs) = UnixStream::pair().map_err(|error| format!("the server cannot make a connection: {error}"))?;
-            send(stream, GRANTED_TO_READ, &[file.as_raw_fd(), theirs.as_raw_fd()]).map_err(not_taken)?;
-            Ok((peer, Some(ours)))
+            send(stream, GRANTED_TO_READ, &[file.as_raw_fd()]).map_err(not_taken)?;
+            Ok((peer, "for reading"))
         }
         Right::Nothing => Err(format!(
             "the server does not give its region to user {}, group {}; name one of them in its --region-writers or --region-readers, or use its socket for clients",
@@ -94,16 +82,16 @@ fn hand_out(
     }
 }
 
-/// Answers a process that has the region but found no slot in it. Returns whether this connection becomes its line to the server. The
-/// process need not log in: with a free slot it could do the same itself.
+/// Answers a process that has the region, but may only read it or found no slot in it. Returns whether this connection becomes its line to
+/// the server. The process need not log in: a reader was named for that, and with a free slot others could do the same themselves.
 pub(crate) fn give_line(stream: &UnixStream, cache: &Cache, socket: Option<&RegionSocket>, has_room: bool) -> bool {
     let given = getsockopt(stream, PeerCredentials)
         .map_err(|error| format!("the server cannot read the credentials of this process: {error}"))
         .and_then(|peer| {
             let (user, group) = (peer.uid(), peer.gid());
             let own = geteuid().as_raw();
-            let is_named = socket.is_some_and(|socket| socket.right(user, group, own) != Right::Nothing);
-            if user != own && !is_named && !cache.may_write(user, group) {
+            let right = socket.map_or(Right::Nothing, |socket| socket.right(user, group, own));
+            if user != own && right == Right::Nothing && !cache.may_write(user, group) {
                 return Err(format!(
                     "the server serves only processes here that may write its region; user {user}, group {group} may not"
                 ));
@@ -114,10 +102,11 @@ pub(crate) fn give_line(stream: &UnixStream, cache: &Cache, socket: Option<&Regi
             let (device, inode) = cache.identity().map_err(|error| error.to_string())?;
             let line = format!("{GRANTED_LINE}{device}:{inode}\n");
             send(stream, &line, &[]).map_err(|error| format!("process {} does not accept a connection: {error}", peer.pid()))?;
-            Ok(peer)
+            Ok((peer, right))
         });
     match given {
-        Ok(peer) => {
+        Ok((_, Right::Read)) => true,
+        Ok((peer, _)) => {
             log::info!(
                 "process {} of user {} found no slot in the region: this server serves it now; use fewer processes and threads, or make a \
                  new region with more slots (--sessions)",

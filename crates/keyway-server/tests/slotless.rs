@@ -48,7 +48,11 @@ struct Running {
 
 impl Running {
     fn start(folder: &Folder) -> Self {
-        let of_server = options().server(true);
+        Self::with(folder, options())
+    }
+
+    fn with(folder: &Folder, options: Options) -> Self {
+        let of_server = options.server(true);
         let cache = Cache::open(&folder.region(), &of_server).unwrap();
         let config = Config {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
@@ -164,6 +168,15 @@ fn a_process_without_a_slot_is_served() {
         session.set(b"key", b"value", 0).unwrap();
         drop(running);
         assert_eq!(session.set(b"key", b"lost", 0), Err(WriteError::Unserved));
+        let add = Store {
+            mode: StoreMode::Add,
+            ..Store::default()
+        };
+        let too_large = session.store(b"key", &[0; 1 << 20], &add);
+        assert!(
+            matches!(too_large, Err(WriteError::TooLarge { .. })),
+            "no server is needed to know that"
+        );
         assert_eq!(
             value(&mut session, b"key").as_deref(),
             Some(&b"value"[..]),
@@ -228,6 +241,111 @@ fn a_thread_without_a_slot_is_served() {
             value(&mut cache.session().unwrap(), b"thread-9").as_deref(),
             Some(&b"value"[..])
         );
+    }
+}
+
+/// The forms of a store, by what they need to know of the present item's CAS unique.
+fn forms(cas: u64) -> Vec<(&'static str, Store)> {
+    let of = |mode| Store {
+        mode,
+        ..Store::default()
+    };
+    let cas_of = |cas| Store {
+        compare_cas: Some(cas),
+        ..Store::default()
+    };
+    vec![
+        ("set", of(StoreMode::Set)),
+        (
+            "set with flags",
+            Store {
+                flags: 7,
+                ..Store::default()
+            },
+        ),
+        ("add", of(StoreMode::Add)),
+        ("replace", of(StoreMode::Replace)),
+        ("append", of(StoreMode::Append)),
+        ("prepend", of(StoreMode::Prepend)),
+        ("cas", cas_of(cas)),
+        ("cas with another unique", cas_of(cas + 12_345)),
+    ]
+}
+
+/// What comes of each form, for a present item, in order: the kind of error or answer, and what the item is afterwards.
+fn failures(
+    session: &mut Session,
+    who: &str,
+    mut before: impl FnMut(),
+    value_len: usize,
+) -> Vec<(&'static str, String, &'static str)> {
+    let key = |number: usize| format!("{who} {number}").into_bytes();
+    let mut forms_of = Vec::new();
+    for number in 0..forms(0).len() {
+        session.set(&key(number), b"old", 0).unwrap();
+        let details = Get {
+            details: true,
+            ..Get::default()
+        };
+        let item = session
+            .get_with(&key(number), &details, &mut Vec::new(), |_, _| ())
+            .unwrap()
+            .unwrap();
+        forms_of.extend(forms(item.cas).into_iter().nth(number));
+    }
+    before();
+    let large = vec![b'l'; value_len];
+    let mut came = Vec::new();
+    for (number, (name, how)) in forms_of.into_iter().enumerate() {
+        let outcome = match session.store(&key(number), &large, &how) {
+            Err(WriteError::TooLarge { .. }) => "too large".to_owned(),
+            Ok(Stored::Stored { .. }) => "stored".to_owned(),
+            outcome => format!("{outcome:?}"),
+        };
+        let is_now = match value(session, &key(number)).as_deref() {
+            None => "absent",
+            Some(b"old") => "old",
+            Some(_) => "new",
+        };
+        came.push((name, outcome, is_now));
+    }
+    came
+}
+
+#[test]
+fn a_store_that_fails_changes_what_it_changes_with_a_slot() {
+    for (name, evicts, value_len) in [
+        ("too-large", true, 600_000),
+        ("joined", true, 524_200),
+        ("no-room", false, 200_000),
+    ] {
+        let folder = Folder::new(name);
+        let options = options().evict(evicts);
+        let _running = Running::with(&folder, options.clone());
+        let cache = Cache::open(&folder.region(), &options).unwrap();
+        let mut sessions: Vec<Session> = (0..12).map(|_| cache.session().unwrap()).collect();
+        let mut served = cache.session().unwrap();
+        let mut direct = sessions.pop().unwrap();
+        let mut filler = sessions.pop().unwrap();
+        let mut fill = || {
+            let mut number = 0;
+            while !evicts && filler.set(format!("fill {number}").as_bytes(), &[b'f'; 3000], 0).is_ok() {
+                number += 1;
+            }
+        };
+        let with_slot = failures(&mut direct, "direct", &mut fill, value_len);
+        if !evicts {
+            served.flush_all(0).unwrap();
+        }
+        let without = failures(&mut served, "served", &mut fill, value_len);
+        assert_eq!(without, with_slot, "{name}");
+        let count = |what| without.iter().filter(|(_, _, item)| *item == what).count();
+        match name {
+            // A set removes what it cannot replace; every other form leaves it.
+            "too-large" => assert_eq!((count("absent"), count("old")), (2, 6)),
+            "joined" => assert_eq!(count("absent"), 0),
+            _ => assert!(count("absent") <= 2 && count("old") >= 4, "{without:?}"),
+        }
     }
 }
 

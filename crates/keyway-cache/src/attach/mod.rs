@@ -34,7 +34,7 @@ use crate::peer::Peer;
 use crate::restart::{self, Restart};
 use crate::sessions::Role;
 use crate::trust::{self, Source};
-use crate::{Inner, Options, Place, copy, fork, handout, kernel};
+use crate::{Inner, Options, Place, copy, fork, handout, kernel, wait};
 use keyway_region::layout::superblock;
 use keyway_region::{Life, Limits, Moment, Region, Unusable};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -85,8 +85,8 @@ fn open_memfd(options: &Options) -> Result<Inner, OpenError> {
 fn open_handed_out(place: &Place, path: &Path, options: &Options) -> Result<Inner, OpenError> {
     let ([file, probe], doorway) = match handout::ask(path)? {
         Handed::ToWrite { files, doorway } => (files, doorway),
-        Handed::ToRead(file, line) => {
-            let peer = Peer::new(&whole_path(path), &file, line).map_err(|e| io("stat", path, e))?;
+        Handed::ToRead(file) => {
+            let peer = Peer::new(Some(path), &file).map_err(|e| io("ask the server of", path, e))?;
             return attach_to_read(place, path, file, peer, options);
         }
     };
@@ -139,7 +139,7 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
         });
         match used {
             Ok(Some(inner)) => return Ok(Inner { discarded, ..inner }),
-            Ok(None) => std::thread::sleep(restart::PATIENCE),
+            Ok(None) => wait::sleep(restart::PATIENCE),
             Err(OpenError::Absent { .. }) if place.names_a_server() => {
                 return Err(OpenError::Address {
                     path: path.to_path_buf(),
@@ -228,14 +228,14 @@ fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -
         let file = match place {
             Place::Socket(path) => match handout::ask(path)? {
                 Handed::ToWrite { files: [file, _], .. } => file,
-                Handed::ToRead(file, _) => file,
+                Handed::ToRead(file) => file,
             },
             Place::Path(_) | Place::Memfd => open_file(path, options)?,
         };
         // Without /proc the same descriptor must be used. The mapping is for reading in both cases.
         let own = format!("/proc/self/fd/{}", file.as_raw_fd());
         let file = File::open(own).unwrap_or(file);
-        let peer = Peer::of_region(socket_of(place), &file).map_err(|e| io("ask the server of", path, e))?;
+        let peer = Peer::new(socket_of(place), &file).map_err(|e| io("ask the server of", path, e))?;
         attach_to_read(place, path, file, peer, options)
     };
     // That the region is full is the more important error, not why there is no server.
@@ -274,6 +274,7 @@ pub(crate) fn whole(place: &Place) -> Place {
     }
 }
 
-fn whole_path(path: &Path) -> PathBuf {
+/// The path, whatever the working directory is later.
+pub(crate) fn whole_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

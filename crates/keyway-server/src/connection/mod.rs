@@ -51,6 +51,7 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Instant;
 
+use keyway_cache::server::Presence;
 use keyway_proto::{Decoder, Limits, Protocol};
 use keyway_uring::Ring;
 use mio::{Interest, Registry, Token};
@@ -63,7 +64,7 @@ use crate::dump::Dump;
 use crate::execute::Task;
 use crate::port::{Intake, Port};
 use crate::rate::Source;
-use crate::shared::Peer;
+use crate::shared::{Peer, PeerAddress};
 use crate::watch;
 use crate::watch::Watcher;
 
@@ -147,6 +148,8 @@ pub(crate) struct Connection {
     paused_since: Option<Instant>,
     /// what it may do, if that is not everything
     role: Option<Arc<Role>>,
+    /// the program whose line it is, as far as the kernel says who that is; `None`: it is no line
+    client: Option<Option<Presence>>,
     /// it has been asked who it is by other means than a password: its certificate, or its user on this machine
     is_identified: bool,
     /// its login waits, or has waited, because too many of its source have failed
@@ -201,6 +204,7 @@ pub(crate) enum CloseReason {
 impl Connection {
     pub(crate) fn new(stream: Stream, secure: Option<Secure>, peer: Arc<Peer>, token: usize, login: bool, desk: &Desk) -> Self {
         Self {
+            client: matches!(peer.address, PeerAddress::Reader).then(|| Presence::of_peer(&stream).ok()),
             stream,
             secure: secure.map(Box::new),
             charge: Charge::new(Arc::clone(&desk.executor.shared.account), Arc::clone(&peer)),

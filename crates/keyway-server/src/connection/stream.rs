@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token, event};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 
 use crate::shared::PeerAddress;
@@ -34,6 +35,12 @@ impl Stream {
             Self::Tcp(_) => None,
             Self::Unix(stream) => getsockopt(stream, sockopt::PeerCredentials).ok().map(|peer| peer.uid()),
         }
+    }
+
+    /// Whether the other end is closed, whatever was sent before that and is not read yet.
+    pub(super) fn is_closed_there(&self) -> bool {
+        let mut asked = [PollFd::new(self.as_fd(), PollFlags::POLLHUP)];
+        matches!(poll(&mut asked, PollTimeout::ZERO), Ok(1..))
     }
 
     /// Looks at what a read would return, and takes nothing. Never waits, even if the socket is blocking.

@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use keyway_proto::Decoded;
+use keyway_proto::{Decoded, Effect};
 use keyway_uring::Piece;
 
 use super::login::LOGIN_TIME;
@@ -396,6 +396,10 @@ impl Connection {
         let (consumed, outcome) = match self.decoder.decode(input) {
             Decoded::Incomplete { need } => return Served::Needs(need),
             Decoded::Request { consumed, request } if self.is_denied(&request) => (consumed, self.answer_denied(&request)),
+            Decoded::Request { request, .. } if request.effect() != Effect::Reads && self.is_forsaken() => {
+                self.phase = Phase::Closing(CloseReason::Normal);
+                return Served::Stop(0, Stop::Phase);
+            }
             // The connection is queued again, and the request is decoded again.
             Decoded::Request { request, .. } if executor.holds_up(&request) => {
                 self.decoder.repeat();
@@ -416,6 +420,7 @@ impl Connection {
                     keys_done: self.keys_done,
                     room: UNSENT_MAX,
                     is_bounded: false,
+                    is_line: self.client.is_some(),
                     may_write: self.role.as_ref().is_none_or(|role| role.may_write()),
                     socket: (is_free && self.secure.is_none()).then(|| self.stream.as_fd()),
                 };
@@ -425,6 +430,7 @@ impl Connection {
                 (consumed, outcome)
             }
             Decoded::TooLarge { consumed, forget } => {
+                let forget = forget.filter(|_| self.client.is_none());
                 let forget = forget.filter(|key| self.role.as_ref().is_none_or(|role| role.may_change(key.stored())));
                 executor.too_large(forget.as_ref());
                 (consumed, Outcome::Done)
@@ -482,6 +488,14 @@ impl Connection {
                 Served::Stop(consumed, Stop::Phase)
             }
         }
+    }
+
+    /// Whether it is a program's line, and the program has ended, or has given up waiting for its answer. What it has sent is not begun
+    /// any more, because the program, or the one that was started in its place, may have gone on with other commands.
+    #[inline]
+    fn is_forsaken(&self) -> bool {
+        let Some(client) = &self.client else { return false };
+        self.stream.is_closed_there() || client.as_ref().is_some_and(|client| client.ends_within(Duration::ZERO))
     }
 
     /// Logs the next request (`-vvv`), without a value.

@@ -121,7 +121,7 @@ impl Executor {
         Some(u64::try_from(ttl_s).unwrap_or(0))
     }
 
-    pub(super) fn meta_set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>) {
+    pub(super) fn meta_set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, is_line: bool) {
         self.counters().cmd_meta.add(1);
         let key = set.key.stored();
         let joins = matches!(set.mode, MetaSetMode::Append | MetaSetMode::Prepend);
@@ -142,8 +142,12 @@ impl Executor {
             vivify: set.vivify.map(i64::from),
             opaque_key: set.key.is_binary(),
         };
-        let stored = as_memcached(how.mode, self.session.store(key, set.value, &how));
+        let stored = self.session.store(key, set.value, &how);
         self.mutated(key);
+        let stored = match stored {
+            Err(error) if is_line => return out.extend_from_slice(refusal(error)),
+            stored => as_memcached(how.mode, stored),
+        };
         let mut facts = Facts {
             key,
             is_binary: set.key.is_binary(),

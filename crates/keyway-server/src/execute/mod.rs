@@ -96,6 +96,9 @@ pub(crate) struct Origin<'a> {
     pub(crate) may_write: bool,
     /// unsent bytes after which the output is full
     pub(crate) room: usize,
+    /// it comes from a program that uses the library: a store that fails changes what it would change there, and not what it
+    /// changes in memcached
+    pub(crate) is_line: bool,
     /// it is a datagram: not even the last item may exceed `room`, and the request is not continued later
     pub(crate) is_bounded: bool,
     /// the connection's socket, if this code may send the output
@@ -177,7 +180,7 @@ impl Executor {
             }
             Request::Store(store) => self.store(store, out),
             Request::MetaGet(get) => self.meta_get(get, out, origin),
-            Request::MetaSet(set) => self.meta_set(set, out),
+            Request::MetaSet(set) => self.meta_set(set, out, origin.is_line),
             Request::Delete { key, noreply } => {
                 let answer = match self.session.delete(key, &Delete::default()) {
                     Ok(Deleted::Deleted) => reply::DELETED,

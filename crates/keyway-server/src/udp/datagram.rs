@@ -64,6 +64,7 @@ pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer
                     keys_done: 0,
                     room,
                     is_bounded: true,
+                    is_line: false,
                     may_write: true,
                     socket: None,
                 };
