@@ -899,6 +899,50 @@ fn a_program_without_memory_for_a_copy_gets_an_error() {
     assert_eq!(told, expected);
 }
 
+/// The rules with which a server is started are the region's, and a set for which there is no room removes the old value, with and without
+/// replies.
+#[test]
+fn a_program_has_the_rules_of_the_region() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("rules of a region", "rules.c") else {
+        return;
+    };
+    let server = Server::start(
+        Kind::Keyway,
+        &ServeOptions {
+            memory_mb: 16,
+            keyway_arguments: ["--max-item", "2m", "--no-evict", "--no-flush"].map(str::to_owned).to_vec(),
+            ..ServeOptions::default()
+        },
+    );
+    let address = server.address();
+    let mut command = Command::new(&program);
+    command.args([address.ip().to_string(), address.port().to_string()]);
+    let (status, told) = harness::run_to_end(dropin.give(&mut command, Library::Preloaded), DEADLINE);
+    assert!(status.success(), "{status}\n{told}");
+    let refused = "ITEM TOO BIG";
+    let round = [
+        "set: SUCCESS".to_owned(),
+        format!("add: {refused}"),
+        format!("replace: {refused}"),
+        format!("append: {refused}"),
+        format!("cas: {refused}"),
+        "get k: old SUCCESS".to_owned(),
+        format!("set of 3 MB: {refused}"),
+        "get k: - NOT FOUND".to_owned(),
+    ];
+    let mut expected = vec!["set of 1.5 MB: SUCCESS".to_owned()];
+    expected.extend(round.clone());
+    expected.extend(round);
+    expected.extend([
+        "set first: SUCCESS".to_owned(),
+        "full: SERVER FAILED TO ALLOCATE OBJECT".to_owned(),
+        "get first: 1st SUCCESS".to_owned(),
+        "flush: CLIENT ERROR".to_owned(),
+    ]);
+    assert_eq!(told.lines().collect::<Vec<_>>(), expected, "{}", server.log());
+}
+
 /// Another user's program that listens on a port and says that it is a Keyway with a certain region.
 fn impostor(rows: String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

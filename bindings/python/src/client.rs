@@ -9,7 +9,7 @@ use keyway_cache::{
     AHEAD_MAX, Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store,
     StoreMode, Stored, WriteError,
 };
-use pyo3::exceptions::{PyException, PyKeyError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
@@ -666,9 +666,7 @@ impl Client {
     /// `KeyboardInterrupt`, is not a failure.
     fn forgiving<T>(&self, py: Python<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
         match found {
-            Err(Failure::Answer(error) | Failure::Lost(error)) if self.ignore_exc && error.is_instance_of::<PyException>(py) => {
-                Ok(None)
-            }
+            Err(Failure::Answer(raised) | Failure::Lost(raised)) if self.ignore_exc && raised.is_exception(py) => Ok(None),
             found => found,
         }
     }
@@ -693,8 +691,11 @@ impl Client {
             return Ok(None);
         }
         let flags = place.flags;
-        let bytes = place.finish().map_err(Failure::Lost)?;
-        self.values.decode(bytes, flags, key).map(Some).map_err(Failure::Answer)
+        let bytes = place.finish().map_err(|error| Failure::Lost(error.into()))?;
+        self.values
+            .decode(bytes, flags, key)
+            .map(Some)
+            .map_err(|error| Failure::Answer(error.into()))
     }
 
     #[inline]
@@ -705,7 +706,10 @@ impl Client {
     ) -> Result<Option<FoundItem<'py>>, Failure> {
         fetched
             .map(|(bytes, item)| {
-                let value = self.values.decode(bytes, item.flags, key).map_err(Failure::Answer)?;
+                let value = self
+                    .values
+                    .decode(bytes, item.flags, key)
+                    .map_err(|error| Failure::Answer(error.into()))?;
                 Ok(FoundItem { value, item })
             })
             .transpose()
@@ -937,7 +941,7 @@ fn look<'py>(
         session.get_append(key, buffer)?
     };
     let Some(item) = found else { return Ok(None) };
-    let bytes = object::bytes(py, buffer).map_err(Failure::Lost)?;
+    let bytes = object::bytes(py, buffer).map_err(|error| Failure::Lost(error.into()))?;
     Ok(Some((bytes, item)))
 }
 

@@ -3,51 +3,113 @@
 //! There are two kinds. A failure that a server would have answered (too large, not a number) is not reported to a caller
 //! that wants no reply. A failure that would have broken a connection (no region, no slot, damage) is raised in any case.
 
-use keyway_cache::{LocalError, OpenError, ReadError, WriteError};
-use pyo3::PyErr;
-use pyo3::exceptions::PyMemoryError;
+//!
+//! A process may have several interpreters (mod_wsgi, `_interpreters`), each with the package's exceptions as classes of its own. So the class of
+//! an exception is looked up when it is raised, in the interpreter that raises it, and is not kept.
 
-/// The package's exceptions.
-mod python {
-    pyo3::import_exception!(keyway_cache.exceptions, MemcacheClientError);
-    pyo3::import_exception!(keyway_cache.exceptions, MemcacheIllegalInputError);
-    pyo3::import_exception!(keyway_cache.exceptions, MemcacheServerError);
-    pyo3::import_exception!(keyway_cache.exceptions, MemcacheRegionError);
-}
+use keyway_cache::{LocalError, OpenError, ReadError, WriteError};
+use pyo3::exceptions::{PyException, PyMemoryError};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 /// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// the argument is illegal: nothing was attempted
-    Illegal(PyErr),
+    Illegal(Raised),
     /// a server would have sent this answer
-    Answer(PyErr),
+    Answer(Raised),
     /// there is no region
-    Lost(PyErr),
+    Lost(Raised),
+}
+
+/// An exception that is going to be raised.
+#[derive(Debug)]
+pub(crate) enum Raised {
+    /// one of the package's own, with this message
+    Own(Class, String),
+    /// one of Python's, or of code that was called
+    Other(PyErr),
+}
+
+/// A class of `keyway_cache.exceptions`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Class {
+    Client,
+    IllegalInput,
+    Server,
+    Region,
+}
+
+impl Class {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Client => "MemcacheClientError",
+            Self::IllegalInput => "MemcacheIllegalInputError",
+            Self::Server => "MemcacheServerError",
+            Self::Region => "MemcacheRegionError",
+        }
+    }
+
+    /// The class of this interpreter.
+    fn of(self, py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
+        let class = py.import("keyway_cache.exceptions")?.getattr(self.name())?;
+        Ok(class.cast_into()?)
+    }
+}
+
+impl Raised {
+    /// Whether `except Exception` catches it.
+    pub(crate) fn is_exception(&self, py: Python<'_>) -> bool {
+        match self {
+            Self::Own(..) => true,
+            Self::Other(error) => error.is_instance_of::<PyException>(py),
+        }
+    }
+}
+
+impl From<PyErr> for Raised {
+    fn from(error: PyErr) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<Raised> for PyErr {
+    #[cold]
+    fn from(raised: Raised) -> Self {
+        match raised {
+            // The thread is attached: it returns to the interpreter that called it.
+            Raised::Own(class, message) => Python::attach(|py| match class.of(py) {
+                Ok(class) => Self::from_type(class, message),
+                Err(error) => error,
+            }),
+            Raised::Other(error) => error,
+        }
+    }
 }
 
 impl Failure {
     #[cold]
     pub(crate) fn illegal(message: String) -> Self {
-        Self::Illegal(python::MemcacheIllegalInputError::new_err(message))
+        Self::Illegal(Raised::Own(Class::IllegalInput, message))
     }
 
     /// A request that a server would have refused.
     #[cold]
     pub(crate) fn client(message: String) -> Self {
-        Self::Answer(python::MemcacheClientError::new_err(message))
+        Self::Answer(Raised::Own(Class::Client, message))
     }
 
     #[cold]
     pub(crate) fn server(message: String) -> Self {
-        Self::Answer(python::MemcacheServerError::new_err(message))
+        Self::Answer(Raised::Own(Class::Server, message))
     }
 }
 
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Illegal(error) | Failure::Answer(error) | Failure::Lost(error) => error,
+            Failure::Illegal(raised) | Failure::Answer(raised) | Failure::Lost(raised) => raised.into(),
         }
     }
 }
@@ -55,7 +117,7 @@ impl From<Failure> for PyErr {
 /// An exception from Python code that was called meanwhile.
 impl From<PyErr> for Failure {
     fn from(error: PyErr) -> Self {
-        Self::Illegal(error)
+        Self::Illegal(error.into())
     }
 }
 
@@ -64,12 +126,12 @@ impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::KeyLength { .. } => Self::illegal(error.to_string()),
-            WriteError::FlushRefused => Self::Answer(python::MemcacheClientError::new_err(error.to_string())),
+            WriteError::FlushRefused => Self::client(error.to_string()),
             WriteError::TooLarge { .. } | WriteError::OutOfMemory => Self::server(error.to_string()),
-            WriteError::NoMemory { .. } => Self::Lost(PyMemoryError::new_err(error.to_string())),
-            WriteError::Corrupt => Self::Lost(python::MemcacheServerError::new_err(error.to_string())),
+            WriteError::NoMemory { .. } => Self::Lost(PyMemoryError::new_err(error.to_string()).into()),
+            WriteError::Corrupt => Self::Lost(Raised::Own(Class::Server, error.to_string())),
             // Detached, KernelDoor, Unserved, and what a later version of the library adds.
-            _ => Self::Lost(python::MemcacheRegionError::new_err(error.to_string())),
+            _ => Self::Lost(Raised::Own(Class::Region, error.to_string())),
         }
     }
 }
@@ -84,14 +146,14 @@ impl From<ReadError> for Failure {
 impl From<LocalError> for Failure {
     #[cold]
     fn from(error: LocalError) -> Self {
-        Self::Lost(python::MemcacheRegionError::new_err(error.to_string()))
+        Self::Lost(Raised::Own(Class::Region, error.to_string()))
     }
 }
 
 impl From<OpenError> for Failure {
     #[cold]
     fn from(error: OpenError) -> Self {
-        Self::Lost(python::MemcacheRegionError::new_err(error.to_string()))
+        Self::Lost(Raised::Own(Class::Region, error.to_string()))
     }
 }
 

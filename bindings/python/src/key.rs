@@ -33,7 +33,7 @@ impl Keys {
             self.whole(bytes.as_bytes(), object)
         } else {
             let what = format!("a key is str or bytes, not {}", object.get_type());
-            Err(Failure::Illegal(PyTypeError::new_err(what)))
+            Err(Failure::Illegal(PyTypeError::new_err(what).into()))
         }
     }
 

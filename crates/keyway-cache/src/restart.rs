@@ -11,7 +11,7 @@
 //! In all of these cases, a gap longer than allowed has its own consequence afterwards ([`crate::Gap`]).
 
 use crate::attach::{Inspected, boot_id, inspect, io, is_durable, unusable};
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
 use crate::creation::{check_item_size, is_at, remake};
 use crate::descriptor::file_id;
 use crate::error::OpenError;
@@ -123,7 +123,7 @@ fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenErr
         mapping,
     });
     let region = Region::open(memory, host).map_err(|why| unusable(path, why))?;
-    region.repair(clock::unix_s(), |_| {}).map_err(|why| unusable(path, why))?;
+    region.repair(|_| {}).map_err(|why| unusable(path, why))?;
     region.begin_use(boot_id().unwrap_or_default(), Clock::here().now());
     Ok(())
 }

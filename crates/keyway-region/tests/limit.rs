@@ -399,7 +399,7 @@ fn what_is_out_of_use_stays_so_after_a_repair() {
     for count in [&sb.free, &sb.withdrawn, &sb.given_back] {
         count.store(3, Relaxed);
     }
-    world.region.repair(UNIX_S, |_| {}).expect("a sound region");
+    world.region.repair(|_| {}).expect("a sound region");
     assert_eq!(
         (world.region.withdrawn(), world.region.given_back()),
         (all - all / 2, all - all / 2)

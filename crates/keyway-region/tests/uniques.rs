@@ -1,4 +1,4 @@
-//! CAS uniques: what replaces an item has a greater one, whichever session writes it. Their enemies: sessions whose segments were opened in
+//! CAS uniques: what replaces an item has a greater one, whichever session writes it, and all are small. Their enemies: sessions whose segments were opened in
 //! another order than their items are written, streams of one session, and uniques that clients choose.
 
 mod private;
@@ -185,7 +185,7 @@ fn uniques_that_follow_others_are_of_one_item_each() {
 #[test]
 fn what_a_client_has_chosen_is_not_outdone() {
     let (_pages, mut sessions, now) = world(2);
-    for chosen in [5, 1 << 40, u64::MAX - 1, u64::MAX] {
+    for chosen in [5, 1 << 40, 1 << 60, u64::MAX - 1, u64::MAX] {
         let before = set(&mut sessions[1], b"other", 3, 0, now);
         let how = Store {
             new_cas: Some(chosen),
@@ -198,29 +198,99 @@ fn what_a_client_has_chosen_is_not_outdone() {
         assert_eq!(cas_of(&mut sessions[1], b"k", now), chosen);
         let cas = set(&mut sessions[1], b"k", 3, 0, now);
         assert!(
-            cas > before && cas >> 40 == before >> 40,
+            cas > before && cas < before + (1 << 24),
             "{cas:x} after {before:x} and {chosen:x}"
         );
     }
 }
 
+/// Seconds of 20 years, a leap day in four of them.
+const TWENTY_YEARS_S: u64 = 20 * 365 * 86_400 + 5 * 86_400;
+/// As far as a double counts.
+const DOUBLE: u64 = 1 << 53;
+
+/// Some changes of some keys by all sessions, each with a greater unique than the one before it: how many there were, and the last unique.
+fn changes(sessions: &mut [Session], count: usize, now: u32) -> (u64, u64) {
+    let (mut random, mut last) = (1_u64, [0; 200]);
+    for round in 0..count {
+        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1442695040888963407);
+        let draw = |bound: u64| usize::try_from((random >> 33) / [1, 7, 49][round % 3] % bound).unwrap();
+        let (key, who) = (draw(200), draw(4));
+        let len = [1, 40, 400, 4_000, 20_000, 300_000][if draw(100) == 0 { draw(6) } else { draw(4) }];
+        let name = [b'k', u8::try_from(key).unwrap()];
+        if draw(50) == 0 {
+            let _ = sessions[who].delete(&name, &Delete::default(), now);
+            last[key] = 0;
+            continue;
+        }
+        let cas = set(&mut sessions[who], &name, len, [0, 0, 100][draw(3)], now);
+        assert!(cas > last[key], "round {round}: {cas:x} after {:x}", last[key]);
+        assert_eq!(cas, cas_of(&mut sessions[(who + 1) % 4], &name, now), "round {round}");
+        last[key] = cas;
+    }
+    (count as u64, last.into_iter().max().unwrap_or(0))
+}
+
+/// The word that has the next unique.
+macro_rules! next_unique {
+    ($sessions:expr) => {
+        $sessions[0].region().superblock().sequence
+    };
+}
+
 #[test]
-fn uniques_rise_whatever_the_last_one_is_said_to_be() {
+fn uniques_are_small_in_a_new_region() {
+    let (_pages, mut sessions, now) = world(4);
+    let first = next_unique!(sessions).load(Relaxed);
+    assert!((1..1 << 25).contains(&first), "{first}");
+    let (_, last) = changes(&mut sessions, 40_000, now);
+    assert!(first <= last && last < u64::from(u32::MAX), "{last}");
+}
+
+/// Clients that keep a unique in a double keep it exactly, for 20 years with ten million changes a second: a region whose uniques are as far as
+/// they may be at its age takes no more than one for a change, whoever writes, and however long the items are.
+#[test]
+fn uniques_stay_below_what_a_double_holds_for_twenty_years_of_ten_million_changes_a_second() {
+    for age_s in [0, 86_400, 365 * 86_400, 12 * 365 * 86_400, TWENTY_YEARS_S] {
+        let (_pages, mut sessions, _) = world(4);
+        let moment = keyway_region::Moment::from_secs(private::UNIX_S + i64::try_from(age_s).unwrap());
+        let now = sessions[0].region().tick(moment);
+        // As far as segments take them: a little less than one in 70 ns, and 2^45 at once.
+        let most = (1 << 45) + 14_000_000 * age_s;
+        next_unique!(sessions).store(most + 1, Relaxed);
+        let (count, last) = changes(&mut sessions, 20_000, now);
+        let used = next_unique!(sessions).load(Relaxed) - most - 1;
+        assert!(used <= count, "{used} for {count} changes at {age_s} s");
+        let rest = (TWENTY_YEARS_S - age_s) * 10_000_000;
+        assert!(last + rest < DOUBLE, "{last} at {age_s} s, and {rest} more");
+        let report = keyway_region::check::check(sessions[0].region(), |_| {});
+        assert!(report.is_sound(), "{report:?}");
+        // Below it places give them again: segments that are opened from now on.
+        next_unique!(sessions).store(most / 2, Relaxed);
+        sessions.iter().for_each(Session::release_extents);
+        let before = next_unique!(sessions).load(Relaxed);
+        for round in 0..200 {
+            set(&mut sessions[0], &[b'n', round], 20_000, 0, now);
+        }
+        assert!(next_unique!(sessions).load(Relaxed) > before + 1_000, "at {age_s} s");
+    }
+}
+
+/// Another process may write any number where the next unique is: then uniques may fall, or repeat, and no more.
+#[test]
+fn stores_go_on_whatever_the_next_unique_is_said_to_be() {
     for said in [u64::MAX, u64::MAX / 2, 1 << 17, 0] {
         let (_pages, mut sessions, now) = world(2);
-        let mut last = 0;
-        for round in 0..20usize {
-            // Before each one that needs a unique of its own: another process may write there what it likes.
-            let uniques = &sessions[0].region().superblock().uniques;
-            if said == u64::MAX || uniques.load(Relaxed) < said {
-                uniques.store(said, Relaxed);
-            }
-            let cas = set(&mut sessions[round % 2], b"k", 3, 0, now);
-            assert!(
-                cas > last || said == u64::MAX / 2,
-                "{said:x}, round {round}: {cas:x} after {last:x}"
+        for round in 0..200usize {
+            next_unique!(sessions).store(said, Relaxed);
+            let cas = set(&mut sessions[round % 2], b"k", [3, 30_000][round / 50 % 2], 0, now);
+            assert_eq!(
+                cas_of(&mut sessions[(round + 1) % 2], b"k", now),
+                cas,
+                "{said:x}, round {round}"
             );
-            last = cas;
         }
+        let report = keyway_region::check::check(sessions[0].region(), |_| {});
+        assert!(report.is_sound(), "{said:x}: {report:?}");
     }
 }

@@ -240,8 +240,6 @@ const MEANINGS: &[Input] = &[
     ("seen word: clock and Unix time", superblock::SeenWord::new(0xBAD, 5).0),
     ("ticks: seconds each", region::FINE_TICKS as u64),
     ("ticks: seconds of a coarse one", region::COARSE_S),
-    ("sequence: since", region::SEQUENCE_EPOCH_UNIX_S.cast_unsigned()),
-    ("sequence: bits a second", region::SEQUENCE_RATE_BITS as u64),
     ("stripes", changes::STRIPES as u64),
     ("latency: page", latency::PAGE_SIZE as u64),
     ("latency: row of a door", latency_row(Door::Udp, Verb::Get)),

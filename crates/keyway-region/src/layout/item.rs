@@ -21,7 +21,8 @@ use crate::verbs::KEY_LEN_MAX;
 pub mod flag {
     /// 4 bytes of client flags follow
     pub const CLIENT_FLAGS: u64 = 1 << 28;
-    /// 8 bytes of CAS unique follow: a relocated or touched item, or one whose CAS unique the client chose
+    /// 8 bytes of CAS unique follow: a relocated or touched item, one whose CAS unique the client chose, or one whose place gives it none
+    /// that is right
     pub const CAS: u64 = 1 << 29;
     /// no slot names it any more. This is the only change to a published item. It is made by the thread that took its word out
     /// of the index, under the intent that prevents the segment's recycling meanwhile

@@ -57,7 +57,7 @@ pub struct SegmentHeader {
     pub state: AtomicU64,
     /// the lease word
     pub lease: AtomicU64,
-    /// its number in the order in which all segments were opened: the upper part of its items' CAS uniques
+    /// its number in the order in which all segments were opened: the first of the CAS uniques that belong to its words, one to each
     pub sequence: AtomicU64,
     /// when it was opened, a tick of the region's clock
     pub opened: AtomicU32,
@@ -67,7 +67,9 @@ pub struct SegmentHeader {
     pub dead: AtomicU64,
     /// the cursor word: how far its purge has come
     pub cursor: AtomicU64,
-    reserved: [AtomicU64; 2],
+    /// not 0: no CAS uniques belong to its words, so each of its items carries one
+    pub carries: AtomicU64,
+    reserved: AtomicU64,
 }
 
 const _: () = assert!(size_of::<SegmentHeader>() == 64);
@@ -79,6 +81,7 @@ super::fields!(SegmentHeader {
     expires,
     dead,
     cursor,
+    carries,
     reserved,
 });
 // SAFETY: `repr(C)`, nothing but atomics.

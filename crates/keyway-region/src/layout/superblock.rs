@@ -85,7 +85,7 @@ pub struct Superblock {
     pub refuses: AtomicU32,
 
     // Allocation: one cache line of words that are written about once per segment.
-    /// the next segment's sequence number
+    /// the next CAS unique that belongs neither to an item nor to a segment: the next segment's sequence number
     pub sequence: AtomicU64,
     /// free segments, approximately
     pub free: AtomicU64,
@@ -118,14 +118,12 @@ pub struct Superblock {
     /// the kernel program answers from copies until this instant of its clock at most, nanoseconds. Its owner stores it before
     /// it lets the program answer until then
     pub door_lease_ns: AtomicU64,
-    /// the kinds of events that watchers want, a bit each ([`super::watch::Kind`])
-    pub watched: AtomicU64,
-    pad3: [AtomicU64; 2],
+    pad3: [AtomicU64; 3],
 
     /// segments still to be checked for what dead threads held; see [`crate::Session::upkeep`]
     pub lost: AtomicU64,
-    /// the last CAS unique that was given to an item independently of its place; see [`crate::Region`]'s `unique_above`
-    pub uniques: AtomicU64,
+    /// the kinds of events that watchers want, a bit each ([`super::watch::Kind`])
+    pub watched: AtomicU64,
     /// segments that the memory limit keeps out of use: 0 without a limit
     pub withheld: AtomicU64,
     /// segments that are withdrawn, approximately: fewer than `withheld` while the region still shrinks
@@ -195,10 +193,9 @@ super::fields!(Superblock {
     boot_id,
     seen,
     door_lease_ns,
-    watched,
     pad3,
     lost,
-    uniques,
+    watched,
     withheld,
     withdrawn,
     given_back,

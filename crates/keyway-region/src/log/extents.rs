@@ -41,6 +41,8 @@ pub(super) struct Extent {
     pub life: SegmentLife,
     /// of the extent's segment
     sequence: u64,
+    /// its items carry their CAS uniques
+    carries: bool,
     stream: Stream,
     start: usize,
     pub next: usize,
@@ -55,11 +57,14 @@ pub(crate) struct Leased {
     segment: Cell<usize>,
     life: Cell<SegmentLife>,
     sequence: Cell<u64>,
+    carries: Cell<bool>,
     stream: Cell<Stream>,
     start: Cell<usize>,
     next: Cell<usize>,
     /// 0: there is none
     end: Cell<usize>,
+    /// the same, or 0 if the items carry their CAS uniques: for the fast path, which knows none that do
+    end_that_gives: Cell<usize>,
     leased: Cell<usize>,
 }
 
@@ -69,6 +74,8 @@ impl Leased {
             segment: Cell::new(0),
             life: Cell::new(SegmentLife::FIRST),
             sequence: Cell::new(0),
+            carries: Cell::new(false),
+            end_that_gives: Cell::new(0),
             stream: Cell::new(Stream {
                 pool: 0,
                 class: 0,
@@ -86,6 +93,7 @@ impl Leased {
             segment: self.segment.get(),
             life: self.life.get(),
             sequence: self.sequence.get(),
+            carries: self.carries.get(),
             stream: self.stream.get(),
             start: self.start.get(),
             next: self.next.get(),
@@ -103,29 +111,47 @@ impl Leased {
         self.segment.set(extent.segment);
         self.life.set(extent.life);
         self.sequence.set(extent.sequence);
+        self.carries.set(extent.carries);
         self.stream.set(extent.stream);
         self.start.set(extent.start);
         self.next.set(extent.next);
-        self.end.set(extent.end);
+        self.end_at(extent.end);
         self.leased.set(extent.leased);
     }
 
     fn take(&self) -> Option<Extent> {
         let extent = self.get();
-        self.end.set(0);
+        self.end_at(0);
         extent
+    }
+
+    fn end_at(&self, end: usize) {
+        self.end.set(end);
+        self.end_that_gives.set(if self.carries.get() { 0 } else { end });
+    }
+
+    /// [`Self::room`] whose place gives an item its CAS unique.
+    #[inline(always)]
+    pub(super) fn room_that_gives(&self, size: usize, epoch: u64) -> Option<Room<'_>> {
+        self.room_to(self.end_that_gives.get(), size, epoch)
     }
 
     /// The space after its last item, if the extent is of this epoch and has this many bytes for which the work is done.
     #[inline(always)]
     pub(super) fn room(&self, size: usize, epoch: u64) -> Option<Room<'_>> {
-        if self.next.get() + size > self.end.get() || self.life.get().epoch != epoch {
+        self.room_to(self.end.get(), size, epoch)
+    }
+
+    #[inline(always)]
+    fn room_to(&self, end: usize, size: usize, epoch: u64) -> Option<Room<'_>> {
+        if self.next.get() + size > end || self.life.get().epoch != epoch {
             return None;
         }
         Some(Room {
             segment: self.segment.get(),
             life: self.life.get(),
             sequence: self.sequence.get(),
+            carries: self.carries.get(),
             start: self.start.get(),
             next: self.next.get(),
             kept: Some(self),
@@ -138,7 +164,7 @@ impl Leased {
         if self.end.get() == 0 || self.life.get().epoch != epoch || next + size > leased {
             return None;
         }
-        self.end.set(leased.min(next.saturating_add(bytes)));
+        self.end_at(leased.min(next.saturating_add(bytes)));
         self.room(size, epoch)
     }
 
@@ -162,6 +188,8 @@ pub(super) struct Room<'s> {
     pub segment: usize,
     pub life: SegmentLife,
     pub sequence: u64,
+    /// its item carries its CAS unique
+    pub carries: bool,
     /// of the extent
     start: usize,
     pub next: usize,
@@ -178,11 +206,16 @@ impl Session {
         }
     }
 
-    /// The same if the present extent has no space.
+    /// The same if the present extent has no space, and where places give CAS uniques.
     #[cold]
     #[inline(never)]
     pub(super) fn more_room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
-        self.room_paid(size, stream, epoch, now).ok()
+        let room = self.room_paid(size, stream, epoch, now).ok()?;
+        if room.carries {
+            self.leave_room(&room);
+            return None;
+        }
+        Some(room)
     }
 
     /// Gives the space back unused: an extent that is not kept for other items ends.
@@ -199,6 +232,7 @@ impl Session {
             segment: extent.segment,
             life: extent.life,
             sequence: extent.sequence,
+            carries: extent.carries,
             start: extent.start,
             next: extent.next,
             kept: self.extents.get(extent.stream.index()).filter(|leased| leased.is(&extent)),
@@ -548,6 +582,7 @@ impl Session {
             segment,
             life,
             sequence: region.header(segment).sequence.load(Relaxed),
+            carries: region.header(segment).carries.load(Relaxed) != 0,
             stream,
             start,
             next,
@@ -563,7 +598,9 @@ impl Session {
         let header = region.header(segment);
         let generation = region.segment_life(segment).generation;
         // Before the cells are written: they are in no cache, and a locked instruction waits for the stores before it.
-        header.sequence.store(region.next_sequence(), Relaxed);
+        let (sequence, carries) = region.take_uniques(now);
+        header.sequence.store(sequence, Relaxed);
+        header.carries.store(carries.into(), Relaxed);
         for cell in 0..shape.cells() {
             region
                 .word(region.segment(segment) + cell * shape.cell_size())

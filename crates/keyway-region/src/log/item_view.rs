@@ -192,7 +192,7 @@ impl Region {
     }
 }
 
-/// The CAS unique that an item's place gives it.
+/// The CAS unique that an item's place gives it, in a segment with this sequence number.
 pub(super) fn cas_of(sequence: u64, offset: usize) -> u64 {
-    sequence << crate::layout::slot::OFFSET_BITS | (offset / ALIGNMENT) as u64
+    sequence.wrapping_add((offset / ALIGNMENT) as u64)
 }

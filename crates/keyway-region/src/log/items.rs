@@ -145,10 +145,9 @@ impl<'r> Replaced<'r> {
     /// The item at this offset of a segment with this header, for a new item whose CAS unique is looked at later.
     #[inline(always)]
     pub fn new(header: &'r SegmentHeader, offset: usize) -> Self {
-        let sequence = header.sequence.load(Relaxed);
         Self {
             header,
-            sequence,
+            sequence: header.sequence.load(Relaxed),
             offset,
             unique: 0,
             spare: 0,
@@ -191,14 +190,22 @@ impl Session {
         Ok((self.write_item(purpose.key, purpose.rules, draft, form, &room), None))
     }
 
-    /// The CAS unique that a new item must carry, because its place gives it none above that of the item that it replaces.
+    /// The CAS unique that a new item must carry, because its place gives it none, or none above that of the item that it replaces.
     fn unique_to_carry(&self, hash: u64, draft: &Draft<'_>, room: &Room<'_>, replaced: Option<Replaced<'_>>) -> Option<u64> {
-        let replaced = replaced?;
-        (draft.cas.is_none() && cas_of(room.sequence, room.next) <= replaced.unique).then(|| self.unique_over(hash, &replaced))
+        if draft.cas.is_some() {
+            return None;
+        }
+        match replaced {
+            Some(replaced) if room.carries || cas_of(room.sequence, room.next) <= replaced.unique => {
+                Some(self.unique_over(hash, &replaced))
+            }
+            None if room.carries => Some(self.region.draw_unique()),
+            _ => None,
+        }
     }
 
     /// The same over another item, in a region without rules. `None`: the value needs segments of its own, there is no space for
-    /// it, or its place gives it a lower CAS unique than the other item's place gives.
+    /// it, or its place gives it no CAS unique, or a lower one than the other item's place gives.
     #[inline(always)]
     pub(crate) fn write_over(
         &self,
@@ -231,7 +238,7 @@ impl Session {
         };
         let stream = self.stream(key.hash, Some(&replaced), class);
         let kept = self.extents.get(stream.index())?;
-        let room = match kept.room(form.size, epoch) {
+        let room = match kept.room_that_gives(form.size, epoch) {
             Some(room) => room,
             None => self.more_room(form.size, stream, epoch, now.tick())?,
         };

@@ -99,7 +99,7 @@ impl Session {
                 let checksum = if i == CHAIN_LEN_WORD { checksum } else { 0 };
                 region.word(at + i * 8).store(word | checksum, Relaxed);
             }
-            region.header(segment).sequence.store(region.next_sequence(), Relaxed);
+            region.header(segment).sequence.store(region.take_uniques(now).0, Relaxed);
             let expires = if expiry == 0 { u32::MAX } else { expiry };
             region.header(segment).expires.store(expires, Relaxed);
             let none = State::of(Kind::Large, stream);

@@ -32,4 +32,4 @@ pub(crate) use item_view::{ATTEMPTS_MAX, Chain, ItemView};
 pub(crate) use items::{Draft, Purpose, Replaced, Value, Written};
 pub(crate) use segments::Supply;
 pub(crate) use streams::{CLASS_TTL_FEW_S, CLASS_TTL_S};
-pub(crate) use uniques::Steps;
+pub(crate) use uniques::{Steps, UNIQUES_LOST};

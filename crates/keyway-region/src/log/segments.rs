@@ -58,12 +58,7 @@ impl Region {
         }
     }
 
-    /// The number of the segment that is opened next.
-    pub(crate) fn next_sequence(&self) -> u64 {
-        self.superblock().sequence.fetch_add(1, Relaxed)
-    }
-
-    /// Segments that were opened after this one.
+    /// Segments that were opened after this one, as long as segments take CAS uniques.
     #[inline(always)]
     pub(crate) fn age(&self, segment: &SegmentHeader) -> u64 {
         self.age_of(segment.sequence.load(Relaxed))
@@ -72,7 +67,7 @@ impl Region {
     /// The same of the segment with this sequence number.
     #[inline(always)]
     pub(super) fn age_of(&self, sequence: u64) -> u64 {
-        self.superblock().sequence.load(Relaxed).wrapping_sub(sequence)
+        self.superblock().sequence.load(Relaxed).wrapping_sub(sequence) >> self.words_shift()
     }
 
     /// Whether a live thread may still publish an item of this segment. The lease word must be sealed, otherwise the answer can

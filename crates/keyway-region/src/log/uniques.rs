@@ -8,21 +8,36 @@
 //! - If that one carried its unique, too, and this session gave it in this way: the next one, as long as there are other words. A
 //!   session that alternates with another one on the same keys needs no word that both write, and the other one's next place gives
 //!   a greater unique than all of these.
-//! - Otherwise one of a sequence number that no segment has.
+//! - Otherwise the next one that belongs to no segment.
+//!
+//! All are numbers of one counter. A segment that is opened takes one for each of its words, so a region that writes small items takes some
+//! twenty for each. They stay below 2^53, which is as far as a double counts, for 20 years with ten million changes a second, because
+//! a segment takes none as long as the counter is ahead of what it may be at this age: then each new item carries one of its own.
 
 use crate::atomics::Relaxed;
 use crate::layout::item::{ALIGNMENT, flag};
 use crate::layout::segment::SegmentHeader;
-use crate::layout::slot::OFFSET_BITS;
 use crate::log::item_view::{ItemView, cas_of};
 use crate::log::items::{Replaced, Written};
-use crate::region::Region;
+use crate::region::{Region, START_S, seconds_of};
 use crate::session::Session;
 use std::cell::Cell;
 
 /// Keys for which a session remembers the unique that it gave. Where two sessions set items drawn by a zipfian (0.99), one in a
 /// hundred sets needs a unique of a sequence number with 64 of them, and one in eight with 16 found by the unique.
 const STEPS: usize = 64;
+
+/// Up to this number segments take uniques at any rate: 140 TB of items.
+const UNIQUES_AT_ONCE: u64 = 1 << 45;
+/// And beyond it at this rate: 56 MB of items a second. More than one for each of ten million changes a second, so that items that carry
+/// theirs never take more than this.
+const UNIQUES_PER_S: u64 = 14_000_000;
+/// 20 years in seconds.
+const LIFE_S: u64 = 20 * 365 * 86_400 + 5 * 86_400;
+const _: () = assert!(UNIQUES_AT_ONCE + UNIQUES_PER_S * LIFE_S < 1 << 53 && UNIQUES_PER_S > 10_000_000);
+/// Uniques that are left out after a power failure: more than items can have carried since the last segment was opened, whose header is
+/// persistent. In between they can only fill the open segments: up to four for each of some thousand threads, with at most 2^16 items each.
+pub(crate) const UNIQUES_LOST: u64 = 1 << 32;
 
 /// A unique that was given, and how many that follow it no item has.
 #[derive(Clone, Copy, Default)]
@@ -78,11 +93,11 @@ impl<'r> Replaced<'r> {
 
 impl Region {
     /// The value that the CAS unique of an item's successor must exceed. 0 if a client chose the item's unique, and so high that
-    /// no place can have given it: such a unique is not exceeded.
+    /// it was not given yet: such a unique is not exceeded.
     #[inline(never)]
     pub(crate) fn unique_to_exceed(&self, seen: &ItemView) -> u64 {
         let unique = self.cas_unique(seen);
-        if unique < cas_of(self.superblock().sequence.load(Relaxed), 0) {
+        if unique < self.superblock().sequence.load(Relaxed) {
             unique
         } else {
             0
@@ -95,24 +110,29 @@ impl Region {
         written.cas == cas_of(sequence, written.word.offset())
     }
 
-    /// A CAS unique above this one that no other item has. It belongs to a sequence number that no segment has. Once the uniques
-    /// of that number are used up, or others have gone beyond them, another number is taken.
+    /// A CAS unique that no other item has, above all that were given.
     #[cold]
-    fn unique_above(&self, old: u64) -> u64 {
-        let uniques = &self.superblock().uniques;
-        let mut last = uniques.load(Relaxed);
-        loop {
-            // Another process may have written any number there.
-            let mut next = last.wrapping_add(1);
-            if next <= old || next.trailing_zeros() >= OFFSET_BITS {
-                next = cas_of(self.next_sequence(), ALIGNMENT);
-            }
-            match uniques.compare_exchange(last, next, Relaxed, Relaxed) {
-                Ok(_) => return next,
-                Err(now) => last = now,
-            }
-        }
+    pub(super) fn draw_unique(&self) -> u64 {
+        self.superblock().sequence.fetch_add(1, Relaxed)
     }
+
+    /// The sequence number of a segment that is opened now, and whether its items must carry their uniques.
+    pub(crate) fn take_uniques(&self, now: u32) -> (u64, bool) {
+        let next = &self.superblock().sequence;
+        let carries = next.load(Relaxed) > uniques_at(seconds_of(now).saturating_sub(START_S));
+        let taken = if carries { 1 } else { self.uniques_of_segment() };
+        (next.fetch_add(taken, Relaxed), carries)
+    }
+
+    /// Uniques that belong to the words of a segment.
+    pub(crate) fn uniques_of_segment(&self) -> u64 {
+        1 << self.words_shift()
+    }
+}
+
+/// Up to where segments may take uniques in a region of this age.
+fn uniques_at(age_s: u64) -> u64 {
+    UNIQUES_AT_ONCE.saturating_add(age_s.saturating_mul(UNIQUES_PER_S))
 }
 
 impl Session {
@@ -122,7 +142,7 @@ impl Session {
             0 => self.steps.next(hash, replaced.unique),
             spare => self.steps.first(hash, replaced.unique, spare),
         };
-        next.unwrap_or_else(|| self.region.unique_above(replaced.unique))
+        next.unwrap_or_else(|| self.region.draw_unique())
     }
 }
 

@@ -475,7 +475,7 @@ impl Session {
                         region.header(segment).expires.store(expires, Relaxed);
                         return Step::Spared;
                     }
-                    if present && self.spare_large(segment, state, last, (place, word), spare) {
+                    if present && self.spare_large((segment, state), last, (place, word), spare, now) {
                         return Step::Spared;
                     }
                     self.intend(UPKEEP, seen.segment);
@@ -518,8 +518,9 @@ impl Session {
 
     /// Gives a large item that was hit another chance: its segments go to the queue's end, one by one as they are met. The last
     /// part was opened first, so it is met first and decides for all.
-    fn spare_large(&self, segment: usize, state: State, last: Link, slot: (Place, Slot), spare: Spare) -> bool {
+    fn spare_large(&self, own: (usize, State), last: Link, slot: (Place, Slot), spare: Spare, now: u32) -> bool {
         let region = &*self.region;
+        let (segment, state) = own;
         let header = region.header(segment);
         let (place, word) = slot;
         let sequence = header.sequence.load(Relaxed);
@@ -542,7 +543,7 @@ impl Session {
             if region.has_pools() { MAIN } else { ADMISSION }
         };
         let stream = Stream { pool, ..state.stream() };
-        header.sequence.store(region.next_sequence(), Relaxed);
+        header.sequence.store(region.take_uniques(now).0, Relaxed);
         let _ = header
             .state
             .compare_exchange(state.0, State::of(Kind::Large, stream).0, Relaxed, Relaxed);

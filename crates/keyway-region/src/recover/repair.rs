@@ -18,7 +18,8 @@ use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ItemView;
-use crate::region::{Region, Unusable, first_sequence};
+use crate::log::UNIQUES_LOST;
+use crate::region::{Region, Unusable};
 use crate::verbs::KEY_LEN_MAX;
 
 /// Buckets between two reports of progress.
@@ -61,7 +62,7 @@ impl Region {
     ///
     ///
     /// [`Unusable::Damaged`]: the index cannot be found. A power failure never leaves that.
-    pub fn repair(&self, now_unix_s: i64, mut progress: impl FnMut(u8)) -> Result<Repaired, Unusable> {
+    pub fn repair(&self, mut progress: impl FnMut(u8)) -> Result<Repaired, Unusable> {
         let mut needs = Needs {
             segments: vec![Need::Nothing; self.segments()],
             ends: vec![0; self.segments() * self.layout.shape.cells()],
@@ -72,15 +73,16 @@ impl Region {
         self.vacate_all();
         self.repair_directories(&mut needs)?;
         let lost = self.repair_index(&mut needs, &mut progress);
-        // As for a new region: above any sequence number that was ever given, even if some were lost.
-        let mut sequence = first_sequence(now_unix_s).max(self.superblock().sequence.load(Relaxed));
+        // Above all that were given: a segment's header is persistent before the first item in it is.
+        let mut sequence = self.superblock().sequence.load(Relaxed);
         for segment in 0..self.segments() {
             if !matches!(needs.segments.get(segment), Some(Need::Directory(..))) {
-                sequence = sequence.max(self.header(segment).sequence.load(Relaxed).saturating_add(1));
+                let first = self.header(segment).sequence.load(Relaxed);
+                sequence = sequence.max(first.saturating_add(self.uniques_of_segment()));
             }
             self.repair_segment(segment, &needs);
         }
-        self.recount(&needs, sequence);
+        self.recount(&needs, sequence.saturating_add(UNIQUES_LOST));
         progress(100);
         Ok(Repaired {
             items: needs.items,
@@ -93,8 +95,6 @@ impl Region {
         let sb = self.superblock();
         sb.table.store(self.table().count, Relaxed);
         sb.flush.store(self.flush_word().0, Relaxed);
-        // The last uniques that were given may not have been written back: the next ones are above all.
-        sb.uniques.store(0, Relaxed);
         // The first use of a third bucket is not written back, so assume that there was one.
         sb.thirds.store(1, Relaxed);
         for word in sb.open_words() {

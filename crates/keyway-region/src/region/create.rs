@@ -19,12 +19,8 @@ use crate::region::faulted::Faulted;
 use crate::region::known::Known;
 use crate::region::{Host, Limits, Region};
 
-/// Unix time from which segment sequences count (2024-01-01): keeps CAS uniques below 2^63 until 2057, because clients in
-/// several languages read them as signed.
-pub(crate) const SEQUENCE_EPOCH_UNIX_S: i64 = 1_704_067_200;
-/// Segments opened per second for which the sequence has space, in bits. A new region's sequence starts above any number that an
-/// older region of the same name can have reached.
-pub(crate) const SEQUENCE_RATE_BITS: u32 = 16;
+/// See [`Creation::first_unique`].
+const FIRST_UNIQUE_BELOW: u64 = 1 << 24;
 /// Regions up to this many bytes note last accesses to the second: a sweep over the hints of that many items takes some
 /// milliseconds each second.
 const FINE_HINTS_MEMORY_MAX: u64 = 4 << 30;
@@ -48,6 +44,14 @@ pub struct Creation {
     pub checksums: bool,
     /// what it allows at first
     pub limits: Limits,
+}
+
+impl Creation {
+    /// Its first CAS unique: less than [`FIRST_UNIQUE_BELOW`], and at random, so that few clients that keep a unique of the region that was
+    /// there before find it again.
+    fn first_unique(&self) -> u64 {
+        1 + self.id[0] % FIRST_UNIQUE_BELOW
+    }
 }
 
 /// Why bytes are not a usable region.
@@ -150,7 +154,7 @@ impl Region {
         for (word, value) in sb.shape.iter().zip(creation.shape.to_words()) {
             word.store(value, Relaxed);
         }
-        sb.sequence.store(first_sequence(creation.now.unix_s()), Relaxed);
+        sb.sequence.store(creation.first_unique(), Relaxed);
         sb.segments.store(creation.segments as u64, Relaxed);
         sb.free.store(creation.segments as u64, Relaxed);
         sb.table.store(creation.shape.buckets_initial as u64, Relaxed);
@@ -312,9 +316,4 @@ impl Region {
         region.allowed.store(region.allowed_now(), Relaxed);
         Ok(region)
     }
-}
-
-/// The sequence number with which a region continues at this time: no older region can have reached it.
-pub(crate) fn first_sequence(now_unix_s: i64) -> u64 {
-    u64::try_from(now_unix_s - SEQUENCE_EPOCH_UNIX_S).unwrap_or(0).max(1) << SEQUENCE_RATE_BITS
 }

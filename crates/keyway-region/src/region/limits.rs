@@ -41,7 +41,7 @@ impl Default for Limits {
 /// An item's size as memcached counts it.
 #[inline]
 pub(crate) fn memcached_size(key_len: usize, flags: u32, value_len: usize) -> usize {
-    MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key_len.saturating_add(value_len)
+    MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key_len + value_len
 }
 
 impl Limits {

@@ -30,7 +30,6 @@ mod table;
 pub(crate) use clock::{COARSE_S, EXPIRED, FINE_TICKS, START_S, expiry_at, seconds_left, ttl};
 pub use clock::{Moment, seconds_of};
 pub use create::{Creation, Unusable};
-pub(crate) use create::{SEQUENCE_EPOCH_UNIX_S, SEQUENCE_RATE_BITS, first_sequence};
 pub(crate) use flush::epoch_at_any_time;
 pub use host::{Host, Life};
 pub(crate) use limit::LOG_MIN;
@@ -131,6 +130,12 @@ impl Region {
     pub fn segments(&self) -> usize {
         // PAIRS: segments: `know`, in the thread of this process that has learnt of them.
         self.segments.load(Acquire)
+    }
+
+    /// Bits of the number of a segment's words, of [`crate::layout::item::ALIGNMENT`] bytes.
+    #[inline(always)]
+    pub(crate) fn words_shift(&self) -> u32 {
+        self.segment_shift - crate::layout::item::ALIGNMENT.ilog2()
     }
 
     /// Whether there is a segment of this number. Then its bytes are mapped, and so are its words and its header.

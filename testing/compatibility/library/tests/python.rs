@@ -71,6 +71,11 @@ fn forks_and_killed_processes() {
 }
 
 #[test]
+fn several_interpreters_in_a_process() {
+    pytest("test_interpreters.py");
+}
+
+#[test]
 fn the_backend_for_django() {
     pytest("test_django.py");
 }

@@ -330,7 +330,7 @@ impl Judge {
         self.bytes.fill(image);
         let region = self.open()?;
         if region.is_cut_off(boot_id) {
-            let repaired = region.repair(NOW, |_| {}).map_err(|e| e.to_string())?;
+            let repaired = region.repair(|_| {}).map_err(|e| e.to_string())?;
             if repaired.lost > 0 {
                 return Err(format!("{} words led to nothing", repaired.lost));
             }
