@@ -30,7 +30,7 @@ IMAGE ?= keyway:$(VERSION)
 BUILDER ?= rust:$(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)-bookworm
 CONTAINERS ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
-.PHONY: help run test program build install loader wheel packaged deb rpm image clean
+.PHONY: help run test program build install apart beside loader wheel packaged deb rpm image clean
 
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
@@ -72,6 +72,7 @@ build: program
 install:
 	test -x $(BUILT)/keyway -a -f $(BUILT)/libkeyway_capi.so -a -f $(BUILT)/libkeyway_capi.a -a -f $(BUILT)/libmemcached.so -a -f $(BUILT)/libmemcachedutil.so || $(MAKE) build
 	install -D -m 755 $(BUILT)/keyway $(TO)/bin/keyway
+	@$(MAKE) --no-print-directory apart beside
 	install -D -m 755 $(BUILT)/libkeyway_capi.so $(TO)/lib/libkeyway.so.$(VERSION)
 	ln -sf libkeyway.so.$(VERSION) $(TO)/lib/$(SONAME)
 	ln -sf $(SONAME) $(TO)/lib/libkeyway.so
@@ -82,6 +83,25 @@ install:
 	install -d $(TO)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/keyway-capi/keyway.pc.in >$(TO)/lib/pkgconfig/keyway.pc
 	@$(MAKE) --no-print-directory loader
+
+# The program's line tables, which backtraces, perf and gdb look for in `.debug` beside it.
+BINUTILS = $(if $(CROSS),aarch64-linux-gnu-)
+apart:
+	install -d $(TO)/bin/.debug
+	$(BINUTILS)objcopy --only-keep-debug $(BUILT)/keyway $(TO)/bin/.debug/keyway.debug
+	chmod 644 $(TO)/bin/.debug/keyway.debug
+	$(BINUTILS)strip --strip-unneeded $(TO)/bin/keyway
+	cd $(TO)/bin/.debug && $(BINUTILS)objcopy --add-gnu-debuglink=keyway.debug ../keyway
+
+# Manual pages, completions of shells and a commented configuration file, as a program for this machine writes them.
+beside:
+	@folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && \
+	  $(if $(KEYWAY),$(KEYWAY),$(BUILT)/keyway) manual "$$folder" && \
+	  install -d $(TO)/share/man/man1 && install -m 644 "$$folder"/man/*.1 $(TO)/share/man/man1 && \
+	  install -D -m 644 "$$folder/completions/keyway.bash" $(TO)/share/bash-completion/completions/keyway && \
+	  install -D -m 644 "$$folder/completions/_keyway" $(TO)/share/zsh/site-functions/_keyway && \
+	  install -D -m 644 "$$folder/completions/keyway.fish" $(TO)/share/fish/vendor_completions.d/keyway.fish && \
+	  install -D -m 644 "$$folder/keyway.toml" $(TO)/share/doc/keyway/keyway.toml
 
 # Has the loader take note of the library, unless it is for a package (DESTDIR); says how it is found where the loader does not look.
 loader:

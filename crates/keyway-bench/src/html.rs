@@ -98,22 +98,22 @@ pub fn sentence(report: &Report) -> Option<String> {
     } else {
         &cell.operation
     };
-    let own = format!("Keyway answers {operation} in {} µs", number(row.sides.keyway?));
+    let own_us = row.sides.keyway?;
+    let own = format!("Keyway answers {operation} in {} µs", number(own_us));
     let own = match way(0) {
         "" => own,
         way => format!("{}{}, {own}", way[..1].to_uppercase(), &way[1..]),
     };
-    let (Some(peer), Some(ratio)) = (
-        cell.sides.get(1).zip(row.sides.peer),
-        row.sides.ratio.filter(|ratio| *ratio > 0.0),
-    ) else {
+    // The quotient of the two numbers that are here, which the median of the pairs' quotients need not be.
+    let Some(peer) = cell.sides.get(1).zip(row.sides.peer).filter(|_| own_us > 0.0) else {
         return Some(format!("{own}."));
     };
+    let times = peer.1 / own_us;
     let (peer, us) = (format!("{} {}", peer.0.name, way(1)), number(peer.1));
     Some(format!(
         "{own}; {} in {us} µs: {} times as long.",
         peer.trim_end(),
-        number(1.0 / ratio)
+        number(times)
     ))
 }
 
@@ -292,6 +292,11 @@ mod tests {
     fn the_sentence_says_what_was_asked_how_and_how_much_longer_the_peer_takes() {
         let mut report = report_of(&[4000.0], &[1000.0]);
         let beside = "Over TCP, Keyway answers a get of 1000 B in 10 µs; memcached over TCP in 40 µs: 4 times as long.";
+        assert_eq!(sentence(&report).as_deref(), Some(beside));
+        // The median of the pairs' quotients may be another one than that of the two numbers that the sentence has.
+        for row in &mut report.rows {
+            row.sides.ratio = Some(0.4);
+        }
         assert_eq!(sentence(&report).as_deref(), Some(beside));
         report.cells[0].sides.pop();
         assert_eq!(

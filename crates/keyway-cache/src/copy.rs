@@ -11,6 +11,7 @@
 use crate::attach::io;
 use crate::creation::{is_at, random};
 use crate::descriptor::StreamsTaken;
+use crate::limits::Mib;
 use crate::liveness::{Locked, lock, locked};
 use crate::{Cache, Delete, Get, OpenError, Options, Place, Session, Store};
 use keyway_region::verbs::Item;
@@ -41,6 +42,12 @@ pub enum CopyError {
     Exists { path: PathBuf },
     /// the copy could not be made, or used
     Open(OpenError),
+    /// there is no room for the copy
+    NoSpace {
+        path: PathBuf,
+        wanted: u64,
+        source: std::io::Error,
+    },
     /// a thread could not attach to one of the two
     Session(crate::SessionError),
     /// the copy could not be given its name, or no file can be made beside it
@@ -60,6 +67,12 @@ impl std::fmt::Display for CopyError {
                 path.display()
             ),
             Self::Open(why) => why.fmt(f),
+            Self::NoSpace { path, wanted, source } => write!(
+                f,
+                "{}: no room for a copy of {} ({source}); choose a place with more room, or make room there",
+                path.display(),
+                Mib(*wanted)
+            ),
             Self::Session(why) => why.fmt(f),
             Self::Rename { path, source } => write!(f, "{}: cannot give the copy this name: {source}", path.display()),
             Self::NotWritten { path } => write!(f, "{}: the copy could not be written back to the disk", path.display()),
@@ -73,7 +86,7 @@ impl std::error::Error for CopyError {
         match self {
             Self::Open(why) => Some(why),
             Self::Session(why) => Some(why),
-            Self::Rename { source, .. } => Some(source),
+            Self::Rename { source, .. } | Self::NoSpace { source, .. } => Some(source),
             Self::Exists { .. } | Self::NotWritten { .. } | Self::Interrupted { .. } => None,
         }
     }
@@ -191,7 +204,15 @@ pub(crate) fn copy(from: &Cache, to: &Path, force: bool, mut goes_on: impl FnMut
         },
         error => CopyError::Open(error),
     })?;
-    let cache = Cache::open(&Place::Path(unfinished.path.clone()), &options).map_err(CopyError::Open)?;
+    let opened = Cache::open(&Place::Path(unfinished.path.clone()), &options);
+    let cache = opened.map_err(|error| match error {
+        OpenError::NoSpace { wanted, source, .. } => CopyError::NoSpace {
+            path: to.to_path_buf(),
+            wanted,
+            source,
+        },
+        error => CopyError::Open(error),
+    })?;
     let copied = copy_items(from, &cache, info.index_buckets, &mut goes_on)?
         .ok_or_else(|| CopyError::Interrupted { path: to.to_path_buf() })?;
     let is_written = cache.close();

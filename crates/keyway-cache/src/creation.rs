@@ -24,7 +24,7 @@ use keyway_region::layout::superblock;
 use keyway_region::{Creation, ITEM_SIZES, Limits, Region, Unusable};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
-use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs, statfs};
 use nix::unistd::geteuid;
 use std::fs::{File, Permissions};
 use std::io::Read;
@@ -348,10 +348,33 @@ fn no_room_or(error: std::io::Error, what: &'static str, path: &Path, wanted: u6
         Err(source) if no_room(&source) => OpenError::NoSpace {
             path: path.to_path_buf(),
             wanted,
-            source,
+            source: huge_pages_missing(path).unwrap_or(source),
         },
         Err(source) => io(what, path, source),
     }
+}
+
+/// What a file system of huge pages says by "no space": how many there are.
+fn huge_pages_missing(path: &Path) -> Option<std::io::Error> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let fs = statfs(folder.unwrap_or(Path::new("."))).ok()?;
+    if fs.filesystem_type() != HUGETLBFS_MAGIC {
+        return None;
+    }
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let of = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map_or("unknown", str::trim)
+    };
+    Some(std::io::Error::new(
+        std::io::ErrorKind::StorageFull,
+        format!(
+            "of {} huge pages {} are free; `sysctl vm.nr_hugepages=N` reserves more",
+            of("HugePages_Total:"),
+            of("HugePages_Free:")
+        ),
+    ))
 }
 
 /// Gives a region the segments for which `memory` bytes have room. It keeps what it has if that is more. A lower memory

@@ -1,14 +1,15 @@
 //! What can go wrong when a region is opened or a session is asked for.
 
-use crate::limits::Limit;
+use crate::limits::{Limit, Mib};
 use keyway_region::Unusable;
 #[cfg(doc)]
 use keyway_region::verbs::KEY_LEN_MAX;
 use keyway_region::verbs::WriteError;
-use std::path::PathBuf;
+use nix::libc::ELOOP;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
-/// Why a region could not be opened.
-#[derive(Debug)]
+/// Why a region could not be opened. `Debug` is the same message as `Display`: it is what a `main` prints that returns this error.
 #[allow(missing_docs, reason = "the fields are what the messages name")]
 #[non_exhaustive]
 pub enum OpenError {
@@ -105,9 +106,9 @@ impl std::fmt::Display for GrowError {
             ),
             Self::NoSpace { has, wanted, source } => write!(
                 f,
-                "it has {} MiB and there is no room for {} MiB ({source}); request less memory, or give its file system more",
-                has >> 20,
-                wanted >> 20
+                "it has {} and there is no room for {} ({source}); request less memory, or give its file system more",
+                Mib(*has),
+                Mib(*wanted)
             ),
             Self::OverLimit { has, wanted, why } => {
                 write!(f, "it has {} MiB and cannot grow to {} MiB: {why}", has >> 20, wanted >> 20)
@@ -127,15 +128,24 @@ impl std::error::Error for GrowError {
     }
 }
 
+impl std::fmt::Debug for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
 impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Io { what, path, source } => write!(f, "{}: {what}: {source}", path.display()),
+            Self::Io { what, path, source } => {
+                write!(f, "{}: {what}: {source}", path.display())?;
+                io_remedy(f, path, source)
+            }
             Self::NoSpace { path, wanted, source } => write!(
                 f,
-                "{}: no room for a region of {} MiB ({source}); request less memory, or give its file system more",
+                "{}: no room for a region of {} ({source}); a region of less memory has room, or give its file system more",
                 path.display(),
-                wanted >> 20
+                Mib(*wanted)
             ),
             Self::OverLimit { path, why } => write!(f, "{}: {why}", path.display()),
             Self::Unusable { path, why } => {
@@ -280,6 +290,26 @@ impl std::error::Error for OpenError {
             Self::OverLimit { why, .. } => Some(why),
             _ => None,
         }
+    }
+}
+
+/// What to do about a failed system call on a region's file.
+fn io_remedy(f: &mut std::fmt::Formatter<'_>, path: &Path, source: &std::io::Error) -> std::fmt::Result {
+    match (source.kind(), source.raw_os_error()) {
+        (_, Some(ELOOP)) => write!(
+            f,
+            "; it is a symbolic link, and a region is opened by its own name only: give that (`readlink -f {}`)",
+            path.display()
+        ),
+        (ErrorKind::NotFound, _) => match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) => write!(f, "; if the folder {0} is absent, make it (`mkdir -p {0}`)", folder.display()),
+            None => Ok(()),
+        },
+        (ErrorKind::PermissionDenied, _) => f.write_str(
+            "; this user may not: be the file's owner (`ls -l` says who that is, `sudo -u OWNER`), or use the --region-socket of a server that \
+             hands the region out",
+        ),
+        _ => Ok(()),
     }
 }
 

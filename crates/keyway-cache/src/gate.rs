@@ -328,6 +328,7 @@ fn take_key() -> Result<i32, String> {
         Some(nix::libc::ENOSPC) => {
             "this processor or kernel has no protection keys, or all 15 are taken (pkey_alloc: ENOSPC)".to_owned()
         }
+        Some(nix::libc::EINVAL | nix::libc::ENOSYS) => "this processor or kernel has no protection keys".to_owned(),
         _ => format!("the kernel gives no protection key (pkey_alloc: {e})"),
     })?;
     BITS.store(0b11u32 << (2 * key), Relaxed);

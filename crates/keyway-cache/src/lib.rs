@@ -599,6 +599,12 @@ impl Cache {
         (0..region.layout().shape.process_slots).filter(is_there).count()
     }
 
+    /// Where the region is.
+    #[doc(hidden)]
+    pub fn place(&self) -> &Place {
+        &self.inner.place
+    }
+
     /// Whether the region is still at its place. This is a system call: do not use it before every verb.
     ///
     /// ```

@@ -105,13 +105,17 @@ impl From<Limit> for Error {
     }
 }
 
+/// From so many bytes on, parts of a MiB are left out.
+const PARTS_COUNT: u64 = 64 << 20;
+
 /// Bytes, printed for people.
-struct Mib(u64);
+pub(crate) struct Mib(pub(crate) u64);
 
 impl fmt::Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            n if n >= 1 << 20 => write!(f, "{} MiB", n >> 20),
+            // A part of a MiB counts where there are few: otherwise what is needed and what there is may look the same.
+            n if n >= PARTS_COUNT || n % (1 << 20) == 0 => write!(f, "{} MiB", n >> 20),
             n => write!(f, "{} KiB", n >> 10),
         }
     }

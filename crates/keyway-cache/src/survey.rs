@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::creation::{is_at, limit_bytes};
 use crate::descriptor::file_id;
 use crate::error::OpenError;
+use crate::handout::{self, Handed};
 use crate::liveness::Liveness;
 use crate::liveness::{Locked, Whole, locked};
 use crate::presence::Fate;
@@ -59,6 +60,18 @@ pub fn describe(file: File, path: &Path, owners: &Owners) -> Result<Described, O
         last_used_unix_s: region.seen().unix_s().into(),
         created_unix_s: i64::try_from(region.created_unix_s()).unwrap_or(0),
         version: region.made_by().program,
+    })
+}
+
+/// The file of the region that the server at this region socket hands out.
+///
+/// # Errors
+///
+/// No server answers there, or it hands out no region to this process.
+pub fn handed_out(path: &Path) -> Result<File, OpenError> {
+    Ok(match handout::ask(path)? {
+        Handed::ToWrite { files: [file, _], .. } => file,
+        Handed::ToRead(file) => file,
     })
 }
 
@@ -127,6 +140,20 @@ impl Watched {
     /// As [`describe`].
     pub fn open(file: File, path: &Path, owners: &Owners) -> Result<Self, OpenError> {
         trust::check(&file, Source::Path, path, &Options::new().owners(owners.clone()))?;
+        Self::map(file, path)
+    }
+
+    /// Maps the region whose file a server has handed out ([`handed_out`]).
+    ///
+    /// # Errors
+    ///
+    /// It is no region, or one of another layout.
+    pub fn open_handed_out(file: File, path: &Path) -> Result<Self, OpenError> {
+        trust::check(&file, Source::Server, path, &Options::new())?;
+        Self::map(file, path)
+    }
+
+    fn map(file: File, path: &Path) -> Result<Self, OpenError> {
         let found = inspect(&file, path)?;
         let (region, liveness, _) = attach::map(file, path, &found, false)?;
         Ok(Self {

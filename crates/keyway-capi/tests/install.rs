@@ -55,9 +55,19 @@ fn what_is_installed_compiles_and_runs() {
         "lib/pkgconfig/keyway.pc",
         "lib/keyway/libmemcached.so.11",
         "lib/keyway/libmemcachedutil.so.2",
+        "bin/.debug/keyway.debug",
+        "share/man/man1/keyway-serve.1",
+        "share/bash-completion/completions/keyway",
+        "share/zsh/site-functions/_keyway",
+        "share/fish/vendor_completions.d/keyway.fish",
+        "share/doc/keyway/keyway.toml",
     ] {
         assert!(prefix.join(name).is_file(), "{name} is not there");
     }
+    // The line tables are beside the program, which names their file.
+    let program = std::fs::read(prefix.join("bin/keyway")).expect("the program");
+    let has = |name: &[u8]| program.windows(name.len()).any(|part| part == name);
+    assert!(has(b"keyway.debug\0") && has(b".gnu_debuglink\0") && !has(b".debug_line\0"));
     let version = run(Command::new(prefix.join("bin/keyway")).arg("version"), DEADLINE);
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
 

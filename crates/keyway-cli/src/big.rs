@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
 
 use clap::Args;
-use keyway_server::size_text;
 use serde_json::{Value, json};
 
 use crate::commands::{self, Which};
 use crate::exit::Failure;
+use crate::hot::parse_top;
 
 /// Buckets and items looked at between two reports of the progress.
 const LOOKS_PER_STEP: usize = 1024;
@@ -16,8 +16,8 @@ const LOOKS_PER_STEP: usize = 1024;
 pub(crate) const HELP: &str = "\
 All items are looked at, without a lock and without an access that counts. An
 item that is stored meanwhile may be missing, and one that moves meanwhile may
-be counted twice with --prefix. SIZE is what an item takes in the region, its
-header included.
+be counted twice with --prefix. BYTES is what an item takes in the region, its
+header and its key included.
 
 Examples:
   keyway big                     the ten largest items
@@ -27,7 +27,7 @@ Examples:
 #[derive(Args)]
 pub(crate) struct BigKeys {
     /// Items, or prefixes
-    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    #[arg(long, value_name = "NUMBER", default_value = "10", value_parser = parse_top)]
     top: usize,
     /// Add up the keys with the same text before the first SEPARATOR in them
     #[arg(long, value_name = "SEPARATOR", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -165,7 +165,7 @@ fn json(how: &BigKeys, found: &Found, hash: &str) -> Value {
 fn table(how: &BigKeys, list: &[Found], hash: impl Fn(&Found) -> String) -> String {
     let mut text = format!(
         "{:>12}  {:>14}  {:>10}  {}\n",
-        "SIZE",
+        "BYTES",
         "VALUE BYTES",
         "ITEMS",
         title(how).to_uppercase()
@@ -177,10 +177,7 @@ fn table(how: &BigKeys, list: &[Found], hash: impl Fn(&Found) -> String) -> Stri
         };
         text.push_str(&format!(
             "{:>12}  {:>14}  {:>10}  {}\n",
-            size_text(found.size),
-            found.value_len,
-            found.items,
-            shown
+            found.size, found.value_len, found.items, shown
         ));
     }
     text

@@ -1,22 +1,24 @@
-//! `get`, `set`, `delete`, `keys`, `dump`, `check`, `copy`: commands on a region, through the library door. They need no server.
+//! `check`, `copy`: commands on a whole region, through the library door. They need no server. Also what all commands share: opening a
+//! region, and printing.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
-use keyway_cache::{Cache, CopyError, Delete, Deleted, Get, Options, Owners, Place, Session, Store, Stored, WriteError};
-use keyway_proto::is_plain;
+use keyway_cache::{Cache, CopyError, Get, Options, Owners, Place, Session, WriteError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::{self, Failure};
+use crate::numbers::counted;
 use crate::place;
 
 /// Items visited between two writes to the output.
 const ITEMS_PER_STEP: usize = 1024;
 
 /// Largest item of any region, bytes.
-const ITEM_SIZE_MAX: usize = 1 << 30;
+pub(crate) const ITEM_SIZE_MAX: usize = 1 << 30;
 
 /// How all items are read: to look at each of them once makes none worth keeping.
 const READ_ONLY: Get = Get {
@@ -27,17 +29,15 @@ const READ_ONLY: Get = Get {
 /// The region that a command works on.
 #[derive(Clone)]
 pub(crate) struct Which {
-    /// `None`: at the default place
-    pub(crate) path: Option<PathBuf>,
+    pub(crate) path: PathBuf,
     pub(crate) owners: Owners,
 }
 
 /// Opens the region, but never creates one: a user who wants to look into a region does not
 /// want a new one.
 pub(crate) fn open(which: Which) -> Result<Cache, Failure> {
-    let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
     let options = Options::new().existing_only(true).owners(which.owners);
-    place::open(&Place::at(path), &options, 0)
+    place::open(&Place::at(which.path), &options, 0)
 }
 
 pub(crate) fn session(cache: &Cache) -> Result<Session, Failure> {
@@ -52,16 +52,6 @@ pub(crate) fn written(result: std::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// The failure of an operation on `key`: a key that no item can have is a wrong command line.
-pub(crate) fn failed(key: &str, code: u8, error: impl Into<WriteError>) -> Failure {
-    let error = error.into();
-    let code = match error {
-        WriteError::KeyLength { .. } => exit::USAGE,
-        _ => code,
-    };
-    Failure::new(code, format_args!("{key}: {error}"))
-}
-
 /// Prints `text`, and a line end. `println!` would panic where standard output is closed or full.
 pub(crate) fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
     written(std::io::stdout().write_all(format!("{text}\n").as_bytes()))
@@ -72,127 +62,23 @@ pub(crate) fn remark(text: impl std::fmt::Display) {
     let _ = std::io::stderr().write_all(text.to_string().as_bytes());
 }
 
-/// Prints the value of `key` and nothing else; on a terminal, followed by a line end.
-pub(crate) fn get(region: Which, key: &str) -> Result<(), Failure> {
-    let cache = open(region)?;
-    let found = session(&cache)?
-        .get(key.as_bytes())
-        .map_err(|error| failed(key, exit::SYSTEM, error))?;
-    let Some(mut value) = found else {
-        return Err(Failure::new(exit::NO, format_args!("{key}: not found")));
-    };
-    let mut out = std::io::stdout();
-    if out.is_terminal() {
-        value.push(b'\n');
-    }
-    written(out.write_all(&value).and_then(|()| out.flush()))
-}
-
-/// Stores `value`, or standard input if it is `None`.
-pub(crate) fn set(region: Which, key: &str, value: Option<String>, ttl_s: i64, flags: u32) -> Result<(), Failure> {
-    let cache = open(region)?;
-    let mut bytes = Vec::new();
-    match value {
-        Some(value) => bytes = value.into_bytes(),
-        None => {
-            // One byte more than any item has: what does not end is refused as too large.
-            let read = std::io::stdin().take(ITEM_SIZE_MAX as u64 + 1).read_to_end(&mut bytes);
-            read.map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot read standard input: {error}")))?;
-        }
-    }
-    let how = Store {
-        flags,
-        exptime: ttl_s,
-        ..Store::default()
-    };
-    match session(&cache)?.store(key.as_bytes(), &bytes, &how) {
-        Ok(Stored::Stored { .. }) => Ok(()),
-        Ok(other) => Err(Failure::new(exit::NO, format_args!("{key}: {other:?}"))),
-        Err(error) => Err(failed(key, exit::NO, error)),
-    }
-}
-
-/// Deletes `key`.
-pub(crate) fn delete(region: Which, key: &str) -> Result<(), Failure> {
-    let cache = open(region)?;
-    match session(&cache)?.delete(key.as_bytes(), &Delete::default()) {
-        Ok(Deleted::Deleted) => Ok(()),
-        Ok(_) => Err(Failure::new(exit::NO, format_args!("{key}: not found"))),
-        Err(error) => Err(failed(key, exit::NO, error)),
-    }
-}
-
-/// Prints every key, one per line; bytes other than printable ASCII as `\xNN`.
-pub(crate) fn keys(region: Which) -> Result<(), Failure> {
-    let cache = open(region)?;
-    let mut session = session(&cache)?;
-    let mut out = std::io::stdout().lock();
-    let mut cursor = Some(0);
-    while let Some(from) = cursor {
-        let mut lines = Vec::new();
-        cursor = session.walk(from, ITEMS_PER_STEP, |key, _| {
-            let _ = writeln!(lines, "{}", key.escape_ascii());
-        });
-        if let Err(error) = out.write_all(&lines) {
-            return written(Err(error));
-        }
-    }
-    Ok(())
-}
-
-/// Prints every item as the `set` command that would store it, so that a dump can be sent to a server.
-pub(crate) fn dump(region: Which) -> Result<(), Failure> {
-    let cache = open(region)?;
-    let mut session = session(&cache)?;
-    let mut out = std::io::stdout().lock();
-    let mut cursor = Some(0);
-    while let Some(from) = cursor {
-        let mut found: Vec<(Vec<u8>, bool)> = Vec::new();
-        cursor = session.walk(from, ITEMS_PER_STEP, |key, item| found.push((key.to_vec(), item.opaque_key)));
-        for (key, is_binary) in found {
-            if is_binary || !is_plain(&key) {
-                log::warn!("{}: left out, because the text protocol cannot name it", key.escape_ascii());
-                continue;
-            }
-            let mut value = Vec::new();
-            let found = session.get_with(&key, &READ_ONLY, &mut value, |_, _| {});
-            let found = found.map_err(|error| failed(&key.escape_ascii().to_string(), exit::SYSTEM, error))?;
-            // Deleted since the walk found it, or marked as stale, for which `set` has no word: it would come back as a good one.
-            let Some(item) = found.filter(|item| !item.stale) else {
-                continue;
-            };
-            // A Unix time and not the time left: it stays right whenever the dump is loaded, and however far away it is.
-            let exptime = item.ttl_s.map_or(0, |ttl_s| session.now_unix_s() + i64::from(ttl_s));
-            let arguments = format!(" {} {exptime} {} noreply\r\n", item.flags, value.len());
-            let command = [b"set ", &key[..], arguments.as_bytes(), &value, b"\r\n"].concat();
-            if let Err(error) = out.write_all(&command) {
-                return written(Err(error));
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Copies a region, which may be in use.
 pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
     let cache = open(from)?;
     let progress = std::io::stderr().is_terminal();
-    let asked_to_end =
-        asked_to_end().map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot catch signals: {error}")))?;
+    let ending = Ending::new()?;
     let copied = cache.copy_to_while(to, force, |percent| {
         if progress {
             remark(format_args!("\r{percent} %\r"));
         }
-        asked_to_end.load(Relaxed) == 0
+        !ending.is_asked()
     });
     let copied = match copied {
         Ok(copied) => copied,
         Err(error) => {
             cache.close();
             if matches!(error, CopyError::Interrupted { .. }) {
-                // The signal's default action, so that the parent process sees which signal ended this program.
-                let signal = i32::try_from(asked_to_end.load(Relaxed)).unwrap_or(SIGTERM);
-                let _ = signal_hook::low_level::emulate_default_handler(signal);
+                ending.follow();
             }
             let code = match error {
                 CopyError::Exists { .. } => exit::NO,
@@ -206,10 +92,50 @@ pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
         0 => String::new(),
         n => format!(", {n} left out: no room"),
     };
-    let line = format!("{}: {} items{left_out}\n", to.display(), copied.items);
+    let line = format!("{}: {}{left_out}\n", to.display(), counted(copied.items, "item"));
     cache.close();
     written(std::io::stdout().write_all(line.as_bytes()))
 }
+
+/// Lets a program that looks at a region for long end by itself when a signal asks it to, so that it leaves no session behind that others
+/// would have to recover.
+pub(crate) struct Ending(Arc<AtomicUsize>);
+
+impl Ending {
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let asked = asked_to_end();
+        asked
+            .map(Self)
+            .map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot catch signals: {error}")))
+    }
+
+    /// Whether a signal has come.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+
+    /// Sleeps until `end`, or until a signal comes; in short steps, because a signal may come just before the sleep.
+    pub(crate) fn sleep_until(&self, end: Instant) {
+        while !self.is_asked() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(NOTICED));
+        }
+    }
+
+    /// Does what the signal does to a program that does not catch it, so that the parent process sees which one it was.
+    pub(crate) fn follow(&self) {
+        let signal = i32::try_from(self.0.load(Relaxed)).unwrap_or(SIGTERM);
+        if signal != 0 {
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    }
+}
+
+/// A signal to end is noticed after so long.
+const NOTICED: Duration = Duration::from_millis(50);
 
 /// From now on, the signal that has asked this program to end; 0: none yet. A signal that was ignored when it started (nohup(1)) stays ignored.
 fn asked_to_end() -> std::io::Result<Arc<AtomicUsize>> {
@@ -232,7 +158,7 @@ fn is_ignored(signal: i32) -> bool {
 /// Verifies every invariant; prints a summary and every error. If other processes have the region attached, it verifies only what
 /// holds at any moment, and says so.
 pub(crate) fn check(which: Which) -> Result<(), Failure> {
-    let shown = which.path.as_deref().unwrap_or(Path::new("")).display().to_string();
+    let shown = which.path.display().to_string();
     let cache = open(which)?;
     if others(&cache) > 0 {
         return check_in_use(&cache, &shown);
@@ -257,7 +183,11 @@ pub(crate) fn check(which: Which) -> Result<(), Failure> {
     }
     text.push_str(&match count {
         0 => format!("{shown}: all invariants hold\n"),
-        _ => format!("{shown}: {count} problems, {} of them listed\n", report.problems.len()),
+        _ => format!(
+            "{shown}: {}, {} of them listed\n",
+            counted(count as u64, "problem"),
+            report.problems.len()
+        ),
     });
     written(std::io::stdout().write_all(text.as_bytes()))?;
     cache.close();
@@ -265,7 +195,10 @@ pub(crate) fn check(which: Which) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure::new(
             exit::NO,
-            format_args!("{shown} is damaged ({count} problems): remove it and make a new one"),
+            format_args!(
+                "{shown} is damaged ({}): remove it and make a new one",
+                counted(count as u64, "problem")
+            ),
         )),
     }
 }
@@ -298,7 +231,10 @@ fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
         1 => "1 other process".to_owned(),
         n => format!("{n} other processes"),
     };
-    let line = format!("{shown}: in use by {processes}; superblock and layout are sound, {read} items could be read\n");
+    let line = format!(
+        "{shown}: in use by {processes}; superblock and layout are sound, {} could be read\n",
+        counted(read, "item")
+    );
     written(std::io::stdout().write_all(line.as_bytes()))?;
     match damaged {
         0 => Err(Failure::new(
@@ -310,7 +246,8 @@ fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
         n => Err(Failure::new(
             exit::NO,
             format_args!(
-                "{shown} is in use, and {n} damaged places were found while its items were read: stop its users and check it again"
+                "{shown} is in use, and {} found while its items were read: stop its users and check it again",
+                counted(n, "damaged place")
             ),
         )),
     }

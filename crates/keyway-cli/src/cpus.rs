@@ -36,6 +36,15 @@ pub(crate) fn set(cpus: &[usize]) -> Result<CpuSet, nix::errno::Errno> {
 /// Where the kernel describes NUMA nodes (Documentation/ABI/stable/sysfs-devices-node).
 pub(crate) const NODES: &str = "/sys/devices/system/node";
 
+/// The machine's CPUs, as the kernel lists them.
+pub(crate) fn online() -> String {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    match list.trim() {
+        "" => "those in /proc/cpuinfo".to_owned(),
+        list => list.to_owned(),
+    }
+}
+
 /// The NUMA nodes of these CPUs, in order; none if the kernel describes none.
 pub(crate) fn nodes(described_in: &Path, cpus: &[usize]) -> Vec<usize> {
     let Ok(folders) = std::fs::read_dir(described_in) else {

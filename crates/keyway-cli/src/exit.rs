@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::logger;
+
 /// Success.
 pub(crate) const DONE: u8 = 0;
 /// Failure: the key is absent, `check` found an error, the server could not start or ended with an error.
@@ -30,6 +32,12 @@ impl Failure {
             code,
             reason: reason.to_string(),
         }
+    }
+
+    /// The reason, with control characters as escapes: what the user or a server wrote must not change a terminal.
+    pub(crate) fn printable(&self) -> String {
+        let lines: Vec<String> = self.reason.lines().map(logger::printable).collect();
+        lines.join("\n")
     }
 
     pub(crate) fn usage(reason: impl fmt::Display) -> Self {

@@ -1,7 +1,7 @@
 //! `keyway hot`: the hottest keys of a region, once or again and again.
 
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use keyway_cache::{Cache, Hot, HotBy, HotCounts};
@@ -22,8 +22,9 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 pub(crate) const HELP: &str = "\
 One in 256 operations of each session is counted in the region, by all programs
 with the library and all servers; one in 16 while this program looks. A key that
-has no item now is shown by its hash. Sampling puts the truth outside AT LEAST
-and AT MOST about once in twenty times. Increments and decrements count as sets.
+has no item now is shown by its hash. The counts are estimates: the true number
+is below AT LEAST or above AT MOST about once in twenty times. Increments and
+decrements count as sets.
 
 Examples:
   keyway hot                             every 5 seconds the hottest keys of
@@ -35,7 +36,7 @@ Examples:
 #[derive(Args)]
 pub(crate) struct HotKeys {
     /// Keys of each kind
-    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    #[arg(long, value_name = "NUMBER", default_value = "10", value_parser = parse_top)]
     top: usize,
     /// Seconds to look at
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -54,6 +55,12 @@ pub(crate) struct HotKeys {
     json: bool,
 }
 
+/// How many are shown.
+pub(crate) fn parse_top(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "it is a whole number, at least 1".to_owned())
+}
+
 /// Shows hot keys, until a signal ends this program, or once.
 pub(crate) fn run(which: Which, how: &HotKeys) -> Result<(), Failure> {
     let cache = commands::open(which)?;
@@ -64,9 +71,15 @@ pub(crate) fn run(which: Which, how: &HotKeys) -> Result<(), Failure> {
     };
     let mut out = std::io::stdout();
     let clears = out.is_terminal() && !how.once && !how.json;
+    let ending = commands::Ending::new()?;
     let mut since = cache.hot_counts();
     loop {
-        std::thread::sleep(Duration::from_secs(how.seconds));
+        ending.sleep_until(Instant::now() + Duration::from_secs(how.seconds));
+        if ending.is_asked() {
+            cache.close();
+            ending.follow();
+            return Ok(());
+        }
         let counts = cache.hot_counts();
         let text = match how.json {
             true => format!("{}\n", asked.json(&cache, &counts, Some(&since))),

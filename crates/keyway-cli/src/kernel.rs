@@ -21,8 +21,8 @@ use crate::{commands, listen, place, size};
 pub(crate) enum Command {
     /// Load the program, put it on interfaces, and pin it. It is silent until `keyway serve --kernel-pinned` feeds it
     Attach(Attach),
-    /// Take the pinned program off its interfaces, and away. It stays, and answers nothing, while it translates the sequence numbers of
-    /// TCP connections that it has answered for
+    /// Take the pinned program off its interfaces and remove it. While TCP connections that it has answered for are open, it stays, because it
+    /// has to translate their sequence numbers; it answers no request then
     Detach {
         #[command(flatten)]
         pin: Pin,
@@ -138,7 +138,6 @@ impl Attach {
 }
 
 fn detach(folder: &std::path::Path, reset: bool) -> Result<(), Failure> {
-    let refused = |error: DoorError| Failure::new(exit::SYSTEM, error);
     let mut ended = 0;
     if reset {
         ended = reset_left_behind().map_err(refused)?;
@@ -158,6 +157,15 @@ fn detach(folder: &std::path::Path, reset: bool) -> Result<(), Failure> {
     }
 }
 
+/// What is not there is a negative result.
+fn refused(error: DoorError) -> Failure {
+    let code = match error {
+        DoorError::NothingPinned(_) => exit::NO,
+        _ => exit::SYSTEM,
+    };
+    Failure::new(code, error)
+}
+
 /// The only address that an option names.
 fn address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
     let addresses = listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("{option}: {why}")))?;
@@ -170,7 +178,6 @@ fn address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
 }
 
 fn status(folder: &std::path::Path) -> Result<(), Failure> {
-    let refused = |error: keyway_xdp::door::DoorError| Failure::new(exit::NO, error);
     let counted = Counts::pinned(folder).map_err(refused)?;
     let (counts, cpu_time) = (counted.per_cpu().map_err(refused)?, counted.cpu_time().map_err(refused)?);
     let times = Times::pinned(folder).map_err(refused)?;

@@ -30,6 +30,11 @@ pub(crate) fn parse(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, St
     Ok(addresses)
 }
 
+/// The host of an address, as it is written: a name or a number.
+pub(crate) fn host(text: &str) -> &str {
+    split(text, 0).map_or(text, |(host, _)| host)
+}
+
 /// Where the HTTP port listens: a path, known by its slash, or an address with [`HTTP_PORT`] if it names none.
 pub(crate) fn parse_http(text: &str) -> Result<HttpAddress, String> {
     if text.contains('/') {

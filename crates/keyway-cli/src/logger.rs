@@ -30,11 +30,15 @@ struct Logger(Format);
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 
 impl log::Log for Logger {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
+    /// Of other packages only what is wrong: what they do in detail is no event of the server.
+    fn enabled(&self, about: &log::Metadata<'_>) -> bool {
+        about.target().starts_with("keyway") || about.level() <= log::Level::Warn
     }
 
     fn log(&self, record: &log::Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let message = record.args().to_string();
         // In one write, so that lines of several threads do not mix. If standard error is closed, the error cannot be reported.
@@ -68,7 +72,7 @@ fn line(format: Format, since_epoch: Duration, level: log::Level, target: &str, 
 }
 
 /// The text with each control character, and each that ends a line or turns the direction of writing, as an escape.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let is_hidden = |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -109,6 +113,16 @@ pub(crate) fn start(verbosity: u8, format: Format) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn details_of_other_packages_are_left_out() {
+        let takes = |target, level| {
+            let about = log::Metadata::builder().target(target).level(level).build();
+            log::Log::enabled(&Logger(Format::Text), &about)
+        };
+        assert!(takes("keyway_server::worker", log::Level::Trace) && takes("mio::poll", log::Level::Warn));
+        assert!(!takes("mio::poll", log::Level::Trace) && !takes("mio::poll", log::Level::Info));
+    }
 
     #[test]
     fn a_line_has_time_and_level() {

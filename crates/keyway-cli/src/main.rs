@@ -4,6 +4,7 @@
 
 mod allowed;
 mod background;
+mod backup;
 mod bench;
 mod big;
 mod commands;
@@ -14,6 +15,7 @@ mod exec;
 mod exit;
 mod hot;
 mod inherited;
+mod items;
 #[cfg(feature = "kernel")]
 mod kernel;
 mod listen;
@@ -29,21 +31,27 @@ mod place;
 mod plan;
 mod regions;
 mod serve;
+mod shell;
+mod shown;
 mod size;
 mod stats;
 mod top;
 mod trace;
+mod verbs;
 mod watch;
+mod wire;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use keyway_cache::Owners;
 use keyway_server::{KEYWAY_VERSION, PROTOCOL_VERSION};
 
 use exit::Failure;
+use items::At;
 use serve::Serve;
 
 const EXAMPLES: &str = "\
@@ -78,6 +86,8 @@ Examples:
       measure it, and memcached if that is installed
   keyway copy /dev/shm/keyway-0-11211 /mnt/warm
       copy a region while it is in use
+  keyway --server 10.0.0.7
+      a shell on a server, with a history and completion of commands
 
 Exit codes:
   0   done
@@ -92,10 +102,12 @@ Exit codes:
 
 /// A memcached-compatible cache in shared memory. Its items are in a region, a file that survives every process
 #[derive(Parser)]
-#[command(name = "keyway", version, about, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "keyway", version, about, after_help = EXAMPLES, max_term_width = 110, args_conflicts_with_subcommands = true)]
 struct Cli {
+    #[command(flatten)]
+    at: At,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -111,50 +123,98 @@ enum Command {
     },
     /// Verify every invariant of a region; if one does not hold, report it and exit with 1. If the region is in use, only its items are
     /// read; exit with 3 if all can be read
+    #[command(after_help = "Example: keyway check /dev/shm/keyway-0-11211")]
     Check {
-        /// The region's file
-        path: PathBuf,
+        /// The region's file [default: as --region of `get`]
+        path: Option<PathBuf>,
         #[command(flatten)]
         owner: Owner,
     },
     /// Print the value of a key
+    #[command(after_help = verbs::GET)]
     Get {
-        /// The key
-        key: String,
         #[command(flatten)]
-        region: Region,
+        verb: verbs::Get,
+        #[command(flatten)]
+        at: At,
     },
     /// Store a value
+    #[command(after_help = verbs::SET)]
     Set {
-        /// The key
-        key: String,
-        /// The value [default: standard input]
-        value: Option<String>,
-        /// Seconds until it expires; above 30 days a Unix time; 0 never
-        #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
-        ttl: i64,
-        /// Client flags
-        #[arg(long, default_value_t = 0)]
-        flags: u32,
         #[command(flatten)]
-        region: Region,
+        verb: verbs::Set,
+        #[command(flatten)]
+        at: At,
     },
     /// Delete a key
+    #[command(after_help = "Example: keyway delete greeting")]
     Delete {
-        /// The key
-        key: String,
         #[command(flatten)]
-        region: Region,
+        verb: verbs::Key,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Let an item live for another time from now on
+    #[command(after_help = "Example: keyway touch session:17 30m")]
+    Touch {
+        #[command(flatten)]
+        verb: verbs::Touch,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Add to a number, and print it
+    #[command(after_help = "Example: keyway incr visits 10 --initial 0")]
+    Incr {
+        #[command(flatten)]
+        verb: verbs::Count,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Subtract from a number, not below 0, and print it
+    #[command(after_help = "Example: keyway decr stock")]
+    Decr {
+        #[command(flatten)]
+        verb: verbs::Count,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Print how many seconds an item still lives; -1: it does not expire
+    #[command(after_help = "Example: keyway ttl session:17")]
+    Ttl {
+        #[command(flatten)]
+        verb: verbs::Key,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Remove all items, now or later (`flush_all`)
+    #[command(after_help = "Example: keyway flush --server 127.0.0.1:11211")]
+    Flush {
+        #[command(flatten)]
+        verb: verbs::Flush,
+        #[command(flatten)]
+        at: At,
     },
     /// List all keys, one per line
+    #[command(after_help = verbs::KEYS)]
     Keys {
         #[command(flatten)]
-        region: Region,
+        verb: verbs::Keys,
+        #[command(flatten)]
+        at: At,
     },
-    /// Print all items as `set` commands, which `nc` can send to a server. Left out are stale items, and those whose keys a command cannot name
+    /// Print all items as commands, which `keyway load` brings back: for a backup
+    #[command(after_help = backup::DUMP)]
     Dump {
         #[command(flatten)]
-        region: Region,
+        at: At,
+    },
+    /// Store the items that `keyway dump` has printed, and say how many, and which were refused
+    #[command(after_help = backup::LOAD)]
+    Load {
+        #[command(flatten)]
+        load: backup::Load,
+        #[command(flatten)]
+        at: At,
     },
     /// Print a region's properties and counters: on a terminal in groups, with units, rates and ratios; otherwise a line for each
     #[command(after_help = stats::HELP)]
@@ -211,8 +271,10 @@ enum Command {
     },
     /// List the regions of this machine: place, owner, memory, items, processes, last use and version. With --prune, remove those
     /// that no process has used for long
+    #[command(after_help = regions::HELP)]
     Regions(regions::Regions),
     /// Copy a region, which may be in use, to another path, for example to warm another host
+    #[command(after_help = "Example: keyway copy /dev/shm/keyway-0-11211 /mnt/warm --force")]
     Copy {
         /// The region's file
         from: PathBuf,
@@ -239,10 +301,14 @@ enum Command {
     },
     /// Ask a running server whether it works: store, read and delete an item as any client does; if that fails, exit with 1. For health
     /// checks
+    #[command(after_help = ping::HELP)]
     Ping {
-        /// The server: ADDR[:PORT], the path of a Unix socket, or http://ADDR[:PORT] for the HTTP port's /readyz, which also knows a server
-        /// with logins or TLS [default: 127.0.0.1:11211]
-        place: Option<String>,
+        /// The server: [tls://]ADDR[:PORT], the path of a Unix socket, or http://ADDR[:PORT] for the HTTP port's /readyz, which needs no
+        /// login [default: 127.0.0.1:11211]
+        #[arg(value_name = "PLACE")]
+        server: Option<String>,
+        #[command(flatten)]
+        access: wire::Access,
     },
     /// Measure Keyway's doors, and memcached or another server for comparison
     Bench(Box<bench::Bench>),
@@ -298,11 +364,15 @@ enum Command {
     Version,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct Region {
-    /// The region's file [default: /dev/shm/keyway-UID-11211]
+    /// The region's file, or a server's --region-socket [default: what the environment variable KEYWAY_REGION names, or else
+    /// /dev/shm/keyway-UID-11211]
     #[arg(long, value_name = "PATH")]
     region: Option<PathBuf>,
+    /// The region of this user's server on this port: /dev/shm/keyway-UID-PORT
+    #[arg(long, value_name = "PORT", conflicts_with = "region", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
     #[command(flatten)]
     owner: Owner,
 }
@@ -310,13 +380,18 @@ struct Region {
 impl Region {
     fn place(self) -> commands::Which {
         commands::Which {
-            path: self.region,
+            path: place::chosen(self.region, self.port),
             owners: self.owner.owners(),
         }
     }
+
+    /// Whether the command line says which.
+    fn is_named(&self) -> bool {
+        self.region.is_some() || self.port.is_some()
+    }
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct Owner {
     /// Use the region even if another user owns its file, or its mode lets every user write to it. Such a user can change items at any time,
     /// and end this process by truncating the file (SIGBUS)
@@ -333,9 +408,9 @@ impl Owner {
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::from(exit::DONE),
-        Err(Failure { code, reason }) => {
-            commands::remark(format_args!("keyway: {reason}\n"));
-            ExitCode::from(code)
+        Err(failure) => {
+            commands::remark(format_args!("keyway: {}\n", failure.printable()));
+            ExitCode::from(failure.code)
         }
     }
 }
@@ -347,19 +422,27 @@ fn run() -> Result<(), Failure> {
     if Path::new(&name).file_name().is_some_and(|name| name == "memcached") {
         return memcached_main(arguments);
     }
-    let expanded = config::Expanded::new(Cli::command(), std::env::args_os().collect())?;
-    let cli = match Cli::try_parse_from(&expanded.arguments) {
+    let expanded = config::Expanded::new(whole(), std::env::args_os().collect())?;
+    let parsed = whole().try_get_matches_from(&expanded.arguments);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
+        Err(error) if !error.use_stderr() => {
+            let _ = error.print();
+            std::process::exit(exit::DONE.into());
+        }
         Err(error) => {
-            if let Some(reason) = expanded.explain(error.to_string().trim_start_matches("error: ")) {
+            let reason = explained(&error.to_string());
+            if let Some(reason) = expanded.explain(reason.trim_start_matches("error: ")) {
                 return Err(Failure::usage(reason.trim_end()));
             }
-            let code = if error.use_stderr() { exit::USAGE } else { exit::DONE };
-            let _ = error.print();
-            std::process::exit(code.into());
+            commands::remark(reason);
+            std::process::exit(exit::USAGE.into());
         }
     };
-    match cli.command {
+    let Some(command) = cli.command else {
+        return shell(cli.at);
+    };
+    match command {
         Command::Serve(serve) => {
             logger::start(serve.verbose, serve.log_format);
             let is_check = serve.check;
@@ -380,7 +463,7 @@ fn run() -> Result<(), Failure> {
             logger::start(0, logger::Format::Text);
             match other {
                 Command::Check { path, owner } => commands::check(commands::Which {
-                    path: Some(path),
+                    path: place::chosen(path, None),
                     owners: owner.owners(),
                 }),
                 Command::Exec {
@@ -394,9 +477,8 @@ fn run() -> Result<(), Failure> {
                     verbose,
                     program,
                 } => {
-                    let place = region.or(region_socket);
                     let spec = keyway_harden::spec::Spec {
-                        place: place.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT)),
+                        place: place::chosen(region.or(region_socket), None),
                         library: PathBuf::new(),
                         any_owner: owner.any_owner,
                         strict_scan,
@@ -408,22 +490,22 @@ fn run() -> Result<(), Failure> {
                 }
                 Command::Copy { from, to, force, owner } => {
                     let from = commands::Which {
-                        path: Some(from),
+                        path: from,
                         owners: owner.owners(),
                     };
                     commands::copy(from, &to, force)
                 }
-                Command::Get { key, region } => commands::get(region.place(), &key),
-                Command::Set {
-                    key,
-                    value,
-                    ttl,
-                    flags,
-                    region,
-                } => commands::set(region.place(), &key, value, ttl, flags),
-                Command::Delete { key, region } => commands::delete(region.place(), &key),
-                Command::Keys { region } => commands::keys(region.place()),
-                Command::Dump { region } => commands::dump(region.place()),
+                Command::Get { verb, at } => verb.run(&mut *at.open()?),
+                Command::Set { verb, at } => verb.run(&mut *at.open()?),
+                Command::Delete { verb, at } => verb.delete(&mut *at.open()?),
+                Command::Touch { verb, at } => verb.run(&mut *at.open()?),
+                Command::Incr { verb, at } => verb.run(&mut *at.open()?, false),
+                Command::Decr { verb, at } => verb.run(&mut *at.open()?, true),
+                Command::Ttl { verb, at } => verb.ttl(&mut *at.open()?),
+                Command::Flush { verb, at } => verb.run(&mut *at.open()?),
+                Command::Keys { verb, at } => verb.run(&mut *at.open()?),
+                Command::Dump { at } => backup::dump(&mut *at.open()?),
+                Command::Load { load, at } => load.run(&mut *at.open()?),
                 Command::Stats { how, region } => stats::run(region.place(), &how),
                 Command::Top(top) => top.run(),
                 Command::Trace { asked, region } => trace::run(region.place(), &asked),
@@ -433,10 +515,10 @@ fn run() -> Result<(), Failure> {
                 Command::Watch { how, region } => watch::run(region.place(), &how),
                 Command::Big { how, region } => big::run(region.place(), &how),
                 Command::Regions(how) => regions::run(&how),
-                Command::Ping { place } => ping::run(place.as_deref()),
+                Command::Ping { server, access } => ping::run(server.as_deref(), &access),
                 Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
                 Command::Bench(bench) => bench.run(),
-                Command::Manual { folder } => manual::write(Cli::command(), &folder),
+                Command::Manual { folder } => manual::write(whole(), &folder),
                 #[cfg(feature = "kernel")]
                 Command::Kernel { command } => kernel::run(command),
                 _ => commands::say(format_args!(
@@ -445,6 +527,46 @@ fn run() -> Result<(), Failure> {
             }
         }
     }
+}
+
+/// The command line.
+fn whole() -> clap::Command {
+    shown::grouped(Cli::command())
+}
+
+/// clap's message, with words for people where it has those of the standard library.
+fn explained(message: &str) -> String {
+    const NUMBER: &str = "it is a whole number";
+    let mut text = message.to_owned();
+    for words in [
+        "invalid digit found in string",
+        "cannot parse integer from empty string",
+        "number too large to fit in target type",
+        "number too small to fit in target type",
+    ] {
+        text = text.replace(words, NUMBER);
+    }
+    // The largest numbers of the types are no limits that a user could want to know.
+    for most in [u32::MAX.into(), i64::MAX.unsigned_abs(), u64::MAX] {
+        for range in ["..", "..="] {
+            text = text.replace(&format!(" is not in 1{range}{most}"), ": it is at least 1");
+        }
+    }
+    text
+}
+
+/// Without a command: a shell on what the command line names, or on a terminal on the default server or region. If there is none, the help.
+fn shell(at: At) -> Result<(), Failure> {
+    logger::start(0, logger::Format::Text);
+    if at.is_named() {
+        return shell::run(&at);
+    }
+    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if is_terminal && let Some(at) = at.default() {
+        return shell::run(&at);
+    }
+    let _ = whole().print_help();
+    std::process::exit(exit::USAGE.into())
 }
 
 fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
@@ -474,10 +596,11 @@ mod tests {
     /// Wider lines are broken in the middle, by clap on a terminal of 80 columns and by man(1).
     #[test]
     fn help_fits_a_terminal() {
-        let all = Cli::command();
+        let all = whole();
         for command in std::iter::once(&all).chain(all.get_subcommands()) {
-            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            for line in after.lines() {
+            let texts = [command.get_after_help(), command.get_after_long_help()];
+            let after: Vec<String> = texts.iter().flatten().map(ToString::to_string).collect();
+            for line in after.iter().flat_map(|text| text.lines()) {
                 assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
             }
         }

@@ -13,7 +13,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use crate::exit::{self, Failure};
-use crate::{config, memcached};
+use crate::{config, memcached, shown};
 
 /// Columns of the configuration file's remarks.
 const COLUMNS: usize = 100;
@@ -58,7 +58,7 @@ fn text(command: &Command, page: &Man) -> io::Result<Vec<u8>> {
     if command.get_subcommands().any(|inner| !inner.is_hide_set()) {
         page.render_subcommands_section(&mut out)?;
     }
-    if let Some(after) = command.get_after_help() {
+    if let Some(after) = command.get_after_long_help().or(command.get_after_help()) {
         let mut notes = Roff::new();
         notes.control("SH", ["NOTES"]).control("nf", []);
         for line in after.to_string().lines() {
@@ -70,7 +70,8 @@ fn text(command: &Command, page: &Man) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
-fn completions(mut command: Command, folder: &Path) -> io::Result<()> {
+fn completions(command: Command, folder: &Path) -> io::Result<()> {
+    let mut command = shown::completed(command);
     fs::create_dir_all(folder)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command, "keyway", folder)?;
@@ -78,7 +79,7 @@ fn completions(mut command: Command, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A configuration file that changes nothing: every option as a remark, with its default or the form of its value.
+/// A configuration file that changes nothing: every option as a remark, with its default or an example.
 fn template(command: &Command) -> String {
     let mut text =
         "# Options of `keyway serve`; the manual page keyway-serve(1) has the same. The command line takes precedence.\n\
@@ -97,12 +98,7 @@ fn example(option: &Arg) -> String {
     let kind = config::Kind::of(option);
     let value = match option.get_default_values() {
         [default] => default.to_string_lossy().into_owned(),
-        _ => option
-            .get_value_names()
-            .unwrap_or_default()
-            .iter()
-            .map(|name| name.to_string())
-            .collect(),
+        _ => shown::example(option.get_id().as_str()).unwrap_or_default().to_owned(),
     };
     match kind {
         config::Kind::Flag => "true".to_owned(),

@@ -50,7 +50,8 @@ pub(crate) struct HowMuch {
 pub(crate) fn run(which: Which, how: &HowMuch) -> Result<(), Failure> {
     let cache = commands::open(which)?;
     let mut session = commands::session(&cache)?;
-    let reader = "this user may only read the region: its sessions can only be asked for a trail by one that may write";
+    let reader = "this user may only read the region, and to follow its requests this program has to ask its sessions to note them, which is a write: be \
+                  the region's owner, or one of its writers";
     let mut curve = cache
         .memory_curve(Some(&mut session))
         .ok_or_else(|| Failure::new(exit::NO, reader))?;
@@ -59,10 +60,11 @@ pub(crate) fn run(which: Which, how: &HowMuch) -> Result<(), Failure> {
     if std::io::stderr().is_terminal() {
         let _ = writeln!(std::io::stderr(), "following the requests for up to {} s", how.seconds);
     }
+    let ending = commands::Ending::new()?;
     let end = Instant::now() + Duration::from_secs(how.seconds);
     let mut predictions = curve.predictions();
     let mut looked = Instant::now();
-    while Instant::now() < end && !is_all_known(&predictions) {
+    while Instant::now() < end && !ending.is_asked() && !is_all_known(&predictions) {
         std::thread::sleep(LOOK);
         curve.follow();
         if looked.elapsed() >= Duration::from_secs(1) {
@@ -70,6 +72,12 @@ pub(crate) fn run(which: Which, how: &HowMuch) -> Result<(), Failure> {
         }
     }
     let predictions = curve.predictions();
+    if ending.is_asked() {
+        drop(curve);
+        cache.close();
+        ending.follow();
+        return Ok(());
+    }
     let text = match how.json {
         true => format!("{}\n", as_json(&predictions)),
         false => text(&predictions),
@@ -147,7 +155,7 @@ fn text(predictions: &Predictions) -> String {
     ));
     for size in &predictions.sizes {
         let bound = if size.state == PredictionState::Filling { "<" } else { "" };
-        let range = format!("{bound}{:.2} % ± {:.2}", percent(size.miss_ratio), percent(size.error));
+        let range = format!("{bound}{:.2} % +- {:.2}", percent(size.miss_ratio), percent(size.error));
         let more = more(predictions, size).map_or_else(String::new, |more| format!("{:+.0} %", percent(more)));
         let note = match size.state {
             PredictionState::Filling => "  not full yet: at most",

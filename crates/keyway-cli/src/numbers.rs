@@ -6,6 +6,14 @@ pub(crate) fn number(count: u64) -> f64 {
     count as f64
 }
 
+/// So many of something whose plural ends with an s.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
+}
+
 /// A number with its thousands apart.
 pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
@@ -63,6 +71,10 @@ mod tests {
 
     #[test]
     fn numbers_are_written_for_people() {
+        assert_eq!(
+            [0, 1, 2].map(|count| counted(count, "item")),
+            ["0 items", "1 item", "2 items"]
+        );
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.0, 9.94, 9.96, 12_345.6].map(rate), ["0.0", "9.9", "10", "12,346"]);
         assert_eq!(

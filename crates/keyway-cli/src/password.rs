@@ -1,11 +1,15 @@
 //! `keyway password`: makes a line of the authentication file, with a hash of the password.
 
-use std::io::{self, BufRead, IsTerminal, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::path::Path;
 
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 
 use crate::commands;
-use crate::exit::{Failure, SYSTEM, USAGE};
+use crate::exit::{Failure, NO, SYSTEM, USAGE};
+use signal_hook::consts::SIGINT;
+use signal_hook::low_level::emulate_default_handler;
 
 /// The longest password that is read, bytes; the server's limit is lower.
 const READ_MAX: u64 = 64 << 10;
@@ -21,10 +25,23 @@ pub(crate) fn run(user: &str, read_only: bool, prefix: Option<&str>) -> Result<(
         }
         password
     } else {
-        line().map_err(|error| Failure::new(SYSTEM, format_args!("standard input: {error}")))?
+        line(io::stdin().lock(), None).map_err(|error| Failure::new(SYSTEM, format_args!("standard input: {error}")))?
     };
     let line = keyway_server::auth_line(user, &password, read_only, prefix).map_err(Failure::usage)?;
     commands::say(line)
+}
+
+/// The password of a user that exists: the first line of `file`, or what the terminal answers.
+pub(crate) fn known(user: &str, file: Option<&Path>) -> Result<Vec<u8>, Failure> {
+    match file {
+        Some(path) => File::open(path)
+            .and_then(|file| line(BufReader::new(file), None))
+            .map_err(|error| Failure::new(NO, format_args!("--password-file {}: {error}", path.display()))),
+        None if io::stdin().is_terminal() => ask(&format!("Password for {user}: ")),
+        None => Err(Failure::usage(
+            "--user: standard input is no terminal that could be asked for the password: write it into a file (--password-file)",
+        )),
+    }
 }
 
 /// Asks on the terminal, which does not show the answer.
@@ -33,22 +50,28 @@ fn ask(question: &str) -> Result<Vec<u8>, Failure> {
     commands::remark(question);
     let answer = {
         let _hidden = Hidden::new().map_err(failed)?;
-        line()
+        line(io::stdin().lock(), Some(INTERRUPT))
     };
     commands::remark("\n");
-    match answer.map_err(failed)? {
-        answer if answer.contains(&INTERRUPT) => Err(Failure::new(USAGE, "no password was given")),
-        answer => Ok(answer),
+    let answer = answer.map_err(failed)?;
+    if answer.contains(&INTERRUPT) {
+        // The terminal is as it was: the signal that Ctrl-C stands for can do what it does elsewhere.
+        let _ = emulate_default_handler(SIGINT);
     }
+    Ok(answer)
 }
 
-/// One line of standard input, without its end.
-fn line() -> io::Result<Vec<u8>> {
+/// One line, without its end; with this byte it is over, too.
+fn line(input: impl BufRead, last: Option<u8>) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
-    let mut input = io::stdin().lock().take(READ_MAX);
-    input.read_until(b'\n', &mut line)?;
-    if line.last() == Some(&b'\n') {
-        line.pop();
+    for byte in input.take(READ_MAX).bytes() {
+        match byte? {
+            b'\n' => break,
+            byte => line.push(byte),
+        }
+        if last.is_some() && line.last() == last.as_ref() {
+            break;
+        }
     }
     if line.last() == Some(&b'\r') {
         line.pop();

@@ -2,20 +2,33 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use keyway_cache::{Cache, OpenError, Options, Place};
+use keyway_cache::server::{Watched, handed_out};
+use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use nix::fcntl::OFlag;
 use nix::libc::ENXIO;
 use nix::unistd::geteuid;
 
 use crate::exit::{self, Failure};
+use crate::regions;
 
 /// The folder of default places: memory that outlives a process, present on every Linux.
 pub(crate) const SHARED_MEMORY: &str = "/dev/shm";
 /// memcached's port.
 pub(crate) const DEFAULT_PORT: u16 = 11211;
+
+/// Names the region of commands that are given none.
+pub(crate) const VARIABLE: &str = "KEYWAY_REGION";
+
+/// The region of a command: the one at `path`, or else of the server on `port`, or that the environment names, or the default one.
+pub(crate) fn chosen(path: Option<PathBuf>, port: Option<u16>) -> PathBuf {
+    let variable = || std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    path.or_else(|| port.map(default_path))
+        .or_else(variable)
+        .unwrap_or_else(|| default_path(DEFAULT_PORT))
+}
 
 /// The default place of the region of a server on `port`, for this user.
 pub(crate) fn default_path(port: u16) -> PathBuf {
@@ -79,31 +92,48 @@ fn with_slack(open: impl Fn(&Options) -> Result<Cache, OpenError>, options: &Opt
     }
 }
 
-/// Opens a region's file to look at it, for reading only; what it is has to be checked. As when a region is opened for use, a link is
-/// refused, and a pipe that another user has put there does not hold this program up.
-pub(crate) fn open_to_look(path: &Path) -> Result<File, Failure> {
+/// Opens a region to look at it, for reading only, and its file: one at a path, or one that the server at a region socket hands out. As when
+/// a region is opened for use, a link is refused, and a pipe that another user has put there does not hold this program up.
+pub(crate) fn open_to_look(path: &Path, owners: &Owners) -> Result<(File, Watched), Failure> {
+    let opened = match open_file(path) {
+        Err(source) if source.raw_os_error() == Some(ENXIO) => handed_out(path).and_then(|file| {
+            let watched = Watched::open_handed_out(duplicate(&file, path)?, path)?;
+            Ok((file, watched))
+        }),
+        Err(source) if source.kind() == ErrorKind::NotFound => Err(OpenError::Absent { path: path.to_owned() }),
+        Err(source) => Err(OpenError::Io {
+            what: "open",
+            path: path.to_owned(),
+            source,
+        }),
+        Ok(file) => duplicate(&file, path).and_then(|other| Ok((file, Watched::open(other, path, owners)?))),
+    };
+    opened.map_err(failure)
+}
+
+fn open_file(path: &Path) -> std::io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let opened = File::options().read(true).custom_flags(flags.bits()).open(path);
-    opened.map_err(|source| {
-        if source.raw_os_error() == Some(ENXIO) {
-            return Failure::new(
-                exit::NO_REGION,
-                format_args!(
-                    "{}: is a socket, and this command looks at a region's file: give the file's path, which `keyway serve` prints",
-                    path.display()
-                ),
-            );
-        }
-        let path = path.to_owned();
-        failure(match source.kind() {
-            ErrorKind::NotFound => OpenError::Absent { path },
-            _ => OpenError::Io {
-                what: "open",
-                path,
-                source,
-            },
-        })
+    File::options().read(true).custom_flags(flags.bits()).open(path)
+}
+
+fn duplicate(file: &File, path: &Path) -> Result<File, OpenError> {
+    file.try_clone().map_err(|source| OpenError::Io {
+        what: "open",
+        path: path.to_owned(),
+        source,
     })
+}
+
+/// Whose a file is, for a user who may not open it: a part of a sentence.
+fn owner_of(path: &Path) -> String {
+    let Ok(meta) = std::fs::metadata(path) else {
+        return String::new();
+    };
+    let user = regions::user_name(meta.uid());
+    format!(
+        " (it belongs to user {user}, mode {:04o}: `sudo -u {user} keyway ...`)",
+        meta.mode() & 0o7777
+    )
 }
 
 /// Whether other options would open the region.
@@ -133,6 +163,10 @@ pub(crate) fn failure(error: OpenError) -> Failure {
             code,
             format_args!("{error} (in a container: --shm-size), or take memory without a file (memfd)"),
         ),
+        OpenError::Io {
+            ref path, ref source, ..
+        } if source.kind() == ErrorKind::PermissionDenied => Failure::new(code, format_args!("{error}{}", owner_of(path))),
+        OpenError::Absent { .. } => Failure::new(code, format_args!("{error}; {}", regions::others())),
         error => Failure::new(code, error),
     }
 }

@@ -20,7 +20,7 @@ use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 use crate::exit::{self, Failure};
 use crate::inherited::Inherited;
 use crate::notify::Notifier;
-use crate::{background, cpus, logger, place};
+use crate::{background, cpus, logger, place, size};
 
 /// Descriptors that a server needs besides its clients' connections: sockets, polls, regions, standard streams, connections of the HTTP port,
 /// and a reserve.
@@ -76,7 +76,12 @@ impl Plan {
         }
         let reason = "the largest item may take at most half of the memory";
         Err(Failure::usage(format_args!(
-            "{item_option} {item} with {memory_option} {memory} (bytes): {reason}; raise {memory_option} or lower {item_option}"
+            "{memory_option} {}, and the largest item ({item_option}, 1m if it is left out) is {}: {reason}; {memory_option} {} is enough, or \
+             {item_option} {}",
+            size::written(memory),
+            size::written(item as u64),
+            size::written((item as u64).saturating_mul(2)),
+            size::written(memory / 2)
         )))
     }
 
@@ -359,8 +364,9 @@ impl Plan {
         let refused = |cpu: &&usize| take(std::slice::from_ref(*cpu)) == Err(Errno::EINVAL);
         if let Some(cpu) = self.config.cpus.iter().find(refused) {
             return Err(Failure::usage(format_args!(
-                "--cpus: this process cannot run on CPU {cpu}; the machine's CPUs are in /sys/devices/system/cpu/online, those of the control \
-                 group in its cpuset.cpus.effective"
+                "--cpus: this process cannot run on CPU {cpu}: the machine has {}, and the control group of this process may allow fewer \
+                 (cpuset.cpus.effective)",
+                cpus::online()
             )));
         }
         if let Err(error) = take(&self.config.cpus) {

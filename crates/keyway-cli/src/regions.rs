@@ -18,7 +18,18 @@ use nix::unistd::{Uid, User};
 use serde_json::json;
 
 use crate::exit::{self, Failure};
+use crate::numbers::counted;
 use crate::{commands, place};
+
+pub(crate) const HELP: &str = "\
+`unknown` is what this user may not know of another user's region.
+
+Examples:
+  keyway regions
+  keyway regions /run/keyway --json
+  keyway regions --prune --unused-for 2d
+      remove those of this user that no process has used for two days, after
+      asking";
 
 /// Arguments of `keyway regions`.
 #[derive(Args)]
@@ -114,13 +125,31 @@ impl RegionFile {
         })
     }
 
-    /// The processes that use it, as far as they are known.
+    /// The processes that use it, as far as they are known. One of another process namespace is attached by its number there, and has the
+    /// region mapped by its number here: the second one counts.
     fn pids(&self) -> Vec<u64> {
+        let here = |pid: &u32| u64::from(*pid);
+        let elsewhere: Vec<u64> = self.mapped_by.iter().flat_map(|pid| numbers_elsewhere(*pid)).collect();
         let attached = self.region.iter().flat_map(|region| region.pids.iter().copied());
-        let mut pids: Vec<u64> = self.mapped_by.iter().map(|pid| u64::from(*pid)).chain(attached).collect();
+        let attached = attached.filter(|pid| !elsewhere.contains(pid) || self.mapped_by.iter().any(|own| here(own) == *pid));
+        let mut pids: Vec<u64> = self.mapped_by.iter().map(here).chain(attached).collect();
         pids.sort_unstable();
         pids.dedup();
         pids
+    }
+
+    /// Its place, and of which user it is, if that is another one.
+    fn named(&self) -> String {
+        let place = self.path.to_string_lossy().escape_debug().to_string();
+        match self.owner == nix::unistd::geteuid().as_raw() {
+            true => place,
+            false => format!("{place} of user {}", user_name(self.owner)),
+        }
+    }
+
+    /// Whether it is known which processes use it: it can be read, or this user may look at all processes.
+    fn knows_processes(&self) -> bool {
+        self.region.is_ok() || nix::unistd::geteuid().is_root()
     }
 
     /// When it was last used, Unix seconds.
@@ -158,6 +187,7 @@ impl RegionFile {
     fn row(&self) -> [String; 7] {
         let pids = self.pids();
         let used = match pids.is_empty() {
+            true if !self.knows_processes() => "unknown".to_owned(),
             true => format!("{} ago", time_text(self.unused_for())),
             false => "now".to_owned(),
         };
@@ -170,6 +200,7 @@ impl RegionFile {
             Err(_) => ("-".to_owned(), size_text(self.taken), self.unknown().unwrap_or_default()),
         };
         let processes = match pids.as_slice() {
+            [] if !self.knows_processes() => "unknown".to_owned(),
             [] => "0".to_owned(),
             pids => {
                 let few: Vec<String> = pids.iter().take(PIDS_SHOWN).map(u64::to_string).collect();
@@ -189,8 +220,8 @@ impl RegionFile {
             "file_bytes": self.taken,
             "memory_bytes": region.map(|region| region.limit_bytes).ok(),
             "items": region.map(|region| region.items).ok(),
-            "pids": self.pids(),
-            "last_used_unix_s": self.last_used(),
+            "pids": self.knows_processes().then(|| self.pids()),
+            "last_used_unix_s": self.knows_processes().then(|| self.last_used()),
             "created_unix_s": region.map(|region| region.created_unix_s).ok(),
             "version": region.map(|region| region.version.clone()).ok(),
             "unknown": self.unknown(),
@@ -205,28 +236,7 @@ const HEAD: [&str; 7] = ["PLACE", "OWNER", "MEMORY", "ITEMS", "PROCESSES", "USED
 
 /// Lists regions, or removes those that are unused.
 pub(crate) fn run(how: &Regions) -> Result<(), Failure> {
-    let mapped = mapped();
-    let users = mapped.iter().map(|(id, found)| (*id, found.pids.clone())).collect();
-    let mut found = Vec::new();
-    for place in &how.places {
-        let meta = std::fs::metadata(place)
-            .map_err(|e| Failure::new(exit::NO_REGION, format_args!("cannot look at {}: {e}", place.display())))?;
-        if meta.is_dir() {
-            found.extend(files_in(place)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
-        } else {
-            found.extend(RegionFile::at(place, place, &users));
-        }
-    }
-    if how.places.is_empty() {
-        let folder = Path::new(place::SHARED_MEMORY);
-        found.extend(files_in(folder)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
-        for (id, mapped) in &mapped {
-            if found.iter().all(|other| other.id != *id) {
-                found.extend(RegionFile::at(&mapped.path, &mapped.open, &users));
-            }
-        }
-    }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
+    let found = find(&how.places)?;
     if how.prune {
         return prune(how, &found);
     }
@@ -240,6 +250,52 @@ pub(crate) fn run(how: &Regions) -> Result<(), Failure> {
         text = table(&rows);
     }
     commands::written(std::io::stdout().write_all(text.as_bytes()))
+}
+
+/// The regions in these places; without places, those of this machine.
+fn find(places: &[PathBuf]) -> Result<Vec<RegionFile>, Failure> {
+    let mapped = mapped();
+    let users = mapped.iter().map(|(id, found)| (*id, found.pids.clone())).collect();
+    let mut found = Vec::new();
+    for place in places {
+        let meta = std::fs::metadata(place)
+            .map_err(|e| Failure::new(exit::NO_REGION, format_args!("cannot look at {}: {e}", place.display())))?;
+        if meta.is_dir() {
+            found.extend(files_in(place)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
+        } else {
+            found.extend(RegionFile::at(place, place, &users));
+        }
+    }
+    if places.is_empty() {
+        let folder = Path::new(place::SHARED_MEMORY);
+        found.extend(files_in(folder)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
+        for (id, mapped) in &mapped {
+            if found.iter().all(|other| other.id != *id) {
+                found.extend(RegionFile::at(&mapped.path, &mapped.open, &users));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// Regions that an error names.
+const NAMED_MAX: usize = 4;
+
+/// What there is where a region was looked for in vain: a part of a sentence.
+pub(crate) fn others() -> String {
+    let found = find(&[]).unwrap_or_default();
+    let mut names: Vec<String> = found.iter().take(NAMED_MAX).map(RegionFile::named).collect();
+    if found.len() > names.len() {
+        names.push("others".to_owned());
+    }
+    match names.is_empty() {
+        true => "this machine has none".to_owned(),
+        false => format!(
+            "there are: {} (`keyway regions` lists them; --region, --port or KEYWAY_REGION names one)",
+            names.join(", ")
+        ),
+    }
 }
 
 /// The rows under their head, in columns.
@@ -279,8 +335,8 @@ fn prune(how: &Regions, found: &[RegionFile]) -> Result<(), Failure> {
         }
         commands::written(write!(
             out,
-            "Remove these {} regions with all their items? [y/N] ",
-            unused.len()
+            "Remove {} with all their items? [y/N] ",
+            counted(unused.len() as u64, "region")
         ))?;
         commands::written(out.flush())?;
         let mut answer = String::new();
@@ -305,7 +361,7 @@ fn prune(how: &Regions, found: &[RegionFile]) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure::new(
             exit::SYSTEM,
-            format_args!("{failed} regions could not be removed"),
+            format_args!("not removed: {}", counted(failed, "region")),
         )),
     }
 }
@@ -354,6 +410,24 @@ fn mapped() -> BTreeMap<Id, Mapped> {
     found
 }
 
+/// The numbers that a process has in namespaces inside this one (proc_pid_status(5), "NSpid").
+fn numbers_elsewhere(pid: u32) -> Vec<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    inner_numbers(&status)
+}
+
+/// The same, of the process's status: the first number is that of this namespace.
+fn inner_numbers(status: &str) -> Vec<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .unwrap_or_default();
+    line.split_whitespace()
+        .skip(1)
+        .filter_map(|number| number.parse().ok())
+        .collect()
+}
+
 /// The name of anonymous memory in proc_pid_maps(5).
 const MEMFD: &str = "/memfd:";
 
@@ -378,7 +452,7 @@ fn is_default_name(path: &Path) -> bool {
     path.parent() == Some(Path::new(place::SHARED_MEMORY)) && name.starts_with("keyway-") && !record::is_record(path)
 }
 
-fn user_name(uid: u32) -> String {
+pub(crate) fn user_name(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => user.name,
         _ => uid.to_string(),
@@ -422,6 +496,23 @@ mod tests {
         }
         let shown = [59, 60, 7_199, 7_200, 172_800].map(|seconds| time_text(Duration::from_secs(seconds)));
         assert_eq!(shown, ["59s", "1m", "1h", "2h", "2d"]);
+    }
+
+    #[test]
+    fn a_process_of_another_namespace_counts_once() {
+        assert_eq!(inner_numbers("Name:\tx\nNSpid:\t4711\t23\t1\n"), [23, 1]);
+        assert_eq!(inner_numbers("NSpid:\t4711\n"), [0; 0]);
+        assert_eq!(inner_numbers(""), [0; 0]);
+        let region = RegionFile {
+            path: PathBuf::from("/dev/shm/x"),
+            id: (0, 0),
+            owner: 0,
+            taken: 0,
+            mapped_by: vec![std::process::id()],
+            changed: 0,
+            region: Err(OpenError::NotAFile { path: PathBuf::new() }),
+        };
+        assert_eq!(region.pids(), [u64::from(std::process::id())]);
     }
 
     #[test]

@@ -42,8 +42,8 @@ pub(crate) struct Serve {
     /// Users and groups that get the region there, in addition to this user: names or numbers, groups after a colon, such as www-data,:33
     #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = allowed::parse)]
     region_writers: Option<Allowed>,
-    /// Users and groups that get it for reading only; the server executes their writes. --region-writers takes precedence over this
-    /// list, and this list over this user
+    /// Users and groups that get it for reading only; the server executes their writes. A user in both lists may write. A user in this
+    /// list only may not write, even the one that the server runs as
     #[arg(long, value_name = "USER,:GROUP,...", requires = "region_socket", value_parser = allowed::parse)]
     region_readers: Option<Allowed>,
     /// UDP address to serve in addition, with port 11211 if none is given; answers this machine only unless --udp-allow names other networks
@@ -407,7 +407,7 @@ mod tests {
     fn plan(line: &str) -> Result<Plan, Failure> {
         let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words).map(|cli| cli.command) {
-            Ok(Command::Serve(serve)) => serve.plan(&Given::default()),
+            Ok(Some(Command::Serve(serve))) => serve.plan(&Given::default()),
             Ok(_) => panic!("{line}"),
             Err(error) => Err(Failure::usage(error)),
         }
@@ -467,7 +467,7 @@ mod tests {
         let plan = |line: &str| {
             let words = ["keyway", "serve"].into_iter().chain(line.split_whitespace());
             match Cli::try_parse_from(words).unwrap().command {
-                Command::Serve(serve) => serve.plan(&given),
+                Some(Command::Serve(serve)) => serve.plan(&given),
                 _ => panic!("{line}"),
             }
         };

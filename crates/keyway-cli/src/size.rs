@@ -22,6 +22,15 @@ pub(crate) fn parse(text: &str, default_unit: u64) -> Result<u64, String> {
         .ok_or_else(|| format!("\"{text}\" is more bytes than a 64-bit number counts"))
 }
 
+/// Bytes as they are written on a command line.
+pub(crate) fn written(bytes: u64) -> String {
+    let units = [(1u64 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
+    match units.into_iter().find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{}{name}", bytes / unit),
+        None => format!("{bytes}b"),
+    }
+}
+
 /// As [`parse`]; a plain number is in MiB, as for memcached's `-m`.
 pub(crate) fn parse_mebibytes(text: &str) -> Result<u64, String> {
     parse(text, 1 << 20)

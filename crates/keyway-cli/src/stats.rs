@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use keyway_cache::Counters;
-use keyway_cache::server::{Seen, USES, Watched};
+use keyway_cache::server::{Seen, USES};
 use keyway_server::size_text;
 
 use crate::commands::{self, Which};
@@ -13,6 +13,7 @@ use crate::exit::{self, Failure};
 use crate::numbers::{age, grouped, number, rate, ratio, time};
 use crate::place;
 use crate::top::server::{Answered, Server};
+use crate::wire::Access;
 
 pub(crate) const HELP: &str = "\
 TOTAL is counted since the region was made, by all doors and processes; PER
@@ -38,9 +39,11 @@ pub(crate) struct How {
     /// Seconds over which rates are measured; 0: no rates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u32).range(..=3600))]
     interval: u32,
-    /// Also ask this server of the region, in groups: ADDR[:PORT], or the path of a Unix socket
+    /// Also ask this server of the region, in groups: [tls://]ADDR[:PORT], or the path of a Unix socket
     #[arg(long, value_name = "PLACE", conflicts_with = "plain")]
     server: Option<String>,
+    #[command(flatten)]
+    access: Access,
 }
 
 /// Prints them.
@@ -48,13 +51,12 @@ pub(crate) fn run(which: Which, how: &How) -> Result<(), Failure> {
     if how.plain || !(how.grouped || how.server.is_some() || std::io::stdout().is_terminal()) {
         return plain(which);
     }
-    let path = which.path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
-    let file = place::open_to_look(&path)?;
-    let watched = Watched::open(file, &path, &which.owners).map_err(place::failure)?;
+    let path = which.path;
+    let (_, watched) = place::open_to_look(&path, &which.owners)?;
     let said = match &how.server {
         None => None,
         Some(place) => {
-            let mut server = Server::connect(place, watched.identity())?;
+            let mut server = Server::connect(place, &how.access, watched.identity())?;
             let said = server.ask();
             Some(said.map_err(|why| Failure::new(exit::NO, format_args!("{place}: {why}")))?)
         }
@@ -130,13 +132,13 @@ impl Groups {
         text.push_str(&heading("writes"));
         self.count(&mut text, "sets", |c| c.cmd_set);
         self.count(&mut text, "deletes", |c| c.delete_hits);
-        self.count(&mut text, "deletes of nothing", |c| c.delete_misses);
+        self.count(&mut text, "deletes: no item", |c| c.delete_misses);
         self.count(&mut text, "increments", |c| c.incr_hits.wrapping_add(c.decr_hits));
-        self.count(&mut text, "increments of nothing", |c| {
+        self.count(&mut text, "increments: no item", |c| {
             c.incr_misses.wrapping_add(c.decr_misses)
         });
         self.count(&mut text, "cas: matched", |c| c.cas_hits);
-        self.count(&mut text, "cas: another one", |c| c.cas_badval);
+        self.count(&mut text, "cas: another unique", |c| c.cas_badval);
         self.count(&mut text, "cas: no item", |c| c.cas_misses);
         self.count(&mut text, "flushes", |c| c.cmd_flush);
         self.count(&mut text, "refused: too large", |c| c.store_too_large);
@@ -148,7 +150,7 @@ impl Groups {
         text.push_str(&columns("share never read", &share(c.evicted_unfetched, c.evictions), ""));
         self.count(&mut text, "came back soon after", |c| c.ghost_hits);
         self.count(&mut text, "expired, never read", |c| c.expired_unfetched);
-        self.count(&mut text, "copied to be kept", |c| c.relocations);
+        self.count(&mut text, "copied before eviction", |c| c.relocations);
         self.count(&mut text, "segments emptied", |c| c.segments_recycled);
         text.push_str(&columns("oldest: admission pool", &age(seen.ages.admission_s), ""));
         text.push_str(&columns("oldest: main pool", &age(seen.ages.main_s), ""));
@@ -161,7 +163,7 @@ impl Groups {
             "thread slots taken",
             &format!("{threads} of {}", seen.sessions_max),
         );
-        line(&mut text, "died in the midst", &grouped(c.recoveries));
+        line(&mut text, "sessions of dead programs", &grouped(c.recoveries));
         line(&mut text, "damaged items met", &grouped(c.corrupt));
         if let Some(said) = said {
             text.push_str("\nserver\n");

@@ -3,11 +3,12 @@
 use std::io::{IsTerminal, Write};
 
 use clap::Args;
-use keyway_cache::{Counters, Get, Left, Session, Trace, Whereabouts};
+use keyway_cache::{Counters, Get, Left, Session, Trace, Whereabouts, WriteError};
 use serde_json::json;
 
 use crate::commands::{self, Which};
 use crate::exit::{self, Failure};
+use crate::items::shown;
 use crate::numbers::age;
 
 /// Buckets and items looked at between two reports of the progress.
@@ -23,11 +24,13 @@ items that were deleted, expired, evicted or flushed, which stay until their
 memory is used again; and a table of items that were evicted before any client
 read them. `is_certain` is false where other reasons are possible, and the text
 names them. When an item was deleted or evicted is not known, only when it was
-stored at the earliest. The keys of all items are compared for another case,
-white space around them, and a prefix (up to one of :./|_-#@) too much or too
-few.
+stored at the earliest. Similar keys of other items are named, too: those that
+differ in case, in white space around them, or in having a prefix (which ends
+with one of :./|_-#@) or not.
 
 REASON is present, expired, flushed, deleted, evicted, never_set or unknown.
+
+Exit codes: 0 the item is there; 1 it is not; 2 the region cannot be opened.
 
 Examples:
   keyway trace user:42   in the default region, with or without a server
@@ -60,7 +63,13 @@ pub(crate) fn run(which: Which, asked: &Asked) -> Result<(), Failure> {
         ..Get::default()
     };
     let found = session.get_with(key, &how, &mut Vec::new(), |_, _| {});
-    let found = found.map_err(|error| commands::failed(&asked.key, exit::NO, error))?;
+    let found = found.map_err(|error| {
+        let code = match error {
+            WriteError::KeyLength { .. } => exit::USAGE,
+            _ => exit::NO,
+        };
+        Failure::new(code, format_args!("{}: {error}", shown(key)))
+    })?;
     let trace = cache.trace(key);
     let reason = match found {
         Some(item) => Reason {
@@ -79,7 +88,11 @@ pub(crate) fn run(which: Which, asked: &Asked) -> Result<(), Failure> {
         true => format!("{}\n", to_json(&asked.key, &reason, &trace, &near)),
         false => to_text(&asked.key, &reason, &near),
     };
-    commands::written(std::io::stdout().write_all(text.as_bytes()))
+    commands::written(std::io::stdout().write_all(text.as_bytes()))?;
+    match reason.name {
+        "present" => Ok(()),
+        _ => Err(Failure::new(exit::NO, format_args!("{}: not found", shown(key)))),
+    }
 }
 
 /// What the region's memory says of a key that is absent.
@@ -156,6 +169,11 @@ fn reason(trace: &Trace, counters: &Counters) -> Reason {
 fn gone_by_itself(left: &Left, trace: &Trace, stored: &str) -> Option<Reason> {
     let is_emptied = left.whereabouts == Whereabouts::Emptied;
     let (name, what) = match (left.expired_for_s, left.is_flushed) {
+        // One that was stored as expired, or by a Unix time of the past, was over before it came.
+        (Some(ago), _) if ago > left.stored_within_s.saturating_add(1) => (
+            "expired",
+            format!("{stored} with a time that was over already: it never could be read"),
+        ),
         (Some(ago), _) => ("expired", format!("{stored}, and its time was over {} ago", age(Some(ago)))),
         (None, true) => ("flushed", format!("{stored}, and a flush (flush_all) came after that")),
         (None, false) if is_emptied => {
@@ -226,10 +244,13 @@ fn near(session: &mut Session, wanted: &[u8], buckets: u64) -> Vec<(String, &'st
 }
 
 fn to_text(key: &str, reason: &Reason, near: &[(String, &'static str)]) -> String {
-    let sure = if reason.is_certain { "" } else { " (not certain)" };
+    let sure = match (reason.is_certain, reason.name) {
+        (true, _) | (false, "unknown") => "",
+        _ => " (probably)",
+    };
     let mut text = format!(
         "{}: {}{sure}\n  {}\n",
-        key.escape_debug(),
+        shown(key.as_bytes()),
         reason.name.replace('_', " "),
         reason.what
     );

@@ -11,7 +11,8 @@ use keyway_server::WatchAsked;
 
 use crate::commands::{self, Which};
 use crate::exit::{self, Failure};
-use crate::{ping, place};
+use crate::items::shown;
+use crate::wire::{Access, Client};
 
 /// Most bytes of lines that wait for the output.
 const QUEUE_MAX: usize = 1 << 20;
@@ -80,9 +81,11 @@ pub(crate) struct Events {
     /// End after so many seconds [default: at a signal]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
-    /// Watch through this server, which may be on another machine: ADDR[:PORT], or the path of a Unix socket
-    #[arg(long, value_name = "PLACE", conflicts_with = "region")]
+    /// Watch through this server, which may be on another machine: [tls://]ADDR[:PORT], or the path of a Unix socket
+    #[arg(long, value_name = "PLACE", conflicts_with_all = ["region", "port"])]
     server: Option<String>,
+    #[command(flatten)]
+    access: Access,
 }
 
 impl Events {
@@ -110,6 +113,21 @@ impl Events {
         Ok(words.join(" ").into_bytes())
     }
 
+    /// A word that is not known, with what can be in its place.
+    fn explain(&self, unknown: &keyway_server::WatchUnknown) -> String {
+        let option = match unknown.of {
+            "" => "is no kind of event",
+            "command" => "in --command is no command",
+            "door" => "in --door is no door",
+            _ => "is no number of --sample",
+        };
+        format!(
+            "\"{}\" {option}: there are {}",
+            shown(unknown.word.as_bytes()),
+            unknown.known.join(", ")
+        )
+    }
+
     fn end(&self) -> Option<Instant> {
         self.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds))
     }
@@ -118,10 +136,9 @@ impl Events {
 /// Prints events until a signal ends this program, or as long as was asked for.
 pub(crate) fn run(which: Which, how: &Events) -> Result<(), Failure> {
     let words = how.words()?;
-    let asked = WatchAsked::parse(&words)
-        .ok_or_else(|| Failure::usage("no such kind of event, command or door: see keyway watch --help"))?;
+    let asked = WatchAsked::parse(&words).map_err(|unknown| Failure::usage(how.explain(&unknown)))?;
     match &how.server {
-        Some(place) => by_server(place, &words, how.end()),
+        Some(place) => by_server(place, &how.access, &words, how.end()),
         None => by_region(which, asked, how.end()),
     }
 }
@@ -131,9 +148,9 @@ fn is_over(end: Option<Instant>) -> bool {
 }
 
 /// Passes on what a server says.
-fn by_server(place: &str, words: &[u8], end: Option<Instant>) -> Result<(), Failure> {
+fn by_server(place: &str, access: &Access, words: &[u8], end: Option<Instant>) -> Result<(), Failure> {
     let failed = |why: &str| Failure::new(exit::NO, format_args!("{place}: {why}"));
-    let mut wire = BufReader::with_capacity(1 << 16, ping::connect_to(place)?);
+    let mut wire = BufReader::with_capacity(1 << 16, Client::connect(place, access)?.into_wire());
     let request = [b"watch ", words, b"\r\n"].concat();
     wire.get_mut()
         .write_all(&request)
@@ -201,17 +218,22 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 
 /// Reads the events from the region.
 fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<(), Failure> {
-    let path = which.path.clone().unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
+    let path = which.path.clone();
     let cache = commands::open(which)?;
     let watcher = cache.watcher(asked.kinds());
     let watcher =
-        watcher.ok_or_else(|| Failure::new(exit::NO_REGION, "this process may only read the region, and cannot watch it"))?;
+        watcher.ok_or_else(|| Failure::new(exit::NO_REGION, "this user may only read the region, and watching writes into it which events are wanted: be its owner or one of its writers, or ask a \
+             server of it (--server)"))?;
     commands::remark(format_args!("keyway: watching {}\n", path.display()));
+    let ending = Arc::new(commands::Ending::new()?);
     let queue = Shared::default();
-    let shared = Arc::clone(&queue);
+    let (shared, asked_to_end) = (Arc::clone(&queue), Arc::clone(&ending));
     let reader = std::thread::Builder::new()
         .name("keyway-watch".to_owned())
-        .spawn(move || look(watcher, &asked, &cache, end, &shared))
+        .spawn(move || {
+            look(watcher, &asked, &cache, &|| is_over(end) || asked_to_end.is_asked(), &shared);
+            cache.close();
+        })
         .map_err(|error| Failure::new(exit::SYSTEM, format_args!("cannot start a thread: {error}")))?;
     let mut out = io::stdout();
     loop {
@@ -228,13 +250,14 @@ fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<()
         if written.is_err() || is_over {
             lock(&queue.0).is_over = true;
             let _ = reader.join();
+            ending.follow();
             return commands::written(written);
         }
     }
 }
 
 /// The thread that looks at the region.
-fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Instant>, queue: &Shared) {
+fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, is_over: &dyn Fn() -> bool, queue: &Shared) {
     // Without a free session, other processes do the upkeep.
     let mut session: Option<Session> = cache.session().ok();
     let (least, most) = REST;
@@ -268,11 +291,11 @@ fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, end: Option<Ins
                 }
             }
         }
-        waiting.is_over |= is_over(end);
-        let is_over = waiting.is_over;
+        waiting.is_over |= is_over();
+        let ends = waiting.is_over;
         queue.1.notify_one();
         drop(waiting);
-        if is_over {
+        if ends {
             return;
         }
         if kept_up.elapsed() >= UPKEEP_EVERY {

@@ -238,7 +238,7 @@ fn a_pipe_in_the_place_of_a_region_holds_no_command_up() {
     let socket = folder.path("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let output = keyway(&["top", "--once", "--region", &socket]);
-    assert!(output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("is a socket"));
+    assert!(output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("--region-socket"));
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn a_dump_is_no_access_and_leaves_stale_items_out() {
         ..keyway_cache::Delete::default()
     };
     session.delete(b"stale", &mark).unwrap();
-    assert_eq!(stdout(&["dump", "--region", &region]), "set good 0 0 1 noreply\r\n1\r\n");
+    assert_eq!(stdout(&["dump", "--region", &region]), "mn\r\nset good 0 0 1\r\n1\r\nmn\r\n");
     let details = keyway_cache::Get {
         details: true,
         ..keyway_cache::Get::default()
@@ -351,7 +351,7 @@ fn a_served_region_is_open_to_people_and_outlives_kill_9() {
     assert_eq!(keys, ["a", "b"]);
     assert_eq!(code(&["delete", "a", "--region", &region]), 0);
     assert_eq!(code(&["delete", "a", "--region", &region]), 1);
-    assert_eq!(stdout(&["dump", "--region", &region]), "set b 7 0 3 noreply\r\ntwo\r\n");
+    assert_eq!(stdout(&["dump", "--region", &region]), "mn\r\nset b 7 0 3\r\ntwo\r\nmn\r\n");
     assert!(stdout(&["stats", "--region", &region]).contains("items                1"));
 
     second.signal("-TERM");

@@ -73,7 +73,7 @@ fn a_server_with_logins_or_tls_is_asked_as_it_can_be() {
     let plain = format!("127.0.0.1:{}", free_port());
     let _with_logins = serve(&["--listen", &plain, "--auth-file", users.to_str().unwrap(), "--http", &http]);
     let (code, said) = ping(&plain);
-    assert!(code == Some(0) && said.contains("wants a login"), "{said}");
+    assert!(code == Some(0) && said.contains("asks for a login"), "{said}");
     assert_eq!(ping(&format!("http://{http}")).0, Some(0));
 
     let authority = Authority::new();
@@ -83,7 +83,11 @@ fn a_server_with_logins_or_tls_is_asked_as_it_can_be() {
     let (certificate, key) = (path(certificate), path(key));
     let _with_tls = serve(&["--listen", &listen, "--tls-cert", &certificate, "--tls-key", &key]);
     let (code, said) = ping(&tls);
-    assert_eq!(code, Some(1), "{said}");
+    assert!(code == Some(1) && said.contains("tls://"), "{said}");
+    let (code, said) = ping(&listen);
+    assert!(code != Some(0) && said.contains("--tls-ca"), "{said}");
+    let (code, said) = ping(&format!("ftp://{tls}"));
+    assert!(code == Some(64) && said.contains("ftp:// is not known"), "{said}");
 }
 
 /// What a server answers, each time to the next request, until it closes the connection. It takes what its client still sends: a socket

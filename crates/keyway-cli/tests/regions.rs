@@ -1,10 +1,12 @@
 //! `keyway regions`. Enemies: a region that it does not find; one that it removes although it is used, or was not asked to remove.
 
-use harness::Scratch;
+use harness::{Scratch, skip};
 use keyway_cache::{Cache, Options, Place};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
 fn region(folder: &Scratch, name: &str, items: u32) -> Cache {
@@ -144,4 +146,65 @@ fn only_unused_regions_are_removed_and_only_when_told() {
     assert!(used.close());
     assert!(prune(&folder, &["--unused-for", "0s", "--yes"]).status.success());
     assert_eq!(names(&folder), ["text"]);
+}
+
+/// A process of another process namespace attaches by its number there, and has the region mapped by its number here.
+#[test]
+fn a_process_of_another_namespace_is_one_process() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("a process of another namespace", "only root can make one");
+    }
+    let folder = Scratch::new();
+    let cache = region(&folder, "used", 1);
+    let mut command = Command::new("unshare");
+    command.args([
+        "--pid",
+        "--fork",
+        "--kill-child",
+        env!("CARGO_BIN_EXE_keyway"),
+        "watch",
+        "--region",
+    ]);
+    command.arg(folder.join("used")).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.starts_with("keyway: watching"), "{line}");
+    let listed = listed(&[folder.path().to_str().unwrap()]);
+    let pids = listed["used"]["pids"].as_array().unwrap();
+    assert!(pids.len() == 2 && pids.contains(&std::process::id().into()), "{pids:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(cache);
+}
+
+/// Of a region that this user may not look into, neither the processes nor the last use are known: that is not none.
+#[test]
+fn what_is_not_known_of_another_users_region_is_said_to_be_unknown() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("a region of another user", "only root can ask as one");
+    }
+    let folder = Scratch::new();
+    let cache = region(&folder, "used", 1);
+    let program = folder.join("keyway");
+    std::fs::copy(env!("CARGO_BIN_EXE_keyway"), &program).unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Only a default name shows that a file which may not be read is a region.
+    let place = format!("/dev/shm/keyway-0-test-{}", std::process::id());
+    let named = Cache::open(&Place::at(&place), &Options::new().memory(4 << 20)).unwrap();
+    let asked = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["regions", &place]).args(more).uid(65_534).gid(65_534);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (text, json) = (asked(&[]), asked(&["--json"]));
+    drop(named);
+    std::fs::remove_file(&place).unwrap();
+    let row: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(row["pids"].is_null() && row["last_used_unix_s"].is_null(), "{row}");
+    assert_eq!(text.lines().nth(1).unwrap().matches("unknown").count(), 2, "{text}");
+    drop(cache);
 }

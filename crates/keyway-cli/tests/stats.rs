@@ -75,7 +75,7 @@ fn people_get_groups_with_units_and_ratios() {
     assert_eq!(line(&text, "reads", "hits"), ["3"]);
     assert_eq!(line(&text, "reads", "hit ratio"), ["75.0", "%"]);
     assert_eq!(line(&text, "writes", "sets"), ["1,500"]);
-    assert_eq!(line(&text, "writes", "deletes of nothing"), ["1"]);
+    assert_eq!(line(&text, "writes", "deletes: no item"), ["1"]);
     assert_eq!(line(&text, "evictions", "evicted"), ["0"]);
     assert_eq!(line(&text, "evictions", "share never read"), ["-"]);
     assert_eq!(line(&text, "processes", "attached"), ["1"]);

@@ -60,8 +60,15 @@ struct Terminal {
 }
 
 impl Terminal {
-    #[allow(unsafe_code, reason = "the child makes the terminal its own, and does nothing else")]
     fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        command.arg("top").args(arguments);
+        Self::of(command)
+    }
+
+    /// Another program in a terminal.
+    #[allow(unsafe_code, reason = "the child makes the terminal its own, and does nothing else")]
+    fn of(mut command: Command) -> Self {
         // Closed in all programs that other tests start meanwhile: a terminal is gone when nothing has it open.
         let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -72,8 +79,6 @@ impl Terminal {
             .custom_flags(OFlag::O_NOCTTY.bits())
             .open(ptsname_r(&master).unwrap())
             .unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
-        command.arg("top").args(arguments);
         command
             .stdin(ours.try_clone().unwrap())
             .stdout(ours.try_clone().unwrap())
@@ -445,10 +450,50 @@ fn it_follows_the_size_of_its_terminal() {
         terminal.resize(lines, columns);
         terminal.until("the other size", |screen| {
             let last = screen.lines().last().unwrap_or_default();
-            screen.starts_with("keyway top") && screen.lines().count() == usize::from(lines) && last.starts_with("[sorted by")
+            screen.starts_with("keyway top") && screen.lines().count() == usize::from(lines) && last.starts_with("[sorted b")
         });
     }
     terminal.press("q");
+    assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
+}
+
+#[test]
+fn its_help_explains_it_and_goes_away() {
+    let folder = Scratch::new();
+    let path = folder.join("region");
+    let _cache = open(&path);
+    let mut terminal = Terminal::start(&["--region", path.to_str().unwrap()]);
+    for (opens, closes) in [("?", "?"), ("h", "\x1b")] {
+        terminal.until("the first screen", |screen| screen.starts_with("keyway top"));
+        terminal.press(opens);
+        terminal.until("the help", |screen| {
+            screen.starts_with("keys") && screen.contains("admission pool")
+        });
+        terminal.press(closes);
+    }
+    terminal.until("the end of the help", |screen| screen.starts_with("keyway top"));
+    terminal.press("q");
+    assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
+}
+
+#[test]
+fn it_stops_and_goes_on_with_its_shell() {
+    let folder = Scratch::new();
+    let path = folder.join("region");
+    let _cache = open(&path);
+    // A shell with job control, as a user has one.
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-c")
+        .arg("set -m; \"$0\" top --region \"$1\"; echo it stops; fg; echo it ends");
+    shell.arg(env!("CARGO_BIN_EXE_keyway")).arg(&path);
+    let mut terminal = Terminal::of(shell);
+    terminal.until("the first screen", |screen| screen.starts_with("keyway top"));
+    terminal.press("\x1a");
+    terminal.until("the shell", |screen| screen.contains("it stops"));
+    terminal.until("the screen again", |screen| screen.starts_with("keyway top"));
+    terminal.press("q");
+    terminal.until("the end", |screen| screen.contains("it ends"));
     assert!(matches!(terminal.end(), WaitStatus::Exited(_, 0)));
 }
 

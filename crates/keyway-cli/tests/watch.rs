@@ -5,10 +5,13 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
-use harness::{Random, Scratch, wait_for_ready};
+use harness::{Random, Scratch, wait_for_ready, wait_until};
 use keyway_cache::{Cache, Delete, Deleted, Options, Place};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// Keys that are only stored and counted up, and keys that are stored and deleted.
 const COUNTED: u64 = 6;
@@ -401,4 +404,32 @@ fn filters_choose_by_kind_prefix_command_door_and_sample() {
     assert_eq!(once, again);
     assert!((8..60).contains(&once.len()), "{}", once.len());
     assert_eq!(once[..once.len() / 2], once[once.len() / 2..]);
+}
+
+/// A watcher that a signal ends leaves nothing behind; one that is killed leaves a session that the server has to recover.
+#[test]
+fn a_watcher_that_is_ended_is_no_crash() {
+    let world = World::new();
+    let cache = world.cache();
+    let recovered = |least: u64| {
+        wait_until("the recovery", harness::DEADLINE, || {
+            let count = cache.counters().recoveries;
+            (count >= least).then_some(count)
+        })
+    };
+    let ended_by = |signal: Signal| {
+        let before = cache.info().sessions;
+        let mut watch = world.watch(&[]);
+        wait_until("it has its session", harness::DEADLINE, || {
+            (cache.info().sessions > before).then_some(())
+        });
+        kill(Pid::from_raw(watch.child.id().cast_signed()), signal).unwrap();
+        assert_eq!(watch.child.wait().unwrap().signal(), Some(signal as i32));
+    };
+    ended_by(Signal::SIGKILL);
+    let of_one = recovered(1);
+    // SIGINT is ignored where the tests run in the background of a shell.
+    ended_by(Signal::SIGTERM);
+    ended_by(Signal::SIGKILL);
+    assert_eq!(recovered(of_one + 1), 2 * of_one);
 }

@@ -91,7 +91,9 @@ fn harden(spec: &Spec, own: usize) -> Result<(), String> {
     let cache = attach(spec)?;
     match cache.info().gate {
         GateState::On => {}
-        state => say(&format!("there is no gate ({state}); all else is done")),
+        GateState::Off => say("there is no gate, because it was not asked for; all else is done"),
+        GateState::Unavailable(why) => say(&format!("there is no gate: {why}; all else is done")),
+        other => say(&format!("there is no gate ({other}); all else is done")),
     }
     if spec.verbose {
         let mapped = cache.mapped();

@@ -128,18 +128,26 @@ pub fn other<'w>(out: &mut Vec<u8>, command: Command, arguments: impl IntoIterat
 /// Appends a meta command about a key, with its flags as given (each with its argument, separated by spaces), and for `ms` with the
 /// value. A key that a line cannot hold is sent in base64, with flag `b`.
 pub fn meta(out: &mut Vec<u8>, command: Command, key: &[u8], value: Option<&[u8]>, flags: &str) {
+    meta_as(out, command, key, key.is_empty() || !is_plain(key), value, flags);
+}
+
+/// The same for a key of opaque bytes, which the server is to keep as such: it is sent in base64 even if a line could hold it.
+pub fn meta_opaque(out: &mut Vec<u8>, command: Command, key: &[u8], value: Option<&[u8]>, flags: &str) {
+    meta_as(out, command, key, true, value, flags);
+}
+
+fn meta_as(out: &mut Vec<u8>, command: Command, key: &[u8], in_base64: bool, value: Option<&[u8]>, flags: &str) {
     begin(out, command);
     out.push(b' ');
-    let is_plain = !key.is_empty() && is_plain(key);
-    if is_plain {
-        out.extend_from_slice(key);
-    } else {
+    if in_base64 {
         base64::encode(out, key);
+    } else {
+        out.extend_from_slice(key);
     }
     if let Some(value) = value {
         number(out, value.len().try_into().unwrap_or(i64::MAX));
     }
-    if !is_plain {
+    if in_base64 {
         out.extend_from_slice(b" b");
     }
     words(out, tokens(flags.as_bytes()));

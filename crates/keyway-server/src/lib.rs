@@ -79,9 +79,9 @@ pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 pub use takeover::{TakeOver, TakeOverError};
-pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion};
+pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion, crypto_provider};
 pub use vitals::{Manager, News};
-pub use watch::WatchAsked;
+pub use watch::{WatchAsked, WatchUnknown};
 
 use acceptor::Acceptor;
 use account::Account;

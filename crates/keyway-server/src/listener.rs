@@ -55,6 +55,7 @@ impl fmt::Display for BindError {
                 )
             }
             io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this machine has this address"),
+            io::ErrorKind::NotFound => write!(f, "; its folder is absent: make it (mkdir -p)"),
             io::ErrorKind::PermissionDenied => write!(f, "; ports below 1024 and the socket's folder need permission"),
             _ => Ok(()),
         }
@@ -385,7 +386,7 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     let _folder = lock_folder(&wanted.path);
     remove_stale(&wanted.path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
-    let address = SockAddr::unix(&wanted.path)?;
+    let address = SockAddr::unix(&wanted.path).map_err(|error| too_long(&wanted.path).unwrap_or(error))?;
     // The mask prevents other users from connecting between bind and chmod.
     let mask = umask(Mode::from_bits_truncate(!wanted.mode & 0o777));
     let bound = socket.bind(&address);
@@ -401,6 +402,19 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     socket.listen(backlog)?;
     Ok((UnixListener::from_std(socket.into()), file))
 }
+
+/// Why no socket can have this path, if that is its length.
+pub(crate) fn too_long(path: &Path) -> Option<io::Error> {
+    let len = path.as_os_str().len();
+    (len > PATH_LEN_MAX).then(|| {
+        let why =
+            format!("its path has {len} bytes, and a Unix socket's has at most {PATH_LEN_MAX} (unix(7)): choose a shorter one");
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    })
+}
+
+/// Longest path of a Unix socket, bytes: `sun_path` has one more, for its end (unix(7)).
+const PATH_LEN_MAX: usize = 107;
 
 /// Locks the folder of a socket's file (flock(2)). Of two servers that start at once, the second one would otherwise find a file stale that
 /// the first one is about to replace, and remove the first one's. A folder that this process may not read is not locked, nor one that

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use rustls::crypto::ring;
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -184,12 +184,17 @@ impl Certificates {
     }
 }
 
+/// The ciphers, for clients that this program is as well.
+pub fn crypto_provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
 impl Loaded {
     fn read(settings: &Tls, at_s: u64) -> Result<Self, TlsError> {
         let chain = certificates(&settings.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| unusable(&settings.key, "private key", &error))?;
         let not_after_s = not_after_s(&settings.certificate, &chain)?;
-        let provider = Arc::new(ring::default_provider());
+        let provider = crypto_provider();
         let versions: &[_] = match settings.min_version {
             TlsVersion::V1_2 => &[&rustls::version::TLS12, &rustls::version::TLS13],
             TlsVersion::V1_3 => &[&rustls::version::TLS13],

@@ -570,7 +570,7 @@ impl fmt::Display for DoorError {
             Self::NotPermitted => {
                 f.write_str("the kernel door: loading a program needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")?;
                 f.write_str(&lacks())?;
-                f.write_str(". A user who has them can do this step with `keyway kernel attach`")
+                f.write_str(": become root, or let root do this step once (`keyway kernel attach --user USER`), and start the server with --kernel-pinned")
             }
             Self::TooOld(release) => write!(f, "the kernel door needs Linux 6.1 or newer, and this is {release}"),
             Self::NoTypes => write!(
@@ -600,8 +600,8 @@ impl fmt::Display for DoorError {
             ),
             Self::NoBpfFileSystem(folder) => write!(
                 f,
-                "the kernel door: {} is not in a BPF file system: `mount -t bpf bpf {}`",
-                folder.display(),
+                "the kernel door: {} is not in a BPF file system: choose a folder below /sys/fs/bpf, or mount one on a new, empty folder (`mkdir DIR && mount -t \
+                 bpf bpf DIR`) and name one below that",
                 folder.display()
             ),
             Self::Translating(count) => write!(

@@ -16,7 +16,7 @@ use nix::fcntl::OFlag;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -98,11 +98,17 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
     }
     let now = len().map_err(|e| io("stat", path, e))?;
     if now < superblock::SIZE {
+        let mut begin = [0; size_of::<u64>()];
+        let is_begun =
+            now >= begin.len() && file.read_exact_at(&mut begin, 0).is_ok() && u64::from_ne_bytes(begin) == superblock::MAGIC;
         return Err(unusable(
             path,
-            Unusable::Truncated {
-                len: now,
-                wanted: superblock::SIZE,
+            match is_begun {
+                true => Unusable::Truncated {
+                    len: now,
+                    wanted: superblock::SIZE,
+                },
+                false => Unusable::NotARegion,
             },
         ));
     }

@@ -121,11 +121,12 @@ fn memory(facts: &Facts) -> Vec<Found> {
             "let these calls end (`keyway top`, PROTECTS, names the processes), or give the region more memory (--memory, cache_memlimit)",
         ));
     }
-    let refused = seen.counters.store_no_memory;
+    let refused = facts.lately(|c| c.store_no_memory);
     if refused > 0 {
         found.push(wrong(
             format!(
-                "{refused} stores were refused since the region was made, because none of its {} could be freed",
+                "{refused} stores were refused in the last {} s, because none of its {} could be freed",
+                facts.looked_s,
                 size_text(seen.limit_bytes)
             ),
             "more memory (--memory, cache_memlimit); with --no-evict also shorter lifetimes",
@@ -134,29 +135,32 @@ fn memory(facts: &Facts) -> Vec<Found> {
     or_ok(
         found,
         format!(
-            "{} of {in_use} segments are free, {protected} protected; no store was refused",
-            of("free")
+            "{} of {in_use} segments are free, {protected} protected; no store was refused in the last {} s, and {} since the region was made",
+            of("free"),
+            facts.looked_s,
+            seen.counters.store_no_memory
         ),
     )
 }
 
+/// That items are evicted which no client has read is how a full cache works on a long tail of keys. What is wrong is that they come back.
 fn evictions(facts: &Facts) -> Vec<Found> {
-    let c = &facts.seen.counters;
-    if c.evictions >= EVICTIONS_MIN && c.evicted_unfetched / 3 >= c.evictions / 4 {
+    let (evicted, came_back) = (facts.lately(|c| c.evictions), facts.lately(|c| c.ghost_hits));
+    if evicted >= EVICTIONS_MIN && came_back >= evicted / 2 {
         return vec![wrong(
             format!(
-                "{} of {} evicted items had never been read: the memory of {} is too small, or full of items that no client reads",
-                c.evicted_unfetched,
-                c.evictions,
+                "in the last {} s {evicted} items were evicted, and {came_back} were stored again soon after an eviction: the memory of {} is \
+                 too small for what clients read",
+                facts.looked_s,
                 size_text(facts.seen.limit_bytes)
             ),
-            "`keyway big --prefix :` shows which keys take the memory: store fewer of them or for a shorter time; or more memory \
-             (--memory, cache_memlimit)",
+            "`keyway memory` says what more memory would save (--memory, cache_memlimit); `keyway big --prefix :` shows which keys take it",
         )];
     }
+    let c = &facts.seen.counters;
     ok(format!(
-        "{} items were evicted, {} of them had never been read",
-        c.evictions, c.evicted_unfetched
+        "{evicted} items were evicted in the last {} s; since the region was made {}, of which {} had never been read and {} came back soon",
+        facts.looked_s, c.evictions, c.evicted_unfetched, c.ghost_hits
     ))
 }
 
@@ -276,7 +280,7 @@ fn sessions(facts: &Facts) -> Vec<Found> {
         )];
     }
     ok(format!(
-        "{used} of {most} thread slots for programs are taken; {kept} are reserved for servers"
+        "{used} of the {most} thread slots that programs may take are taken, by programs or servers; {kept} more are for servers only"
     ))
 }
 
@@ -773,13 +777,25 @@ mod tests {
         finds("memory", &["3 stores", "64 MiB"], |facts| {
             facts.seen.counters.store_no_memory = 3
         });
-        finds("evictions", &["750 of 1000", "keyway big"], |facts| {
-            (facts.seen.counters.evictions, facts.seen.counters.evicted_unfetched) = (1000, 750);
-        });
+        finds(
+            "evictions",
+            &["1000 items were evicted", "500 were stored again", "keyway memory"],
+            |facts| {
+                (facts.seen.counters.evictions, facts.seen.counters.ghost_hits) = (1000, 500);
+            },
+        );
         assert_eq!(
-            after(|facts| (facts.seen.counters.evictions, facts.seen.counters.evicted_unfetched) = (1000, 740)),
+            after(|facts| {
+                (facts.seen.counters.evictions, facts.seen.counters.evicted_unfetched) = (1000, 1000);
+                facts.seen.counters.ghost_hits = 499;
+            }),
             []
         );
+        let before_the_look = after(|facts| {
+            (facts.seen.counters.evictions, facts.seen.counters.ghost_hits) = (2000, 1000);
+            (facts.before.evictions, facts.before.ghost_hits) = (1500, 900);
+        });
+        assert_eq!(before_the_look, []);
         finds("damage", &["2 damaged", "keyway check /dev/shm/region"], |facts| {
             facts.seen.counters.corrupt = 2
         });

@@ -2,21 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
-use keyway_cache::Owners;
-use keyway_cache::server::{Entrance, Seen, Watched};
+use keyway_cache::server::{Entrance, Seen};
+use keyway_cache::{Counters, Owners};
 use nix::sys::statfs::fstatfs;
 
 use super::machine::{self, Machine, Process};
 use crate::exit::{self, Failure};
 use crate::place;
 use crate::top::server::Server;
+use crate::wire::Access;
 
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub(super) place: String,
     pub(super) seen: Seen,
+    /// what had been counted when the look began, so many seconds ago
+    pub(super) before: Counters,
+    pub(super) looked_s: u64,
     pub(super) disk: Disk,
     /// bytes of the region that are swapped out
     pub(super) swapped: Option<u64>,
@@ -53,8 +58,14 @@ pub(super) struct Attached {
 }
 
 impl Facts {
-    pub(super) fn gather(path: &Path, owners: &Owners, server: Option<&str>) -> Result<Self, Failure> {
-        let file = place::open_to_look(path)?;
+    pub(super) fn gather(
+        path: &Path,
+        owners: &Owners,
+        seconds: u64,
+        server: Option<&str>,
+        access: &Access,
+    ) -> Result<Self, Failure> {
+        let (file, watched) = place::open_to_look(path, owners)?;
         let disk = fstatfs(&file).map(|fs| {
             let block = u64::try_from(fs.block_size()).unwrap_or(0);
             Disk {
@@ -63,13 +74,14 @@ impl Facts {
                 available: fs.blocks_available().saturating_mul(block),
             }
         });
-        let watched = Watched::open(file, path, owners).map_err(place::failure)?;
+        let before = watched.look().counters;
+        std::thread::sleep(Duration::from_secs(seconds));
         let seen = watched.look();
         let (_, inode) = watched.identity();
         let said = match server {
             None => None,
             Some(place) => {
-                let mut server = Server::connect(place, watched.identity())?;
+                let mut server = Server::connect(place, access, watched.identity())?;
                 let mut ask = |request| {
                     let said = server.stats(request);
                     said.map_err(|why| Failure::new(exit::NO, format_args!("{place}: {why}")))
@@ -97,6 +109,13 @@ impl Facts {
             processes: processes.collect(),
             server: said,
             seen,
+            before,
+            looked_s: seconds,
         })
+    }
+
+    /// What was counted during the look.
+    pub(super) fn lately(&self, of: impl Fn(&Counters) -> u64) -> u64 {
+        of(&self.seen.counters).saturating_sub(of(&self.before))
     }
 }

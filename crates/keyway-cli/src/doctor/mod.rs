@@ -16,8 +16,9 @@ use std::io::Write;
 use clap::Args;
 use serde_json::json;
 
+use crate::commands;
 use crate::exit::{self, Failure};
-use crate::{commands, place};
+use crate::wire::Access;
 use checks::{Finding, Is};
 use facts::Facts;
 
@@ -25,7 +26,9 @@ pub(crate) const HELP: &str = "\
 Each check prints one line: `ok`, `unknown` with what would make it known, or
 `WRONG` with the value, the limit and, in a line of its own, a remedy. The
 region and the files of /proc are only read. Other users' processes can be
-examined by root only.
+examined by root only. Stores and evictions are judged by what happens while it
+looks (--seconds): what is over, and what is normal for a full cache, is not
+wrong.
 
 Exit codes: 0 all is well, or unknown; 1 something is wrong; 2 the region cannot
 be opened.
@@ -41,9 +44,14 @@ Examples:
 pub(crate) struct Doctor {
     #[command(flatten)]
     region: crate::Region,
-    /// Also ask this server of the region: ADDR[:PORT], or the path of a Unix socket
+    /// Also ask this server of the region: [tls://]ADDR[:PORT], or the path of a Unix socket
     #[arg(long, value_name = "PLACE")]
     server: Option<String>,
+    #[command(flatten)]
+    access: Access,
+    /// Seconds for which stores and evictions are looked at, such as 3600 for an hour
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
     /// Print it as a JSON object
     #[arg(long)]
     json: bool,
@@ -52,8 +60,7 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let commands::Which { path, owners } = self.region.place();
-        let path = path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
-        let facts = Facts::gather(&path, &owners, self.server.as_deref())?;
+        let facts = Facts::gather(&path, &owners, self.seconds, self.server.as_deref(), &self.access)?;
         let findings = checks::all(&facts);
         let wrong = findings.iter().filter(|finding| finding.is == Is::Wrong).count();
         let text = match self.json {
@@ -80,7 +87,12 @@ fn text(facts: &Facts, findings: &[Finding], wrong: usize) -> String {
     let unknown = findings.iter().filter(|finding| finding.is == Is::Unknown).count();
     text.push_str(&match (wrong, unknown) {
         (0, 0) => "all is well\n".to_owned(),
-        (0, n) => format!("all is well as far as it is known; {n} of {} are unknown\n", findings.len()),
+        (0, n) => format!(
+            "all is well as far as it is known; {n} of {} {} unknown\n",
+            findings.len(),
+            if n == 1 { "is" } else { "are" }
+        ),
+        (1, _) => format!("1 of {} is wrong\n", findings.len()),
         (n, _) => format!("{n} of {} are wrong\n", findings.len()),
     });
     text

@@ -19,10 +19,12 @@ use keyway_cache::server::Watched;
 use keyway_cache::{Hot, HotBy};
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, HorizontalAlignment, Layout};
+use ratatui::text::Text;
 use ratatui::widgets::Widget;
 
 use crate::exit::Failure;
+use crate::wire::Access;
 use crate::{commands, place};
 use keyway_server::HotAsked;
 use keyway_server::overview::{Order, Reading, View};
@@ -31,7 +33,36 @@ use server::Server;
 use view::{Hottest, Kind, Looked, Page};
 
 /// The last line of the screen.
-const HELP: &str = "q quit  space pause  s sort  k keys by  / filter  esc no filter  ↑↓ scroll";
+const HELP: &str = "? help  q quit  space pause  s sort  k keys by  / filter  arrows scroll";
+
+/// What `?` shows.
+const TERMS: &str = "\
+keys
+  ?  h          this help; the same key, or esc, ends it
+  q  Ctrl-C     quit
+  Ctrl-Z        stop, as any program: `fg` continues
+  space  p      pause, and go on
+  s             sort processes by: rate, protects, pid, command
+  k             hottest keys by: gets, sets, bytes given out
+  /             show only what contains a text; esc: show all
+  arrows, page up and down, home
+                scroll the processes
+
+terms
+  door          how a program gets to the region: library, or text, meta,
+                binary and udp of a server
+  p50, p99      half, 99 % of the calls took at most this long, inside the
+                program or server: without the network
+  ~             an estimate, from a sample
+  at least, at most
+                the truth is outside about once in twenty times
+  in call       threads in a call that may change items
+  protects      segments that calls in progress keep from being evicted
+  fenced        sessions of a process that seems dead
+  admission pool, main pool
+                segments of new items, and of items that were read again
+
+A line that ends with > is cut: the terminal is too narrow for all of it.";
 
 /// Processes further on a page up or down.
 const PAGE: usize = 10;
@@ -45,9 +76,11 @@ const IN_JSON: usize = 10;
 pub(crate) struct Top {
     #[command(flatten)]
     region: crate::Region,
-    /// Also ask this server of the region: ADDR[:PORT], or the path of a Unix socket
+    /// Also ask this server of the region: [tls://]ADDR[:PORT], or the path of a Unix socket
     #[arg(long, value_name = "PLACE")]
     server: Option<String>,
+    #[command(flatten)]
+    access: Access,
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=3600))]
     interval: u32,
@@ -102,10 +135,11 @@ impl Region {
 impl Top {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let commands::Which { path, owners } = self.region.place();
-        let path = path.unwrap_or_else(|| place::default_path(place::DEFAULT_PORT));
-        let file = place::open_to_look(&path)?;
-        let watched = Watched::open(file, &path, &owners).map_err(place::failure)?;
-        let server = self.server.map(|at| Server::connect(&at, watched.identity())).transpose()?;
+        let (_, watched) = place::open_to_look(&path, &owners)?;
+        let server = self
+            .server
+            .map(|at| Server::connect(&at, &self.access, watched.identity()))
+            .transpose()?;
         let region = Region {
             place: path.display().to_string(),
             watched,
@@ -150,6 +184,8 @@ struct Looks {
     /// the filter is being typed
     types: bool,
     paused: bool,
+    /// the help is shown instead
+    helps: bool,
     /// the first process that is shown
     first: usize,
 }
@@ -158,6 +194,7 @@ impl Looks {
     /// What a key does. `false`: it ends the program.
     fn press(&mut self, key: KeyCode) -> bool {
         match (key, self.types) {
+            (KeyCode::Esc, _) if self.helps => self.helps = false,
             (KeyCode::Esc, _) => {
                 self.filter.clear();
                 self.types = false;
@@ -168,6 +205,7 @@ impl Looks {
             }
             (KeyCode::Char(c), true) => self.filter.push(c),
             (KeyCode::Char('q'), false) => return false,
+            (KeyCode::Char('?' | 'h'), false) => self.helps = !self.helps,
             (KeyCode::Char(' ' | 'p'), false) => self.paused = !self.paused,
             (KeyCode::Char('s'), false) => self.order = view::next(self.order),
             (KeyCode::Char('k'), false) => self.keys = self.keys.next(),
@@ -186,8 +224,18 @@ impl Looks {
         let count = page.processes.len();
         self.first = self.first.min(count.saturating_sub(1));
         let [area, last] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
-        page.draw(area, frame.buffer_mut(), self.first);
-        self.last_line(count).as_str().render(last, frame.buffer_mut());
+        let width = usize::from(area.width);
+        match self.helps {
+            true => {
+                let lines = TERMS
+                    .lines()
+                    .map(|line| view::fitting(line, width, HorizontalAlignment::Left));
+                Text::from_iter(lines).render(area, frame.buffer_mut());
+            }
+            false => page.draw(area, frame.buffer_mut(), self.first),
+        }
+        let line = view::fitting(&self.last_line(count), width, HorizontalAlignment::Left);
+        line.as_str().render(last, frame.buffer_mut());
     }
 
     fn last_line(&self, processes: usize) -> String {
@@ -225,6 +273,7 @@ fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
         match screen.heard(due) {
             Heard::Key(key) if !looks.press(key.code) => return Ok(()),
             Heard::End => return Ok(()),
+            Heard::Stop => screen.stop()?,
             Heard::Key(_) | Heard::Nothing => {}
         }
         if Instant::now() >= due {

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::{DefaultTerminal, Frame};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -24,6 +26,8 @@ pub(super) enum Heard {
     Nothing,
     /// Ctrl+C, or a signal to end
     End,
+    /// Ctrl+Z
+    Stop,
 }
 
 /// A terminal in use. Dropping it brings the terminal back to what it was; a panic does, too.
@@ -53,6 +57,15 @@ impl Screen {
         self.terminal.draw(draw).map(|_| ()).map_err(failed)
     }
 
+    /// Stops this program and those that were started with it, as the terminal does where keys are not read one by one; and takes the terminal
+    /// again when it is to go on.
+    pub(super) fn stop(&mut self) -> Result<(), Failure> {
+        ratatui::restore();
+        kill(Pid::from_raw(0), Signal::SIGTSTP).map_err(|error| failed(error.into()))?;
+        self.terminal = ratatui::try_init().map_err(failed)?;
+        Ok(())
+    }
+
     /// Waits for the user until then.
     pub(super) fn heard(&self, until: Instant) -> Heard {
         loop {
@@ -62,7 +75,8 @@ impl Screen {
             let left = until.saturating_duration_since(Instant::now());
             match event::poll(left.min(NOTICED)).and_then(|is_there| is_there.then(event::read).transpose()) {
                 Err(_) => return Heard::End,
-                Ok(Some(Event::Key(key))) if is_end(key) => return Heard::End,
+                Ok(Some(Event::Key(key))) if is_with_control(key, "cd") => return Heard::End,
+                Ok(Some(Event::Key(key))) if is_with_control(key, "z") => return Heard::Stop,
                 Ok(Some(Event::Key(key))) => return Heard::Key(key),
                 Ok(Some(_)) => return Heard::Nothing,
                 Ok(None) if left.is_zero() => return Heard::Nothing,
@@ -94,6 +108,7 @@ fn failed(error: io::Error) -> Failure {
     Failure::new(exit::SYSTEM, format_args!("the terminal: {error}"))
 }
 
-fn is_end(key: KeyEvent) -> bool {
-    key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd'))
+/// Whether one of these letters was pressed together with Ctrl.
+fn is_with_control(key: KeyEvent, letters: &str) -> bool {
+    key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char(c) if letters.contains(c))
 }

@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::exit::{self, Failure};
-use crate::ping::{self, Wire};
-
-/// Longest answer, bytes.
-const ANSWER_MAX: usize = 1 << 20;
+use crate::exit::Failure;
+use crate::wire::{Access, Client};
 
 /// A server that is asked again and again.
 pub(crate) struct Server {
-    place: String,
-    wire: Box<dyn Wire>,
+    client: Client,
     /// device and inode of the region
     region: (u64, u64),
 }
@@ -27,15 +23,12 @@ pub(crate) struct Answered {
 
 impl Server {
     /// Connects to the server at this place, which must serve this region.
-    pub(crate) fn connect(place: &str, region: (u64, u64)) -> Result<Self, Failure> {
+    pub(crate) fn connect(place: &str, access: &Access, region: (u64, u64)) -> Result<Self, Failure> {
         let mut server = Self {
-            place: place.to_owned(),
-            wire: ping::connect_to(place)?,
+            client: Client::connect(place, access)?,
             region,
         };
-        server
-            .ask()
-            .map_err(|why| Failure::new(exit::NO, format_args!("{place}: {why}")))?;
+        server.ask().map_err(|why| server.client.failure(why))?;
         Ok(server)
     }
 
@@ -44,7 +37,12 @@ impl Server {
         let region = self.stats("stats settings\r\n")?.remove("keyway_region");
         let own = format!("{}:{}", self.region.0, self.region.1);
         if region.as_deref() != Some(&own) {
-            return Err(format!("{} serves another region", self.place));
+            return Err(match region {
+                Some(other) => format!(
+                    "it serves another region (device:inode {other}) than this one ({own}): name its own with --region, or leave --region out"
+                ),
+                None => "it does not say which region it serves: it is no server of Keyway, or an older one".to_owned(),
+            });
         }
         let of = |name: &str| said.get(name).and_then(|value| value.parse().ok()).unwrap_or(0);
         Ok(Answered {
@@ -57,19 +55,6 @@ impl Server {
 
     /// The lines of an answer to `stats`, by name.
     pub(crate) fn stats(&mut self, request: &str) -> Result<BTreeMap<String, String>, String> {
-        self.wire.write_all(request.as_bytes()).map_err(ping::failed)?;
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"END\r\n") {
-            if !answer.is_empty() && !answer.starts_with(b"STAT ") && answer.ends_with(b"\r\n") {
-                return Err(format!("it answers {}", answer.trim_ascii_end().escape_ascii()));
-            }
-            if answer.len() > ANSWER_MAX {
-                return Err("its answer does not end".to_owned());
-            }
-            ping::more(&mut *self.wire, &mut answer)?;
-        }
-        let text = String::from_utf8_lossy(&answer);
-        let lines = text.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
-        Ok(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        self.client.stats(request)
     }
 }

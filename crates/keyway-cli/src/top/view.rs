@@ -111,52 +111,45 @@ impl Page {
     /// Draws it from the top, as far as there is room; of the processes those from this one on.
     pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer, first: usize) {
         let mut left = area;
+        let width = usize::from(area.width);
+        let lines: Vec<String> = self.summary.iter().flat_map(|line| wrapped(line, width)).collect();
         let [summary, doors, keys, processes] = [
-            self.summary.len(),
+            lines.len(),
             1 + self.doors.len(),
             1 + self.keys.len(),
             1 + self.processes.len(),
         ]
         .map(|rows| part(&mut left, rows));
-        Text::from_iter(self.summary.iter().map(String::as_str)).render(summary, buffer);
-        table(
-            ["DOOR", "VERB", "PER SECOND", "p50", "p99", "p99.9"],
-            &self.doors,
-            [(9, Left), (11, Left), (13, Right), (10, Right), (10, Right), (10, Right)],
-        )
-        .render(doors, buffer);
+        Text::from_iter(lines.iter().map(String::as_str)).render(summary, buffer);
+        let columns = [(9, Left), (11, Left), (13, Right), (10, Right), (10, Right), (10, Right)];
+        let heading = ["DOOR", "VERB", "PER SECOND", "p50", "p99", "p99.9"];
+        table(heading, &self.doors, columns, 1, &[5, 3, 4], doors, buffer);
         let per_second = format!("{} PER SECOND", self.by);
-        table(
-            [&per_second, "AT LEAST", "AT MOST", "HOTTEST KEYS"],
-            &self.keys,
-            [(17, Right), (14, Right), (14, Right), (REST, Left)],
-        )
-        .column_spacing(2)
-        .render(keys, buffer);
-        table(
-            [
-                "PID",
-                "COMMAND",
-                "DOOR",
-                "THREADS",
-                "PER SECOND",
-                "IN CALL",
-                "PROTECTS",
-                "FENCED",
-            ],
-            self.processes.get(first..).unwrap_or_default(),
-            [
-                (8, Right),
-                (16, Left),
-                (8, Left),
-                (7, Right),
-                (12, Right),
-                (7, Right),
-                (8, Right),
-                (7, Right),
-            ],
-        )
-        .render(processes, buffer);
+        let columns = [(17, Right), (14, Right), (14, Right), (REST, Left)];
+        let heading = [&per_second, "AT LEAST", "AT MOST", "HOTTEST KEYS"];
+        table(heading, &self.keys, columns, 2, &[1, 2], keys, buffer);
+        let heading = [
+            "PID",
+            "COMMAND",
+            "DOOR",
+            "THREADS",
+            "PER SECOND",
+            "IN CALL",
+            "PROTECTS",
+            "FENCED",
+        ];
+        let columns = [
+            (8, Right),
+            (16, Left),
+            (8, Left),
+            (7, Right),
+            (12, Right),
+            (7, Right),
+            (8, Right),
+            (7, Right),
+        ];
+        let rows = self.processes.get(first..).unwrap_or_default();
+        table(heading, rows, columns, 1, &[7, 6, 5, 3, 2, 4], processes, buffer);
     }
 
     /// All of it as text.
@@ -195,24 +188,103 @@ fn part(left: &mut Rect, rows: usize) -> Rect {
     part
 }
 
-/// A table with a heading; widths in columns.
-fn table<'a, const N: usize>(
-    heading: [&'a str; N],
-    rows: &'a [[String; N]],
+/// Marks that something does not fit.
+const CUT: char = '>';
+/// Least columns of one that has the rest of the line.
+const REST_MIN: u16 = 8;
+
+/// Draws a table with a heading; widths in columns, and spaces between two of them. Where there is no room for all, columns go in the order of `first_to_go`, and the heading
+/// ends with [`CUT`].
+fn table<const N: usize>(
+    heading: [&str; N],
+    rows: &[[String; N]],
     columns: [(u16, HorizontalAlignment); N],
-) -> Table<'a> {
-    let cells = move |texts: [&'a str; N]| {
-        let mut columns = columns.iter();
-        Row::new(texts.map(|text| Text::from(text).alignment(columns.next().map_or(Left, |(_, side)| *side))))
+    gap: u16,
+    first_to_go: &[usize],
+    area: Rect,
+    buffer: &mut Buffer,
+) {
+    let least = |column: usize| match columns.get(column) {
+        Some((REST, _)) => REST_MIN,
+        Some((width, _)) => *width,
+        None => 0,
     };
-    Table::new(
-        rows.iter().map(move |row| cells(row.each_ref().map(String::as_str))),
-        columns.map(|(width, _)| match width {
-            REST => Constraint::Fill(1),
-            width => Constraint::Length(width),
-        }),
-    )
-    .header(cells(heading).style(Modifier::REVERSED))
+    let mut shown: Vec<usize> = (0..N).collect();
+    let mut gone = first_to_go.iter();
+    let is_wider = |shown: &[usize]| {
+        let mark = if shown.len() < N { gap } else { 0 };
+        let widths: u16 = shown.iter().map(|column| least(*column) + gap).sum();
+        widths - gap + mark > area.width
+    };
+    while is_wider(&shown) {
+        let Some(next) = gone.next() else { break };
+        shown.retain(|column| column != next);
+    }
+    let mut left = area.width;
+    let widths: Vec<u16> = shown
+        .iter()
+        .map(|column| {
+            let wanted = columns.get(*column).map_or(0, |(width, _)| *width);
+            let width = wanted.min(left);
+            left = left.saturating_sub(width.saturating_add(gap));
+            width
+        })
+        .take_while(|width| *width > 0)
+        .collect();
+    shown.truncate(widths.len());
+    let cells = |texts: &dyn Fn(usize) -> String| {
+        let cell = |(column, width): (&usize, &u16)| {
+            let side = columns.get(*column).map_or(Left, |(_, side)| *side);
+            Text::from(fitting(&texts(*column), usize::from(*width), side)).alignment(side)
+        };
+        Row::new(shown.iter().zip(&widths).map(cell).collect::<Vec<_>>())
+    };
+    let text = |texts: &[String; N], column: usize| texts.get(column).cloned().unwrap_or_default();
+    let body: Vec<Row<'_>> = rows.iter().map(|row| cells(&|column| text(row, column))).collect();
+    let head = cells(&|column| heading.get(column).copied().unwrap_or_default().to_owned());
+    Table::new(body, widths.iter().map(|width| Constraint::Length(*width)))
+        .column_spacing(gap)
+        .header(head.style(Modifier::REVERSED))
+        .render(area, buffer);
+    if shown.len() < N && area.height > 0 {
+        buffer.set_string(area.right().saturating_sub(1), area.y, CUT.to_string(), Modifier::REVERSED);
+    }
+}
+
+/// What is shown of a text in so many columns: all of it, or of a name its beginning, and of a number nothing, because a part of it is another
+/// number.
+pub(super) fn fitting(text: &str, width: usize, side: HorizontalAlignment) -> String {
+    if Span::raw(text).width() <= width {
+        return text.to_owned();
+    }
+    let mut shown = String::new();
+    if side == Left {
+        for c in text.chars() {
+            if Span::raw(format!("{shown}{c}{CUT}")).width() > width {
+                break;
+            }
+            shown.push(c);
+        }
+    }
+    if width > 0 {
+        shown.push(CUT);
+    }
+    shown
+}
+
+/// A text in lines of so many columns, broken at blanks. Lines after the first are indented.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    // Of two blanks one after the other, the second belongs to the next word.
+    for word in text.split_inclusive(' ') {
+        if !line.trim().is_empty() && Span::raw(format!("{line}{}", word.trim_end())).width() > width {
+            lines.push(std::mem::replace(&mut line, "  ".to_owned()));
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines.iter().map(|line| fitting(line.trim_end(), width, Left)).collect()
 }
 
 fn summary(view: &View<'_>, looked: &Looked, place: &str) -> Vec<String> {
@@ -326,4 +398,51 @@ pub(super) fn json(view: &View<'_>, looked: &Looked, place: &str, order: Order, 
 #[expect(clippy::cast_precision_loss, reason = "for people: 16 digits are enough")]
 fn number(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a row of the screen has, in words that are two blanks apart.
+    fn words(buffer: &Buffer, y: u16) -> Vec<String> {
+        let line: String = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect();
+        let words = line.split("  ").map(str::trim).filter(|word| !word.is_empty());
+        words.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn no_part_of_a_number_is_shown_and_a_cut_is_marked() {
+        let row = ["library", "get", "12,345,678", "224.7 us", "1.5 ms", "536.9 ms"].map(str::to_owned);
+        let heading = ["DOOR", "VERB", "PER SECOND", "p50", "p99", "p99.9"];
+        let columns = [(9, Left), (11, Left), (13, Right), (10, Right), (10, Right), (10, Right)];
+        for width in 1..=90 {
+            let area = Rect::new(0, 0, width, 2);
+            let mut buffer = Buffer::empty(area);
+            table(heading, std::slice::from_ref(&row), columns, 2, &[5, 3, 4], area, &mut buffer);
+            let shown = words(&buffer, 1);
+            for word in &shown {
+                let is_cut_name = word
+                    .strip_suffix(CUT)
+                    .is_some_and(|begin| row[0].starts_with(begin) || row[1].starts_with(begin));
+                assert!(row.contains(word) || is_cut_name, "{width}: {shown:?}");
+            }
+            let is_whole = shown.len() == row.len();
+            let head = words(&buffer, 0);
+            assert_eq!(head.iter().any(|word| word.ends_with(CUT)), !is_whole, "{width}: {head:?}");
+            if width >= 40 {
+                assert_eq!(shown[..3], row[..3], "{width}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_broken_at_blanks() {
+        assert_eq!(wrapped("hit ratio 98.5 % now", 12), ["hit ratio", "  98.5 % now"]);
+        assert_eq!(wrapped("short", 12), ["short"]);
+        assert_eq!(wrapped("a-long-name x", 6), ["a-lon>", "  x"]);
+        assert_eq!(fitting("224.7 us", 6, Right), ">");
+        assert_eq!(fitting("memcached", 6, Left), "memca>");
+        assert_eq!(fitting("x", 0, Left), "");
+    }
 }

@@ -166,7 +166,7 @@ impl Connection {
                 let executor = &desk.executor;
                 let asked = match what.is_empty() {
                     true => Some(WatchAsked::of_kinds((*events).into())),
-                    false => WatchAsked::parse(what),
+                    false => WatchAsked::parse(what).ok(),
                 };
                 let place = (executor.worker, self.token);
                 let add = |asked| executor.shared.watch.add(asked, place, &executor.cache, &executor.shared);

@@ -156,8 +156,8 @@ impl Executor {
     fn watch(&self, what: &[u8], out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let place = (self.worker, origin.token);
         let answer: &[u8] = match WatchAsked::parse(what) {
-            None => reply::ERROR,
-            Some(asked) => match self.shared.watch.add(asked, place, &self.cache, &self.shared) {
+            Err(_) => reply::ERROR,
+            Ok(asked) => match self.shared.watch.add(asked, place, &self.cache, &self.shared) {
                 Some(watcher) => {
                     out.extend_from_slice(reply::OK);
                     return Outcome::Watch(watcher);

@@ -77,6 +77,8 @@ impl State {
         let c = &s.connections;
         let all = json!({
             "version": KEYWAY_VERSION,
+            "listen": listened(shared),
+            "region_place": cache.place().to_string(),
             "pid": std::process::id(),
             "uptime_s": s.uptime_s,
             "threads": s.threads,
@@ -111,6 +113,16 @@ impl State {
             _ => Map::new(),
         }
     }
+}
+
+/// Where clients reach the server: addresses, and the path of its socket.
+fn listened(shared: &Shared) -> Vec<String> {
+    let config = &shared.config;
+    let tcp = config.tcp.iter().map(ToString::to_string);
+    let tls = config.tls_tcp.iter().map(|address| format!("tls://{address}"));
+    let unix = config.unix.iter().map(|socket| socket.path.display().to_string());
+    let udp = config.udp.iter().map(|address| format!("udp {address}"));
+    tcp.chain(tls).chain(unix).chain(udp).collect()
 }
 
 /// `-X` hides keys from clients of the protocol, and so from readers of the page.

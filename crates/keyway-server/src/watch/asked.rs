@@ -22,6 +22,17 @@ const KINDS: [(&str, u64); 8] = [
     ("all", ALL),
 ];
 
+/// A word of a request to watch that is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchUnknown {
+    /// `command`, `door` or `sample`; empty: a kind of event
+    pub of: &'static str,
+    /// the word
+    pub word: String,
+    /// what it could be
+    pub known: Vec<&'static str>,
+}
+
 /// Which events a watcher wants, and how it wants them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchAsked {
@@ -39,8 +50,12 @@ pub struct WatchAsked {
 }
 
 impl WatchAsked {
-    /// What the arguments of `watch` select, separated by blanks; without a kind of event: fetchers. `None`: one of them is not known.
-    pub fn parse(what: &[u8]) -> Option<Self> {
+    /// What the arguments of `watch` select, separated by blanks; without a kind of event: fetchers.
+    ///
+    /// # Errors
+    ///
+    /// One of them is not known.
+    pub fn parse(what: &[u8]) -> Result<Self, WatchUnknown> {
         let mut asked = Self::default();
         for word in what.split(|&byte| byte == b' ').filter(|word| !word.is_empty()) {
             asked.add(word)?;
@@ -48,7 +63,7 @@ impl WatchAsked {
         if asked.kinds == 0 {
             asked.kinds = Kind::Fetch.bit();
         }
-        Some(asked)
+        Ok(asked)
     }
 
     /// All events of these kinds.
@@ -59,31 +74,47 @@ impl WatchAsked {
         }
     }
 
-    fn add(&mut self, word: &[u8]) -> Option<()> {
+    fn add(&mut self, word: &[u8]) -> Result<(), WatchUnknown> {
         if let Some(prefix) = word.strip_prefix(b"prefix=") {
             self.prefix = prefix.to_vec();
-            return Some(());
+            return Ok(());
         }
-        let word = std::str::from_utf8(word).ok()?;
+        let word = String::from_utf8_lossy(word);
+        let word = &*word;
+        let unknown = |of, word: &str, known: Vec<&'static str>| WatchUnknown {
+            of,
+            word: word.to_owned(),
+            known,
+        };
+        let kinds = || KINDS.iter().map(|(name, _)| *name).collect();
         match word.split_once('=') {
             None if word == "detailed" => self.detailed = true,
-            None => self.kinds |= KINDS.iter().find(|(name, _)| *name == word)?.1,
+            None => {
+                let kind = KINDS.iter().find(|(name, _)| *name == word);
+                self.kinds |= kind.ok_or_else(|| unknown("", word, kinds()))?.1;
+            }
             Some(("command", names)) => {
                 for name in names.split(',') {
-                    self.commands
-                        .push(*Command::ALL.iter().find(|command| command.name() == name)?);
+                    let found = Command::ALL.iter().find(|command| command.name() == name);
+                    let all = || Command::ALL.iter().map(|command| command.name()).collect();
+                    self.commands.push(*found.ok_or_else(|| unknown("command", name, all()))?);
                 }
             }
             Some(("door", names)) => {
                 for name in names.split(',') {
-                    let tells = |door: &&Door| door.name() == name && !door.is_kernel();
-                    self.doors.push(*Door::ALL.iter().find(tells)?);
+                    let tells = |door: &&Door| !door.is_kernel();
+                    let found = Door::ALL.iter().filter(tells).find(|door| door.name() == name);
+                    let all = || Door::ALL.iter().filter(tells).map(|door| door.name()).collect();
+                    self.doors.push(*found.ok_or_else(|| unknown("door", name, all()))?);
                 }
             }
-            Some(("sample", number)) => self.one_in = number.parse().ok().filter(|one_in| *one_in > 0)?,
-            Some(_) => return None,
+            Some(("sample", number)) => {
+                let one_in = number.parse().ok().filter(|one_in| *one_in > 0);
+                self.one_in = one_in.ok_or_else(|| unknown("sample", number, vec!["1 and larger numbers"]))?;
+            }
+            Some(_) => return Err(unknown("", word, kinds())),
         }
-        Some(())
+        Ok(())
     }
 
     /// The same as arguments.
@@ -220,7 +251,7 @@ mod tests {
             Kind::Mutation.bit() | Kind::Deletion.bit()
         );
         for refused in ["nonsense", "door=cellar", "command=fly", "sample=0", "sample=x", "what=ever"] {
-            assert_eq!(WatchAsked::parse(refused.as_bytes()), None, "{refused}");
+            assert!(WatchAsked::parse(refused.as_bytes()).is_err(), "{refused}");
         }
         for what in [
             "fetchers",
@@ -229,7 +260,7 @@ mod tests {
             "mutations command=set,cas door=library,udp sample=10 detailed",
         ] {
             let asked = WatchAsked::parse(what.as_bytes()).unwrap();
-            assert_eq!(WatchAsked::parse(&asked.words()), Some(asked), "{what}");
+            assert_eq!(WatchAsked::parse(&asked.words()), Ok(asked), "{what}");
         }
     }
 }

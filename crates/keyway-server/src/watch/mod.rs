@@ -7,7 +7,7 @@
 
 mod asked;
 
-pub use asked::WatchAsked;
+pub use asked::{WatchAsked, WatchUnknown};
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

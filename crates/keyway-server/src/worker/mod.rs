@@ -34,14 +34,16 @@ mod wait;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use keyway_uring::{Event, Ring};
 use mio::net::UdpSocket;
 use mio::{Events, Poll, Token};
+use nix::libc;
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::Pid;
 use slab::Slab;
 
@@ -212,7 +214,7 @@ impl Worker {
         if self.desk.executor.shared.event_loop == EventLoop::IoUring {
             match Ring::open() {
                 Ok(ring) => self.desk.ring = Some(ring),
-                Err(error) => log::warn!("a worker cannot use io_uring: {error}; it uses epoll"),
+                Err(error) => ring_refused(&error),
             }
         }
     }
@@ -386,4 +388,18 @@ impl Drop for Ended {
         self.0.workers_running.fetch_sub(1, SeqCst);
         self.0.wake_acceptor();
     }
+}
+
+/// Says once in a process why a worker cannot use io_uring, which is then so for all.
+fn ring_refused(error: &io::Error) {
+    static SAID: Once = Once::new();
+    // Until Linux 5.12, and from then on for users without CAP_IPC_LOCK, rings are locked memory (io_uring_setup(2)).
+    let remedy = match (error.raw_os_error(), getrlimit(Resource::RLIMIT_MEMLOCK)) {
+        (Some(libc::ENOMEM), Ok((limit, _))) => format!(
+            " (this user may lock {} KiB, which all its rings share; raise `ulimit -l`, LimitMEMLOCK= of its unit)",
+            limit >> 10
+        ),
+        _ => String::new(),
+    };
+    SAID.call_once(|| log::warn!("a worker cannot use io_uring: {error}{remedy}; it uses epoll, and so do others that cannot"));
 }

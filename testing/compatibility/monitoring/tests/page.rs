@@ -141,6 +141,9 @@ fn numbers_are_those_of_stats_and_charts_move() {
     for part in [
         "1\u{202f}233",
         "83.3\u{202f}%",
+        "Time inside the server, p99",
+        "one in 256 is measured",
+        "items, one after the other",
         "Doors",
         "network",
         "library",
@@ -149,6 +152,16 @@ fn numbers_are_those_of_stats_and_charts_move() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    // Of several pages of several servers each names its own.
+    let address = monitored.server.address().to_string();
+    shows(&mut page, &format!("document.title.includes('{address}')"));
+    let region = format!("region {}", monitored.server.region().display());
+    shows(
+        &mut page,
+        &format!("document.querySelector('#about').textContent.includes('{region}')"),
+    );
+    let hidden = "[...document.querySelectorAll('[hidden]')].every(e => getComputedStyle(e).display === 'none')";
+    assert_eq!(page.evaluate(hidden), Value::Bool(true), "what is hidden is seen");
     let rows = |kind: &str| monitored.server.connect(Transport::Tcp).stats(kind).expect("an answer");
     let state: Value = serde_json::from_str(&monitored.get("/state.json").body).expect("JSON");
     let latencies: Vec<(String, String)> = state["latencies"]
@@ -234,6 +247,8 @@ fn numbers_are_those_of_stats_and_charts_move() {
         &mut page,
         "document.querySelector('#status').textContent.startsWith('no answer')",
     );
+    // Its numbers are those of before, and look so.
+    shows(&mut page, "getComputedStyle(document.querySelector('main')).opacity < 0.5");
     page.close();
 }
 

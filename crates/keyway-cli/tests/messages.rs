@@ -1,0 +1,304 @@
+//! What the program says when it cannot do what it is asked: enemy, a message without the value, the limit or the remedy, or with a wrong one.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::process::{Child, Command, Output, Stdio};
+
+use harness::{Scratch, free_port, skip};
+use keyway_cache::{Cache, Options, Place};
+
+/// A command line, with `{}` for the folder of the test and `{port}` for a port without a server; its exit code; what it says; and what it does not.
+struct Row {
+    line: &'static str,
+    code: i32,
+    says: &'static [&'static str],
+    never: &'static str,
+}
+
+const TABLE: &[Row] = &[
+    Row {
+        line: "get a --region {}/text",
+        code: 2,
+        says: &["/text: the file is no Keyway region", "choose another path"],
+        never: "truncated",
+    },
+    Row {
+        line: "get a --region {}/link",
+        code: 2,
+        says: &["/link", "symbolic link", "readlink -f"],
+        never: "",
+    },
+    Row {
+        line: "top --once --region {}/link",
+        code: 2,
+        says: &["symbolic link", "readlink -f"],
+        never: "",
+    },
+    Row {
+        line: "get a --region {}/absent",
+        code: 2,
+        says: &["/absent: there is no region", "keyway serve"],
+        never: "",
+    },
+    Row {
+        line: "serve --region {}/no/dir/x --listen 127.0.0.1:{port}",
+        code: 2,
+        says: &["mkdir -p", "/no/dir"],
+        never: "",
+    },
+    Row {
+        line: "serve --region memfd --listen 127.0.0.1:0 --socket {}/no/dir/x",
+        code: 71,
+        says: &["/no/dir/x", "its folder is absent", "mkdir -p"],
+        never: "",
+    },
+    Row {
+        line: "serve --region memfd --listen 127.0.0.1:0 --socket {}/0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+        code: 71,
+        says: &["bytes", "at most 107"],
+        never: "SUN_LEN",
+    },
+    Row {
+        line: "serve --memory 1m --max-item 1m",
+        code: 64,
+        says: &["--memory 1m", "--memory 2m is enough", "--max-item 512k"],
+        never: "1048576",
+    },
+    Row {
+        line: "serve --threads=-1",
+        code: 64,
+        says: &["'-1'", "--threads"],
+        never: "invalid digit",
+    },
+    Row {
+        line: "bench --items abc",
+        code: 64,
+        says: &["'abc'", "--items"],
+        never: "invalid digit",
+    },
+    Row {
+        line: "serve --connections 0",
+        code: 64,
+        says: &["'0'", "at least 1"],
+        never: "18446744073709551615",
+    },
+    Row {
+        line: "watch --sample 0",
+        code: 64,
+        says: &["'0'", "at least 1"],
+        never: "18446744073709551615",
+    },
+    Row {
+        line: "set a b --ttl abc",
+        code: 64,
+        says: &["'abc'", "whole number of seconds", "10m"],
+        never: "invalid digit",
+    },
+    Row {
+        line: "watch nonsense",
+        code: 64,
+        says: &["\"nonsense\" is no kind of event", "fetchers", "evictions"],
+        never: "--help",
+    },
+    Row {
+        line: "watch --door foo",
+        code: 64,
+        says: &["\"foo\" in --door", "library", "drop_in"],
+        never: "--help",
+    },
+    Row {
+        line: "watch --command foo",
+        code: 64,
+        says: &["\"foo\" in --command", "delete", "incr"],
+        never: "--help",
+    },
+    Row {
+        line: "hot --top 0 --once",
+        code: 64,
+        says: &["'0'", "at least 1"],
+        never: "nothing was counted",
+    },
+    Row {
+        line: "big --top 0",
+        code: 64,
+        says: &["'0'", "at least 1"],
+        never: "",
+    },
+    Row {
+        line: "ping smtp://127.0.0.1",
+        code: 64,
+        says: &["smtp:// is not known", "tls://", "Unix socket"],
+        never: "No such file",
+    },
+    Row {
+        line: "ping tls:///run/socket",
+        code: 64,
+        says: &["a Unix socket has no TLS"],
+        never: "No such file",
+    },
+    Row {
+        line: "get a --tls-ca x --server 127.0.0.1:{port}",
+        code: 64,
+        says: &["tls://127.0.0.1"],
+        never: "",
+    },
+    Row {
+        line: "get a --user ann",
+        code: 64,
+        says: &["--server"],
+        never: "",
+    },
+    Row {
+        line: "copy {}/region {}/region",
+        code: 1,
+        says: &["exists already", "--force"],
+        never: "",
+    },
+];
+
+fn run(arguments: &[String]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.args(arguments).env_remove("KEYWAY_REGION").stdin(Stdio::null());
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (
+        status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned(),
+    )
+}
+
+#[test]
+fn each_message_has_the_value_the_limit_and_the_remedy() {
+    let scratch = Scratch::new();
+    let folder = scratch.path().to_str().unwrap();
+    fs::write(scratch.join("text"), "root:x:0:0:root:/root:/bin/bash\n").unwrap();
+    let cache = Cache::open(&Place::at(scratch.join("region")), &Options::new().memory(4 << 20)).unwrap();
+    cache.close();
+    symlink(scratch.join("region"), scratch.join("link")).unwrap();
+    let port = free_port().to_string();
+    for Row { line, code, says, never } in TABLE {
+        let words: Vec<String> = line
+            .split(' ')
+            .map(|word| word.replace("{}", folder).replace("{port}", &port))
+            .collect();
+        let (found, said) = run(&words);
+        assert_eq!(found, *code, "{line}: {said}");
+        for wanted in *says {
+            assert!(said.contains(wanted), "{line}: no \"{wanted}\" in: {said}");
+        }
+        assert!(never.is_empty() || !said.contains(never), "{line}: {said}");
+    }
+}
+
+/// A CPU that no machine has is refused with those that there are.
+#[test]
+fn the_cpus_of_the_machine_are_named() {
+    let words = ["serve", "--region", "memfd", "--listen", "127.0.0.1:1", "--cpus", "1000"].map(str::to_owned);
+    let (code, said) = run(&words);
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    assert!(
+        code == 64 && said.contains(&format!("the machine has {}", online.trim())),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_item_that_is_too_large_for_its_region_needs_more_memory() {
+    let scratch = Scratch::new();
+    let path = scratch.join("region");
+    let cache = Cache::open(&Place::at(&path), &Options::new().memory(4 << 20)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.args(["set", "large", "--region"]).arg(&path);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It reads no more than any item can have.
+    let _ = child.stdin.take().unwrap().write_all(&vec![b'x'; 5 << 20]);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("--memory") && said.contains("cache_memlimit") && said.contains("half of that"),
+        "{said}"
+    );
+    drop(cache);
+}
+
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_server_of_another_region_is_named_by_both() {
+    let scratch = Scratch::new();
+    let socket = scratch.join("socket");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.args([
+        "serve",
+        "--memory",
+        "4m",
+        "--threads",
+        "1",
+        "--listen",
+        "127.0.0.1:0",
+        "--region",
+    ]);
+    command
+        .arg(scratch.join("served"))
+        .arg("--socket")
+        .arg(&socket)
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut byte = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+    let _serving = Serving(child);
+    let cache = Cache::open(&Place::at(scratch.join("other")), &Options::new().memory(4 << 20)).unwrap();
+    let socket = socket.to_str().unwrap().to_owned();
+    let other = scratch.join("other").to_str().unwrap().to_owned();
+    let words = [
+        "stats",
+        "--grouped",
+        "--interval",
+        "0",
+        "--region",
+        &other,
+        "--server",
+        &socket,
+    ]
+    .map(str::to_owned);
+    let (code, said) = run(&words);
+    assert!(
+        code == 1 && said.contains("serves another region") && said.contains("--region"),
+        "{said}"
+    );
+    assert_eq!(said.matches(&socket).count(), 1, "{said}");
+    drop(cache);
+}
+
+#[test]
+fn a_file_of_another_user_is_told_with_its_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !nix::unistd::geteuid().is_root() {
+        return skip("a command of another user", "only root can run one");
+    }
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = scratch.join("region");
+    let cache = Cache::open(&Place::at(&path), &Options::new().memory(4 << 20)).unwrap();
+    // Another user may not be able to reach the program where it was built.
+    let program = scratch.join("keyway");
+    fs::copy(env!("CARGO_BIN_EXE_keyway"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["get", "a", "--region"]).arg(&path).uid(65_534).gid(65_534);
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for wanted in ["user root", "mode 0600", "sudo -u root", "--region-socket"] {
+        assert!(said.contains(wanted), "no \"{wanted}\": {said}");
+    }
+    drop(cache);
+}
