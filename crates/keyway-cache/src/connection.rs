@@ -275,6 +275,7 @@ mod tests {
         let (connection, mut server) = pair();
         let copy = connection.socket().unwrap().try_clone_to_owned().unwrap();
         drop(connection);
+        server.set_nonblocking(true).unwrap();
         assert_eq!(server.read(&mut [0]).unwrap(), 0);
         drop(copy);
     }

@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(Record::parse(&text, &address), Some(record.clone()));
         for (from, to) in [
             ("127.0.0.1:11211", "127.0.0.2:11211"),
-            ("record 1", "record 2"),
+            ("record 2", "record 3"),
             ("network ", "network 1"),
             ("place /", "place "),
             ("region 26:", "region "),
