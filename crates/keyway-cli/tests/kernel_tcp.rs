@@ -853,3 +853,65 @@ fn detaching_ends_connections_in_use() {
         ask(&mut client, HOT.0, HOT.1).unwrap();
     }
 }
+
+/// A server without capabilities cannot put it back, but says so.
+#[test]
+fn a_pinned_program_that_vanishes_is_named() {
+    if !is_inside("a_pinned_program_that_vanishes_is_named") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (status, said) = keyway(&[
+        "kernel",
+        "attach",
+        "lo",
+        "--udp",
+        "127.0.0.1",
+        "--kernel-memory",
+        "4m",
+        "--user",
+        "nobody",
+        "--pin",
+        PIN,
+    ]);
+    assert!(status.success(), "{said}");
+    let user = [
+        "setpriv",
+        "--reuid",
+        "nobody",
+        "--clear-groups",
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+    ];
+    let udp = address().to_string();
+    let serve = [
+        "--udp",
+        &udp,
+        "--region",
+        "memfd",
+        "--kernel-pinned",
+        PIN,
+        "--kernel-memory",
+        "4m",
+    ];
+    let server = Process::start(&scratch, "log", &user, &serve);
+    let shown = |interfaces: &str| {
+        let (status, said) = keyway(&["kernel", "status", "--pin", PIN]);
+        assert!(status.success(), "{said}");
+        assert!(
+            said.contains(&format!("interfaces {interfaces}\n")) && said.contains("\nudp_cpu_us "),
+            "{said}"
+        );
+    };
+    shown("lo");
+    assert_eq!(stat("keyway_kernel_interfaces"), 1);
+    command("tc qdisc del dev lo clsact");
+    wait_until("the server says it", DEADLINE, || {
+        server
+            .log()
+            .contains("the pinned program is on 0 of the 1 interfaces that it was on")
+            .then_some(())
+    });
+    shown("lo (gone)");
+    assert_eq!(stat("keyway_kernel_interfaces"), 0);
+}
