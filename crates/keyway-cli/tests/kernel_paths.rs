@@ -321,7 +321,14 @@ fn answers_in_datagrams_reach_clients_behind_every_path() {
                 if is_v6 && !narrow.is_silent {
                     // Longer than what the program sends over IPv6: the socket's own, which learns of the path.
                     let longer = LENS[LENS.len() - 1];
+                    wait_until("a path", DEADLINE, || exchange(&socket, 1));
+                    let before = server.stat(UDP_HITS);
                     wait_until("a long answer of the socket", DEADLINE, || exchange(&socket, longer));
+                    assert_eq!(
+                        server.stat(UDP_HITS),
+                        before,
+                        "{longer} bytes are too long for a packet of 1280"
+                    );
                 }
                 for len in lens() {
                     let name = format!("{}, to {ip}, {len} bytes", describe(narrow));

@@ -125,7 +125,8 @@ for name, form in FORMS.items():
         else:
             sys.exit('the kernel answers nothing')
         seq, ack = numbers(connection)
-        ends, whole = segment(connection, seq - copies * len(REQUEST) & 0xFFFFFFFF, ack, copies * REQUEST)
+        # As it was sent: before the answer was acknowledged.
+        ends, whole = segment(connection, seq - copies * len(REQUEST) & 0xFFFFFFFF, ack - len(ANSWER) & 0xFFFFFFFF, copies * REQUEST)
         for body in form(ends, whole):
             raw.send(link + body)
         # What was executed twice is answered twice, before these.
