@@ -50,6 +50,8 @@ if [ "$purpose" = test ]; then
     have qemu-system-x86_64 || want "the guests of cargo xtask vm" qemu-system-x86
     have xz || want "unpacks the guests' modules" xz-utils
     have mkfs.ext4 || [ -e /usr/sbin/mkfs.ext4 ] || want "makes file systems, for guests and for regions on a disk" e2fsprogs
+    have mkfs.btrfs || [ -e /usr/sbin/mkfs.btrfs ] || want "makes a disk that copies on write, for regions" btrfs-progs
+    have mkfs.xfs || [ -e /usr/sbin/mkfs.xfs ] || want "makes a disk whose files share blocks, for regions" xfsprogs
     have fuse-overlayfs || want "a FUSE file system that regions are tried on" fuse-overlayfs
     have mount || want "mounts file systems for tests" mount
     have git || want "the source checks read the list of files" git

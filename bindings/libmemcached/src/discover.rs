@@ -15,9 +15,10 @@
 //! again. A server whose region was found by a record is asked as soon as it answers. Meanwhile the region stays in use: no
 //! call waits for a server that has a region already.
 
-use keyway_cache::server::{Connection, record};
+use crate::say::say;
+use keyway_cache::server::{Connection, PerProcess, record};
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AT_FIRST: Duration = Duration::from_millis(10);
 /// How long a server that is not a Keyway is not asked again.
 const STRANGER: Duration = Duration::from_secs(5);
-/// How long to wait while another thread asks a server. In a child that was forked during that time, the wait is in vain.
+/// How long to wait while another thread asks a server. A thread that was cancelled meanwhile, or left by a jump, never answers.
 const LOOK: Duration = Duration::from_secs(10);
 /// Longest answer that is read.
 const ANSWER_MAX: usize = 1 << 20;
@@ -196,6 +197,7 @@ enum Source {
 }
 
 /// A region that is known and not yet open.
+#[derive(Clone)]
 struct Known {
     place: PathBuf,
     /// the region that it must be
@@ -207,9 +209,10 @@ struct Known {
 /// A server that this process has asked.
 pub(crate) struct Entry {
     target: Target,
-    state: Mutex<State>,
-    /// what it is asked while its region is in use
-    question: Mutex<Option<Question>>,
+    /// a forked child begins with what its parent knew, unless one of the parent's threads was asking
+    state: PerProcess<Mutex<State>>,
+    /// what it is asked while its region is in use; a forked child does not read what its parent has asked for
+    question: PerProcess<Mutex<Option<Question>>>,
     /// incremented when its region is replaced by another one. PAIRS: Release and Acquire, though the lock protects what
     /// it announces.
     generation: AtomicU64,
@@ -217,6 +220,7 @@ pub(crate) struct Entry {
     said: AtomicBool,
 }
 
+#[derive(Clone)]
 enum State {
     Unknown,
     /// it has a region, which is opened only when a handle needs it
@@ -256,16 +260,21 @@ impl Stamp {
     }
 }
 
-/// The process's entry for a server.
+/// The process's entry for a server. It stays for ever.
 pub(crate) fn entry(target: &Target) -> Option<&'static Entry> {
-    static ENTRIES: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
-    let mut entries = patient(&ENTRIES)?;
+    static ENTRIES: PerProcess<Mutex<Vec<&'static Entry>>> = PerProcess::new();
+    let mut entries = patient(ENTRIES.get_or(|parents| Mutex::new(parents.and_then(copied).unwrap_or_default())))?;
     if let Some(entry) = entries.iter().find(|entry| entry.target == *target) {
         return Some(entry);
     }
     let entry: &'static Entry = Box::leak(Box::new(Entry::new(target.clone())));
     entries.push(entry);
     Some(entry)
+}
+
+/// A copy of what is behind a lock of a forked child's parent. `None`: a thread has it that the child does not have.
+fn copied<T: Clone>(parents: &Mutex<T>) -> Option<T> {
+    parents.try_lock().ok().map(|value| value.clone())
 }
 
 /// Locks, unless a thread that never unlocks it holds the lock.
@@ -286,8 +295,8 @@ impl Entry {
     pub(crate) fn new(target: Target) -> Self {
         Self {
             target,
-            state: Mutex::new(State::Unknown),
-            question: Mutex::new(None),
+            state: PerProcess::new(),
+            question: PerProcess::new(),
             generation: AtomicU64::new(0),
             said: AtomicBool::new(false),
         }
@@ -302,11 +311,22 @@ impl Entry {
         self.generation.load(Acquire)
     }
 
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        patient(self.own_state())
+    }
+
+    fn own_state(&self) -> &Mutex<State> {
+        self.state
+            .get_or(|parents| Mutex::new(parents.and_then(copied).unwrap_or(State::Unknown)))
+    }
+
+    fn question(&self) -> &Mutex<Option<Question>> {
+        self.question.get_or(|_| Mutex::new(None))
+    }
+
     /// Whether the server has a region for us, as far as is known; otherwise asks it. Opens nothing.
     pub(crate) fn has_region(&self) -> Result<bool, NoServer> {
-        let Some(mut state) = patient(&self.state) else {
-            return Ok(false);
-        };
+        let Some(mut state) = self.state() else { return Ok(false) };
         match &*state {
             State::Found(_) | State::Region(_) => Ok(true),
             State::Stranger(since) if since.elapsed() < STRANGER => Ok(false),
@@ -316,7 +336,7 @@ impl Entry {
 
     /// The server's region.
     pub(crate) fn discover(&self) -> Discovery {
-        let Some(mut state) = patient(&self.state) else {
+        let Some(mut state) = self.state() else {
             return Discovery::Stranger;
         };
         match &*state {
@@ -331,7 +351,7 @@ impl Entry {
     /// this does not wait for the server.
     pub(crate) fn look_again(&self) {
         // Another thread that has the lock looks itself.
-        let Ok(mut state) = self.state.try_lock() else { return };
+        let Ok(mut state) = self.own_state().try_lock() else { return };
         let State::Region(open) = &*state else { return };
         let is_same = Stamp::of(&open.place) == open.stamp;
         if is_same && open.source == Source::Asked {
@@ -360,7 +380,7 @@ impl Entry {
 
     /// The server answers from the kernel, and this program must not change its region.
     pub(crate) fn shut_out(&self) {
-        let Some(mut state) = patient(&self.state) else { return };
+        let Some(mut state) = self.state() else { return };
         if matches!(&*state, State::Region(open) if open.cache.is_shut_out()) {
             self.stranger(&mut state, Some(SHUT_OUT));
             self.generation.fetch_add(1, Release);
@@ -369,7 +389,7 @@ impl Entry {
 
     /// The question that was asked at an earlier call of this process.
     fn take_question(&self) -> Option<Question> {
-        let question = self.question.try_lock().ok().and_then(|mut question| question.take());
+        let question = self.question().try_lock().ok().and_then(|mut question| question.take());
         question.filter(|question| question.connection.is_own())
     }
 
@@ -391,7 +411,7 @@ impl Entry {
         };
         match question.answer(deadline) {
             Err(error) if error.kind() == ErrorKind::TimedOut && question.begun.elapsed() < PATIENCE => {
-                if let Ok(mut place) = self.question.try_lock() {
+                if let Ok(mut place) = self.question().try_lock() {
                     *place = Some(question);
                 }
                 None
@@ -500,14 +520,6 @@ impl std::fmt::Display for Target {
             Self::Unix(path) => path.display().fmt(f),
             Self::Place(path) => write!(f, "{PREFIX}{}", path.display()),
         }
-    }
-}
-
-/// Prints a line for the user who runs the program, unless KEYWAY_LIBMEMCACHED_QUIET is set.
-pub(crate) fn say(text: &str) {
-    if std::env::var_os("KEYWAY_LIBMEMCACHED_QUIET").is_none() {
-        // If standard error is closed, this is not a failure.
-        let _ = writeln!(std::io::stderr(), "keyway (libmemcached): {text}");
     }
 }
 

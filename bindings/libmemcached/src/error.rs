@@ -7,10 +7,10 @@
 
 use crate::export::{handle_functions, plain_functions};
 use crate::handle::{self, Handle};
+use crate::say;
 use crate::server::{Instance, instance_functions};
 use crate::types::*;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::io::Write;
 
 /// A failure that is not only an answer.
 #[derive(Clone, Debug)]
@@ -102,8 +102,7 @@ handle_functions! {
     fn memcached_error_print(st: *const memcached_st) -> () = (); {
         if let Some(failed) = &handle::of(st).error {
             let text = rc::text(failed.code).to_string_lossy();
-            // If standard error is closed, this is not a failure.
-            let _ = writeln!(std::io::stderr(), "\t{text} {}", failed.message.to_string_lossy());
+            say::print(&format!("\t{text} {}\n", failed.message.to_string_lossy()));
         }
         Some(())
     }

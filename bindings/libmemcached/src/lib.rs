@@ -27,6 +27,7 @@ mod hash;
 mod options;
 mod real;
 mod result;
+mod say;
 mod server;
 mod stats;
 mod store;

@@ -14,8 +14,9 @@ use std::ffi::{CString, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// The library's name for the loader.
 const NAME: &str = "libmemcached.so.11";
@@ -37,32 +38,49 @@ const DIRECTORIES: &[&str] = &[
 /// A function of the real library, looked up at its first use.
 pub(crate) struct Symbol {
     name: &'static str,
-    found: OnceLock<Option<Address>>,
+    found: Found,
 }
 
-#[derive(Clone, Copy)]
-struct Address(NonNull<c_void>);
-// SAFETY: an address of code, or the handle of a library that is never closed.
-unsafe impl Send for Address {}
-// SAFETY: as above.
-unsafe impl Sync for Address {}
+/// What the loader has answered. Threads that ask at the same time get the same answer: none waits for another one, which a forked
+/// child may not have.
+struct Found(
+    /// NULL before the first answer, [`NOTHING`], or an address. PAIRS: the store and the load in [`Found::or`]: the loader has
+    /// loaded what is there.
+    AtomicPtr<c_void>,
+);
+
+/// No code is at this address.
+const NOTHING: *mut c_void = without_provenance_mut(1);
+
+impl Found {
+    const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    fn or(&self, ask: impl FnOnce() -> Option<NonNull<c_void>>) -> Option<NonNull<c_void>> {
+        let known = self.0.load(Acquire);
+        if known.is_null() {
+            let answer = ask();
+            self.0.store(answer.map_or(NOTHING, NonNull::as_ptr), Release);
+            return answer;
+        }
+        NonNull::new(known).filter(|_| known != NOTHING)
+    }
+}
 
 impl Symbol {
     /// `name` ends with a zero byte.
     pub(crate) const fn new(name: &'static str) -> Self {
         Self {
             name,
-            found: OnceLock::new(),
+            found: Found::new(),
         }
     }
 
     pub(crate) fn get(&self) -> Option<NonNull<c_void>> {
-        let address = self.found.get_or_init(|| {
-            let library = library()?;
-            // SAFETY: an open library, and a C string.
-            NonNull::new(unsafe { libc::dlsym(library.0.as_ptr(), self.name.as_ptr().cast()) }).map(Address)
-        });
-        address.map(|address| address.0)
+        // SAFETY: an open library, and a C string.
+        self.found
+            .or(|| NonNull::new(unsafe { libc::dlsym(library()?.as_ptr(), self.name.as_ptr().cast()) }))
     }
 }
 
@@ -71,9 +89,10 @@ pub(crate) fn is_there() -> bool {
     library().is_some()
 }
 
-fn library() -> Option<Address> {
-    static LIBRARY: OnceLock<Option<Address>> = OnceLock::new();
-    *LIBRARY.get_or_init(|| candidates().iter().find_map(|path| open(path)))
+/// The handle of the real library, which is never closed.
+fn library() -> Option<NonNull<c_void>> {
+    static LIBRARY: Found = Found::new();
+    LIBRARY.or(|| candidates().iter().find_map(|path| open(path)))
 }
 
 fn candidates() -> Vec<PathBuf> {
@@ -86,7 +105,7 @@ fn candidates() -> Vec<PathBuf> {
     listed.chain(usual).map(|directory| directory.join(NAME)).collect()
 }
 
-fn open(path: &Path) -> Option<Address> {
+fn open(path: &Path) -> Option<NonNull<c_void>> {
     let file = std::fs::metadata(path).ok()?;
     let own = own_file();
     if own == Some((file.dev(), file.ino())) {
@@ -102,7 +121,7 @@ fn open(path: &Path) -> Option<Address> {
             libc::dlsym(library.as_ptr(), c"memcached_create".as_ptr()),
         )
     };
-    (ours.is_null() && !theirs.is_null()).then_some(Address(library))
+    (ours.is_null() && !theirs.is_null()).then_some(library)
 }
 
 /// Device and inode of the file that this code was loaded from.

@@ -1010,3 +1010,80 @@ fn what_a_stranger_on_the_port_tells_of_is_neither_made_nor_mapped() {
     assert!(talk.ask("set key value").starts_with("SUCCESS"), "{}", talk.said());
     assert!(talk.has_mapped(&theirs));
 }
+
+/// A server that answers each connection but the first, of which it tells; that one it keeps.
+fn answers_but_the_first(answer: &'static str) -> (u16, std::sync::mpsc::Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it listens").port();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut first = None;
+        for stream in listener.incoming().flatten() {
+            if first.is_none() {
+                first = Some(stream);
+                let _ = tell.send(());
+                continue;
+            }
+            let _ = (&stream).read(&mut [0; 512]);
+            let _ = (&stream).write_all(answer.as_bytes());
+        }
+    });
+    (port, told)
+}
+
+#[test]
+fn a_child_that_is_forked_while_a_server_is_asked_waits_for_no_thread_of_its_parent() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a program that forks", "fork.c") else {
+        return;
+    };
+    let (port, asked) = answers_but_the_first("ERROR\r\n");
+    let mut command = Command::new(program);
+    dropin.give(&mut command, Library::Preloaded).arg(port.to_string());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("a program that was compiled");
+    asked.recv_timeout(DEADLINE).expect("its thread asks");
+    child.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "the child ended with 0\n");
+}
+
+#[test]
+fn a_message_to_a_standard_error_that_is_a_broken_pipe_does_not_end_the_program() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("a program with a broken standard error", "talk.c") else {
+        return;
+    };
+    // A Keyway whose region cannot be used: the library says so.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it listens");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let _ = (&stream).read(&mut [0; 512]);
+            let _ = (&stream).write_all(b"VERSION 1.6.45\r\nSTAT keyway_region 1:2\r\nEND\r\n");
+        }
+    });
+    let talk = |errors: Stdio| {
+        let mut command = Command::new(&program);
+        dropin
+            .give(&mut command, Library::Preloaded)
+            .arg(format!("127.0.0.1:{}", address.port()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        let mut child = command.spawn().expect("a program that was compiled");
+        child.stdin.take().expect("piped").write_all(b"get key\n").expect("it reads");
+        child.wait_with_output().expect("it ends")
+    };
+    let told = talk(Stdio::piped());
+    assert!(
+        String::from_utf8_lossy(&told.stderr).contains("does not hand out its region"),
+        "{told:?}"
+    );
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let untold = talk(writer.into());
+    assert_eq!(
+        (untold.status, untold.stdout),
+        (told.status, told.stdout),
+        "by standard error alone"
+    );
+}

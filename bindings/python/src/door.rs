@@ -2,17 +2,19 @@
 //! attachment takes one of the region's process slots.
 
 use crate::failure::Failure;
+use keyway_cache::server::PerProcess;
 use keyway_cache::{Cache, Gate, OpenError, Options, Owners, Place};
 use pyo3::prelude::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The open regions that clients share. The lock is held for moments, and only by a thread that holds the interpreter's
-/// lock. Python code that forks holds that lock too, so a child never finds this one locked.
-static OPEN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+/// The open regions that clients share. The lock is held for moments. A forked child knows those of its parent, unless one of the
+/// parent's threads was changing the list: one of another interpreter of the process, or beside a fork that is not Python's.
+static OPEN: PerProcess<Mutex<Vec<Known>>> = PerProcess::new();
 
 /// An attachment, and the options with which it was requested.
+#[derive(Clone)]
 struct Known {
     place: Place,
     asked: Asked,
@@ -110,7 +112,9 @@ fn known(place: &Place, asked: &Asked, file: Option<(u64, u64)>) -> Option<Arc<R
 }
 
 fn lock() -> MutexGuard<'static, Vec<Known>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    let copied = |parents: &Mutex<Vec<Known>>| parents.try_lock().ok().map(|list| list.clone());
+    let own = OPEN.get_or(|parents| Mutex::new(parents.and_then(copied).unwrap_or_default()));
+    own.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn file_at(place: &Place) -> Option<(u64, u64)> {

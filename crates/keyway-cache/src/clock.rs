@@ -22,6 +22,7 @@
 #![allow(unsafe_code, reason = "system calls; contract above")]
 
 use crate::presence::open_pidfd;
+use crate::proc;
 use keyway_region::{Moment, Region};
 use nix::libc::{self, c_int, clockid_t, timespec};
 use std::fs::File;
@@ -66,6 +67,11 @@ impl Clock {
     /// Whether the time namespace of this process is known.
     pub(crate) fn is_known(self) -> bool {
         self.is_known
+    }
+
+    /// What the process's time namespace adds to the boot clock, nanoseconds. `None`: unknown.
+    pub(crate) fn boot_added_ns(self) -> Option<i64> {
+        self.is_known.then_some(self.added_ns.boot)
     }
 
     /// Now.
@@ -296,15 +302,14 @@ fn without(time: Duration, added_ns: i64) -> Duration {
 
 /// What the process's time namespace adds. `None`: this cannot be known.
 fn added() -> Option<Added> {
-    let namespace = |name: &str| std::fs::metadata(format!("/proc/self/ns/{name}")).map(|meta| meta.ino());
-    match (namespace("time"), namespace("time_for_children")) {
-        (Ok(INITIAL_NAMESPACE), _) => Some(Added::default()),
+    match (proc::namespace("time"), proc::namespace("time_for_children")) {
+        (Some(INITIAL_NAMESPACE), _) => Some(Added::default()),
         // The file describes the namespace that children are created in.
-        (Ok(own), Ok(of_children)) if own == of_children => parse(&std::fs::read_to_string("/proc/self/timens_offsets").ok()?),
-        (Ok(_), _) => None,
+        (Some(own), Some(of_children)) if own == of_children => parse(&proc::time_offsets()?),
+        (Some(_), _) => None,
         // A kernel without time namespaces has other namespaces.
-        (Err(_), _) if namespace("mnt").is_ok() => Some(Added::default()),
-        (Err(_), _) => (namespace_by_pidfd()? == INITIAL_NAMESPACE).then(Added::default),
+        (None, _) if proc::namespace("mnt").is_some() => Some(Added::default()),
+        (None, _) => (namespace_by_pidfd()? == INITIAL_NAMESPACE).then(Added::default),
     }
 }
 

@@ -11,14 +11,14 @@
 //! So a file without the magic number whose lock is free was left by a maker that died: the next process that opens the
 //! place makes the region in it. A file that is neither a region nor the beginning of one is only read.
 
-use crate::attach::{boot_id, io, open_file, unusable};
+use crate::attach::{copies, io, open_file, unusable};
 use crate::clock::Clock;
 use crate::descriptor::file_id;
 use crate::error::{GrowError, OpenError};
 use crate::limits::{self, Limit};
 use crate::liveness::{Attachment, Liveness, Whole, offset};
 use crate::mapping::Mapping;
-use crate::{Options, nodes, pages};
+use crate::{Options, blocks, nodes, pages, proc};
 use keyway_region::layout::plan::{Layout, Shape, THREAD_SLOTS_MIN};
 use keyway_region::layout::superblock;
 use keyway_region::{Creation, ITEM_SIZES, Limits, Region, Unusable};
@@ -235,7 +235,9 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         false => Ok(()),
     };
     allow(MAKERS_MODE)?;
+    blocks::write_in_place(file);
     empty(file, path)?;
+    blocks::claim(file).map_err(|why| copies(path, why))?;
     let mut shape = Shape::for_memory(options.memory, page_size(file));
     if let Some(asked) = options.sessions {
         check_sessions(options)?;
@@ -265,7 +267,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         id: [id0, id1],
         seed,
         now: Clock::here().now(),
-        boot_id: boot_id().unwrap_or_default(),
+        boot_id: proc::boot_id().unwrap_or_default(),
         checksums: options.checksums,
         limits: options.limits(Limits::default()),
     };

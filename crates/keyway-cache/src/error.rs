@@ -1,5 +1,6 @@
 //! What can go wrong when a region is opened or a session is asked for.
 
+use crate::blocks::CopiesOnWrite;
 use crate::limits::{Limit, Mib};
 use keyway_region::Unusable;
 #[cfg(doc)]
@@ -54,6 +55,8 @@ pub enum OpenError {
     ProcessesFull { path: PathBuf, slots: usize },
     /// another process is making or replacing the region and does not finish
     Busy { path: PathBuf, doing: &'static str },
+    /// on a full disk its users would be ended, because the file's blocks are copied when they are written
+    CopiesOnWrite { path: PathBuf, why: CopiesOnWrite },
     /// durable mode (`strict`) was requested where changes cannot be made persistent
     StrictImpossible { path: PathBuf, source: std::io::Error },
     /// durable mode (`strict`) was requested, but the region was made without it
@@ -243,8 +246,9 @@ impl std::fmt::Display for OpenError {
             ),
             Self::NoBootId { path } => write!(
                 f,
-                "{}: the region was not stopped cleanly, and this process cannot find out whether the machine has rebooted since \
-                 (/proc/sys/kernel/random/boot_id cannot be read); the file was not changed: make /proc readable, or use a region in /dev/shm",
+                "{}: the region was not stopped cleanly, and this process cannot find out whether the machine has rebooted since (the \
+                 region, or this process, has no boot id of the kernel's own: /proc/sys/kernel/random/boot_id; and the machine's clocks \
+                 do not tell); the file was not changed: open it once outside the container, remove it, or use a region in /dev/shm",
                 path.display()
             ),
             Self::LockLost { path } => write!(
@@ -254,6 +258,7 @@ impl std::fmt::Display for OpenError {
                 path.display()
             ),
             Self::NotGrown { path, why } => write!(f, "{}: {why}", path.display()),
+            Self::CopiesOnWrite { path, why } => write!(f, "{}: {why}", path.display()),
             Self::ClockUnknown { path, error_s } => write!(
                 f,
                 "{}: this process's boot clock differs from the region's by {error_s} s, and without /proc the offset of its time \
@@ -373,8 +378,6 @@ pub enum SessionError {
     },
     /// the thread is in the middle of using its session
     Busy,
-    /// the thread's own storage has been destroyed already
-    ThreadEnding,
     /// this is a forked child: only its parent is attached
     Forked,
 }
@@ -390,7 +393,6 @@ impl std::fmt::Display for SessionError {
             Self::Busy => f.write_str(
                 "this thread is already inside a call: a signal handler interrupted it, or a jump left it; call from another thread",
             ),
-            Self::ThreadEnding => f.write_str("this thread is ending and has given its session back; call before it ends"),
             Self::Forked => {
                 f.write_str("this process is a forked child, and only its parent is attached: use `Cache::here` in the child")
             }

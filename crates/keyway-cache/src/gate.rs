@@ -21,11 +21,12 @@
 use crate::cancel::Uncancelled;
 use crate::here;
 use keyway_region::heap as region_heap;
+use nix::errno::Errno;
+use std::convert::identity;
 use std::hint::cold_path;
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize};
 
 /// Whether to make a region's mapping inaccessible outside calls.
 ///
@@ -78,8 +79,9 @@ const REHEARSED: u32 = u32::MAX;
 static BITS: AtomicU32 = AtomicU32::new(0);
 /// Nonzero if a latch of this process only keeps a note of which thread is inside.
 static REHEARSAL: AtomicU32 = AtomicU32::new(0);
-/// The process's key, or why there is none. A forked child has its parent's.
-static KEY: OnceLock<Result<i32, String>> = OnceLock::new();
+/// The process's key, the kernel's error (negative), or 0: it has not asked yet. A forked child has its parent's. PAIRS: nothing; it
+/// is a number.
+static KEY: AtomicI32 = AtomicI32::new(0);
 /// All mappings with the key are between these addresses. They only move apart. PAIRS: nothing; who has a pointer into a mapping has
 /// synchronised with the thread that made it.
 static FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -104,9 +106,9 @@ impl Latch {
                 region_heap::set(aside_erased);
                 (Self(REHEARSED), GateState::On)
             }
-            Gate::WherePossible => match KEY.get_or_init(take_key) {
-                Ok(_) => (Self(BITS.load(Relaxed)), GateState::On),
-                Err(why) => (Self::NONE, GateState::Unavailable(why.clone())),
+            Gate::WherePossible => match take_key() {
+                Ok(bits) => (Self(bits), GateState::On),
+                Err(why) => (Self::NONE, GateState::Unavailable(why)),
             },
         }
     }
@@ -118,11 +120,11 @@ impl Latch {
 
     /// Puts the key on a mapping. From now on the mapping is accessible only inside.
     pub(crate) fn protect(self, base: std::ptr::NonNull<u8>, len: usize) -> std::io::Result<()> {
-        match KEY.get() {
-            Some(Ok(key)) if self.is_on() && self.0 != REHEARSED => {
+        match key() {
+            Some(key) if self.is_on() && self.0 != REHEARSED => {
                 FROM.fetch_min(base.addr().get(), Relaxed);
                 TO.fetch_max(base.addr().get() + len, Relaxed);
-                machine::lay(*key, base, len)
+                machine::lay(key, base, len)
             }
             _ => Ok(()),
         }
@@ -313,27 +315,50 @@ pub fn is_open() -> bool {
 
 /// Writes to the detailed log, once in a process, why there is no gate. This is not an error.
 pub(crate) fn say_once(why: &str) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| log::debug!("the region's mapping is accessible outside calls too: {why}"));
+    /// PAIRS: nothing.
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Relaxed) {
+        log::debug!("the region's mapping is accessible outside calls too: {why}");
+    }
 }
 
 /// The key on the mappings of regions, if there is one.
 pub fn key() -> Option<i32> {
-    KEY.get().and_then(|key| key.as_ref().ok().copied())
+    Some(KEY.load(Relaxed)).filter(|key| *key > 0)
 }
 
-/// Asks the kernel for a key, with no rights for the calling thread. Other threads have no rights anyway.
-fn take_key() -> Result<i32, String> {
-    let key = machine::take_key().map_err(|e| match e.raw_os_error() {
-        Some(nix::libc::ENOSPC) => {
-            "this processor or kernel has no protection keys, or all 15 are taken (pkey_alloc: ENOSPC)".to_owned()
+/// The bits of the process's key, which is asked of the kernel the first time, with no rights for the calling thread. Other threads
+/// have no rights anyway.
+fn take_key() -> Result<u32, String> {
+    let known = match KEY.load(Relaxed) {
+        0 => {
+            let asked = machine::take_key().map_or_else(|errno| -(errno as i32), identity);
+            match KEY.compare_exchange(0, asked, Relaxed, Relaxed) {
+                Ok(_) => asked,
+                Err(first) => {
+                    machine::give_key_back(asked);
+                    first
+                }
+            }
         }
-        Some(nix::libc::EINVAL | nix::libc::ENOSYS) => "this processor or kernel has no protection keys".to_owned(),
-        _ => format!("the kernel gives no protection key (pkey_alloc: {e})"),
-    })?;
-    BITS.store(0b11u32 << (2 * key), Relaxed);
+        known => known,
+    };
+    if known < 0 {
+        return Err(match Errno::from_raw(-known) {
+            Errno::ENOSPC => {
+                "this processor or kernel has no protection keys, or all 15 are taken (pkey_alloc: ENOSPC)".to_owned()
+            }
+            Errno::EINVAL | Errno::ENOSYS => "this processor or kernel has no protection keys".to_owned(),
+            errno => format!(
+                "the kernel gives no protection key (pkey_alloc: {})",
+                std::io::Error::from(errno)
+            ),
+        });
+    }
+    let bits = 0b11u32 << (2 * known);
+    BITS.store(bits, Relaxed);
     region_heap::set(aside_erased);
-    Ok(key)
+    Ok(bits)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -341,18 +366,30 @@ mod machine {
     //! PKRU, two bits a key: access disabled, write disabled (Intel SDM, volume 3, 4.6.2).
 
     use super::BITS;
+    use nix::errno::Errno;
     use nix::libc;
     use std::arch::asm;
 
     /// pkeys(7), PKEY_DISABLE_ACCESS.
     const DISABLE_ACCESS: libc::c_ulong = 1;
 
-    pub(super) fn take_key() -> std::io::Result<i32> {
+    pub(super) fn take_key() -> Result<i32, Errno> {
         // SAFETY: pkey_alloc(2) takes two numbers.
         let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0 as libc::c_ulong, DISABLE_ACCESS) };
-        match i32::try_from(key) {
-            Ok(key @ 1..=15) => Ok(key),
-            _ => Err(std::io::Error::last_os_error()),
+        if key < 0 {
+            return Err(Errno::last());
+        }
+        i32::try_from(key)
+            .ok()
+            .filter(|key| (1..=15).contains(key))
+            .ok_or(Errno::ENOSPC)
+    }
+
+    /// Gives back a key that is on no mapping.
+    pub(super) fn give_key_back(key: i32) {
+        if key > 0 {
+            // SAFETY: pkey_free(2) takes a number.
+            unsafe { libc::syscall(libc::SYS_pkey_free, key) };
         }
     }
 
@@ -446,9 +483,13 @@ mod machine {
 mod machine {
     //! Here no protection keys are used.
 
-    pub(super) fn take_key() -> std::io::Result<i32> {
-        Err(std::io::Error::other("this processor is no x86-64"))
+    use nix::errno::Errno;
+
+    pub(super) fn take_key() -> Result<i32, Errno> {
+        Err(Errno::ENOSYS)
     }
+
+    pub(super) fn give_key_back(_: i32) {}
 
     pub(super) fn lay(_: i32, _: std::ptr::NonNull<u8>, _: usize) -> std::io::Result<()> {
         Ok(())

@@ -38,6 +38,7 @@
 struct Readme;
 
 mod attach;
+mod blocks;
 mod buffer;
 mod bulk;
 mod cancel;
@@ -64,6 +65,7 @@ mod pages;
 mod peer;
 mod place;
 mod presence;
+mod proc;
 mod reader;
 mod record;
 mod resident;
@@ -85,9 +87,10 @@ use keyway_region::{Life, Region, Seat};
 use sessions::{Role, Sessions};
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use blocks::CopiesOnWrite;
 pub use copy::{Copied, CopyError};
 pub use curve::{MemoryCurve, Prediction, PredictionState, Predictions};
 pub use error::{GrowError, LocalError, OpenError, ReadError, SessionError};
@@ -231,7 +234,7 @@ struct Inner {
     doorway: kernel::Doorway,
     gate: GateState,
     /// a forked child's own
-    again: OnceLock<Cache>,
+    again: fork::PerProcess<Cache>,
 }
 
 impl Cache {
@@ -313,7 +316,7 @@ impl Cache {
     fn open_again(&self) -> Result<&Self, OpenError> {
         let inner = &*self.inner;
         if let Some(own) = inner.again.get() {
-            return own.here();
+            return Ok(own);
         }
         let path = match &inner.place {
             Place::Memfd => return Err(OpenError::Forked),
@@ -324,9 +327,7 @@ impl Cache {
             return Err(OpenError::KeptOut { path });
         }
         let options = inner.options.clone().existing_only(true);
-        // A thread that opens it second drops its own cache. So no thread waits while another one opens the region.
-        let _ = inner.again.set(Self::open(&inner.place, &options)?);
-        inner.again.get().ok_or(OpenError::Forked)
+        inner.again.get_or_try(|_| Self::open(&inner.place, &options))
     }
 
     /// A session for the calling thread. Their number is limited (a region of 64 MiB has 128, 16 of them for servers): keep
@@ -685,13 +686,13 @@ impl Cache {
     /// that matters (a file that survives a reboot). All sessions must have been dropped; otherwise, or while other processes
     /// are attached, it only detaches. Returns whether it was marked.
     pub fn close(self) -> bool {
-        let Some(mut inner) = Arc::into_inner(self.inner) else {
+        let Some(inner) = Arc::into_inner(self.inner) else {
             return false;
         };
         if inner.sessions.home.is_here() {
             attach::close(&inner)
         } else {
-            inner.again.take().is_some_and(Self::close)
+            inner.again.into_inner().is_some_and(Self::close)
         }
     }
 }

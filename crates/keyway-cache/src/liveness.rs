@@ -8,7 +8,8 @@
 //! A lock is believed to be free only on two conditions: the descriptor through which it was queried refers to the
 //! region's file before and after the query, and the query shows this process's own slot as locked. A process that cannot
 //! be queried counts as alive. After the lock, the process itself is queried ([`presence`]): while it exists, its death
-//! is only suspected.
+//! is only suspected. So it is if its lock could not be seen here: it has the region's file by another way (overlayfs, and the
+//! folder below it), or says that it is of another boot.
 //!
 //! A process that may only read the file can lock any byte of it for reading. Such a lock is no sign of life, but it
 //! keeps other processes from locking the byte. A process that meets such a lock works without a lock of its own. It is
@@ -20,6 +21,7 @@
 #![allow(unsafe_code, reason = "a C structure of numbers, and getrandom(2); contract above")]
 
 use crate::attach::Access;
+use crate::blocks::{self, CopiesOnWrite};
 use crate::creation::{back, give_back};
 use crate::descriptor::{FileId, Kept, StreamsTaken, file_id, harmless_flags};
 use crate::gate::aside;
@@ -36,6 +38,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The byte of a region's file whose lock says: this process makes, replaces or repairs the region, or marks it clean,
@@ -183,6 +187,8 @@ pub(crate) struct Liveness {
     /// offset of the byte that this process has locked; empty if it works without a lock
     slot: OnceLock<i64>,
     is_sealed: bool,
+    /// it was reported that the file has shared blocks
+    has_said_why: AtomicBool,
 }
 
 impl Liveness {
@@ -191,11 +197,12 @@ impl Liveness {
         Ok(Self {
             id,
             path: path.map(Path::to_path_buf),
-            own: presence::Process::current(),
+            own: presence::Process::current(id),
             probe: Mutex::new(probe.map(Kept::new).transpose()?),
             holder: Mutex::default(),
             slot: OnceLock::new(),
             is_sealed,
+            has_said_why: AtomicBool::new(false),
         })
     }
 
@@ -214,8 +221,9 @@ impl Liveness {
     pub(crate) fn settle(&self, at: i64, witness: &Witness) -> Settled {
         let _ = self.slot.set(at);
         match self.ask(|probe| locked(probe, witness.0, 1)) {
-            // Without a probe this cannot be known. Then it is as for all other processes here.
-            Locked::Yes | Locked::Unknown => Settled::By(Hold::Mapping),
+            Locked::Yes => Settled::By(Hold::Mapping),
+            // A lock that may be lost is no proof of a death.
+            Locked::Unknown => Settled::By(Hold::Descriptor),
             Locked::No if self.ask(|probe| locked(probe, at, 1)) == Locked::Yes => Settled::Overtaken,
             Locked::No if self.regain() => Settled::By(Hold::Descriptor),
             // The file can be opened to hold the lock. So another attacher had locked the byte, and may have unlocked it
@@ -249,6 +257,20 @@ impl Liveness {
         {
             *probe = probe.take().filter(Kept::is_harmless);
         }
+    }
+
+    /// Makes blocks of the file its own that it shares with a copy by now. What prevents that is reported once.
+    pub(crate) fn claim_blocks(&self) -> Option<CopiesOnWrite> {
+        let has_shared = self.ask(|probe| match blocks::shared(probe).is_empty() {
+            true => Locked::No,
+            false => Locked::Yes,
+        });
+        if has_shared != Locked::Yes {
+            return None;
+        }
+        let why = blocks::claim(&self.open_anew(Access::Write).ok()?).err()?;
+        // PAIRS: nothing.
+        (!self.has_said_why.swap(true, Relaxed)).then_some(why)
     }
 
     /// The probe's number, if it still refers to the region's file. If another thread is querying the probe, this waits
@@ -335,9 +357,9 @@ impl Liveness {
             (Hold::None | Hold::Attaching, _) | (_, Fate::Gone) => Life::Dead,
             // It has no lock that could be missing.
             (Hold::Presence, _) => Life::Alive,
-            (_, Fate::There) | (Hold::Descriptor, Fate::Unknown) => Life::Suspect,
             // The mapping held the lock. As the lock is gone, so is the mapping.
-            (Hold::Mapping, Fate::Unknown) => Life::Dead,
+            (Hold::Mapping, Fate::Unknown) if self.own.shares_locks(tenant.identity) => Life::Dead,
+            (Hold::Mapping | Hold::Descriptor, _) => Life::Suspect,
         }
     }
 

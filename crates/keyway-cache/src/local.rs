@@ -6,9 +6,13 @@
 //! was closed in another thread, this thread drops what it holds of that cache when it next needs a new session, or ends. A
 //! forked child has none of its parent's sessions: it opens the region again ([`Cache::here`]).
 //!
+//! A thread that is ending has no thread-local storage any more: in handlers of atexit(3), which run when the main thread's is
+//! gone, and in destructors of other code's keys (`pthread_key_create(3)`). There a call has a session of its own, which ends with
+//! it.
+//!
 //! # Safety
 //!
-//! Seats are followed by pointers. [`SEATS`] owns them. The word in the thread's storage is NULL, or [`LENT`] while `work`
+//! Seats are followed by pointers. [`SEATS`] owns them, or a call of a thread that is ending. The word in the thread's storage is NULL, or [`LENT`] while `work`
 //! of the thread is under way (or was left by a jump), or the address of one of the thread's seats. While it is [`LENT`], no
 //! other code uses or frees a seat. Before a seat is freed the word is set to NULL.
 #![allow(unsafe_code, reason = "a thread's seats by their addresses; contract above")]
@@ -24,6 +28,9 @@ use std::sync::{Arc, Weak};
 
 /// A thread's buffer that grew to more than this, bytes, is freed after use.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
+
+/// Every capacity is at least this.
+const ENDS_WITH_ITS_CALL: usize = 0;
 
 /// The word of a thread whose seat is in use. No seat has this address.
 const LENT: *mut Seat = std::ptr::without_provenance_mut(1);
@@ -44,6 +51,9 @@ pub(crate) struct Seat {
     /// not dropped in another process
     session: ManuallyDrop<Session>,
     buffer: Vec<u8>,
+    /// capacity of the buffer from which on there is more to do after a call than to clear it: all of a seat that ends with
+    /// its call is given back
+    tidied_from: usize,
     /// keeps the cache's address in use, so that no other cache can have it
     cache: Weak<Inner>,
 }
@@ -113,7 +123,16 @@ impl Cache {
                 here::set_seat(seat.as_ptr());
                 Ok(seat)
             })
-            .unwrap_or_else(|_| Err(SessionError::ThreadEnding.into()))
+            .unwrap_or_else(|_| self.sit_down_once())
+    }
+
+    /// A session for one call of this thread, which is ending.
+    fn sit_down_once(&self) -> Result<NonNull<Seat>, LocalError> {
+        if here::seat() == LENT {
+            return Err(SessionError::Busy.into());
+        }
+        let _uncancelled = Uncancelled::new();
+        Seat::leak(self, ENDS_WITH_ITS_CALL)
     }
 }
 
@@ -128,6 +147,22 @@ impl Lent {
         Self(seat)
     }
 
+    /// After a call: frees a large buffer, or the seat of a thread that is ending.
+    #[cold]
+    #[inline(never)]
+    fn tidy(&mut self) {
+        let seat = self.seat();
+        if seat.tidied_from != ENDS_WITH_ITS_CALL {
+            seat.buffer = Vec::new();
+            here::set_seat(self.0.as_ptr());
+            return;
+        }
+        let _uncancelled = Uncancelled::new();
+        here::set_seat(std::ptr::null_mut());
+        // SAFETY: it comes from a box, is on no list, and the word does not name it.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+
     #[inline(always)]
     fn seat(&mut self) -> &mut Seat {
         // SAFETY: the seat is this thread's, and as long as the word says `LENT`, no other code uses or frees it.
@@ -138,12 +173,13 @@ impl Lent {
 impl Drop for Lent {
     #[inline(always)]
     fn drop(&mut self) {
-        let buffer = &mut self.seat().buffer;
-        buffer.clear();
-        if buffer.capacity() > BUFFER_KEPT_MAX {
-            *buffer = Vec::new();
+        let seat = self.seat();
+        seat.buffer.clear();
+        if seat.buffer.capacity() >= seat.tidied_from {
+            self.tidy();
+        } else {
+            here::set_seat(self.0.as_ptr());
         }
-        here::set_seat(self.0.as_ptr());
     }
 }
 
@@ -158,14 +194,7 @@ impl Seats {
     fn add(&mut self, cache: &Cache) -> Result<NonNull<Seat>, LocalError> {
         let _uncancelled = Uncancelled::new();
         self.retain(|seat| seat.home.is_here() && seat.cache.strong_count() > 0);
-        let session = cache.here().map_err(|error| LocalError::Open(Box::new(error)))?.session()?;
-        let seat = NonNull::from(Box::leak(Box::new(Seat {
-            at: Arc::as_ptr(&cache.inner),
-            home: Home::new(),
-            session: ManuallyDrop::new(session),
-            buffer: Vec::new(),
-            cache: Arc::downgrade(&cache.inner),
-        })));
+        let seat = Seat::leak(cache, BUFFER_KEPT_MAX + 1)?;
         self.0.push(seat);
         Ok(seat)
     }
@@ -197,6 +226,19 @@ impl Drop for Seats {
 }
 
 impl Seat {
+    /// A new session of the cache, in a box that the caller owns.
+    fn leak(cache: &Cache, tidied_from: usize) -> Result<NonNull<Self>, LocalError> {
+        let session = cache.here().map_err(|error| LocalError::Open(Box::new(error)))?.session()?;
+        Ok(NonNull::from(Box::leak(Box::new(Self {
+            at: Arc::as_ptr(&cache.inner),
+            home: Home::new(),
+            session: ManuallyDrop::new(session),
+            buffer: Vec::new(),
+            tidied_from,
+            cache: Arc::downgrade(&cache.inner),
+        }))))
+    }
+
     /// Whether the seat belongs to this process and this cache.
     #[inline(always)]
     fn is_of(&self, inner: &Arc<Inner>) -> bool {
@@ -283,16 +325,24 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_ends_has_no_session_any_more() {
+    fn a_thread_that_is_ending_has_a_session_for_each_call() {
         struct AtTheEnd(Cache);
         impl Drop for AtTheEnd {
             fn drop(&mut self) {
                 // Seats are dropped before this, because they were made later.
-                let ending = self.0.with_session(|_, _| ());
-                assert!(matches!(ending, Err(LocalError::Session(SessionError::ThreadEnding))));
-                self.0.leave();
                 assert_eq!(self.0.info().sessions, 0);
-                self.0.session().unwrap().set(b"ended", b"well", 0).unwrap();
+                for round in 0..2_000u32 {
+                    let within = self.0.with_session(|session, buffer| {
+                        session.set(b"ended", &round.to_le_bytes(), 0).unwrap();
+                        session.get_append(b"ended", buffer).unwrap();
+                        assert_eq!(buffer.as_slice(), round.to_le_bytes());
+                        assert_eq!(self.0.info().sessions, 1);
+                        self.0.with_session(|_, _| ())
+                    });
+                    assert!(matches!(within, Ok(Err(LocalError::Session(SessionError::Busy)))));
+                    assert_eq!(self.0.info().sessions, 0, "it is given back");
+                }
+                self.0.leave();
             }
         }
         thread_local! {
@@ -306,10 +356,8 @@ mod tests {
         })
         .join()
         .unwrap();
-        assert_eq!(
-            cache.with_session(|session, _| session.get(b"ended").unwrap()).unwrap(),
-            Some(b"well".to_vec())
-        );
+        let ended = cache.with_session(|session, _| session.get(b"ended").unwrap()).unwrap();
+        assert_eq!(ended, Some(1_999u32.to_le_bytes().to_vec()));
     }
 
     #[test]

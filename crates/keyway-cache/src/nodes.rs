@@ -8,26 +8,38 @@
 //!
 //! # Safety
 //!
-//! The `unsafe` here is two system calls about the calling thread's memory policy. Each has a bit set of its own, which
-//! the kernel reads or writes during the call.
-#![allow(unsafe_code, reason = "two system calls with a bit set each; contract above")]
+//! The `unsafe` here is two system calls about the calling thread's memory policy, each with a bit set of its own, which
+//! the kernel reads or writes during the call; and a pointer to a list that is never changed nor freed.
+#![allow(
+    unsafe_code,
+    reason = "two system calls with a bit set each, and a list for ever; contract above"
+)]
 
 use nix::libc;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// Number of nodes that a set has room for: the most that any kernel is built for (CONFIG_NODES_SHIFT is at most 10).
 const NODES_MAX: usize = 1024;
 /// linux/mempolicy.h.
 const MPOL_INTERLEAVE: libc::c_int = 3;
 
-/// The nodes of this process, if it has named them.
-static NODES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// The nodes of this process; NULL: it has not named any. Forked children have their parent's. PAIRS: the store in
+/// [`spread_over`] and the load in [`named`].
+static NODES: AtomicPtr<Vec<usize>> = AtomicPtr::new(null_mut());
 
 /// From now on, memory that this process gives to regions comes from these NUMA nodes in turn. With no nodes, it comes
 /// from the node of the thread that allocates it.
 pub fn spread_over(nodes: &[usize]) {
-    *NODES.lock().unwrap_or_else(PoisonError::into_inner) = nodes.to_vec();
+    // A list that was named before stays: another thread may be reading it. A process names its nodes once.
+    NODES.store(Box::into_raw(Box::new(nodes.to_vec())), Release);
+}
+
+fn named() -> &'static [usize] {
+    // SAFETY: NULL, or a list that is neither changed nor freed.
+    unsafe { NODES.load(Acquire).as_ref() }.map_or(&[], Vec::as_slice)
 }
 
 /// A thread's memory policy.
@@ -93,11 +105,11 @@ pub(crate) struct Spread(Option<Policy>);
 impl Spread {
     /// Without nodes, or if the kernel has no memory policies, nothing changes.
     pub(crate) fn begin() -> Self {
-        let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let nodes = named();
         if nodes.is_empty() {
             return Self(None);
         }
-        let begun = Policy::of_this_thread().and_then(|before| Policy::interleaved(&nodes).take().map(|()| before));
+        let begun = Policy::of_this_thread().and_then(|before| Policy::interleaved(nodes).take().map(|()| before));
         match begun {
             Ok(before) => Self(Some(before)),
             Err(error) => {

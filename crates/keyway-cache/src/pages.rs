@@ -1,19 +1,26 @@
 //! The size of the system's pages: 4 KiB on x86-64; 4, 16 or 64 KiB on arm64, as its kernel was built.
 
 use nix::unistd::{SysconfVar, sysconf};
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The smallest page of any system, bytes.
 const LEAST: usize = 4096;
 
 /// Bytes of a page of this system, a power of two.
 pub(crate) fn page_size() -> usize {
-    static SIZE: OnceLock<usize> = OnceLock::new();
-    *SIZE.get_or_init(|| {
-        let asked = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-        let size = asked.and_then(|size| usize::try_from(size).ok());
-        size.filter(|size| size.is_power_of_two()).unwrap_or(LEAST).max(LEAST)
-    })
+    /// 0: not asked yet. PAIRS: nothing; all threads get the same answer.
+    static SIZE: AtomicUsize = AtomicUsize::new(0);
+    match SIZE.load(Relaxed) {
+        0 => {
+            let asked = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+            let size = asked.and_then(|size| usize::try_from(size).ok());
+            let size = size.filter(|size| size.is_power_of_two()).unwrap_or(LEAST).max(LEAST);
+            SIZE.store(size, Relaxed);
+            size
+        }
+        size => size,
+    }
 }
 
 #[cfg(test)]

@@ -110,11 +110,12 @@ impl Reader {
         self.read(key, &Get::default(), &mut Vec::new())
     }
 
-    /// Reads from the mapping. If the mapping has a gate, the caller's memory is not accessed while the gate is open.
+    /// Reads from the mapping. If the mapping has a gate, the caller's memory is not accessed while the gate is open. Code of the
+    /// caller runs once.
     fn read<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Read, WriteError> {
         let now = self.now();
         let (region, latch) = (&self.sessions.region, self.sessions.latch);
-        if !latch.is_on() && !S::IS_FOREIGN {
+        if !latch.is_on() && !S::IS_FOREIGN && sink.reach().is_some() {
             return region.read(key, how, now, sink);
         }
         let (key, mut value) = (key.to_vec(), Vec::new());

@@ -6,27 +6,26 @@
 //! The only `unsafe` here is a system call about this crate's own mapping.
 #![allow(unsafe_code, reason = "mseal; contract above")]
 
+use crate::fork::PerProcess;
 use crate::{Cache, Place};
-use std::sync::OnceLock;
 
 /// Linux's number of the call on every processor (6.10).
 const SYS_MSEAL: nix::libc::c_long = 462;
 
-static RESIDENT: OnceLock<Cache> = OnceLock::new();
+/// A forked child does not have its parent's.
+static RESIDENT: PerProcess<Cache> = PerProcess::new();
 
 /// The cache that this process keeps for good, if it is the cache of this place.
 pub(crate) fn of(place: &Place) -> Option<Cache> {
     let cache = RESIDENT.get()?;
-    let inner = &cache.inner;
-    // A forked child does not have it.
-    (inner.sessions.home.is_here() && inner.place == crate::attach::whole(place)).then(|| cache.clone())
+    (cache.inner.place == crate::attach::whole(place)).then(|| cache.clone())
 }
 
 impl Cache {
     /// From now on, opening this place in this process returns this cache, whatever the options. The first cache that is
     /// made resident stays.
     pub fn make_resident(&self) {
-        let _ = RESIDENT.set(self.clone());
+        RESIDENT.get_or(|_| self.clone());
     }
 
     /// Where the region is mapped.

@@ -10,20 +10,19 @@
 //!
 //! In all of these cases, a gap longer than allowed has its own consequence afterwards ([`crate::Gap`]).
 
-use crate::attach::{Inspected, boot_id, inspect, io, is_durable, unusable};
+use crate::attach::{Inspected, inspect, io, is_durable, unusable};
 use crate::clock::Clock;
 use crate::creation::{check_item_size, is_at, remake};
 use crate::descriptor::file_id;
 use crate::error::OpenError;
 use crate::liveness::{Attachment, Liveness, Locked, WHOLE, Whole, locked, offset};
 use crate::mapping::Mapping;
-use crate::{Gap, Options};
+use crate::{Gap, Options, proc};
 use keyway_region::layout::superblock::{self, SeenWord};
-use keyway_region::{Life, Moment, Region};
+use keyway_region::{LastBoot, LastUse, Life, Moment, Region};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 /// Time between two looks at a region that another process replaces or repairs.
@@ -89,19 +88,16 @@ fn is_attached(file: &File, inspected: &Inspected) -> bool {
 /// It cannot be found out which boot this is, and the region was not stopped cleanly.
 fn is_cut_off(file: &File, path: &Path) -> Result<bool, OpenError> {
     let mapping = Mapping::copied(file, superblock::SIZE).map_err(|e| io("read", path, e))?;
-    let memory = mapping.memory();
-    let sb: &superblock::Superblock = memory.get(0);
-    // This is read before the boot: a process that begins to use the region stores the boot first (`Region::begin_use`).
-    // PAIRS: clean: the exchanges in `Region::end_clean_stop` and `begin_use`.
-    if sb.clean.load(Acquire) == superblock::STOPPED {
-        return Ok(false);
-    }
-    let Some(boot) = boot_id() else {
-        return Err(OpenError::NoBootId {
+    let last = LastUse::of(mapping.memory().get(0));
+    let clock = Clock::here();
+    match last.boot(proc::boot_id(), clock.is_known().then(|| clock.now())) {
+        _ if last.is_clean() => Ok(false),
+        LastBoot::This => Ok(false),
+        LastBoot::Another => Ok(true),
+        LastBoot::Unknown => Err(OpenError::NoBootId {
             path: path.to_path_buf(),
-        });
-    };
-    Ok(sb.boot_id.iter().zip(boot).any(|(word, now)| word.load(Relaxed) != now))
+        }),
+    }
 }
 
 /// Whether another process holds the lock under which a region is repaired. A repair takes as long as reading the index
@@ -124,7 +120,7 @@ fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenErr
     });
     let region = Region::open(memory, host).map_err(|why| unusable(path, why))?;
     region.repair(|_| {}).map_err(|why| unusable(path, why))?;
-    region.begin_use(boot_id().unwrap_or_default(), Clock::here().now());
+    region.begin_use(proc::boot_id().unwrap_or_default(), Clock::here().now());
     Ok(())
 }
 

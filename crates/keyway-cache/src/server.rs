@@ -15,17 +15,19 @@
 //! - to list regions without attaching to them: [`describe`], [`remove_unused`]; to look at one again and again: [`Watched`],
 //!   or `Cache::look` of one that is attached;
 //! - to know for certain whether another server has ended: [`Presence`];
+//! - to keep what a forked child must have for itself: [`PerProcess`];
 //! - to find the region of a server that is away: [`record`];
 //! - to talk to a server in a program that is not its own: [`Connection`]; to let an interpreter go on while this library
 //!   waits: [`run_apart_by`].
 
 pub use crate::cancel::Uncancelled;
 pub use crate::connection::Connection;
+pub use crate::fork::PerProcess;
 pub use crate::gate::{close_after_panic, is_open as gate_is_open, key as gate_key};
 pub use crate::kernel::{KernelDoor, KernelDoorError};
 pub use crate::nodes::spread_over;
 pub use crate::presence::Presence;
-pub use crate::survey::{Attached, Described, MAP_PARTS_MAX, Seen, Watched, describe, handed_out, remove_unused};
+pub use crate::survey::{Attached, Described, MAP_PARTS_MAX, Removal, Seen, Watched, describe, handed_out, remove_unused};
 pub use crate::timer::Timer;
 pub use crate::wait::{RunApart, run_apart_by};
 pub use keyway_region::layout::session::Entrance;

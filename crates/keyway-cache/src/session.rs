@@ -185,7 +185,8 @@ impl Session {
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
-    /// may be called again, after `out` was truncated, if the item changed at the same time.) A miss does not change `out`.
+    /// may be called again, after `out` was truncated, if the item changed at the same time: at most three times in all, even if
+    /// it changes the item itself, through another session.) A miss does not change `out`.
     ///
     /// ```
     /// # use keyway_cache::{Cache, Get, Options, Place};

@@ -187,6 +187,10 @@ impl Sessions {
     /// What a process does for itself from time to time.
     pub(crate) fn upkeep(&self) {
         self.dismiss_ended(ASKED);
+        // Blocks that a copy of the file was given since are copied before the disk is full, and not when they are written.
+        if let Some(why) = self.liveness.claim_blocks() {
+            log::warn!("{}: {why}", self.place);
+        }
     }
 
     fn members(&self) -> MutexGuard<'_, Members> {

@@ -2,9 +2,9 @@
 //!
 //! Removing a region that is no longer used is here too, because it takes the lock under which a region is replaced.
 
-use crate::attach::{self, inspect, io, open_file};
+use crate::attach::{self, inspect, io, open_file, unusable};
 use crate::clock::Clock;
-use crate::creation::{is_at, limit_bytes};
+use crate::creation::limit_bytes;
 use crate::descriptor::file_id;
 use crate::error::OpenError;
 use crate::handout::{self, Handed};
@@ -14,7 +14,10 @@ use crate::presence::Fate;
 use crate::trust::{self, Source};
 use crate::{Ages, Cache, Counters, Latencies, Options, Owners};
 use keyway_region::layout::session::{Entrance, Tenant};
-use keyway_region::{Life, Region, Seated, USES};
+use keyway_region::{Life, Region, Seated, USES, Unusable};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{Mode, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -260,29 +263,73 @@ fn see(region: &Region, liveness: &Liveness, clock: &Clock, is_there: impl Fn(us
     }
 }
 
-/// Removes the file at `path` if it is still this one (device and inode) and no process uses it. `false`: one does, or another
-/// file is there now.
+/// What became of a region that was to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// it is removed
+    Removed,
+    /// another file is there now
+    Replaced,
+    /// a process uses it, or may use it: that cannot be known here
+    InUse,
+}
+
+/// Removes the file at `path` if it is still this region (device and inode), and certainly no process uses it.
 ///
 /// # Errors
 ///
-/// The file cannot be opened, read or removed.
-pub fn remove_unused(path: &Path, id: (u64, u64), owners: &Owners) -> Result<bool, OpenError> {
+/// The file cannot be opened, read or removed, or is no region.
+pub fn remove_unused(path: &Path, id: (u64, u64), owners: &Owners) -> Result<Removal, OpenError> {
+    let failed = |e: nix::errno::Errno| io("remove", path, e.into());
+    // The folder is named once. Where other users can rename folders, the path may lead to another one in the next moment.
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let Some(name) = path.file_name() else {
+        return Err(OpenError::NotAFile { path: path.to_owned() });
+    };
+    let folder =
+        nix::fcntl::open(folder, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed)?;
     let file = open_file(path, &Options::new().owners(owners.clone()))?;
     // A process that attaches locks its slot first, and then looks whether this lock is held, and whether its path still leads to
     // the file.
-    let Some(_whole) = Whole::take(&file) else { return Ok(false) };
-    let is_same = file_id(&file).is_ok_and(|found| found == id) && is_at(&file, path);
-    if !is_same || locked(&file, 0, 0) != Locked::No {
-        return Ok(false);
+    let Some(_whole) = Whole::take(&file) else {
+        return Ok(Removal::InUse);
+    };
+    let there = fstatat(&folder, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(failed)?;
+    if file_id(&file).ok() != Some(id) || (there.st_dev, there.st_ino) != id {
+        return Ok(Removal::Replaced);
     }
-    // A process may have attached without a lock, because a reader had all bytes.
+    // An empty file may be any program's.
+    if file.metadata().map_err(|e| io("stat", path, e))?.len() == 0 {
+        return Err(unusable(path, Unusable::NotARegion));
+    }
+    if locked(&file, 0, 0) != Locked::No || may_have_tenants(&file, path, owners)? {
+        return Ok(Removal::InUse);
+    }
+    unlinkat(&folder, name, UnlinkatFlags::NoRemoveDir).map_err(failed)?;
+    Ok(Removal::Removed)
+}
+
+/// Whether a process may be attached to a region in which nothing is locked: its lock was lost, or could not be seen here, or it has
+/// none because a reader had all bytes.
+fn may_have_tenants(file: &File, path: &Path, owners: &Owners) -> Result<bool, OpenError> {
     let same = file.try_clone().map_err(|e| io("open again", path, e))?;
-    match describe(same, path, owners) {
-        Ok(region) if !region.pids.is_empty() => return Ok(false),
-        // What another version made can only be judged by its locks.
-        Ok(_) | Err(OpenError::Unusable { .. }) => {}
+    trust::check(&same, Source::Path, path, &Options::new().owners(owners.clone()))?;
+    let found = match inspect(&same, path) {
+        Ok(found) => found,
+        Err(
+            why @ OpenError::Unusable {
+                why: Unusable::NotARegion | Unusable::Truncated { .. },
+                ..
+            },
+        ) => return Err(why),
+        // What another version made can only be judged by its locks, and so can one that is damaged, or not finished.
+        Err(OpenError::Unusable { .. }) => return Ok(false),
         Err(why) => return Err(why),
-    }
-    std::fs::remove_file(path).map_err(|e| io("remove", path, e))?;
-    Ok(true)
+    };
+    let (region, liveness, _) = attach::map(same, path, &found, false)?;
+    let tenants = (0..region.layout().shape.process_slots).map(|slot| region.tenant(slot));
+    Ok(tenants.into_iter().any(|tenant| liveness.without_lock(&tenant) != Life::Dead))
 }

@@ -13,7 +13,7 @@ use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::layout::trail::{Extent, Fate};
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Key, KeyRoom, Lending, Lent, Limits, Region, Seat, Shrinking, Sink, seconds_of};
+use keyway_region::{Headed, Key, KeyRoom, Lending, Lent, Limits, Once, Region, Seat, Shrinking, Sink, seconds_of};
 use std::convert::identity;
 use std::hint::cold_path;
 use std::os::fd::BorrowedFd;
@@ -388,26 +388,42 @@ impl Writer {
     #[cold]
     #[inline(never)]
     fn get_by_all_rules<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        // A value that is lent goes to this crate's own code.
+        let runs_other_code = sink.reach().is_none() && !S::LENDS;
         if !how.may_change() {
-            let verb = self.latch.begin_verb(sink.reach().unwrap_or_default());
-            let found = match self.inner.get_watched(key, how, Watched(&mut self.member), sink) {
-                Some(found) => Ok(found),
-                None => {
-                    let now = Watched(&mut self.member).tick();
-                    self.inner.get_by_all_rules(key, how, now, sink)
-                }
-            };
-            verb.end();
-            return found;
+            if !runs_other_code {
+                return self.read_by_all_rules(key, how, sink);
+            }
+            let begun = sink.len();
+            let mut once = Once::new(sink);
+            let found = self.read_by_all_rules(key, how, &mut once);
+            if !once.is_passed_over() {
+                return found;
+            }
+            sink.truncate(begun);
+            return self.through_buffer(sink, |this, value| this.read_by_all_rules(key, how, value));
         }
         self.translate_exptimes(how);
-        if S::IS_FOREIGN {
-            // While an item changes, the caller's memory is not written to.
+        if S::IS_FOREIGN || runs_other_code {
+            // While an item changes, the caller's memory is not written to, and no code of the caller runs.
             return self.through_buffer(sink, |this, value| {
                 change!(this, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), value))
             });
         }
         change!(self, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), sink))
+    }
+
+    fn read_by_all_rules<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        let verb = self.latch.begin_verb(sink.reach().unwrap_or_default());
+        let found = match self.inner.get_watched(key, how, Watched(&mut self.member), sink) {
+            Some(found) => Ok(found),
+            None => {
+                let now = Watched(&mut self.member).tick();
+                self.inner.get_by_all_rules(key, how, now, sink)
+            }
+        };
+        verb.end();
+        found
     }
 
     /// Gets for answers on a socket: see [`crate::Session::get_to`].

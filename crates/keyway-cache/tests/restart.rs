@@ -129,6 +129,38 @@ fn a_stop_that_was_not_clean_is_warm_in_the_same_boot_and_cold_in_the_next() {
     assert_eq!(items_after(&region, &options()), (0, false), "another boot");
 }
 
+/// A container may have a boot id of its own, or none: then the region has no boot's.
+#[test]
+fn without_a_boots_identity_the_clocks_tell_whether_it_is_the_same_boot() {
+    const UNITS_PER_HOUR: u64 = 16 * 3_600;
+    let region = Region::durable("unknown-boot");
+    let forget = || (0..2).for_each(|word| region.change_word(BOOT_ID + 8 * word, |_| 0));
+    // The offset of the clock, in the lowest 36 bits.
+    let shift = |by: u64| region.change_word(CLOCK, |word| word & !0xF_FFFF_FFFF | word.wrapping_add(by) & 0xF_FFFF_FFFF);
+    let no_boot = || region.change_word(CLOCK, |word| word & 0xF_FFFF_FFFF);
+    drop(region.filled());
+    forget();
+    assert_eq!(
+        items_after(&region, &options()),
+        (501, true),
+        "both clocks have advanced equally"
+    );
+    forget();
+    no_boot();
+    shift(UNITS_PER_HOUR);
+    let before = std::fs::read(&region.0).unwrap();
+    let why = Cache::open(&Place::Path(region.0.clone()), &options()).err().unwrap();
+    assert!(matches!(why, OpenError::NoBootId { .. }), "{why}");
+    assert!(
+        why.to_string().contains("boot_id") && why.to_string().contains("remove it"),
+        "{why}"
+    );
+    assert!(std::fs::read(&region.0).unwrap() == before, "the file was changed");
+    // The boot clock has gone back.
+    shift(2u64.pow(36) - 2 * UNITS_PER_HOUR);
+    assert_eq!(items_after(&region, &options()), (0, false), "another boot");
+}
+
 #[test]
 fn a_region_that_is_discarded_is_made_anew_in_the_same_file() {
     use std::os::unix::fs::MetadataExt;

@@ -149,7 +149,7 @@ impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
         let code = match error {
             SessionError::TableFull { .. } => KEYWAY_ERROR_FULL,
-            SessionError::Busy | SessionError::ThreadEnding => KEYWAY_ERROR_BUSY,
+            SessionError::Busy => KEYWAY_ERROR_BUSY,
             SessionError::Forked => KEYWAY_ERROR_ABSENT,
             _ => KEYWAY_ERROR_SYSTEM,
         };
@@ -160,7 +160,10 @@ impl From<SessionError> for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let code = match error {
-            OpenError::NoSpace { .. } | OpenError::NotGrown { .. } | OpenError::OverLimit { .. } => KEYWAY_ERROR_NO_SPACE,
+            OpenError::NoSpace { .. }
+            | OpenError::NotGrown { .. }
+            | OpenError::OverLimit { .. }
+            | OpenError::CopiesOnWrite { .. } => KEYWAY_ERROR_NO_SPACE,
             OpenError::Unusable { .. }
             | OpenError::NotAFile { .. }
             | OpenError::NotAnonymous { .. }

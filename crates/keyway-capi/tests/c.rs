@@ -112,6 +112,15 @@ fn a_program_loads_the_library_while_it_runs() {
     assert_eq!(run(&installed, &program, &[&library]), "OK\n");
 }
 
+#[test]
+fn a_program_calls_while_it_or_its_thread_is_ending() {
+    let Some(installed) = Installed::new("a C program that calls at its end") else {
+        return;
+    };
+    let program = installed.compile(&Path::new(HERE).join("tests/c/ending.c"));
+    assert_eq!(run(&installed, &program, &[]), "OK\n");
+}
+
 /// `docs/library.md` says how much of the reserve for libraries that are loaded late it takes.
 #[test]
 fn the_library_takes_few_bytes_of_a_threads_storage() {

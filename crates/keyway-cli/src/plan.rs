@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use keyway_cache::server::record::{self, Address, Record};
-use keyway_cache::server::remove_unused;
+use keyway_cache::server::{Removal, remove_unused};
 use keyway_cache::{Cache, Gate, Limits, OpenError, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
@@ -269,12 +269,12 @@ impl Plan {
         cache.close();
         let shown = path.display();
         match remove_unused(path, id, &self.options.owners) {
-            Ok(true) => {
+            Ok(Removal::Removed) => {
                 // One that stays leads to no region.
                 let _ = addresses.iter().try_for_each(record::remove);
                 log::info!("region {shown} is removed: it had no name of its own (-e)");
             }
-            Ok(false) => log::info!("region {shown} stays: another process uses it, or its place"),
+            Ok(Removal::InUse | Removal::Replaced) => log::info!("region {shown} stays: another process uses it, or its place"),
             Err(why) => log::warn!("region {shown} stays: {why}"),
         }
     }

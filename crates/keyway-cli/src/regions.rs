@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use keyway_cache::server::{Described, describe, record, remove_unused};
+use keyway_cache::server::{Described, Removal, describe, record, remove_unused};
 use keyway_cache::{OpenError, Owners, Unusable};
 use keyway_server::size_text;
 use nix::fcntl::OFlag;
@@ -110,7 +110,8 @@ impl RegionFile {
             };
             matches!(why, Unusable::NotARegion | Unusable::Truncated { .. })
         };
-        if region.as_ref().is_err_and(is_none) {
+        // An empty file is one in which a region can be made; that a region was to be made there nobody knows.
+        if meta.len() == 0 || region.as_ref().is_err_and(is_none) {
             return None;
         }
         let id = (meta.dev(), meta.ino());
@@ -271,7 +272,7 @@ fn find(places: &[PathBuf]) -> Result<Vec<RegionFile>, Failure> {
         found.extend(files_in(folder)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
         for (id, mapped) in &mapped {
             if found.iter().all(|other| other.id != *id) {
-                found.extend(RegionFile::at(&mapped.path, &mapped.open, &users));
+                found.extend(mapped.region(*id, &users));
             }
         }
     }
@@ -349,8 +350,9 @@ fn prune(how: &Regions, found: &[RegionFile]) -> Result<(), Failure> {
     for region in unused {
         let shown = region.path.display();
         match remove_unused(&region.path, region.id, &Owners::AsNamed) {
-            Ok(true) => commands::written(writeln!(out, "removed {shown}"))?,
-            Ok(false) => commands::written(writeln!(out, "kept {shown}: it is in use again"))?,
+            Ok(Removal::Removed) => commands::written(writeln!(out, "removed {shown}"))?,
+            Ok(Removal::InUse) => commands::written(writeln!(out, "kept {shown}: a process may use it"))?,
+            Ok(Removal::Replaced) => commands::written(writeln!(out, "kept {shown}: another file is there now"))?,
             Err(why) => {
                 log::error!("{why}");
                 failed += 1;
@@ -375,10 +377,26 @@ fn files_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// A file that processes have mapped and share.
 struct Mapped {
+    /// its name in the mount namespace of such a process, or what the kernel says instead
     path: PathBuf,
-    /// a name by which it can be opened
-    open: PathBuf,
+    /// a name by which it can be opened, with more rights: one of its mappings (proc_pid_map_files(5))
+    mapping: PathBuf,
     pids: Vec<u32>,
+}
+
+impl Mapped {
+    /// The region in it, if it is one. In this process's mount namespace its name may lead to another file, which stays what it is: that
+    /// one is not what the processes have mapped.
+    fn region(&self, id: Id, users: &BTreeMap<Id, Vec<u32>>) -> Option<RegionFile> {
+        let id_of = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+        // A file of overlayfs or btrfs is of another device for its mappings.
+        let (named, mapped) = (id_of(&self.path), id_of(&self.mapping));
+        let open = match named {
+            Some(found) if found == id || mapped == Some(found) => &self.path,
+            _ => &self.mapping,
+        };
+        RegionFile::at(&self.path, open, users)
+    }
 }
 
 /// The files that the processes of this namespace have mapped and share, as far as this user may know.
@@ -393,13 +411,9 @@ fn mapped() -> BTreeMap<Id, Mapped> {
             let Some((range, id, path)) = shared_file(line) else {
                 continue;
             };
-            let has_name = path.starts_with('/') && !path.starts_with(MEMFD) && !path.ends_with(" (deleted)");
             let mapped = found.entry(id).or_insert_with(|| Mapped {
                 path: PathBuf::from(path),
-                open: match has_name {
-                    true => PathBuf::from(path),
-                    false => entry.path().join("map_files").join(range),
-                },
+                mapping: entry.path().join("map_files").join(range),
                 pids: Vec::new(),
             });
             if !mapped.pids.contains(&pid) {
@@ -427,9 +441,6 @@ fn inner_numbers(status: &str) -> Vec<u64> {
         .filter_map(|number| number.parse().ok())
         .collect()
 }
-
-/// The name of anonymous memory in proc_pid_maps(5).
-const MEMFD: &str = "/memfd:";
 
 /// Range, file and name of a line of proc_pid_maps(5), if the mapping is shared.
 fn shared_file(line: &str) -> Option<(&str, Id, &str)> {

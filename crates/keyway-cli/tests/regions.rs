@@ -132,7 +132,9 @@ fn only_unused_regions_are_removed_and_only_when_told() {
     let used = region(&folder, "used", 1);
     assert!(region(&folder, "unused", 1).close());
     std::fs::write(folder.join("text"), "no region").unwrap();
-    let all = ["text", "unused", "used"];
+    // In which a region can be made; that one was to be made there, nobody knows.
+    std::fs::write(folder.join("empty"), "").unwrap();
+    let all = ["empty", "text", "unused", "used"];
     let unanswered = prune(&folder, &["--unused-for", "0s"]);
     assert_eq!(unanswered.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&unanswered.stderr).contains("--yes"));
@@ -142,10 +144,56 @@ fn only_unused_regions_are_removed_and_only_when_told() {
     assert_eq!(names(&folder), all);
     let pruned = prune(&folder, &["--unused-for", "0s", "--yes"]);
     assert!(pruned.status.success(), "{pruned:?}");
-    assert_eq!(names(&folder), ["text", "used"]);
+    assert_eq!(names(&folder), ["empty", "text", "used"]);
     assert!(used.close());
     assert!(prune(&folder, &["--unused-for", "0s", "--yes"]).status.success());
-    assert_eq!(names(&folder), ["text"]);
+    assert_eq!(names(&folder), ["empty", "text"]);
+}
+
+/// The enemy: another user's program, which has a file of this name mapped in a mount namespace of its own.
+#[test]
+fn a_region_that_a_mapping_of_another_mount_namespace_names_is_not_taken_for_it() {
+    let folder = Scratch::new();
+    assert!(region(&folder, "here", 3).close());
+    let path = folder.join("here");
+    let script = format!(
+        "mount -t tmpfs none {0} && exec {1} serve --region {0}/here --memory 4m --socket {0}/socket",
+        folder.path().display(),
+        env!("CARGO_BIN_EXE_keyway")
+    );
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    let mut other = command.spawn().unwrap();
+    let is_mapped = || {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", other.id())).unwrap_or_default();
+        maps.contains(path.to_str().unwrap())
+    };
+    let begun = std::time::Instant::now();
+    while !is_mapped() {
+        if begun.elapsed() > harness::DEADLINE {
+            harness::skip("mappings of other mount namespaces", "it needs root, for a mount namespace");
+            let _ = other.kill();
+            let _ = other.wait();
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let listed = listed(&[]);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let found: Vec<_> = listed.values().filter(|row| row["place"] == path.to_str().unwrap()).collect();
+    assert!(
+        found.iter().all(|row| row["items"] != 3),
+        "the region of this mount namespace: {found:?}"
+    );
+    assert!(
+        found
+            .iter()
+            .all(|row| row["items"] == 0 && row["pids"].as_array().is_some_and(|pids| !pids.is_empty()))
+    );
 }
 
 /// A process of another process namespace attaches by its number there, and has the region mapped by its number here.

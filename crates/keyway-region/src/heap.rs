@@ -4,6 +4,7 @@
 //! such work to run, and may make the mapping inaccessible meanwhile. It may leave the region and come back between any two
 //! accesses. Only rare work runs this way: buffers that have grown once are reused.
 
+use crate::atomics::{OwnFlag, Relaxed};
 use std::sync::OnceLock;
 
 /// Runs the work that it gets, once.
@@ -13,7 +14,12 @@ static RUNNER: OnceLock<Runner> = OnceLock::new();
 
 /// Sets the function that runs such work in this process; the first one stays.
 pub fn set(runner: Runner) {
-    let _ = RUNNER.set(runner);
+    /// PAIRS: nothing; one thread sets the cell, so no thread waits for another one, which a forked child may not have. If it does
+    /// not have that thread, such work runs in the child as if no function was set.
+    static IS_SET: OwnFlag = OwnFlag::new(false);
+    if !IS_SET.swap(true, Relaxed) {
+        let _ = RUNNER.set(runner);
+    }
 }
 
 /// Runs work that does not touch the region.

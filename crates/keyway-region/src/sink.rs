@@ -373,6 +373,54 @@ impl<T: Target> Sink for Placed<'_, T> {
     }
 }
 
+/// A sink of other code during a get: it takes one item. Its code may change that item itself, each time that it runs; so if the item
+/// changes meanwhile, the sink takes no other one ([`Self::is_passed_over`]), and the caller begins again in another way.
+pub struct Once<'s, S> {
+    sink: &'s mut S,
+    begun: u32,
+}
+
+impl<'s, S: Sink> Once<'s, S> {
+    /// For this sink, which has not begun.
+    pub fn new(sink: &'s mut S) -> Self {
+        Self { sink, begun: 0 }
+    }
+
+    /// Whether an item was found again after the sink had taken one: what the sink has is not what the get has returned.
+    pub fn is_passed_over(&self) -> bool {
+        self.begun > 1
+    }
+}
+
+impl<S: Sink> Sink for Once<'_, S> {
+    const IS_FOREIGN: bool = S::IS_FOREIGN;
+
+    fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
+        self.sink.reach()
+    }
+
+    fn len(&self) -> usize {
+        self.sink.len()
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.sink.truncate(len);
+    }
+
+    fn begin(&mut self, item: &Item) -> bool {
+        self.begun = self.begun.saturating_add(1);
+        self.begun == 1 && self.sink.begin(item)
+    }
+
+    fn append_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
+        self.sink.append_region(bytes)
+    }
+
+    fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread> {
+        self.sink.append_bytes(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

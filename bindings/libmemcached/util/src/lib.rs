@@ -1,7 +1,7 @@
 //! libmemcachedutil for programs that use Keyway's libmemcached: pools of handles, and helpers that ask one server something.
 //!
 //! It knows handles by libmemcached's own functions alone, so it works with any `libmemcached.so.11`; of a handle's structure it
-//! knows the three numbers that pools keep there.
+//! knows the three numbers that pools keep there. Of `keyway-cache` it uses only what tells a forked child from its parent.
 //!
 //! # Safety
 //!

@@ -1,6 +1,7 @@
 //! Pools: clones of one handle, for threads to borrow.
 
 use crate::{guard, memcached_st, put, rc};
+use keyway_cache::server::PerProcess;
 use std::ffi::{c_char, c_int};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,19 +22,41 @@ pub struct memcached_pool_st {
     /// the pool made the master, and frees it
     own: bool,
     most: usize,
+    /// A forked child begins with its parent's, unless one of the parent's threads was changing them: then with none.
+    handles: PerProcess<Handles>,
+}
+
+#[derive(Default)]
+struct Handles {
     inside: Mutex<Inside>,
     returned: Condvar,
 }
 
+#[derive(Default)]
 struct Inside {
     free: Vec<*mut memcached_st>,
     /// handles made, borrowed ones included
     made: usize,
 }
+// SAFETY: handles are used by the thread that has borrowed them.
+unsafe impl Send for Inside {}
 
-impl memcached_pool_st {
+impl Handles {
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl memcached_pool_st {
+    fn handles(&self) -> &Handles {
+        self.handles.get_or(|parents| {
+            let inside =
+                parents.and_then(|parents| parents.inside.try_lock().ok().map(|mut inside| std::mem::take(&mut *inside)));
+            Handles {
+                inside: Mutex::new(inside.unwrap_or_default()),
+                returned: Condvar::new(),
+            }
+        })
     }
 
     /// A new clone of the master, with its settings' number.
@@ -49,7 +72,8 @@ impl memcached_pool_st {
 
     fn fetch(&self, patience: Duration) -> Result<*mut memcached_st, c_int> {
         let until = Instant::now().checked_add(patience);
-        let mut inside = self.lock();
+        let handles = self.handles();
+        let mut inside = handles.lock();
         loop {
             if let Some(st) = inside.free.pop() {
                 return Ok(st);
@@ -66,7 +90,7 @@ impl memcached_pool_st {
             if left.is_zero() {
                 return Err(rc::TIMEOUT);
             }
-            inside = self
+            inside = handles
                 .returned
                 .wait_timeout(inside, left)
                 .unwrap_or_else(PoisonError::into_inner)
@@ -76,7 +100,8 @@ impl memcached_pool_st {
 
     /// Takes a handle back; one whose settings are old is replaced.
     fn release(&self, st: *mut memcached_st) {
-        let mut inside = self.lock();
+        let handles = self.handles();
+        let mut inside = handles.lock();
         // SAFETY: a handle that was borrowed from here, and the master.
         let st = unsafe {
             if (*st).version == (*self.master).version {
@@ -86,7 +111,7 @@ impl memcached_pool_st {
             }
         };
         inside.free.push(st);
-        self.returned.notify_one();
+        handles.returned.notify_one();
     }
 }
 
@@ -101,14 +126,10 @@ unsafe fn create(master: *mut memcached_st, own: bool, initial: u32, most: u32) 
         master,
         own,
         most: most as usize,
-        inside: Mutex::new(Inside {
-            free: Vec::new(),
-            made: 0,
-        }),
-        returned: Condvar::new(),
+        handles: PerProcess::new(),
     };
     let first: Vec<_> = (0..initial).map_while(|_| pool.clone_of_master()).collect();
-    let mut inside = pool.lock();
+    let mut inside = pool.handles().lock();
     inside.made = first.len();
     inside.free = first;
     drop(inside);
@@ -148,7 +169,7 @@ pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) ->
         // SAFETY: made by `create`, and by the caller's word not destroyed before.
         unsafe {
             let pool = Box::from_raw(pool);
-            for st in pool.lock().free.drain(..) {
+            for st in pool.handles().lock().free.drain(..) {
                 memcached_free(st);
             }
             if pool.own {
@@ -227,7 +248,7 @@ pub unsafe extern "C" fn memcached_pool_behavior_set(pool: *mut memcached_pool_s
             let Some(pool) = pool.as_ref() else {
                 return rc::INVALID_ARGUMENTS;
             };
-            let mut inside = pool.lock();
+            let mut inside = pool.handles().lock();
             let code = memcached_behavior_set(pool.master, behavior, data);
             if !rc::succeeded(code) {
                 return code;
@@ -253,7 +274,7 @@ pub unsafe extern "C" fn memcached_pool_behavior_get(pool: *mut memcached_pool_s
             let Some(pool) = pool.as_ref() else {
                 return rc::INVALID_ARGUMENTS;
             };
-            let _inside = pool.lock();
+            let _inside = pool.handles().lock();
             put(data, memcached_behavior_get(pool.master, behavior));
             rc::SUCCESS
         }

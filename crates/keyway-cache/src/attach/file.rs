@@ -2,6 +2,7 @@
 //!
 //! Never: locks or changes the file.
 
+use crate::blocks::CopiesOnWrite;
 use crate::creation;
 use crate::descriptor::file_id;
 use crate::error::OpenError;
@@ -126,17 +127,9 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
     })
 }
 
-/// Whether the file survives the next boot.
+/// Whether the file survives the next boot, as far as is known: not if it is certainly in memory.
 pub(crate) fn is_durable(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|fs| fs.filesystem_type() != TMPFS_MAGIC && fs.filesystem_type() != HUGETLBFS_MAGIC)
-}
-
-/// The identity of this boot (`random(4)`, "boot_id"). `None`: /proc is hidden, or is another file system.
-pub(crate) fn boot_id() -> Option<[u64; 2]> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    let half = |r| digits.get(r).and_then(|d| u64::from_str_radix(d, 16).ok());
-    Some([half(0..16)?, half(16..32)?])
+    !fstatfs(file).is_ok_and(|fs| [TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.filesystem_type()))
 }
 
 pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
@@ -149,6 +142,13 @@ pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> Ope
 
 pub(crate) fn unusable(path: &Path, why: Unusable) -> OpenError {
     OpenError::Unusable {
+        path: path.to_path_buf(),
+        why,
+    }
+}
+
+pub(crate) fn copies(path: &Path, why: CopiesOnWrite) -> OpenError {
+    OpenError::CopiesOnWrite {
         path: path.to_path_buf(),
         why,
     }

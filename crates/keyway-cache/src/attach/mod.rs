@@ -18,7 +18,7 @@ mod file;
 mod read;
 mod write;
 
-pub(crate) use file::{Access, Inspected, boot_id, inspect, io, is_durable, open_file, unusable};
+pub(crate) use file::{Access, Inspected, copies, inspect, io, is_durable, open_file, unusable};
 pub(crate) use read::map;
 
 use self::file::described_twice;
@@ -35,6 +35,7 @@ use crate::restart::{self, Restart};
 use crate::sessions::Role;
 use crate::trust::{self, Source};
 use crate::{Inner, Options, Place, copy, fork, handout, kernel, wait};
+use keyway_region::layout::session::Tenant;
 use keyway_region::layout::superblock;
 use keyway_region::{Life, Limits, Moment, Region, Unusable};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -208,9 +209,13 @@ pub(crate) fn close(inner: &Inner) -> bool {
     // A process that attaches from now on undoes this, at the latest when it begins to use the region.
     region.begin_clean_stop();
     let layout = region.layout();
-    let is_other = |slot| slot != process.slot && region.life(slot) != Life::Dead;
-    let mut is_last = !(0..layout.shape.process_slots).any(is_other) && region.sessions() == 0;
+    let others = (0..layout.shape.process_slots).filter(|slot| *slot != process.slot);
+    let others: Vec<Tenant> = others.map(|slot| region.tenant(slot)).collect();
+    let mut is_last = others.iter().all(|tenant| region.host().life(tenant) == Life::Dead) && region.sessions() == 0;
     if is_last {
+        // The next boot cannot know that they are dead.
+        others.iter().for_each(|tenant| region.dismiss(tenant));
+        region.detach(process);
         region.note_use(inner.sessions.clock.now());
         let mut parts = layout.backed(region.segments()).into_iter();
         is_last = !inner.durable || parts.all(|range| region.host().write_back(range));

@@ -7,6 +7,7 @@ use super::{check_clock, whole};
 use crate::clock::Clock;
 use crate::descriptor::file_id;
 use crate::error::OpenError;
+use crate::fork::PerProcess;
 use crate::gate::{Gate, GateState, Latch};
 use crate::liveness::{Attachment, Liveness, open_harmless};
 use crate::mapping::{self, Mapping};
@@ -18,7 +19,7 @@ use keyway_region::Region;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Attaches to a region that may only be read: there is no lock, no process slot and no session, so no other process
@@ -63,7 +64,7 @@ pub(super) fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer,
             Gate::Off => GateState::Off,
             _ => GateState::Unavailable("this process may only read, and the kernel enforces it".to_owned()),
         },
-        again: OnceLock::new(),
+        again: PerProcess::new(),
     })
 }
 

@@ -2,26 +2,27 @@
 //!
 //! Never: decides what happens if there is no slot (`attach` does).
 
-use super::file::{Inspected, boot_id, inspect, io, is_durable, unusable};
+use super::file::{Inspected, copies, inspect, io, is_durable, unusable};
 use super::{check_clock, whole, whole_path};
 use crate::clock::{self, Clock};
 use crate::creation::{check_item_size, raise};
 use crate::descriptor::file_id;
 use crate::error::OpenError;
+use crate::fork::PerProcess;
 use crate::gate::{self, GateState, Latch};
 use crate::liveness::{
     Attachment, Liveness, Locked, NoWitness, Settled, WHOLE, Witness, is_blocked_by_reader, lock, locked, offset, unlock,
 };
 use crate::mapping::Mapping;
 use crate::sessions::{Role, Sessions};
-use crate::{Inner, Options, Place, kernel, restart};
+use crate::{Inner, Options, Place, blocks, kernel, proc, restart};
 use keyway_region::layout::session::{Hold, Tenant};
 use keyway_region::layout::superblock;
 use keyway_region::{Life, Process, Region};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Attaches to the region in a file that has two file descriptions. `None`: another process is working on the whole file,
@@ -35,6 +36,7 @@ pub(super) fn attach(
 ) -> Result<Option<Inner>, OpenError> {
     let found = inspect(&file, path)?;
     found.check(options, path)?;
+    blocks::claim(&file).map_err(|why| copies(path, why))?;
     let Inspected { layout, strict, .. } = found;
     let id = file_id(&file).map_err(|e| io("stat", path, e))?;
     let durable = is_durable(&probe);
@@ -98,7 +100,7 @@ pub(super) fn attach(
     let seen = region.seen();
     let clock = Clock::here();
     let now = clock.now();
-    let boot_id = boot_id().unwrap_or_else(|| region.boot_in_use());
+    let boot_id = proc::boot_id().unwrap_or_else(|| region.boot_in_use());
     if region.is_clock_started(boot_id) {
         check_clock(&region, clock, now, path)?;
     }
@@ -147,7 +149,7 @@ pub(super) fn attach(
         place: whole(place),
         options: options.clone(),
         gate,
-        again: OnceLock::new(),
+        again: PerProcess::new(),
     }))
 }
 

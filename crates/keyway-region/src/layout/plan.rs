@@ -8,7 +8,7 @@
 //! parts in use are backed. Offsets only, never pointers.
 
 use super::hot::{By, HotGroup};
-use super::segment::{CELL_SIZE_MIN, CELLS_MAX, SIZE_MAX, SIZE_MIN, SegmentWords};
+use super::segment::{CELL_SIZE_MIN, CELLS_MAX, CHAIN_HEADER_SIZE, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::SEGMENTS_MAX;
 use super::trail::{TrailEntry, TrailHead};
@@ -317,6 +317,11 @@ impl Layout {
             }
         }
         low
+    }
+
+    /// The largest item that a region of this many segments can hold, bytes: a value takes at most half of the segments.
+    pub fn item_size_max(&self, segments: usize) -> usize {
+        segments / 2 * (self.shape.segment_size - CHAIN_HEADER_SIZE)
     }
 }
 

@@ -65,7 +65,7 @@ impl Session {
     ) -> Result<Chain, WriteError> {
         let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = value.len().div_ceil(room).max(1);
-        // Half of the region: above that, two writers of such values could starve each other for ever.
+        // Half of the region ([`Layout::item_size_max`](crate::layout::plan::Layout::item_size_max)): above that, two writers of such values could starve each other for ever.
         if parts > self.region.allowed() / 2 {
             return Err(WriteError::OutOfMemory);
         }

@@ -122,6 +122,17 @@ impl Region {
         }
     }
 
+    /// The slot of a process that is certainly gone, and of which nothing is left, has no tenant any more. Nothing happens if it
+    /// has another one by now.
+    pub fn dismiss(&self, tenant: &Tenant) {
+        let none = Tenancy::new(tenant.tenancy.incarnation(), Hold::None);
+        // PAIRS: tenancy: the load in `Region::tenant`.
+        let _ = self
+            .process(tenant.slot)
+            .tenancy
+            .compare_exchange(tenant.tenancy.0, none.0, Release, Relaxed);
+    }
+
     /// Takes back a thread slot of this process whose thread has ended without giving it back. `false`: it has another tenant by now.
     ///
     /// The caller knows that the thread has ended: it makes no later store.

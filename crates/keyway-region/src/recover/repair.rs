@@ -104,6 +104,9 @@ impl Region {
 
     /// Vacates all slots: no process is attached.
     fn vacate_all(&self) {
+        for slot in 0..self.layout.shape.process_slots {
+            self.dismiss(&self.tenant(slot));
+        }
         for slot in 0..self.layout.shape.thread_slots {
             let thread = self.thread(slot);
             thread.pending_slot.store(0, Relaxed);

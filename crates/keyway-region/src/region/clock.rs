@@ -16,6 +16,7 @@ use crate::durable::{LINE, line};
 use crate::layout::item::EXPIRY_MAX;
 use crate::layout::superblock::{CLOCK_UNITS_PER_S, ClockWord, SeenWord};
 use crate::region::Region;
+use crate::region::restart::LastBoot;
 use core::time::Duration;
 
 /// Seconds that a new region's clock starts with: ticks 0 and 1 are always in the past.
@@ -128,10 +129,7 @@ impl Region {
     /// since. It is more than a second or two if the boot clock is that of another time namespace (`time_namespaces(7)`), or if
     /// the machine's clock was set since.
     pub fn clock_error_s(&self, now: Moment) -> u64 {
-        let seen = self.seen();
-        let since = |now: u64, then: u32| i64::try_from(now).unwrap_or(i64::MAX) - i64::from(then);
-        let by_boot = since(self.clock(now.boot).as_secs(), seen.clock_s());
-        by_boot.abs_diff(since(now.unix.as_secs(), seen.unix_s()))
+        error_s(ClockWord(self.superblock().clock.load(Relaxed)), self.seen(), now)
     }
 
     /// By how many seconds Unix time has been set forward since the region was made, or back (negative), as far as the clock knows: what
@@ -142,6 +140,32 @@ impl Region {
         let unix_s = whole(now.unix.as_secs());
         unix_s.saturating_sub(whole(self.created_unix_s()).saturating_add(passed))
     }
+}
+
+/// In which boot a region was last in use, by its clock's word, the last note of its use, and the machine's clocks now.
+///
+/// The same boot: both clocks have advanced equally since that note. In another boot they differ by the time for which the last one
+/// had been running, and the machine was off. So nothing is concluded from a note of the first seconds of a boot.
+pub(super) fn last_boot(clock: ClockWord, seen: SeenWord, now: Moment) -> LastBoot {
+    const ERROR_MAX_S: u64 = 2;
+    let noted_s = u64::from(seen.clock_s());
+    if reading_s(clock, now.boot) < noted_s {
+        return LastBoot::Another;
+    }
+    // The boot clock at the note.
+    let ran_s = signed(noted_s).saturating_sub(clock.units() * UNIT_NS / signed(NS_PER_S));
+    if ran_s > 2 * signed(ERROR_MAX_S) && error_s(clock, seen, now) <= ERROR_MAX_S {
+        LastBoot::This
+    } else {
+        LastBoot::Unknown
+    }
+}
+
+/// See [`Region::clock_error_s`].
+fn error_s(clock: ClockWord, seen: SeenWord, now: Moment) -> u64 {
+    let since = |now: u64, then: u32| i64::try_from(now).unwrap_or(i64::MAX) - i64::from(then);
+    let by_boot = since(reading_s(clock, now.boot), seen.clock_s());
+    by_boot.abs_diff(since(now.unix.as_secs(), seen.unix_s()))
 }
 
 /// The offset with which the clock shows `clock_s` seconds and the same fraction as Unix time: both begin the next second together.

@@ -70,10 +70,11 @@ impl Region {
         Limits::of(self.superblock())
     }
 
-    /// From now on it allows this, for all processes.
+    /// From now on it allows this, for all processes; of items at most those that it has room for.
     pub fn set_limits(&self, limits: &Limits) {
         let sb = self.superblock();
-        let item_size_max = limits.item_size_max.clamp(*ITEM_SIZES.start(), *ITEM_SIZES.end());
+        let item_size_max = limits.item_size_max.min(self.layout.item_size_max(self.segments()));
+        let item_size_max = item_size_max.clamp(*ITEM_SIZES.start(), *ITEM_SIZES.end());
         sb.item_size_max
             .store(u32::try_from(item_size_max).unwrap_or(u32::MAX), Relaxed);
         let refused = |allowed: bool, bit: u32| if allowed { 0 } else { bit };

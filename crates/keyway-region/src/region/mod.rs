@@ -36,6 +36,7 @@ pub(crate) use limit::LOG_MIN;
 pub(crate) use limits::memcached_size;
 pub use limits::{ITEM_SIZES, Limits};
 pub use overview::{Seated, USES};
+pub use restart::{LastBoot, LastUse};
 pub(crate) use rules::Rules;
 
 use crate::atomics::{Acquire, AtomicU64, OwnFlag, OwnNumber, Relaxed, Release};

@@ -3,9 +3,61 @@
 
 use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence};
 use crate::durable::{LINE, line};
-use crate::layout::superblock::{STOPPED, STOPPING};
+use crate::layout::superblock::{ClockWord, STOPPED, STOPPING, SeenWord, Superblock};
 use crate::region::Region;
-use crate::region::clock::Moment;
+use crate::region::clock::{self, Moment};
+
+/// Whether a region was last in use in this boot of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastBoot {
+    /// it was
+    This,
+    /// it was in a boot that is over
+    Another,
+    /// it cannot be known
+    Unknown,
+}
+
+/// What a superblock says of the region's last use.
+#[derive(Clone, Copy, Debug)]
+pub struct LastUse {
+    is_clean: bool,
+    boot_id: [u64; 2],
+    clock: ClockWord,
+    seen: SeenWord,
+}
+
+impl LastUse {
+    /// Read at once.
+    pub fn of(sb: &Superblock) -> Self {
+        // Before the boot. PAIRS: clean: the exchanges in `Region::begin_use` and `end_clean_stop`.
+        let is_clean = sb.clean.load(Acquire) == STOPPED;
+        Self {
+            is_clean,
+            boot_id: std::array::from_fn(|i| sb.boot_id.get(i).map_or(0, |word| word.load(Relaxed))),
+            clock: ClockWord(sb.clock.load(Relaxed)),
+            seen: SeenWord(sb.seen.load(Relaxed)),
+        }
+    }
+
+    /// Whether it ended with a clean stop.
+    pub fn is_clean(&self) -> bool {
+        self.is_clean
+    }
+
+    /// In which boot it was, for a process of this boot (`None`: it does not know its identity) to which the machine's clocks show
+    /// this (`None`: it does not know what its time namespace adds).
+    ///
+    /// Two identities decide. Without them the clocks do, if they can: the boot clock does not go back within a boot, and between two
+    /// boots it does not advance as Unix time does.
+    pub fn boot(&self, boot_id: Option<[u64; 2]>, now: Option<Moment>) -> LastBoot {
+        match boot_id.filter(|_| self.boot_id != [0; 2]) {
+            Some(own) if own == self.boot_id => LastBoot::This,
+            Some(_) => LastBoot::Another,
+            None => now.map_or(LastBoot::Unknown, |now| clock::last_boot(self.clock, self.seen, now)),
+        }
+    }
+}
 
 impl Region {
     /// Marks the region as in use in this boot, before it is used: from now on another boot finds it unclean. Returns whether it
@@ -18,7 +70,7 @@ impl Region {
         for (word, id) in sb.boot_id.iter().zip(boot_id) {
             same &= word.swap(id, Relaxed) == id;
         }
-        // After the boot: a process that reads "not clean" sees in which boot. PAIRS: clean: the load in `Region::is_cut_off`.
+        // After the boot: a process that reads "not clean" sees in which boot. PAIRS: clean: the load in `LastUse::of`.
         same &= sb.clean.swap(0, Release) == 0;
         self.see(now);
         self.write_back(line::RESTART, LINE);
@@ -56,9 +108,7 @@ impl Region {
 
     /// Whether a power failure, or another end of the boot in which it was used, interrupted the region's last use.
     pub fn is_cut_off(&self, boot_id: [u64; 2]) -> bool {
-        let sb = self.superblock();
-        // Before the boot. PAIRS: clean: the exchanges in `Self::begin_use` and `end_clean_stop`.
-        let is_clean = sb.clean.load(Acquire) == STOPPED;
-        !is_clean && !sb.boot_id.iter().zip(boot_id).all(|(word, id)| word.load(Relaxed) == id)
+        let last = LastUse::of(self.superblock());
+        !last.is_clean() && last.boot(Some(boot_id), None) != LastBoot::This
     }
 }

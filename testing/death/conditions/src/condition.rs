@@ -50,6 +50,8 @@ pub enum Condition {
     ProcLost,
     /// /proc shows processes only (systemd's `ProcSubset=pid`): no boot id
     ProcSubset,
+    /// a boot id of its own is mounted over the kernel's, as systemd-nspawn does it
+    BootId,
     /// a pid namespace of its own, with its own /proc
     PidNamespace,
     /// a pid namespace of its own with the machine's /proc, which shows other numbers
@@ -94,7 +96,7 @@ pub enum Condition {
 
 impl Condition {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 29] = [
+    pub const ALL: [(Self, &'static str); 30] = [
         (Self::Plain, "plain"),
         (Self::CloseFrom, "closefrom"),
         (Self::Reused, "reused"),
@@ -104,6 +106,7 @@ impl Condition {
         (Self::NoProc, "no-proc"),
         (Self::ProcLost, "proc-lost"),
         (Self::ProcSubset, "proc-subset"),
+        (Self::BootId, "boot-id"),
         (Self::PidNamespace, "pid-ns"),
         (Self::PidNamespaceForeignProc, "pid-ns-foreign-proc"),
         (Self::MountNamespace, "mount-ns"),
@@ -172,6 +175,13 @@ impl Condition {
                 private_mounts().map_err(said("a mount namespace"))?;
                 mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), Some("subset=pid"))
                     .map_err(said("proc with subset=pid"))?;
+            }
+            Self::BootId => {
+                private_mounts().map_err(said("a mount namespace"))?;
+                let own = folder.join("boot-id");
+                std::fs::write(&own, "01234567-89ab-cdef-0123-456789abcdef\n").map_err(|e| format!("a boot id: {e}"))?;
+                let over = "/proc/sys/kernel/random/boot_id";
+                mount(Some(&own), over, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(said("a boot id of its own"))?;
             }
             Self::PidNamespace | Self::PidNamespaceForeignProc => {
                 unshare(CloneFlags::CLONE_NEWPID).map_err(said("a pid namespace"))?;

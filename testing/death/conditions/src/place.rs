@@ -25,10 +25,14 @@ pub enum FileSystem {
     Fuse,
     /// huge pages
     Hugetlbfs,
+    /// on a disk that copies on write
+    Btrfs,
+    /// on a disk whose files can share blocks
+    Xfs,
 }
 
 impl FileSystem {
-    /// All of them, with their names.
+    /// Those on which all conditions are tried, with their names.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Tmpfs, "tmpfs"),
         (Self::Ext4, "ext4"),
@@ -39,7 +43,9 @@ impl FileSystem {
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(f, _)| *f == self).map_or("", |(_, name)| name)
+        let others = [(Self::Btrfs, "btrfs"), (Self::Xfs, "xfs")];
+        let mut all = Self::ALL.iter().chain(&others);
+        all.find(|(f, _)| *f == self).map_or("", |(_, name)| name)
     }
 
     /// Bytes that a region has to have more than elsewhere.
@@ -67,10 +73,17 @@ impl FileSystem {
         };
         match self {
             Self::Tmpfs => do_mount("tmpfs", &at, "tmpfs", &format!("size={SIZE}"))?,
-            Self::Ext4 => {
-                let image = base.join("ext4-image");
-                run("truncate", &["-s", SIZE], &[&image])?;
-                run("mkfs.ext4", &["-q", "-F"], &[&image])?;
+            Self::Ext4 | Self::Btrfs | Self::Xfs => {
+                let image = base.join(format!("{}-image", self.name()));
+                // XFS is not made any smaller.
+                let size = if self == Self::Xfs { "320m" } else { SIZE };
+                let (program, options): (_, &[&str]) = match self {
+                    Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-m", "single"]),
+                    Self::Xfs => ("mkfs.xfs", &["-q", "-f", "-m", "reflink=1"]),
+                    _ => ("mkfs.ext4", &["-q", "-F"]),
+                };
+                run("truncate", &["-s", size], &[&image])?;
+                run(program, options, &[&image])?;
                 run("mount", &["-o", "loop"], &[&image, &at])?;
             }
             Self::Overlayfs | Self::Fuse => {

@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 /// How many times as long the long form takes.
 const FULL: u64 = 20;
 /// The conditions that are tried on every file system.
-const EVERYWHERE: [Condition; 5] = [
+const EVERYWHERE: [Condition; 6] = [
     Condition::Plain,
     Condition::CloseFrom,
     Condition::Reused,
     Condition::NoProc,
+    Condition::BootId,
     Condition::Forks,
 ];
 

@@ -1,0 +1,168 @@
+//! Regions on disks that copy on write, and then are full. Enemy: a write to the mapping that needs a new block, and ends its program
+//! (SIGBUS): on btrfs, and for a file that shares blocks with a copy of it.
+
+use conditions::condition::private_mounts;
+use conditions::place::FileSystem;
+use harness::{Scratch, skip};
+use keyway_cache::{Cache, CopiesOnWrite, OpenError, Options, Place};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+const MEMORY: u64 = 24 << 20;
+/// More than fit: segments are written again and again.
+const ITEMS: u32 = 3_000;
+
+fn open(path: &Path) -> Result<Cache, OpenError> {
+    Cache::open(&Place::Path(path.to_owned()), &Options::new().memory(MEMORY))
+}
+
+/// Writes all of the region's memory several times, and has it written back meanwhile: only what the disk has is copied on write.
+fn write_all(cache: &Cache, region: &Path) {
+    let mut session = cache.session().unwrap();
+    let file = File::open(region).unwrap();
+    for round in 0..3u8 {
+        for item in 0..ITEMS {
+            session.set(format!("key-{item}").as_bytes(), &[round; 20_000], 0).unwrap();
+        }
+        file.sync_all().unwrap();
+    }
+    assert!(cache.check(|_| {}).is_sound());
+}
+
+/// Takes all space of a file system.
+fn fill(folder: &Path) {
+    let mut file = File::create(folder.join("fill")).unwrap();
+    // What is not written back yet may need more space than it will have.
+    for size in [1 << 20, 64 << 10, 4096, 4096] {
+        let bytes = vec![0x5a; size];
+        while file.write_all(&bytes).is_ok() {}
+        let _ = file.sync_all();
+    }
+}
+
+fn copy(kind: &str, from: &Path, to: &Path) {
+    let status = Command::new("cp").arg(kind).arg(from).arg(to).status().unwrap();
+    assert!(status.success(), "cp {kind}: {status}");
+}
+
+/// Runs a test on such a disk, or says aloud why not.
+fn on(file_system: FileSystem, test: impl FnOnce(&Path)) {
+    let title = format!("regions on {}", file_system.name());
+    if let Err(why) = private_mounts() {
+        return skip(&title, &format!("it needs root, for mount namespaces ({why})"));
+    }
+    let scratch = Scratch::new();
+    match file_system.mount(scratch.path()) {
+        Ok(mounted) => test(mounted.path()),
+        Err(why) => skip(&title, &why),
+    }
+}
+
+#[test]
+fn a_region_on_btrfs_is_written_in_place() {
+    on(FileSystem::Btrfs, |folder| {
+        let region = folder.join("region");
+        let cache = open(&region).unwrap();
+        write_all(&cache, &region);
+        // A copy of it shares no blocks, unless that copy is written in place, too.
+        copy("--reflink=auto", &region, &folder.join("copy"));
+        fill(folder);
+        write_all(&cache, &region);
+        assert!(cache.close());
+        write_all(&open(&region).unwrap(), &region);
+        // The copy is written elsewhere, and refused with what to do.
+        let why = open(&folder.join("copy")).err().unwrap();
+        assert!(
+            matches!(
+                &why,
+                OpenError::CopiesOnWrite {
+                    why: CopiesOnWrite::All,
+                    ..
+                }
+            ),
+            "{why}"
+        );
+        assert!(why.to_string().contains("chattr +C"), "{why}");
+    });
+}
+
+#[test]
+fn a_region_on_btrfs_that_shares_blocks_is_refused() {
+    on(FileSystem::Btrfs, |folder| {
+        let (volume, region) = (folder.join("volume"), folder.join("volume/region"));
+        let subvolume = |arguments: &[&str], paths: &[&Path]| {
+            let run = Command::new("btrfs")
+                .arg("subvolume")
+                .args(arguments)
+                .args(paths)
+                .output()
+                .unwrap();
+            assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        };
+        subvolume(&["create"], &[&volume]);
+        let cache = open(&region).unwrap();
+        write_all(&cache, &region);
+        assert!(cache.close());
+        subvolume(&["snapshot"], &[&volume, &folder.join("snapshot")]);
+        let why = open(&region).err().unwrap();
+        assert!(
+            matches!(
+                &why,
+                OpenError::CopiesOnWrite {
+                    why: CopiesOnWrite::Shared { .. },
+                    ..
+                }
+            ),
+            "{why}"
+        );
+        assert!(why.to_string().contains("snapshot"), "{why}");
+        subvolume(&["delete", "--commit-after"], &[&folder.join("snapshot")]);
+    });
+}
+
+#[test]
+fn a_region_on_xfs_has_blocks_of_its_own_again_after_it_was_copied() {
+    on(FileSystem::Xfs, |folder| {
+        let region = folder.join("region");
+        let cache = open(&region).unwrap();
+        write_all(&cache, &region);
+        // While it is in use: the upkeep of its users finds it.
+        copy("--reflink=always", &region, &folder.join("copy-1"));
+        cache.session().unwrap().upkeep();
+        fill(folder);
+        write_all(&cache, &region);
+        assert!(cache.close());
+        std::fs::remove_file(folder.join("fill")).unwrap();
+        std::fs::remove_file(folder.join("copy-1")).unwrap();
+        // While it is not: those that open it do.
+        copy("--reflink=always", &region, &folder.join("copy-2"));
+        let cache = open(&region).unwrap();
+        fill(folder);
+        write_all(&cache, &region);
+        assert!(cache.close());
+        std::fs::remove_file(folder.join("fill")).unwrap();
+        // Without space for that.
+        copy("--reflink=always", &region, &folder.join("copy-3"));
+        fill(folder);
+        let why = open(&region).err().unwrap();
+        assert!(
+            matches!(
+                &why,
+                OpenError::CopiesOnWrite {
+                    why: CopiesOnWrite::Shared { bytes: 1.., .. },
+                    ..
+                }
+            ),
+            "{why}"
+        );
+        assert!(
+            why.to_string().contains("No space left") && why.to_string().contains("remove that copy"),
+            "{why}"
+        );
+        std::fs::remove_file(folder.join("copy-3")).unwrap();
+        std::fs::remove_file(folder.join("fill")).unwrap();
+        write_all(&open(&region).unwrap(), &region);
+    });
+}
