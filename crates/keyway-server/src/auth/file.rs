@@ -6,8 +6,8 @@
 //! | `cert:NAME::ROLE` | a client with a certificate for this name (common name, or DNS, mail or URI name) | by TLS |
 //! | `peer:USER::ROLE` | a process of this user of this machine | by a Unix socket (`SO_PEERCRED`) |
 //!
-//! ROLE is `ro` or `rw`, and may be followed by `:prefix=PREFIX`. It begins at the first `:ro` or `:rw` that is followed by the end of the
-//! line or by `:prefix=`, so a password may have colons. Only the file's owner and group may read it.
+//! What a line has to be stands in [`line`](super::line). One line that is refused makes the file refused as a whole: the server does not
+//! start, or goes on with the users that it has. Only the file's owner and group may read it.
 //!
 //! Passwords are kept as keyed digests with a key that exists only in this process. A hashed password gets its digest when its user logs in
 //! for the first time; later logins are then decided at once.
@@ -15,20 +15,24 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use nix::libc::O_NONBLOCK;
 use ring::hmac;
 use ring::rand::SystemRandom;
 use subtle::ConstantTimeEq;
 
-use super::password::{self, Hashed};
-use super::role::{Role, is_prefix};
+use super::line::{self, Line, Secret};
+use super::password::Hashed;
+use super::role::Role;
 
 /// Bits of a file's mode that let every user read or change it, and the bit that lets its group change it.
 const OTHERS: u32 = 0o006;
 const GROUP_WRITES: u32 = 0o020;
+/// Longest file, bytes: some hundred thousand users.
+const FILE_LEN_MAX: u64 = 16 << 20;
 /// Length of a digest, bytes.
 const DIGEST_LEN: usize = 32;
 
@@ -78,11 +82,13 @@ pub(crate) struct Check {
 pub enum AuthFileError {
     /// it cannot be read
     Read(std::io::Error),
-    /// this line (counted from 1) is not `user:password`
-    Line(usize),
+    /// it is no regular file, but something else that has a path
+    Kind,
+    /// it has more bytes than this limit
+    Large(u64),
     /// this line (counted from 1) cannot be used, for this reason
-    Entry(usize, String),
-    /// it has no user
+    Line(usize, String),
+    /// it has no line
     Empty,
     /// users besides its owner and group can read or change it; its mode
     Open(u32),
@@ -94,13 +100,14 @@ impl fmt::Display for AuthFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read(error) => write!(f, "cannot be read: {error}"),
-            Self::Line(line) => write!(f, "line {line} is not \"user:password\""),
-            Self::Entry(line, why) => write!(f, "line {line}: {why}"),
+            Self::Kind => write!(f, "is not a regular file: give the path of one"),
+            Self::Large(limit) => write!(f, "has more than {limit} bytes: a line for each user is enough"),
+            Self::Line(line, why) => write!(f, "line {line}: {why}"),
             Self::Open(mode) => write!(
                 f,
                 "has mode {mode:03o}: every user of this machine can read or change its passwords; chmod 600 it (640 for a group)"
             ),
-            Self::Empty => write!(f, "has no line \"user:password\", so no client could log in"),
+            Self::Empty => write!(f, "has no line, so no client could log in: write USER:PASSWORD"),
             Self::NoRandomness => write!(f, "cannot be used: the system has no random numbers"),
         }
     }
@@ -109,13 +116,22 @@ impl fmt::Display for AuthFileError {
 impl Users {
     /// Reads the file. `before`: the contents that are in force, whose users of this machine need not be looked up again.
     pub(crate) fn load(path: &Path, before: Option<&Self>) -> Result<Self, AuthFileError> {
-        let mut file = File::open(path).map_err(AuthFileError::Read)?;
-        let mode = file.metadata().map_err(AuthFileError::Read)?.mode() & 0o777;
+        let mut options = File::options();
+        // A path that leads to a pipe must not hold up the server.
+        let file = options.read(true).custom_flags(O_NONBLOCK).open(path).map_err(AuthFileError::Read)?;
+        let metadata = file.metadata().map_err(AuthFileError::Read)?;
+        if !metadata.is_file() {
+            return Err(AuthFileError::Kind);
+        }
+        let mode = metadata.mode() & 0o777;
         if mode & (OTHERS | GROUP_WRITES) != 0 {
             return Err(AuthFileError::Open(mode));
         }
         let mut text = Vec::new();
-        file.read_to_end(&mut text).map_err(AuthFileError::Read)?;
+        file.take(FILE_LEN_MAX + 1).read_to_end(&mut text).map_err(AuthFileError::Read)?;
+        if text.len() as u64 > FILE_LEN_MAX {
+            return Err(AuthFileError::Large(FILE_LEN_MAX));
+        }
         Self::parse(&text, before)
     }
 
@@ -126,18 +142,11 @@ impl Users {
             certificates: Vec::new(),
             peers: Vec::new(),
         };
-        for (index, line) in text.split(|&b| b == b'\n').enumerate() {
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if line.is_empty() {
-                continue;
-            }
-            let colon = line.iter().position(|&b| b == b':').ok_or(AuthFileError::Line(index + 1))?;
-            let (name, rest) = (&line[..colon], &line[colon + 1..]);
-            let entry = |why| AuthFileError::Entry(index + 1, why);
-            match name {
-                b"cert" => found.add_certificate(rest).map_err(entry)?,
-                b"peer" => found.add_peer(rest, before).map_err(entry)?,
-                _ => found.add_user(name, rest).map_err(entry)?,
+        for (index, line) in text.split_inclusive(|&b| b == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
+            if !line.is_empty() {
+                let added = line::read(line).and_then(|line| found.add(line, before));
+                added.map_err(|why| AuthFileError::Line(index + 1, why))?;
             }
         }
         match found.users.is_empty() && found.certificates.is_empty() && found.peers.is_empty() {
@@ -146,55 +155,66 @@ impl Users {
         }
     }
 
-    fn add_user(&mut self, name: &[u8], rest: &[u8]) -> Result<(), String> {
-        let (secret, role) = split_role(rest)?;
-        if secret.is_empty() && role.is_some() {
-            return Err("there is no password before the role".to_owned());
+    fn add(&mut self, line: Line<'_>, before: Option<&Self>) -> Result<(), String> {
+        match line {
+            Line::User { name, secret, role } => self.add_user(name, secret, role),
+            Line::Certificate { name, role } => self.add_certificate(name, role),
+            Line::Peer { name, role } => self.add_peer(name, role, before),
         }
+    }
+
+    fn add_user(&mut self, name: &str, secret: Secret<'_>, role: Role) -> Result<(), String> {
         let digest = OnceLock::new();
-        let hashed = match password::is_hashed(secret) {
-            true => Some(Hashed::parse(secret)?),
-            false => {
-                let _ = digest.set(self.digest(name, secret));
+        let hashed = match secret {
+            Secret::Hashed(hashed) => Some(hashed),
+            Secret::Plain(password) => {
+                let _ = digest.set(self.digest(name.as_bytes(), password.as_bytes()));
                 None
             }
         };
+        for other in self.users.iter().filter(|other| other.name == name.as_bytes()) {
+            if *other.role != role {
+                return Err(format!(
+                    "{name} has a line already, with another role: the lines of a user, one for each password, have the same role"
+                ));
+            }
+            if other.hashed == hashed && other.digest.get() == digest.get() {
+                return Err(format!("{name} has a line with this password already: remove one of them"));
+            }
+        }
         self.users.push(Arc::new(User {
-            name: name.to_vec(),
-            role: Arc::new(role.unwrap_or(Role::FULL)),
+            name: name.as_bytes().to_vec(),
+            role: Arc::new(role),
             digest,
             hashed,
         }));
         Ok(())
     }
 
-    fn add_certificate(&mut self, rest: &[u8]) -> Result<(), String> {
-        let (name, role) = named(rest, "cert")?;
-        if self.certificates.iter().any(|(known, _)| known == name) {
-            return Err(format!("cert:{} has a line already", name.escape_ascii()));
+    fn add_certificate(&mut self, name: &str, role: Role) -> Result<(), String> {
+        if self.certificates.iter().any(|(known, _)| known == name.as_bytes()) {
+            return Err(format!("cert:{name} has a line already: remove one of them"));
         }
-        self.certificates.push((name.to_vec(), Arc::new(role)));
+        self.certificates.push((name.as_bytes().to_vec(), Arc::new(role)));
         Ok(())
     }
 
-    fn add_peer(&mut self, rest: &[u8], before: Option<&Self>) -> Result<(), String> {
-        let (name, role) = named(rest, "peer")?;
-        let name = String::from_utf8_lossy(name).into_owned();
+    fn add_peer(&mut self, name: &str, role: Role, before: Option<&Self>) -> Result<(), String> {
         let known = before.and_then(|before| before.peers.iter().find(|peer| peer.name == name));
-        let uid = match (known, name.parse()) {
+        let uid = match (known, uid(name)?) {
             (Some(known), _) => known.uid,
-            (None, Ok(uid)) => uid,
-            (None, Err(_)) => match nix::unistd::User::from_name(&name) {
+            (None, Some(uid)) => uid,
+            (None, None) => match nix::unistd::User::from_name(name) {
                 Ok(Some(user)) => user.uid.as_raw(),
                 Ok(None) => return Err(format!("this machine has no user \"{name}\"; give a name or a number")),
                 Err(error) => return Err(format!("the user \"{name}\" cannot be looked up ({error}); give the number")),
             },
         };
         if self.peers.iter().any(|peer| peer.uid == uid) {
-            return Err(format!("peer:{name} (user {uid}) has a line already"));
+            return Err(format!("peer:{name} (user {uid}) has a line already: remove one of them"));
         }
         self.peers.push(Peer {
-            name,
+            name: name.to_owned(),
             uid,
             role: Arc::new(role),
         });
@@ -267,39 +287,19 @@ impl Check {
     }
 }
 
-/// What follows the name of a certificate or of a user of this machine: nothing, and a role.
-fn named<'a>(rest: &'a [u8], what: &str) -> Result<(&'a [u8], Role), String> {
-    match split_role(rest)? {
-        (name, Some(role)) if name.len() > 1 && name.ends_with(b":") => Ok((&name[..name.len() - 1], role)),
+/// The number of a user of this machine, if this is a number.
+fn uid(name: &str) -> Result<Option<u32>, String> {
+    if !name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(None);
+    }
+    let is_exact = name == "0" || !name.starts_with('0');
+    match name.parse() {
+        // The highest one is no user: -1 for system calls.
+        Ok(uid) if is_exact && uid < u32::MAX => Ok(Some(uid)),
         _ => Err(format!(
-            "write {what}:NAME::ro or {what}:NAME::rw, and :prefix=PREFIX after it if wanted"
+            "{name} is no number of a user: they go from 0 to {}, without zeros before them",
+            u32::MAX - 1
         )),
-    }
-}
-
-/// Splits a role off the end.
-fn split_role(rest: &[u8]) -> Result<(&[u8], Option<Role>), String> {
-    const PREFIX: &[u8] = b":prefix=";
-    for at in 0..rest.len() {
-        let (secret, role) = rest.split_at(at);
-        let Some((access @ (b":ro" | b":rw"), prefix)) = role.split_at_checked(3) else {
-            continue;
-        };
-        let may_write = access == b":rw";
-        if prefix.is_empty() {
-            return Ok((secret, Some(Role::new(may_write, b""))));
-        }
-        if let Some(prefix) = prefix.strip_prefix(PREFIX) {
-            return match is_prefix(prefix) {
-                true => Ok((secret, Some(Role::new(may_write, prefix)))),
-                false => Err("a prefix has 1 to 250 bytes, none of them a space or a control character".to_owned()),
-            };
-        }
-    }
-    // Otherwise a mistyped role would be part of a password, whose user may do everything.
-    match rest.windows(PREFIX.len()).any(|part| part == PREFIX) {
-        true => Err("\":prefix=\" needs :ro or :rw directly before it".to_owned()),
-        false => Ok((rest, None)),
     }
 }
 
@@ -323,61 +323,44 @@ mod tests {
 
     #[test]
     fn a_file_is_read_line_by_line() {
-        let users = users("ann:secret one\r\n\nbob:b:c\n");
-        assert_eq!(users.users.len(), 2);
+        let users = users("ann:secret one\r\n\nbob:b\n\r\neve:e:ro");
+        assert_eq!(users.users.len(), 3);
         assert_eq!(role(&users, "ann", "secret one"), Some(Role::FULL));
-        assert_eq!(role(&users, "bob", "b:c"), Some(Role::FULL));
+        assert_eq!(role(&users, "bob", "b"), Some(Role::FULL));
+        assert_eq!(role(&users, "eve", "e"), Some(Role::new(false, b"")));
         for (user, password) in [
             ("bob", "b:d"),
-            ("bob", "b"),
             ("bob", ""),
-            ("ann", "b:c"),
+            ("ann", "b"),
             ("annsecret", " one"),
             ("", ""),
+            ("eve", "e:ro"),
         ] {
             assert_eq!(role(&users, user, password), None, "{user} {password}");
         }
-        assert!(matches!(Users::parse(b"ann:x\nnobody\n", None), Err(AuthFileError::Line(2))));
         assert!(matches!(Users::parse(b"\n", None), Err(AuthFileError::Empty)));
-    }
-
-    #[test]
-    fn a_line_may_end_with_a_role() {
-        for (line, password, expected) in [
-            ("ann:x:ro", "x", Role::new(false, b"")),
-            ("ann:x:rw", "x", Role::FULL),
-            ("ann:x:ro:prefix=shop:", "x", Role::new(false, b"shop:")),
-            ("ann:x:rw:prefix=a:ro:prefix=b", "x", Role::new(true, b"a:ro:prefix=b")),
-            ("ann:x:y:rw", "x:y", Role::FULL),
-            ("ann:x:rob", "x:rob", Role::FULL),
-            ("ann:ro", "ro", Role::FULL),
-            ("ann:x:ro:rw", "x:ro", Role::FULL),
-        ] {
-            assert_eq!(role(&users(line), "ann", password), Some(expected), "{line}");
-        }
     }
 
     #[test]
     fn a_line_that_may_be_a_mistake_is_refused_with_its_number() {
         for line in [
-            "ann:x:prefix=shop:",
-            "ann:x:r0:prefix=shop:",
-            "ann:x:ro:prefix=",
-            "ann:x:rw:prefix=a b",
-            "ann::ro",
-            "ann:$argon2id$nonsense",
-            "cert:name",
-            "cert:name:password",
-            "cert:name:ro",
-            "cert:::ro",
-            "peer:root",
+            "nobody",
+            "ann:x:RO",
+            "ann:x\r",
             "peer:no such user::ro",
+            "peer:00::ro",
+            "peer:+0::ro",
+            "peer:4294967295::ro",
+            "peer:99999999999::ro",
             "cert:a::ro\ncert:a::rw",
             "peer:0::ro\npeer:root::rw",
+            "ann:x:ro\nann:x:ro",
+            "ann:x:ro\nann:y:rw",
+            "ann:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$AAAAAAAAAAAAAAAA\nann:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$AAAAAAAAAAAAAAAA",
         ] {
             let text = format!("eve:y\n{line}");
             match Users::parse(text.as_bytes(), None) {
-                Err(AuthFileError::Entry(number, _)) => assert_eq!(number, text.lines().count(), "{line}"),
+                Err(AuthFileError::Line(number, _)) => assert_eq!(number, text.split('\n').count(), "{line}"),
                 other => panic!("{line}: {:?}", other.err()),
             }
         }
@@ -399,10 +382,10 @@ mod tests {
 
     #[test]
     fn a_user_may_have_two_passwords_while_they_change() {
-        let new = auth_line("ann", b"new", false, None).unwrap();
+        let new = auth_line("ann", b"new", true, None).unwrap();
         let users = users(&format!("ann:old:ro\n{new}"));
         assert_eq!(role(&users, "ann", "old"), Some(Role::new(false, b"")));
-        assert_eq!(role(&users, "ann", "new"), Some(Role::FULL));
+        assert_eq!(role(&users, "ann", "new"), Some(Role::new(false, b"")));
         assert_eq!(role(&users, "ann", "other"), None);
     }
 
@@ -451,6 +434,19 @@ mod tests {
                 Ok(_) => assert!(admitted, "{mode:o}"),
                 Err(error) => assert!(!admitted && error.to_string().contains("chmod 600"), "{mode:o}: {error}"),
             }
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(FILE_LEN_MAX + 1))
+            .unwrap();
+        assert!(matches!(Users::load(&path, None), Err(AuthFileError::Large(_))));
+        std::fs::remove_file(&path).unwrap();
+        // Opening a pipe would wait for a writer.
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for what in [path.as_path(), Path::new("/dev/null"), Path::new("/")] {
+            assert!(matches!(Users::load(what, None), Err(AuthFileError::Kind)), "{}", what.display());
         }
         std::fs::remove_file(&path).unwrap();
     }

@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | `file` | the authentication file: users with passwords, names of client certificates, users of this machine |
+//! | `line` | one line of it: what is taken, and what is refused |
 //! | `text` | the login of the text protocol: memcached's ASCII authentication (`-Y`), where the first request is a `set` |
 //! | `sasl` | the login of the binary protocol: SASL with the mechanism PLAIN (RFC 4616) |
 //! | `password` | hashed passwords |
@@ -14,6 +15,7 @@
 
 mod file;
 mod hasher;
+mod line;
 mod password;
 mod role;
 pub(crate) mod sasl;

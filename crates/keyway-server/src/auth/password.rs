@@ -6,7 +6,7 @@ use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, Salt
 use argon2::{Algorithm, Argon2, Params, Version};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::TOKEN_MAX;
+use super::line::{PASSWORD_LEN_MAX, PREFIXES, USER_NAMES, is_prefix_of_role, is_user_name};
 
 /// Most memory that a hash may need, KiB. One hash is computed at a time.
 const MEMORY_MAX_KIB: u32 = 64 << 10;
@@ -16,6 +16,7 @@ const WORK_MAX_KIB: u64 = 256 << 10;
 const MARK: &[u8] = b"$argon2";
 
 /// A hashed password.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Hashed(String);
 
 /// Why no line could be made for the authentication file.
@@ -36,14 +37,14 @@ impl fmt::Display for HashError {
         match self {
             Self::Name(name) => write!(
                 f,
-                "\"{}\" cannot be a user's name: it needs 1 to 250 characters, none of them a space, a colon or a control character, and is not cert or peer",
+                "\"{}\" cannot be the name of a user: {USER_NAMES}",
                 name.escape_debug()
             ),
             Self::Password(0) => f.write_str("the password is empty"),
-            Self::Password(len) => write!(f, "the password has {len} bytes; a login has room for {}", TOKEN_MAX / 2),
+            Self::Password(len) => write!(f, "the password has {len} bytes; a login has room for {PASSWORD_LEN_MAX}"),
             Self::Prefix(prefix) => write!(
                 f,
-                "\"{}\" cannot be a key prefix: it needs 1 to 250 bytes, none of them a space or a control character",
+                "\"{}\" cannot be a key prefix: {PREFIXES}",
                 prefix.escape_debug()
             ),
             Self::System(why) => write!(f, "no hash: {why}"),
@@ -59,14 +60,13 @@ impl std::error::Error for HashError {}
 ///
 /// [`HashError`]
 pub fn auth_line(user: &str, password: &[u8], read_only: bool, prefix: Option<&str>) -> Result<String, HashError> {
-    let is_name = (1..=250).contains(&user.len()) && !user.chars().any(|c| c == ' ' || c == ':' || c.is_control());
-    if !is_name || ["cert", "peer"].contains(&user) {
+    if !is_user_name(user) {
         return Err(HashError::Name(user.to_owned()));
     }
-    if password.is_empty() || password.len() > TOKEN_MAX / 2 {
+    if password.is_empty() || password.len() > PASSWORD_LEN_MAX {
         return Err(HashError::Password(password.len()));
     }
-    if let Some(prefix) = prefix.filter(|prefix| !super::role::is_prefix(prefix.as_bytes())) {
+    if let Some(prefix) = prefix.filter(|prefix| !is_prefix_of_role(prefix)) {
         return Err(HashError::Prefix(prefix.to_owned()));
     }
     let hash = hash(password).map_err(HashError::System)?;
@@ -166,6 +166,9 @@ mod tests {
             ("a b", "x", None),
             ("a:b", "x", None),
             ("cert", "x", None),
+            ("Peer", "x", None),
+            ("#ann", "x", None),
+            ("ann", "x", Some("shop:ro")),
             ("ann", "", None),
             ("ann", "x", Some("")),
             ("ann", "x", Some("a b")),
@@ -175,6 +178,6 @@ mod tests {
                 "{user} {password} {prefix:?}"
             );
         }
-        assert!(auth_line("ann", &[b'x'; TOKEN_MAX / 2 + 1], false, None).is_err());
+        assert!(auth_line("ann", &[b'x'; PASSWORD_LEN_MAX + 1], false, None).is_err());
     }
 }
