@@ -459,7 +459,7 @@ fn logins_are_kept_and_a_new_file_asks_for_new_ones() {
 }
 
 #[test]
-fn tls_and_large_values_are_drained() {
+fn what_is_not_handed_over_is_served_to_the_end_of_its_request() {
     for event_loop in LOOPS {
         let world = World::new(&["--event-loop", event_loop, "--max-item", "4m"]);
         let authority = Authority::new();
@@ -484,12 +484,32 @@ fn tls_and_large_values_are_drained() {
         let mut large = world.tcp();
         large.send(b"set large 0 0 3000000\r\n").unwrap();
         large.send(&value[..2_000_000]).unwrap();
+        // Values that are refused, for the whole of which the answer waits.
+        let refused: [(&[u8], usize, &[u8]); 4] = [
+            (b"set k bad 0 100000\r\n", 100_002, b"CLIENT_ERROR bad command line format\r\n"),
+            (b"ms k 100000 MX\r\n", 100_002, b"CLIENT_ERROR invalid mode for ms M token\r\n"),
+            (b"set k 0 0 5000000\r\n", 5_000_002, b"SERVER_ERROR object too large for cache\r\n"),
+            (&packet(1, &[0; 8], b"k", &vec![b'x'; 5_000_000])[..33], 5_000_000, b"\x81\x01\0\0\0\0\0\x03"),
+        ];
+        let mut refused: Vec<_> = refused
+            .into_iter()
+            .map(|(head, len, answer)| {
+                let mut wire = world.tcp();
+                wire.send(&[head, &vec![b'\n'; len / 2]].concat()).unwrap();
+                (wire, len - len / 2, answer)
+            })
+            .collect();
         let mut plain = world.tcp();
-        talk(&mut plain, b"mn\r\n", b"MN\r\n");
-        wait_until("the server has most of the large value", DEADLINE, || {
+        // A line of keys that is answered while it arrives, by a client that does not read.
+        let part = vec![b'x'; 900_000];
+        talk(&mut plain, &[b"set part 0 0 900000\r\n", &part[..], b"\r\n"].concat(), b"STORED\r\n");
+        let mut keys = world.tcp();
+        keys.send(&[b"get", &b" missing".repeat(300)[..], b" part part part "].concat()).unwrap();
+        let sent = 2_000_000 + 2 * 50_000 + 2 * 2_500_000 + 900_000;
+        wait_until("the server has most of the values", DEADLINE, || {
             let conns = plain.stats("").unwrap();
             let read = conns.iter().find(|(name, _)| name == "bytes_read").unwrap();
-            (read.1.parse::<u64>().unwrap() > 2_000_000).then_some(())
+            (read.1.parse::<u64>().unwrap() > sent).then_some(())
         });
         // The certificate is another one from here on.
         authority
@@ -502,6 +522,17 @@ fn tls_and_large_values_are_drained() {
         large.send(&value[2_000_000..]).unwrap();
         talk(&mut large, b"\r\n", b"STORED\r\n");
         hear_close(&mut large);
+        for (wire, left, answer) in &mut refused {
+            talk(wire, &vec![b'\n'; *left], answer);
+        }
+        keys.send(b"k\r\n").unwrap();
+        for _ in 0..3 {
+            hear(&mut keys, b"VALUE part 0 900000\r\n");
+            assert!(keys.exactly(part.len()).unwrap() == part);
+            hear(&mut keys, b"\r\n");
+        }
+        hear(&mut keys, b"VALUE k 0 1\r\nv\r\nEND\r\n");
+        hear_close(&mut keys);
         assert!(server.wait().success(), "{}", server.text());
         talk(&mut plain, b"mg large s\r\n", b"HD s3000000\r\n");
         let mut secure = Wire::from_unix(client.connect(address).unwrap().0).unwrap();

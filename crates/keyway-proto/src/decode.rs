@@ -223,6 +223,11 @@ impl Decoder {
         self.refused.len > 0
     }
 
+    /// Whether the input begins with a request, and not in the middle of one that has been consumed in part.
+    pub fn is_between_requests(&self) -> bool {
+        !self.is_dropping() && self.within == Within::Nothing
+    }
+
     /// Whether the first request of `input` is incomplete and lacks only its value.
     pub fn is_in_value(&self, input: &[u8]) -> bool {
         let head = input.get(..=LINE_LEN_MAX).unwrap_or(input);

@@ -26,6 +26,8 @@ pub(crate) struct Port {
     pub(crate) intake: Intake,
     /// bytes that the ring is sending
     pub(crate) sending: usize,
+    /// memory of the vector that they are in
+    pub(crate) held: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,12 @@ pub(crate) enum Intake {
 }
 
 impl Port {
+    /// The ring has given the vector back. Returns how many bytes it was to send.
+    pub(crate) fn end_send(&mut self) -> usize {
+        self.held = 0;
+        std::mem::take(&mut self.sending)
+    }
+
     /// Whether the ring has nothing to do for the connection.
     pub(crate) fn is_idle(&self) -> bool {
         self.intake == Intake::Off && self.sending == 0

@@ -132,9 +132,25 @@ impl TlsClient {
     ///
     /// When certificate and key do not fit.
     pub fn with_identity(authority: &Authority, identity: &Identity) -> Self {
+        Self::identified(builder(authority, rustls::ALL_VERSIONS), identity)
+    }
+
+    /// One that has a certificate, and speaks this version of TLS only.
+    ///
+    /// # Panics
+    ///
+    /// When certificate and key do not fit.
+    pub fn with_identity_speaking(
+        authority: &Authority,
+        identity: &Identity,
+        version: &'static SupportedProtocolVersion,
+    ) -> Self {
+        Self::identified(builder(authority, &[version]), identity)
+    }
+
+    fn identified(builder: ConfigBuilder<ClientConfig, WantsClientCert>, identity: &Identity) -> Self {
         let chain = vec![CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("a certificate")];
         let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("a key");
-        let builder = builder(authority, rustls::ALL_VERSIONS);
         Self::build(builder.with_client_auth_cert(chain, key).expect("they fit"))
     }
 

@@ -51,7 +51,7 @@ impl Connection {
     /// The ring has sent some of these bytes, or none: the rest is output again.
     pub(crate) fn take_back(&mut self, desk: &Desk, bytes: &[u8], result: i32) -> io::Result<()> {
         let Some(port) = &mut self.port else { return Ok(()) };
-        let sending = std::mem::take(&mut port.sending);
+        let sending = port.end_send();
         let sent = match usize::try_from(result) {
             Ok(sent) => sent,
             Err(_) if result == -ECANCELED => 0,

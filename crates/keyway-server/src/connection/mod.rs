@@ -342,7 +342,7 @@ impl Connection {
 
     /// Reports to the account what is held between turns.
     fn settle(&mut self) {
-        let sending = self.port.as_ref().map_or(0, |port| port.sending);
+        let sending = self.port.as_ref().map_or(0, |port| port.held);
         let watched = if self.watcher.is_some() { watch::QUEUE_MAX } else { 0 };
         if self.need <= INPUT_SIZE {
             self.reserved = 0;
@@ -352,7 +352,8 @@ impl Connection {
             Phase::Dumping(dump) => dump.held(),
             _ => 0,
         };
-        self.charge.set(input + self.output.capacity() + sending + watched + dumped);
+        let secured = self.secure.as_ref().map_or(0, |secure| secure.held());
+        self.charge.set(input + self.output.capacity() + sending + watched + dumped + secured);
     }
 }
 

@@ -18,7 +18,7 @@ impl Connection {
     pub(crate) fn sent(&mut self, desk: &Desk, result: i32) -> io::Result<bool> {
         let was_full = self.unsent() > UNSENT_MAX;
         let Some(port) = &mut self.port else { return Ok(false) };
-        let sending = std::mem::take(&mut port.sending);
+        let sending = port.end_send();
         let count = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))?;
         desk.executor.counters().bytes_written.add(count as u64);
         self.last_active = desk.now;
@@ -36,9 +36,10 @@ impl Connection {
         self.output.len() - self.sent + self.port.as_ref().map_or(0, |port| port.sending)
     }
 
-    /// Shrinks the output to what is unsent.
+    /// Shrinks the output to what is unsent, if it is much larger.
     pub(super) fn shed_output(&mut self, desk: &mut Desk) {
-        if self.output.is_empty() || self.output.capacity() <= 2 * self.output.len() + SPARE_SIZE {
+        let unsent = self.output.len() - self.sent;
+        if unsent == 0 || self.output.capacity() <= 2 * unsent + SPARE_SIZE {
             return;
         }
         self.drop_output(self.sent);
@@ -108,34 +109,34 @@ impl Connection {
     /// The same by the ring. A large reply, and a reply that no other one of the round would be sent with, is first written directly, as far
     /// as the socket takes it.
     pub(super) fn send_by_ring(&mut self, desk: &mut Desk) -> io::Result<()> {
-        let (Some(port), Some(ring)) = (&mut self.port, &mut desk.ring) else {
-            return Ok(());
-        };
-        if port.sending > 0 || self.output.is_empty() {
+        if self.output.is_empty() || self.port.as_ref().is_none_or(|port| port.sending > 0) {
             return Ok(());
         }
         let fd = self.stream.as_raw_fd();
-        let mut sent = 0;
         if desk.is_alone || self.output.len() >= SEND_NOW_MIN {
-            sent = match send(fd, &self.output, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+            self.sent = match send(fd, &self.output, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
                 Ok(count) => count,
                 Err(Errno::EAGAIN | Errno::EINTR) => 0,
                 Err(error) => return Err(error.into()),
             };
-            desk.executor.counters().bytes_written.add(sent as u64);
+            desk.executor.counters().bytes_written.add(self.sent as u64);
             self.last_active = desk.now;
         }
-        if sent == self.output.len() {
+        if self.sent == self.output.len() {
             self.clear_output();
             return Ok(());
         }
-        let rest = self.output.len() - sent;
-        if let Some(secure) = &mut self.secure {
-            secure.removed(self.output.len());
-        }
-        ring.send(fd, self.token, std::mem::take(&mut self.output), sent)?;
+        // The ring keeps the vector until the client has taken everything.
+        self.shed_output(desk);
+        self.drop_output(self.output.len());
+        let (output, sent) = (std::mem::take(&mut self.output), std::mem::take(&mut self.sent));
+        let (rest, held) = (output.len() - sent, output.capacity());
+        let (Some(port), Some(ring)) = (&mut self.port, &mut desk.ring) else {
+            return Ok(());
+        };
+        ring.send(fd, self.token, output, sent)?;
         // Not before: a connection that is over stays until the ring has told what became of a send, and of one that it refused it tells nothing.
-        port.sending = rest;
+        (port.sending, port.held) = (rest, held);
         self.output = desk.spare_output();
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! TLS on one connection: what arrives is decrypted into the input, and the output is encrypted before it is sent.
 //!
 //! The output vector begins with bytes that are encrypted already, and the rest is still plain: [`Secure::seal`] encrypts it. So sending
-//! does not differ from a plain connection. rustls keeps what it has of a record that has not arrived completely, 18 KiB at most.
+//! does not differ from a plain connection. rustls keeps what it has of a record that has not arrived completely, 18 KiB at most, and before
+//! the end of the handshake of all messages that are not complete, [`HANDSHAKE_MAX`] bytes at most. [`Secure::held`] is for the account.
 //!
 //! rustls does the protocol, by its buffered interface: the other one expects that its caller never offers it a connection's bytes again
 //! after an error, and panics otherwise. Nothing here reads or writes a socket except through a [`Read`].
@@ -21,16 +22,36 @@ const SEAL_SIZE: usize = 256 * 1024;
 /// Room for plain bytes that is kept for the next output.
 const PLAIN_KEPT_MAX: usize = 256 * 1024;
 
+/// Most bytes that a client may send before its handshake ends: a hello with keys of several kinds, and a chain of certificates. With what
+/// rustls adds, a connection then holds 32 KiB at most.
+const HANDSHAKE_MAX: usize = 20 * 1024;
+/// Room that rustls makes for each read beside what it keeps, bytes (`DeframerVecBuffer::prepare_read`).
+const RUSTLS_READ_SIZE: usize = 4096;
+/// Length of a record's header, whose last two bytes are the length of the rest (RFC 8446, 5.1).
+const RECORD_HEADER_LEN: usize = 5;
+
 /// The TLS of a connection.
 pub(crate) struct Secure {
     tls: ServerConnection,
     /// bytes at the front of the output that are encrypted
     sealed: usize,
-    /// bytes have arrived
-    has_begun: bool,
+    /// bytes that arrived while the client shook hands
+    shaken: usize,
+    arriving: Record,
     /// the client has broken the protocol: nothing is decrypted or encrypted any more
     is_broken: bool,
 }
+
+/// The record that is arriving.
+#[derive(Debug, Default)]
+struct Record {
+    header: [u8; RECORD_HEADER_LEN],
+    /// bytes of it, header included, that have arrived; 0: it has not begun
+    arrived: usize,
+}
+
+/// A socket in which nothing has arrived.
+struct Silent;
 
 /// The result of reading.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -51,7 +72,8 @@ impl Secure {
         Ok(Self {
             tls,
             sealed: 0,
-            has_begun: false,
+            shaken: 0,
+            arriving: Record::default(),
             is_broken: false,
         })
     }
@@ -62,7 +84,13 @@ impl Secure {
 
     /// Whether the client has sent anything.
     pub(crate) fn has_begun(&self) -> bool {
-        self.has_begun
+        self.shaken > 0
+    }
+
+    /// Memory that rustls holds for what has not arrived completely, bytes.
+    pub(crate) fn held(&self) -> usize {
+        let kept = if self.is_handshaking() { self.shaken } else { self.arriving.arrived };
+        if kept == 0 { 0 } else { kept + RUSTLS_READ_SIZE }
     }
 
     /// Whether the client continued an earlier session; `None` before the end of the handshake.
@@ -82,7 +110,7 @@ impl Secure {
     /// # Errors
     ///
     /// Those of the socket. The client broke the protocol: [`io::ErrorKind::InvalidData`] with the [`rustls::Error`]. The output then ends
-    /// with the alert that says so to the client.
+    /// with the alert that says so to the client. It sent [`HANDSHAKE_MAX`] bytes without an end of its handshake: the same without an alert.
     pub(crate) fn receive(
         &mut self,
         socket: &mut impl Read,
@@ -93,9 +121,21 @@ impl Secure {
         output: &mut Vec<u8>,
     ) -> io::Result<Arrived> {
         room.resize(READ_SIZE, 0);
-        let offered = READ_SIZE.min(most);
+        let mut offered = READ_SIZE.min(most);
+        if self.is_handshaking() {
+            offered = offered.min(HANDSHAKE_MAX - self.shaken);
+        }
+        if offered == 0 {
+            output.truncate(self.sealed);
+            self.is_broken = true;
+            let why = format!("{HANDSHAKE_MAX} bytes have come, and no end of the handshake; send fewer or smaller certificates");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
         let count = socket.read(&mut room[..offered])?;
-        self.has_begun |= count > 0;
+        if self.is_handshaking() {
+            self.shaken += count;
+        }
+        self.arriving.pass(&room[..count]);
         let mut arrived = Arrived {
             count: 0,
             filled: count == offered,
@@ -125,6 +165,10 @@ impl Secure {
                 left -= len;
             }
             arrived.at_end = state.peer_has_closed();
+        }
+        if self.arriving.arrived == 0 && !self.is_handshaking() {
+            // rustls gives back the room of a large record when it reads next. This is such a read.
+            let _ = self.tls.read_tls(&mut Silent);
         }
         if self.tls.wants_write() {
             // Before the plain bytes, which are not encrypted yet.
@@ -182,5 +226,64 @@ impl Secure {
             }
         }
         self.sealed = output.len();
+    }
+}
+
+impl Record {
+    /// These bytes of the client's stream have arrived.
+    fn pass(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let left = self.len() - self.arrived;
+            let (now, later) = bytes.split_at(left.min(bytes.len()));
+            if let Some(header) = self.header.get_mut(self.arrived..) {
+                let count = header.len().min(now.len());
+                header[..count].copy_from_slice(&now[..count]);
+            }
+            self.arrived += now.len();
+            if self.arrived >= RECORD_HEADER_LEN && self.arrived == self.len() {
+                *self = Self::default();
+            }
+            bytes = later;
+        }
+    }
+
+    /// Its length, or that of its header before that has arrived.
+    fn len(&self) -> usize {
+        let body = u16::from_be_bytes([self.header[3], self.header[4]]);
+        RECORD_HEADER_LEN + if self.arrived < RECORD_HEADER_LEN { 0 } else { body.into() }
+    }
+}
+
+impl Read for Silent {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_arriving_is_known_whatever_the_pieces() {
+        let lens = [0, 1, 300, 16_384, 0, 5];
+        let mut stream = Vec::new();
+        // Where each record begins.
+        let mut begins = vec![0];
+        for len in lens {
+            stream.extend_from_slice(&[23, 3, 3]);
+            stream.extend_from_slice(&u16::to_be_bytes(len));
+            stream.extend(std::iter::repeat_n(0xff, len.into()));
+            begins.push(stream.len());
+        }
+        for piece in [1, 2, 3, 5, 6, 7, 100, 4096, usize::MAX] {
+            let (mut record, mut at) = (Record::default(), 0);
+            for part in stream.chunks(piece.min(stream.len())) {
+                record.pass(part);
+                at += part.len();
+                let begin = begins.iter().rev().find(|begin| **begin <= at).unwrap();
+                assert_eq!(record.arrived, at - begin, "{piece} {at}");
+            }
+        }
     }
 }

@@ -235,7 +235,9 @@ impl Connection {
                     };
                     self.phase = Phase::Closing(reason);
                 }
-                Stop::NeedBytes if !self.readable && self.draining && self.input.is_empty() => {
+                Stop::NeedBytes
+                    if !self.readable && self.draining && self.input.is_empty() && self.decoder.is_between_requests() =>
+                {
                     self.phase = Phase::Closing(CloseReason::Shutdown);
                 }
                 Stop::NeedBytes if !self.readable => break,

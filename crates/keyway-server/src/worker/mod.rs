@@ -286,7 +286,7 @@ impl Worker {
         let is_secure = matches!(peer.address, PeerAddress::Tcp { is_secure: true, .. });
         let certificates = self.desk.executor.shared.certificates.as_ref().filter(|_| is_secure);
         let secure = match certificates
-            .map(|certificates| Secure::new(certificates.config()))
+            .map(|certificates| Secure::new(certificates.config()?))
             .transpose()
         {
             Ok(secure) => secure,

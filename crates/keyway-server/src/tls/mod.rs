@@ -2,7 +2,9 @@
 //!
 //! The files are read at the start and again on SIGHUP and by `refresh_certs`. New connections then get the new certificate; established
 //! ones keep theirs. Files that cannot be used leave the certificate that is in force. What one connection does is in
-//! `connection::secure`.
+//! `connection::secure`; how long a client may continue its sessions is in `tickets`.
+
+mod tickets;
 
 use std::fmt;
 use std::io;
@@ -15,8 +17,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use x509_cert::der::Decode;
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::ext::pkix::SubjectAltName;
@@ -126,7 +131,7 @@ pub(crate) struct Certificates {
 
 /// What was read from the files.
 struct Loaded {
-    config: Arc<ServerConfig>,
+    terms: Terms,
     /// seconds after the epoch when the certificate's validity ends
     not_after_s: i64,
     /// seconds after the server's start when the files were read
@@ -135,7 +140,7 @@ struct Loaded {
 
 impl Certificates {
     pub(crate) fn load(settings: Tls) -> Result<Self, TlsError> {
-        let current = Loaded::read(&settings, 0)?;
+        let current = Loaded::read(&settings, 0, Arc::new(DefaultTimeProvider))?;
         if std::fs::metadata(&settings.key).is_ok_and(|file| file.mode() & OTHERS != 0) {
             log::warn!(
                 "{}: every user of this machine can read this private key; chmod 600 it",
@@ -154,14 +159,18 @@ impl Certificates {
 
     /// Reads the files again.
     pub(crate) fn refresh(&self) -> Result<(), TlsError> {
-        let loaded = Loaded::read(&self.settings, self.started.elapsed().as_secs())?;
+        let loaded = Loaded::read(&self.settings, self.started.elapsed().as_secs(), Arc::new(DefaultTimeProvider))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())
     }
 
     /// What a new connection is served with.
-    pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.read().config)
+    ///
+    /// # Errors
+    ///
+    /// As [`Terms::config`].
+    pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
+        self.read().terms.config()
     }
 
     pub(crate) fn settings(&self) -> &Tls {
@@ -189,22 +198,33 @@ pub fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
+/// What connections are served with.
+enum Terms {
+    /// all with the same
+    Common(Arc<ServerConfig>),
+    /// each with its own, because clients have certificates ([`tickets`])
+    Each(Parts),
+}
+
+/// What a connection's configuration is made of.
+struct Parts {
+    provider: Arc<CryptoProvider>,
+    clock: Arc<dyn TimeProvider>,
+    versions: Vec<&'static SupportedProtocolVersion>,
+    identity: Arc<dyn ResolvesServerCert>,
+    tickets: Arc<dyn ProducesTickets>,
+    /// `None`: no client is asked for a certificate
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+}
+
 impl Loaded {
-    fn read(settings: &Tls, at_s: u64) -> Result<Self, TlsError> {
+    fn read(settings: &Tls, at_s: u64, clock: Arc<dyn TimeProvider>) -> Result<Self, TlsError> {
         let chain = certificates(&settings.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| unusable(&settings.key, "private key", &error))?;
         let not_after_s = not_after_s(&settings.certificate, &chain)?;
         let provider = crypto_provider();
-        let versions: &[_] = match settings.min_version {
-            TlsVersion::V1_2 => &[&rustls::version::TLS12, &rustls::version::TLS13],
-            TlsVersion::V1_3 => &[&rustls::version::TLS13],
-        };
-        let refused = |error| TlsError::Refused(settings.certificate.clone(), error);
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(versions)
-            .map_err(refused)?;
-        let builder = match (settings.client_certificates, &settings.client_ca) {
-            (ClientCertificates::Ignored, _) => builder.with_no_client_auth(),
+        let verifier = match (settings.client_certificates, &settings.client_ca) {
+            (ClientCertificates::Ignored, _) => None,
             (_, None) => return Err(TlsError::NoClientCa),
             (wanted, Some(path)) => {
                 let mut roots = RootCertStore::empty();
@@ -213,25 +233,70 @@ impl Loaded {
                         .add(root)
                         .map_err(|error| TlsError::File(path.clone(), format!("not an authority's certificate: {error}")))?;
                 }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
                 let verifier = match wanted {
                     ClientCertificates::Required => verifier.build(),
                     _ => verifier.allow_unauthenticated().build(),
                 };
-                builder.with_client_cert_verifier(
-                    verifier.map_err(|error| TlsError::File(path.clone(), format!("cannot be used: {error}")))?,
-                )
+                Some(verifier.map_err(|error| TlsError::File(path.clone(), format!("cannot be used: {error}")))?)
             }
         };
-        let mut config = builder.with_single_cert(chain, key).map_err(refused)?;
-        // Sessions are resumed by tickets, whose keys change every few hours. The server keeps nothing for them.
-        config.ticketer = ring::Ticketer::new().map_err(refused)?;
-        config.session_storage = Arc::new(NoServerSessionStorage {});
+        let refused = |error| TlsError::Refused(settings.certificate.clone(), error);
+        let identity = CertifiedKey::from_der(chain, key, &provider).map_err(refused)?;
+        let parts = Parts {
+            provider,
+            clock,
+            versions: match settings.min_version {
+                TlsVersion::V1_2 => vec![&rustls::version::TLS12, &rustls::version::TLS13],
+                TlsVersion::V1_3 => vec![&rustls::version::TLS13],
+            },
+            identity: Arc::new(SingleCertAndKey::from(identity)),
+            // Sessions are resumed by tickets, whose keys change every few hours. The server keeps nothing for them.
+            tickets: ring::Ticketer::new().map_err(refused)?,
+            verifier: verifier.map(|verifier| -> Arc<dyn ClientCertVerifier> { verifier }),
+        };
+        // Also made where it is not kept: what cannot be used is found out here.
+        let config = parts.config().map_err(refused)?;
         Ok(Self {
-            config: Arc::new(config),
+            terms: match parts.verifier {
+                None => Terms::Common(config),
+                Some(_) => Terms::Each(parts),
+            },
             not_after_s,
             at_s,
         })
+    }
+}
+
+impl Terms {
+    /// The configuration of a new connection.
+    ///
+    /// # Errors
+    ///
+    /// None that was not met when the files were read.
+    fn config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
+        match self {
+            Self::Common(config) => Ok(Arc::clone(config)),
+            Self::Each(parts) => parts.config(),
+        }
+    }
+}
+
+impl Parts {
+    fn config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
+        let builder = ServerConfig::builder_with_details(Arc::clone(&self.provider), Arc::clone(&self.clock))
+            .with_protocol_versions(&self.versions)?;
+        let (builder, tickets): (_, Arc<dyn ProducesTickets>) = match &self.verifier {
+            None => (builder.with_no_client_auth(), Arc::clone(&self.tickets)),
+            Some(verifier) => {
+                let (verifier, tickets) = tickets::bind(verifier, &self.tickets, &self.clock);
+                (builder.with_client_cert_verifier(Arc::new(verifier)), Arc::new(tickets))
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::clone(&self.identity));
+        config.ticketer = tickets;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Arc::new(config))
     }
 }
 
@@ -260,11 +325,15 @@ fn unusable(path: &Path, what: &str, error: &pem::Error) -> TlsError {
 
 /// When the first certificate's validity ends, seconds after the epoch.
 fn not_after_s(path: &Path, chain: &[CertificateDer<'_>]) -> Result<i64, TlsError> {
-    let first = chain.first().map(AsRef::as_ref).unwrap_or_default();
-    let certificate = x509_cert::Certificate::from_der(first)
-        .map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))?;
-    let end = certificate.tbs_certificate.validity.not_after.to_unix_duration();
-    Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
+    let first = chain.first().ok_or_else(|| unusable(path, "certificate", &pem::Error::NoItemsFound))?;
+    let end_s = ends_at_s(first).map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))?;
+    Ok(i64::try_from(end_s).unwrap_or(i64::MAX))
+}
+
+/// When a certificate's validity ends, seconds after the epoch.
+fn ends_at_s(certificate: &CertificateDer<'_>) -> x509_cert::der::Result<u64> {
+    let certificate = x509_cert::Certificate::from_der(certificate.as_ref())?;
+    Ok(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
 }
 
 /// The names that a certificate is for: its common names, then its DNS, mail and URI names. The authority that signed it has verified them.
@@ -295,3 +364,6 @@ impl Certificates {
         counter.fetch_add(1, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;
