@@ -52,6 +52,23 @@ pub(crate) fn parse_http(text: &str) -> Result<HttpAddress, String> {
     Ok(HttpAddress::Tcp(addresses))
 }
 
+/// The name in the address of the HTTP port, if it has one: clients ask for it by this name too.
+pub(crate) fn http_host(text: &str) -> Option<String> {
+    let (host, _) = split(text, HTTP_PORT).ok().filter(|_| !text.contains('/'))?;
+    (host != "*" && host.parse::<IpAddr>().is_err()).then(|| host.to_owned())
+}
+
+/// A name by which clients ask for the HTTP port.
+pub(crate) fn parse_host(text: &str) -> Result<String, String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_name) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "\"{text}\" is no name of a host: write it without a port, as in cache.example"
+        )),
+    }
+}
+
 /// All interfaces, in both address families.
 pub(crate) fn everywhere(port: u16) -> Vec<SocketAddr> {
     vec![

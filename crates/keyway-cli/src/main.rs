@@ -18,6 +18,7 @@ mod inherited;
 mod items;
 #[cfg(feature = "kernel")]
 mod kernel;
+mod left;
 mod listen;
 mod logger;
 mod manual;

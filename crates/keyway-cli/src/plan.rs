@@ -19,6 +19,7 @@ use nix::unistd::{Pid, User, geteuid, setgid, setgroups, setuid};
 
 use crate::exit::{self, Failure};
 use crate::inherited::Inherited;
+use crate::left::{self, PidFile};
 use crate::notify::Notifier;
 use crate::{background, cpus, logger, place, size};
 
@@ -143,7 +144,7 @@ impl Plan {
         }
         write_port_file(server.tcp_addresses(), server.udp_addresses());
         self.leave_records(&server, &cache);
-        let pid_file = self.pid_file.as_deref().map(PidFile::write);
+        let pid_file = self.pid_file.as_deref().and_then(PidFile::write);
         let line = server.ready_line();
         if self.daemon {
             background::ready(&line, self.config.verbosity > 0).map_err(|error| Failure::new(exit::SYSTEM, error))?;
@@ -529,31 +530,7 @@ fn write_port_file(tcp: &[SocketAddr], udp: &[SocketAddr]) {
             address.port()
         ));
     }
-    // Written to a temporary file and renamed, so that a process that waits for the file never reads half of it.
-    let aside = path.with_extension("lck");
-    if let Err(error) = std::fs::write(&aside, lines).and_then(|()| std::fs::rename(&aside, &path)) {
+    if let Err(error) = left::leave_ports(&path, &lines) {
         log::warn!("cannot write {}: {error}", path.display());
-    }
-}
-
-/// The file with this process's id, removed when this is dropped.
-struct PidFile(PathBuf);
-
-impl PidFile {
-    fn write(path: &Path) -> Self {
-        let written = File::create(path).and_then(|mut file| writeln!(file, "{}", std::process::id()));
-        if let Err(error) = written {
-            log::warn!("cannot write the process id to {} (-P): {error}", path.display());
-        }
-        Self(path.to_owned())
-    }
-}
-
-impl Drop for PidFile {
-    fn drop(&mut self) {
-        let is_ours = std::fs::read_to_string(&self.0).is_ok_and(|text| text.trim() == std::process::id().to_string());
-        if is_ours && let Err(error) = std::fs::remove_file(&self.0) {
-            log::warn!("cannot remove {} (-P): {error}", self.0.display());
-        }
     }
 }

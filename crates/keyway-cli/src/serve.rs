@@ -60,6 +60,10 @@ pub(crate) struct Serve {
     /// [default: none]
     #[arg(long, value_name = "ADDR[:PORT]|PATH")]
     http: Option<String>,
+    /// A name by which clients ask for the HTTP port, besides its addresses, localhost, this machine's name and the name in --http; may be
+    /// given several times. A request over TCP for another host is refused: a page of another site could have a browser send it
+    #[arg(long, value_name = "NAME", requires = "http", value_parser = listen::parse_host)]
+    http_host: Vec<String>,
     /// Show hot keys on the page of the HTTP port, and not only their hashes
     #[arg(long, requires = "http")]
     http_keys: bool,
@@ -216,6 +220,8 @@ impl Serve {
             Some(text) => Some(listen::parse_http(text).map_err(|why| Failure::usage(format_args!("--http: {why}")))?),
             None => None,
         };
+        let http_hosts = self.http.as_deref().and_then(listen::http_host).into_iter();
+        let http_hosts = http_hosts.chain(self.http_host).collect();
         let udp_allow = if self.udp_allow.is_empty() {
             LOOPBACK.to_vec()
         } else {
@@ -248,6 +254,7 @@ impl Serve {
             udp,
             udp_allow,
             http,
+            http_hosts,
             http_keys: self.http_keys,
             kernel,
             local_bypass: self.local_bypass,
@@ -501,6 +508,10 @@ mod tests {
         assert_eq!(plan("").unwrap().config.http, None);
         let http = plan("--http [::1]").unwrap().config.http;
         assert_eq!(http, Some(HttpAddress::Tcp(vec!["[::1]:11212".parse().unwrap()])));
+        let config = plan("--http localhost:1 --http-host cache.example --http-host shop")
+            .unwrap()
+            .config;
+        assert_eq!(config.http_hosts, ["localhost", "cache.example", "shop"]);
     }
 
     #[test]
@@ -541,6 +552,9 @@ mod tests {
             "--listen nowhere:x",
             "--socket-mode 9",
             "--udp nowhere:x",
+            "--http-host cache.example",
+            "--http 127.0.0.1 --http-host http://cache.example/",
+            "--http 127.0.0.1 --http-host cache.example:80",
             "--http nowhere:x",
             "--http 127.0.0.1:0",
             "--udp 127.0.0.1 --kernel-tcp",

@@ -133,7 +133,12 @@ fn the_http_port_may_be_a_given_unix_socket() {
     let _server = Running::start(&mut command, &scratch.join("log"));
     let answer = wait_until("the HTTP socket", DEADLINE, || {
         UnixStream::connect(&http)
-            .and_then(|stream| http_over(stream, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+            .and_then(|stream| {
+                http_over(
+                    stream,
+                    "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                )
+            })
             .ok()
     });
     assert_eq!(answer.status, 200);

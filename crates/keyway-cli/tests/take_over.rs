@@ -486,10 +486,26 @@ fn what_is_not_handed_over_is_served_to_the_end_of_its_request() {
         large.send(&value[..2_000_000]).unwrap();
         // Values that are refused, for the whole of which the answer waits.
         let refused: [(&[u8], usize, &[u8]); 4] = [
-            (b"set k bad 0 100000\r\n", 100_002, b"CLIENT_ERROR bad command line format\r\n"),
-            (b"ms k 100000 MX\r\n", 100_002, b"CLIENT_ERROR invalid mode for ms M token\r\n"),
-            (b"set k 0 0 5000000\r\n", 5_000_002, b"SERVER_ERROR object too large for cache\r\n"),
-            (&packet(1, &[0; 8], b"k", &vec![b'x'; 5_000_000])[..33], 5_000_000, b"\x81\x01\0\0\0\0\0\x03"),
+            (
+                b"set k bad 0 100000\r\n",
+                100_002,
+                b"CLIENT_ERROR bad command line format\r\n",
+            ),
+            (
+                b"ms k 100000 MX\r\n",
+                100_002,
+                b"CLIENT_ERROR invalid mode for ms M token\r\n",
+            ),
+            (
+                b"set k 0 0 5000000\r\n",
+                5_000_002,
+                b"SERVER_ERROR object too large for cache\r\n",
+            ),
+            (
+                &packet(1, &[0; 8], b"k", &vec![b'x'; 5_000_000])[..33],
+                5_000_000,
+                b"\x81\x01\0\0\0\0\0\x03",
+            ),
         ];
         let mut refused: Vec<_> = refused
             .into_iter()
@@ -502,9 +518,14 @@ fn what_is_not_handed_over_is_served_to_the_end_of_its_request() {
         let mut plain = world.tcp();
         // A line of keys that is answered while it arrives, by a client that does not read.
         let part = vec![b'x'; 900_000];
-        talk(&mut plain, &[b"set part 0 0 900000\r\n", &part[..], b"\r\n"].concat(), b"STORED\r\n");
+        talk(
+            &mut plain,
+            &[b"set part 0 0 900000\r\n", &part[..], b"\r\n"].concat(),
+            b"STORED\r\n",
+        );
         let mut keys = world.tcp();
-        keys.send(&[b"get", &b" missing".repeat(300)[..], b" part part part "].concat()).unwrap();
+        keys.send(&[b"get", &b" missing".repeat(300)[..], b" part part part "].concat())
+            .unwrap();
         let sent = 2_000_000 + 2 * 50_000 + 2 * 2_500_000 + 900_000;
         wait_until("the server has most of the values", DEADLINE, || {
             let conns = plain.stats("").unwrap();

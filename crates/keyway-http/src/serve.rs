@@ -8,6 +8,8 @@
 //! | header lines | [`HEADERS_MAX`] | 431, the same |
 //! | body of a request | none is read | the connection is closed after the answer |
 //! | requests of a connection | 1 | the connection is closed after the answer |
+//!
+//! A request over TCP for another host than the port's own is answered 421 ([`Hosts`]). A browser connects to no Unix socket.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -28,6 +30,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
+use crate::hosts::Hosts;
 use crate::stream::Stream;
 
 /// Most connections at a time.
@@ -102,6 +105,7 @@ impl Stopper {
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<Listener>,
+    hosts: Hosts,
     stopper: Stopper,
 }
 
@@ -134,9 +138,13 @@ impl Guests {
 }
 
 impl Server {
-    /// A server for these sockets, which `stopper` ends.
-    pub fn new(listeners: Vec<Listener>, stopper: Stopper) -> Self {
-        Self { listeners, stopper }
+    /// A server for these sockets and, over TCP, for these hosts. `stopper` ends it.
+    pub fn new(listeners: Vec<Listener>, hosts: Hosts, stopper: Stopper) -> Self {
+        Self {
+            listeners,
+            hosts,
+            stopper,
+        }
     }
 
     /// Serves on the calling thread until its [`Stopper`] is used. `answer` runs on this thread too, and answers must come at once: other
@@ -155,7 +163,8 @@ impl Server {
         LocalSet::new().block_on(&runtime, async move {
             let mut accepting = Vec::new();
             for listener in self.listeners {
-                let accept = accept_all(Door::open(listener)?, Rc::clone(&answer), Rc::clone(&guests));
+                let hosts = matches!(listener, Listener::Tcp(_)).then(|| Rc::new(self.hosts.clone()));
+                let accept = accept_all(Door::open(listener)?, hosts, Rc::clone(&answer), Rc::clone(&guests));
                 accepting.push(spawn_local(accept));
             }
             let pulse = spawn_local(beat_all(pulse));
@@ -203,7 +212,7 @@ async fn beat_all(mut pulse: Pulse) {
     }
 }
 
-async fn accept_all<A>(door: Door, answer: Rc<A>, guests: Rc<RefCell<Guests>>)
+async fn accept_all<A>(door: Door, hosts: Option<Rc<Hosts>>, answer: Rc<A>, guests: Rc<RefCell<Guests>>)
 where
     A: Fn(&Question<'_>) -> Answer + 'static,
 {
@@ -212,11 +221,11 @@ where
             Door::Tcp(listener) => listener
                 .accept()
                 .await
-                .map(|(stream, _)| spawn_local(converse(stream, Rc::clone(&answer)))),
+                .map(|(stream, _)| spawn_local(converse(stream, hosts.clone(), Rc::clone(&answer)))),
             Door::Unix(listener) => listener
                 .accept()
                 .await
-                .map(|(stream, _)| spawn_local(converse(stream, Rc::clone(&answer)))),
+                .map(|(stream, _)| spawn_local(converse(stream, hosts.clone(), Rc::clone(&answer)))),
         };
         match task {
             Ok(task) => {
@@ -236,13 +245,13 @@ where
 }
 
 /// One connection: a request and its answer, within the deadline.
-async fn converse<S, A>(stream: S, answer: Rc<A>)
+async fn converse<S, A>(stream: S, hosts: Option<Rc<Hosts>>, answer: Rc<A>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
     A: Fn(&Question<'_>) -> Answer + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = respond(&request, &*answer);
+        let response = respond(&request, hosts.as_deref(), &*answer);
         async move { Ok::<_, Infallible>(response) }
     });
     let mut protocol = http1::Builder::new();
@@ -258,7 +267,19 @@ where
     }
 }
 
-fn respond(request: &Request<Incoming>, answer: &impl Fn(&Question<'_>) -> Answer) -> Response<Full<Bytes>> {
+fn respond(
+    request: &Request<Incoming>,
+    hosts: Option<&Hosts>,
+    answer: &impl Fn(&Question<'_>) -> Answer,
+) -> Response<Full<Bytes>> {
+    if let Some(host) = hosts.and_then(|hosts| hosts.stranger(request)) {
+        return response(Answer::text(
+            421,
+            format!(
+                "this server does not answer for the host \"{host}\": ask it by its address, or start it with --http-host and the name\n"
+            ),
+        ));
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = response(Answer::text(405, "only GET and HEAD are served here\n"));
         response

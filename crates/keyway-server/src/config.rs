@@ -149,6 +149,8 @@ pub struct Config {
     pub udp_allow: Vec<Network>,
     /// the HTTP port: metrics, health and a page for people; without a login
     pub http: Option<HttpAddress>,
+    /// names by which clients ask for the HTTP port over TCP, besides its addresses, the loopback names and this machine's name
+    pub http_hosts: Vec<String>,
     /// the page of the HTTP port shows hot keys, and not only their hashes
     pub http_keys: bool,
     /// the kernel door; it answers for the only UDP address, and for the TCP address with the same IP address; without UDP, for the first TCP
@@ -224,6 +226,7 @@ impl Default for Config {
             udp: Vec::new(),
             udp_allow: LOOPBACK.to_vec(),
             http: None,
+            http_hosts: Vec::new(),
             http_keys: false,
             kernel: None,
             local_bypass: None,

@@ -301,6 +301,7 @@ impl Server {
         let stopper = keyway_http::Stopper::default();
         let http = http.zip(probe).map(|(sockets, session)| http::Port {
             sockets,
+            hosts: http::hosts(&config.http_hosts),
             session,
             stopper: stopper.clone(),
         });

@@ -5,13 +5,13 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mio::net::{TcpListener, UdpSocket, UnixListener, UnixStream};
 use nix::sys::socket::{UnixAddr, getpeername};
-use nix::sys::stat::{Mode, umask};
+use nix::sys::stat::{Mode, fchmod, umask};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::config::{Config, HttpAddress, RegionSocket, UnixSocket};
@@ -387,18 +387,19 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     remove_stale(&wanted.path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     let address = SockAddr::unix(&wanted.path).map_err(|error| too_long(&wanted.path).unwrap_or(error))?;
-    // The mask prevents other users from connecting between bind and chmod.
+    // The file has the socket's mode from its first moment on (unix(7)), so no path is followed to it once more: another user could have put
+    // a link there.
+    fchmod(&socket, Mode::from_bits_truncate(wanted.mode & 0o777))?;
     let mask = umask(Mode::from_bits_truncate(!wanted.mode & 0o777));
     let bound = socket.bind(&address);
     umask(mask);
     bound?;
-    let path = wanted.path.canonicalize()?;
+    let path = whole(&wanted.path)?;
     let file = SocketFile {
         identity: Some(identity(&path)?),
         path,
         is_shared: false,
     };
-    std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(wanted.mode & 0o777))?;
     socket.listen(backlog)?;
     Ok((UnixListener::from_std(socket.into()), file))
 }
@@ -415,6 +416,13 @@ pub(crate) fn too_long(path: &Path) -> Option<io::Error> {
 
 /// Longest path of a Unix socket, bytes: `sun_path` has one more, for its end (unix(7)).
 const PATH_LEN_MAX: usize = 107;
+
+/// The path of a file from the root on; a link at its end is not followed.
+fn whole(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(folder.unwrap_or(Path::new(".")).canonicalize()?.join(name))
+}
 
 /// Locks the folder of a socket's file (flock(2)). Of two servers that start at once, the second one would otherwise find a file stale that
 /// the first one is about to replace, and remove the first one's. A folder that this process may not read is not locked, nor one that
@@ -635,11 +643,28 @@ mod tests {
 
     #[test]
     fn a_socket_file_has_its_mode_and_goes_with_its_listener() {
-        let wanted = socket("mode");
-        let (_listener, file) = bind_unix(&wanted, 1).unwrap();
-        assert_eq!(std::fs::metadata(&wanted.path).unwrap().permissions().mode() & 0o777, 0o700);
-        drop(file);
-        assert!(!wanted.path.exists());
+        for mode in [0o700, 0o600, 0o770, 0o777] {
+            let wanted = UnixSocket { mode, ..socket("mode") };
+            let (_listener, file) = bind_unix(&wanted, 1).unwrap();
+            assert_eq!(std::fs::symlink_metadata(&wanted.path).unwrap().mode() & 0o777, mode);
+            drop(file);
+            assert!(!wanted.path.exists());
+        }
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_socket_file_is_not_followed() {
+        let (wanted, other) = (socket("link"), socket("linked").path);
+        for is_there in [false, true] {
+            if is_there {
+                std::fs::write(&other, "precious").unwrap();
+            }
+            std::os::unix::fs::symlink(&other, &wanted.path).unwrap();
+            assert!(bind_unix(&wanted, 1).is_err());
+            assert!(wanted.path.is_symlink() && other.exists() == is_there);
+            std::fs::remove_file(&wanted.path).unwrap();
+        }
+        std::fs::remove_file(&other).unwrap();
     }
 
     #[test]

@@ -24,7 +24,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Whose requests are counted together.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// an IPv4 address
+    /// a loopback address: a process of this machine has all of 127.0.0.0/8, and ::1 too
+    Loopback,
+    /// another IPv4 address
     V4(u32),
     /// the first 64 bits of an IPv6 address: one host has all addresses after them
     V6(u64),
@@ -38,6 +40,7 @@ impl Source {
     /// The source at an address. An IPv4-mapped IPv6 address counts as its IPv4 address.
     pub(crate) fn at(address: IpAddr) -> Self {
         match address.to_canonical() {
+            address if address.is_loopback() => Self::Loopback,
             IpAddr::V4(address) => Self::V4(address.to_bits()),
             IpAddr::V6(address) => Self::V6(u64::try_from(address.to_bits() >> 64).unwrap_or(0)),
         }
@@ -202,6 +205,16 @@ mod tests {
         assert_eq!(v4("2001:db8::1"), v4("2001:db8::ffff:1:2:3"));
         assert_ne!(v4("2001:db8::1"), v4("2001:db8:0:1::1"));
         assert_eq!(v4("::ffff:10.0.0.1"), v4("10.0.0.1"));
+    }
+
+    #[test]
+    fn a_process_of_this_machine_is_one_source_whatever_its_loopback_address() {
+        for address in ["127.0.0.1", "127.0.0.2", "127.255.255.254", "::1", "::ffff:127.9.9.9"] {
+            assert_eq!(v4(address), Source::Loopback, "{address}");
+        }
+        for address in ["126.255.255.255", "128.0.0.0", "::2", "::ffff:128.0.0.1"] {
+            assert_ne!(v4(address), Source::Loopback, "{address}");
+        }
     }
 
     #[test]

@@ -66,17 +66,6 @@ impl Running {
         Client(BufReader::new(stream))
     }
 
-    /// A connection from another address of this machine.
-    fn connect_from(&self, address: &str) -> Client<TcpStream> {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        let local = SocketAddr::new(address.parse().unwrap(), 0);
-        socket.bind(&local.into()).unwrap();
-        socket.connect(&self.address.into()).unwrap();
-        let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Client(BufReader::new(stream))
-    }
-
     fn stop(&mut self) {
         self.handle.shutdown();
         if let Some(thread) = self.thread.take() {
@@ -885,13 +874,18 @@ fn datagrams_from_elsewhere_are_neither_executed_nor_answered() {
 #[test]
 fn a_source_above_its_rate_waits_and_another_is_served() {
     for event_loop in [EventLoop::Epoll, event_loop()] {
+        let path = socket_path("rates");
         let server = Running::start(|config| {
             config.event_loop = event_loop;
             config.request_rate = Some((20, 10));
+            config.unix = Some(UnixSocket {
+                path: path.clone(),
+                mode: 0o700,
+            });
         });
         let mut fast = server.connect();
         fast.send(&b"mn\r\n".repeat(30));
-        let mut other = server.connect_from("127.0.0.2");
+        let mut other = Client(BufReader::new(UnixStream::connect(&path).unwrap()));
         other.ask(b"mn\r\n", b"MN\r\n");
         // Nothing is refused: all are answered in the end.
         fast.expect(&b"MN\r\n".repeat(30));
@@ -902,13 +896,20 @@ fn a_source_above_its_rate_waits_and_another_is_served() {
 
 #[test]
 fn datagrams_above_the_rate_of_their_source_are_dropped_and_counted() {
-    let (server, address) = with_udp(&[], |config| config.request_rate = Some((1, 5)));
+    let path = socket_path("over-rate");
+    let (_server, address) = with_udp(&[], |config| {
+        config.request_rate = Some((1, 5));
+        config.unix = Some(UnixSocket {
+            path: path.clone(),
+            mode: 0o700,
+        });
+    });
     let udp = Datagrams::to(address);
     // Each of its requests counts, so this source has used up its burst, and owes most of a minute.
     udp.send(1, &b"mn\r\n".repeat(60));
     assert_eq!(udp.answer(1), b"MN\r\n".repeat(60));
     udp.send(2, b"mn\r\n");
-    let mut other = server.connect_from("127.0.0.2");
+    let mut other = Client(BufReader::new(UnixStream::connect(&path).unwrap()));
     let deadline = Instant::now() + PATIENCE;
     while other.stat("keyway_udp_over_rate") != "1" {
         assert!(Instant::now() < deadline);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use harness::{
     Authority, DEADLINE, Identity, Kind, Random, Scratch, ServeOptions, Server, TlsClient, Transport, Validity, free_port,
-    full_run, program_on_path, run_to_end, skip, wait_for_ready, wait_until,
+    full_run, program_on_path, run_to_end, say, skip, wait_for_ready, wait_until,
 };
 use rustls::HandshakeKind;
 use rustls::pki_types::CertificateDer;
@@ -353,6 +353,97 @@ fn client_hello(client: &TlsClient) -> Vec<u8> {
     let mut hello = Vec::new();
     client.session().write_tls(&mut hello).expect("bytes");
     hello
+}
+
+/// The first `len` bytes of a handshake whose first message is one byte longer than they are.
+fn unfinished_hello(len: usize) -> Vec<u8> {
+    const RECORD: usize = 16_000;
+    let body_len = u32::try_from(len).unwrap().to_be_bytes();
+    let mut message = [
+        &[1, body_len[1], body_len[2], body_len[3], 3, 3][..],
+        &[7; 32],
+        &[0, 0, 2, 0x13, 1, 1, 0],
+    ]
+    .concat();
+    let extension_len = u16::try_from((len - 47).min(65_000)).unwrap();
+    message.extend_from_slice(&(extension_len + 4).to_be_bytes());
+    message.extend_from_slice(&[0xff, 1]);
+    message.extend_from_slice(&extension_len.to_be_bytes());
+    message.resize(len, 7);
+    let records = message.chunks(RECORD).map(|part| {
+        let part_len = u16::try_from(part.len()).unwrap().to_be_bytes();
+        [&[22, 3, 1, part_len[0], part_len[1]][..], part].concat()
+    });
+    let mut sent = records.collect::<Vec<_>>().concat();
+    sent.truncate(len);
+    sent
+}
+
+#[test]
+fn an_unfinished_handshake_holds_at_most_32_kib_which_count() {
+    const EACH_MAX: u64 = 32 << 10;
+    const COUNT: u64 = 300;
+    let server = Secured::start(&["--connections", "1000"]);
+    assert!(server.serves(&server.client()));
+    let before = server.server.anonymous_memory();
+    // As much as a client may send, and no more.
+    let hello = unfinished_hello((20 << 10) - 1);
+    let mut waiting: Vec<TcpStream> = (0..COUNT).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    waiting.iter_mut().for_each(|stream| stream.write_all(&hello).unwrap());
+    wait_until("what they hold is counted", DEADLINE, || {
+        let held = server.stat("keyway_connection_memory");
+        assert!(held <= COUNT * EACH_MAX, "{held}");
+        (held >= COUNT * hello.len() as u64).then_some(())
+    });
+    if let (Some(before), Some(after)) = (before, server.server.anonymous_memory()) {
+        let each = after.saturating_sub(before) / COUNT;
+        say(&format!("{each} bytes for each unfinished handshake"));
+        assert!(each <= EACH_MAX, "{each}");
+    }
+    drop(waiting);
+    wait_until("it is given back", DEADLINE, || {
+        (server.stat("keyway_connection_memory") == 0).then_some(())
+    });
+    let failed = server.stat("ssl_handshake_errors");
+    assert_eq!(failed, COUNT);
+    // More than that ends the connection, without waiting for the time that a handshake has.
+    let mut endless = TcpStream::connect(server.address).unwrap();
+    let _ = endless.write_all(&unfinished_hello(65_000));
+    wait_until("the server has enough of it", DEADLINE, || {
+        (server.stat("ssl_handshake_errors") > failed).then_some(())
+    });
+    assert!(
+        server.server.log().contains("20480 bytes have come"),
+        "{}",
+        server.server.log()
+    );
+}
+
+#[test]
+fn an_unfinished_record_of_an_established_session_counts() {
+    let server = Secured::start(&[]);
+    let mut tcp = TcpStream::connect(server.address).unwrap();
+    tcp.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut session = server.client().session();
+    let mut stream = rustls::Stream::new(&mut session, &mut tcp);
+    stream.write_all(b"mn\r\n").unwrap();
+    assert_eq!(stream.read(&mut [0; 4]).unwrap(), 4);
+    let value = [b"set k 0 0 16000\r\n", &[b'v'; 16_000][..], b"\r\n"].concat();
+    session.writer().write_all(&value).unwrap();
+    let mut record = Vec::new();
+    session.write_tls(&mut record).unwrap();
+    let (last, most) = record.split_last().unwrap();
+    tcp.write_all(most).unwrap();
+    wait_until("what rustls keeps of it is counted", DEADLINE, || {
+        (server.stat("keyway_connection_memory") >= most.len() as u64).then_some(())
+    });
+    tcp.write_all(&[*last]).unwrap();
+    let mut answer = [0; 8];
+    rustls::Stream::new(&mut session, &mut tcp).read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"STORED\r\n");
+    wait_until("it is given back", DEADLINE, || {
+        (server.stat("keyway_connection_memory") == 0).then_some(())
+    });
 }
 
 #[test]

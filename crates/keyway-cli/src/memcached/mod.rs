@@ -207,6 +207,11 @@ impl Reading {
             }
             "http" => {
                 plan.config.http = Some(listen::parse_http(value).map_err(|why| Failure::usage(format_args!("-o http: {why}")))?);
+                plan.config.http_hosts.extend(listen::http_host(value));
+            }
+            "http_host" => {
+                let host = listen::parse_host(value).map_err(|why| Failure::usage(format_args!("-o http_host: {why}")))?;
+                plan.config.http_hosts.push(host);
             }
             "http_keys" => plan.config.http_keys = true,
             "connection_memory" => {
@@ -307,6 +312,13 @@ impl Reading {
                 if path.as_os_str().is_empty() {
                     return Err(Failure::usage(format_args!("-Z needs -o {option}=<file>")));
                 }
+            }
+            if self.tls.client_ca.is_none() && self.tls.client_certificates == ClientCertificates::Optional {
+                self.tls.client_certificates = ClientCertificates::Ignored;
+                self.plan.warnings.push(
+                    "-o ssl_verify_mode=1 without ssl_ca_cert asks no client for a certificate: nothing could verify one"
+                        .to_owned(),
+                );
             }
             self.plan.config.tls = Some(self.tls.clone());
         }

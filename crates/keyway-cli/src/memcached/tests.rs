@@ -155,6 +155,10 @@ fn tls_is_on_all_tcp_addresses_but_those_that_say_otherwise() {
     assert_eq!(tls.client_certificates, ClientCertificates::Optional);
     assert_eq!(tls.min_version, TlsVersion::V1_3);
     assert!(plan("-o ssl_key=k.pem").config.tls.is_none(), "without -Z there is no TLS");
+    // As in memcached, no client is asked where nothing could verify its certificate.
+    let optional = plan("-Z -o ssl_chain_cert=c.pem,ssl_key=k.pem,ssl_verify_mode=1");
+    assert!(optional.warnings.iter().any(|warning| warning.contains("ssl_ca_cert")));
+    assert_eq!(optional.config.tls.unwrap().client_certificates, ClientCertificates::Ignored);
 }
 
 #[test]
@@ -172,6 +176,7 @@ fn what_is_missing_is_refused_by_name() {
         ("-U 1 -Y users", "authentication file"),
         ("-o http", "http"),
         ("-o http=127.0.0.1:0", "port 0"),
+        ("-o http_host=a:1", "name of a host"),
         ("-o ext_path=/x:1G", "external storage"),
         ("-o proxy_config=x", "proxy"),
         ("-l notls:127.0.0.1", "-Z"),
@@ -205,6 +210,8 @@ fn unknown_sub_options_warn_and_never_stop_the_start() {
 #[test]
 fn the_http_port_is_a_sub_option() {
     assert_eq!(plan("-o modern").config.http, None);
+    let hosts = plan("-o http=localhost:8080,http_host=cache.example").config.http_hosts;
+    assert_eq!(hosts, ["localhost", "cache.example"]);
     let http = plan("-o modern,http=127.0.0.1:8080").config.http;
     assert_eq!(http, Some(HttpAddress::Tcp(vec!["127.0.0.1:8080".parse().unwrap()])));
 }

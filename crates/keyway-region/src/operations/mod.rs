@@ -859,8 +859,9 @@ impl Session {
                 None if how.remove_value => 0,
                 None => old.expiry(),
             };
-            // The win is cleared too, so that the next reader can win.
-            let marks = item.marks() & (flag::STALE | flag::OPAQUE_KEY) | if how.invalidate { flag::STALE } else { 0 };
+            // The win is cleared too, so that the next reader can win. An item without its value is a new one, and stale only if asked for.
+            let kept = if how.remove_value { 0 } else { flag::STALE } | flag::OPAQUE_KEY;
+            let marks = item.marks() & kept | if how.invalidate { flag::STALE } else { 0 };
             // Its CAS unique changes only if it becomes stale.
             let kept_cas = (!how.invalidate).then_some(item.cas);
             stays_fetched = item.fetched && !how.remove_value;

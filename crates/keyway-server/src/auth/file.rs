@@ -118,7 +118,11 @@ impl Users {
     pub(crate) fn load(path: &Path, before: Option<&Self>) -> Result<Self, AuthFileError> {
         let mut options = File::options();
         // A path that leads to a pipe must not hold up the server.
-        let file = options.read(true).custom_flags(O_NONBLOCK).open(path).map_err(AuthFileError::Read)?;
+        let file = options
+            .read(true)
+            .custom_flags(O_NONBLOCK)
+            .open(path)
+            .map_err(AuthFileError::Read)?;
         let metadata = file.metadata().map_err(AuthFileError::Read)?;
         if !metadata.is_file() {
             return Err(AuthFileError::Kind);
@@ -128,7 +132,9 @@ impl Users {
             return Err(AuthFileError::Open(mode));
         }
         let mut text = Vec::new();
-        file.take(FILE_LEN_MAX + 1).read_to_end(&mut text).map_err(AuthFileError::Read)?;
+        file.take(FILE_LEN_MAX + 1)
+            .read_to_end(&mut text)
+            .map_err(AuthFileError::Read)?;
         if text.len() as u64 > FILE_LEN_MAX {
             return Err(AuthFileError::Large(FILE_LEN_MAX));
         }
@@ -143,7 +149,9 @@ impl Users {
             peers: Vec::new(),
         };
         for (index, line) in text.split_inclusive(|&b| b == b'\n').enumerate() {
-            let line = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
+            let line = line
+                .strip_suffix(b"\n")
+                .map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
             if !line.is_empty() {
                 let added = line::read(line).and_then(|line| found.add(line, before));
                 added.map_err(|why| AuthFileError::Line(index + 1, why))?;
@@ -446,7 +454,11 @@ mod tests {
         // Opening a pipe would wait for a writer.
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for what in [path.as_path(), Path::new("/dev/null"), Path::new("/")] {
-            assert!(matches!(Users::load(what, None), Err(AuthFileError::Kind)), "{}", what.display());
+            assert!(
+                matches!(Users::load(what, None), Err(AuthFileError::Kind)),
+                "{}",
+                what.display()
+            );
         }
         std::fs::remove_file(&path).unwrap();
     }

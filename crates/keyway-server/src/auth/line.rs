@@ -31,19 +31,9 @@ const PREFIX: &str = "prefix=";
 
 /// A line that was understood.
 pub(super) enum Line<'a> {
-    User {
-        name: &'a str,
-        secret: Secret<'a>,
-        role: Role,
-    },
-    Certificate {
-        name: &'a str,
-        role: Role,
-    },
-    Peer {
-        name: &'a str,
-        role: Role,
-    },
+    User { name: &'a str, secret: Secret<'a>, role: Role },
+    Certificate { name: &'a str, role: Role },
+    Peer { name: &'a str, role: Role },
 }
 
 /// What a user proves itself by.
@@ -54,8 +44,7 @@ pub(super) enum Secret<'a> {
 
 /// Reads a line, which has no line end and is not empty. `Err`: why it is refused, and what to write.
 pub(super) fn read(line: &[u8]) -> Result<Line<'_>, String> {
-    let line = std::str::from_utf8(line)
-        .map_err(|error| format!("byte {} is not UTF-8; {HASH_IT}", error.valid_up_to() + 1))?;
+    let line = std::str::from_utf8(line).map_err(|error| format!("byte {} is not UTF-8; {HASH_IT}", error.valid_up_to() + 1))?;
     if let Some((at, found)) = line.char_indices().find(|(_, found)| is_unseen(*found)) {
         return Err(format!(
             "byte {} is a character that is not seen ({}): remove it",
@@ -79,10 +68,9 @@ pub(super) fn read(line: &[u8]) -> Result<Line<'_>, String> {
             let (name, role) = named(rest, PEER)?;
             Ok(Line::Peer { name, role })
         }
-        Some((name, _)) if !is_user_name(name) => Err(format!(
-            "\"{}\" is not the name of a user: {USER_NAMES}",
-            name.escape_debug()
-        )),
+        Some((name, _)) if !is_user_name(name) => {
+            Err(format!("\"{}\" is not the name of a user: {USER_NAMES}", name.escape_debug()))
+        }
         Some((name, rest)) => of_user(name, rest),
     }
 }
@@ -110,7 +98,9 @@ fn of_user<'a>(name: &'a str, rest: &'a str) -> Result<Line<'a>, String> {
         return Err("there is no password after the name: write USER:PASSWORD".to_owned());
     }
     if secret.trim().len() < secret.len() {
-        return Err(format!("the password begins or ends with a blank: remove the blank; {HASH_IT}"));
+        return Err(format!(
+            "the password begins or ends with a blank: remove the blank; {HASH_IT}"
+        ));
     }
     if is_like_role(secret) {
         return Err(format!(
@@ -183,7 +173,8 @@ fn read_role(text: &str) -> Result<Role, String> {
 }
 
 /// What the prefix of a role has to be, for people.
-pub(super) const PREFIXES: &str = "it needs 1 to 250 bytes, none of them a space or a control character, and does not end like a role, as :ro";
+pub(super) const PREFIXES: &str =
+    "it needs 1 to 250 bytes, none of them a space or a control character, and does not end like a role, as :ro";
 
 /// Whether a line can have this as the prefix of its role.
 pub(super) fn is_prefix_of_role(prefix: &str) -> bool {
@@ -254,7 +245,10 @@ mod tests {
             }) => password,
             _ => panic!("{line}"),
         };
-        assert_eq!((password("ann:secret one"), password("ann:$5 a{b}:rw")), ("secret one", "$5 a{b}"));
+        assert_eq!(
+            (password("ann:secret one"), password("ann:$5 a{b}:rw")),
+            ("secret one", "$5 a{b}")
+        );
     }
 
     #[test]
@@ -296,16 +290,27 @@ mod tests {
             ),
             // Passwords.
             (&["ann:", "ann::ro", "ann::rw:prefix=a"], "no password after the name"),
-            (&["ann:ro", "ann:RW", "ann:readonly", "ann:prefix=a", "ann:ro:ro"], "a role where the password has to be"),
+            (
+                &["ann:ro", "ann:RW", "ann:readonly", "ann:prefix=a", "ann:ro:ro"],
+                "a role where the password has to be",
+            ),
             (&["ann: secret", "ann:secret :ro", "ann: :ro"], "remove the blank"),
             (
-                &["ann:$2y$10$abcdefghijklmnopqrstuv", "ann:$6$salt$hash:ro", "ann:{SSHA}abc", "ann:$Argon2id$v=19$m"],
+                &[
+                    "ann:$2y$10$abcdefghijklmnopqrstuv",
+                    "ann:$6$salt$hash:ro",
+                    "ann:{SSHA}abc",
+                    "ann:$Argon2id$v=19$m",
+                ],
                 "the server knows Argon2",
             ),
             (&["ann:$argon2id$nonsense"], "the hash"),
             // Names.
             (&[":ro", ":readonly", ":", ":secret:ro"], "1 to 250 bytes"),
-            (&["a b:secret", "Peer:0::ro", "CERT:alice::ro", "Cert:alice"], "none of them a blank"),
+            (
+                &["a b:secret", "Peer:0::ro", "CERT:alice::ro", "Cert:alice"],
+                "none of them a blank",
+            ),
             (&["#ann:old", "# a comment", "#"], "no comments: remove the line"),
             (&["ann", "ann secret", "ann=secret"], "write USER:PASSWORD"),
             // Certificates and users of this machine.
@@ -324,7 +329,10 @@ mod tests {
                 ],
                 "write cert:NAME::ro",
             ),
-            (&["cert:alice::RO", "cert:alice::ro::rw", "peer:0::ro:shop"], "is not :ro, :rw"),
+            (
+                &["cert:alice::RO", "cert:alice::ro::rw", "peer:0::ro:shop"],
+                "is not :ro, :rw",
+            ),
             (&["peer:root", "peer:root:ro", "peer:::ro"], "write peer:NAME::ro"),
             // Blanks and what is not seen.
             (&[" ", " ann:x", "ann:x ", "ann:x:ro ", " peer:0::ro"], "remove the blank"),
@@ -357,7 +365,13 @@ mod tests {
 
     #[test]
     fn no_reason_has_a_part_of_a_secret() {
-        for line in ["ann:swordfish:RO", "ann: swordfish", "ann:swordfish\t", "ann:$6$swordfish", "ann:swordfish:rw:prefix=a b"] {
+        for line in [
+            "ann:swordfish:RO",
+            "ann: swordfish",
+            "ann:swordfish\t",
+            "ann:$6$swordfish",
+            "ann:swordfish:rw:prefix=a b",
+        ] {
             let why = refused(line.as_bytes());
             assert!(!why.contains("fish"), "{line}: {why}");
         }

@@ -35,18 +35,10 @@ pub enum HashError {
 impl fmt::Display for HashError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name(name) => write!(
-                f,
-                "\"{}\" cannot be the name of a user: {USER_NAMES}",
-                name.escape_debug()
-            ),
+            Self::Name(name) => write!(f, "\"{}\" cannot be the name of a user: {USER_NAMES}", name.escape_debug()),
             Self::Password(0) => f.write_str("the password is empty"),
             Self::Password(len) => write!(f, "the password has {len} bytes; a login has room for {PASSWORD_LEN_MAX}"),
-            Self::Prefix(prefix) => write!(
-                f,
-                "\"{}\" cannot be a key prefix: {PREFIXES}",
-                prefix.escape_debug()
-            ),
+            Self::Prefix(prefix) => write!(f, "\"{}\" cannot be a key prefix: {PREFIXES}", prefix.escape_debug()),
             Self::System(why) => write!(f, "no hash: {why}"),
         }
     }

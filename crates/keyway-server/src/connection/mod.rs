@@ -353,7 +353,8 @@ impl Connection {
             _ => 0,
         };
         let secured = self.secure.as_ref().map_or(0, |secure| secure.held());
-        self.charge.set(input + self.output.capacity() + sending + watched + dumped + secured);
+        self.charge
+            .set(input + self.output.capacity() + sending + watched + dumped + secured);
     }
 }
 

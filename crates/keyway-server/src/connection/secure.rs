@@ -89,7 +89,11 @@ impl Secure {
 
     /// Memory that rustls holds for what has not arrived completely, bytes.
     pub(crate) fn held(&self) -> usize {
-        let kept = if self.is_handshaking() { self.shaken } else { self.arriving.arrived };
+        let kept = if self.is_handshaking() {
+            self.shaken
+        } else {
+            self.arriving.arrived
+        };
         if kept == 0 { 0 } else { kept + RUSTLS_READ_SIZE }
     }
 

@@ -21,6 +21,7 @@ mod state;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -29,7 +30,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use keyway_cache::{Cache, Session};
-use keyway_http::{Answer, Exposition, Format, Listener, Pulse, Question, Server, Stopper};
+use keyway_http::{Answer, Exposition, Format, Hosts, Listener, Pulse, Question, Server, Stopper};
 
 use crate::listener::SocketFile;
 use crate::shared::Shared;
@@ -62,6 +63,7 @@ pub(crate) struct Sockets {
 /// The port, ready to run.
 pub(crate) struct Port {
     pub(crate) sockets: Sockets,
+    pub(crate) hosts: Hosts,
     pub(crate) session: Session,
     pub(crate) stopper: Stopper,
 }
@@ -102,6 +104,13 @@ impl Sockets {
     }
 }
 
+/// The hosts of the port: those with these names, and this machine by its own name, which no other site has.
+pub(crate) fn hosts(names: &[String]) -> Hosts {
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let own = Some(own.trim()).filter(|own| !own.is_empty());
+    Hosts::named(names.iter().map(String::as_str).chain(own))
+}
+
 impl Port {
     /// Serves until the stopper is used. The port's end, whatever its reason, does not end the server.
     pub(crate) fn run(self, shared: Arc<Shared>, cache: Cache) {
@@ -120,7 +129,7 @@ impl Port {
             every: SECOND,
             beat: Box::new(move || same.remember()),
         };
-        if let Err(error) = Server::new(listeners, self.stopper).run(move |question| desk.answer(question), pulse) {
+        if let Err(error) = Server::new(listeners, self.hosts, self.stopper).run(move |question| desk.answer(question), pulse) {
             log::error!("the HTTP port is closed: {error}; the server goes on without it");
         }
         if let Some(file) = &mut file {

@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -159,7 +159,11 @@ impl Certificates {
 
     /// Reads the files again.
     pub(crate) fn refresh(&self) -> Result<(), TlsError> {
-        let loaded = Loaded::read(&self.settings, self.started.elapsed().as_secs(), Arc::new(DefaultTimeProvider))?;
+        let loaded = Loaded::read(
+            &self.settings,
+            self.started.elapsed().as_secs(),
+            Arc::new(DefaultTimeProvider),
+        )?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())
     }
@@ -242,7 +246,7 @@ impl Loaded {
             }
         };
         let refused = |error| TlsError::Refused(settings.certificate.clone(), error);
-        let identity = CertifiedKey::from_der(chain, key, &provider).map_err(refused)?;
+        let identity = identity(&chain, key, &provider).map_err(refused)?;
         let parts = Parts {
             provider,
             clock,
@@ -300,6 +304,26 @@ impl Parts {
     }
 }
 
+/// A certificate with its key. As for OpenSSL, the key may have another form than the label of its PEM promises.
+fn identity(
+    chain: &[CertificateDer<'static>],
+    key: PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, rustls::Error> {
+    let der = key.secret_der().to_vec();
+    let others: [PrivateKeyDer<'static>; 3] = [
+        PrivatePkcs8KeyDer::from(der.clone()).into(),
+        PrivatePkcs1KeyDer::from(der.clone()).into(),
+        PrivateSec1KeyDer::from(der).into(),
+    ];
+    let with = |key| CertifiedKey::from_der(chain.to_vec(), key, provider);
+    let labelled = with(key);
+    match labelled {
+        Err(rustls::Error::General(_)) => others.into_iter().find_map(|key| with(key).ok()).map_or(labelled, Ok),
+        other => other,
+    }
+}
+
 /// The certificates of a PEM file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found = CertificateDer::pem_file_iter(path)
@@ -325,8 +349,11 @@ fn unusable(path: &Path, what: &str, error: &pem::Error) -> TlsError {
 
 /// When the first certificate's validity ends, seconds after the epoch.
 fn not_after_s(path: &Path, chain: &[CertificateDer<'_>]) -> Result<i64, TlsError> {
-    let first = chain.first().ok_or_else(|| unusable(path, "certificate", &pem::Error::NoItemsFound))?;
-    let end_s = ends_at_s(first).map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))?;
+    let first = chain
+        .first()
+        .ok_or_else(|| unusable(path, "certificate", &pem::Error::NoItemsFound))?;
+    let end_s =
+        ends_at_s(first).map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))?;
     Ok(i64::try_from(end_s).unwrap_or(i64::MAX))
 }
 

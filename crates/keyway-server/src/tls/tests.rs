@@ -20,7 +20,9 @@ struct Clock(AtomicU64);
 
 impl TimeProvider for Clock {
     fn current_time(&self) -> Option<UnixTime> {
-        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(self.0.load(Relaxed))))
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(
+            self.0.load(Relaxed),
+        )))
     }
 }
 
@@ -37,13 +39,7 @@ impl World {
         let (certificate, key) = authority.signs("server", Validity::Valid).write_to(folder.path(), "server");
         let client_ca = folder.join("clients.pem");
         std::fs::write(&client_ca, authority.certificate()).unwrap();
-        let settings = Tls {
-            certificate,
-            key,
-            client_ca: Some(client_ca),
-            client_certificates,
-            min_version: TlsVersion::V1_2,
-        };
+        let settings = settings(certificate, key, client_ca, client_certificates);
         let clock = Arc::new(Clock(AtomicU64::new(BEFORE_S)));
         let loaded = Loaded::read(&settings, 0, Arc::clone(&clock) as Arc<dyn TimeProvider>).unwrap();
         Self {
@@ -61,6 +57,16 @@ impl World {
         let mut client = client.session();
         shake_hands(&mut client, &mut server)?;
         server.handshake_kind().ok_or(rustls::Error::HandshakeNotComplete)
+    }
+}
+
+fn settings(certificate: PathBuf, key: PathBuf, client_ca: PathBuf, client_certificates: ClientCertificates) -> Tls {
+    Tls {
+        certificate,
+        key,
+        client_ca: Some(client_ca),
+        client_certificates,
+        min_version: TlsVersion::V1_2,
     }
 }
 
@@ -120,7 +126,32 @@ fn a_session_without_a_certificate_is_continued_at_any_time() {
             let world = World::new(wanted);
             let client = TlsClient::speaking(&world.authority, version);
             assert_eq!(world.connect(&client, BEFORE_S), Ok(HandshakeKind::Full));
-            assert_eq!(world.connect(&client, END_S + 1), Ok(HandshakeKind::Resumed), "{wanted:?} {version:?}");
+            assert_eq!(
+                world.connect(&client, END_S + 1),
+                Ok(HandshakeKind::Resumed),
+                "{wanted:?} {version:?}"
+            );
         }
+    }
+}
+
+#[test]
+fn the_label_of_a_key_may_be_that_of_another_form() {
+    let (authority, folder) = (Authority::new(), Scratch::new());
+    let identity = authority.signs("server", Validity::Valid);
+    let other = authority.signs("another", Validity::Valid);
+    for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"] {
+        let load = |key: &str| {
+            let key = key.replace(" PRIVATE KEY", &format!(" {label}"));
+            let (certificate, key) = Identity { key, ..identity.clone() }.write_to(folder.path(), "server");
+            let settings = settings(certificate, key, PathBuf::new(), ClientCertificates::Ignored);
+            Loaded::read(&settings, 0, Arc::new(DefaultTimeProvider)).map(|_| ())
+        };
+        assert!(load(&identity.key).is_ok(), "{label}");
+        assert!(load(&other.key).is_err(), "{label}: the key of another certificate");
+        assert!(
+            load(&identity.certificate.replace("CERTIFICATE", "PRIVATE KEY")).is_err(),
+            "{label}: no key"
+        );
     }
 }

@@ -101,7 +101,9 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.inner.verify_client_cert(certificate, others, now)?;
-        let ends = std::iter::once(certificate).chain(others).map(|one| ends_at_s(one).unwrap_or(0));
+        let ends = std::iter::once(certificate)
+            .chain(others)
+            .map(|one| ends_at_s(one).unwrap_or(0));
         self.end.0.store(ends.min().unwrap_or(0), Relaxed);
         Ok(verified)
     }

@@ -31,6 +31,11 @@ const CASES: &[(&str, &[Packet], &str)] = &[
     ("a noop without a login", &[NOOP], "20 Auth failure.!"),
     ("an unknown command without a login", &[(0x1b, b"", b"")], "20 Auth failure.!"),
     ("a login", &[RIGHT, GET, NOOP], "00 Authenticated|01 Not found|00 "),
+    (
+        "the mechanisms after a login",
+        &[RIGHT, LIST, GET],
+        "00 Authenticated|00 PLAIN|01 Not found",
+    ),
     ("a wrong password", &[WRONG], "20 Auth failure."),
     (
         "a get after a wrong password",

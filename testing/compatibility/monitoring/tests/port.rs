@@ -48,12 +48,12 @@ fn paths_methods_and_headers() {
         assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
         assert_eq!(answer.header("connection"), "close", "{path}");
         assert_eq!(answer.header("content-length"), answer.body.len().to_string(), "{path}");
-        let head = raw(&monitored, &format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        let head = raw(&monitored, &format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         assert_eq!((head.status, head.body.as_str()), (status, ""), "HEAD {path}");
         assert_eq!(head.header("content-type"), answer.header("content-type"), "HEAD {path}");
     }
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "FLUSH"] {
-        let answer = raw(&monitored, &format!("{method} / HTTP/1.1\r\nHost: x\r\n\r\n"));
+        let answer = raw(&monitored, &format!("{method} / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         assert_eq!((answer.status, answer.header("allow")), (405, "GET, HEAD"), "{method}");
     }
     let counted = monitored.numbers();
@@ -62,6 +62,34 @@ fn paths_methods_and_headers() {
         2.0
     );
     assert_eq!(counted.of("keyway_http_requests_total{path=\"other\",status=\"404\"}"), 2.0);
+}
+
+/// Enemy: a page of another site, whose name leads to this port (DNS rebinding).
+#[test]
+fn a_request_for_the_host_of_another_site_gets_no_answer() {
+    let monitored = Monitored::start(&ServeOptions {
+        keyway_arguments: ["--http-host", "cache.example"].map(str::to_owned).to_vec(),
+        ..ServeOptions::default()
+    });
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    for path in ["/", "/metrics", "/state.json", "/healthz"] {
+        for (host, status) in [
+            ("localhost", 200),
+            ("cache.example:11212", 200),
+            (name.trim(), 200),
+            ("evil.example", 421),
+            ("evil.example:11212", 421),
+        ] {
+            let answer = raw(&monitored, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!(answer.status, status, "{path} of {host}: {}", answer.body);
+            assert_eq!(answer.body.contains("--http-host"), status == 421, "{}", answer.body);
+        }
+        let answer = raw(
+            &monitored,
+            &format!("GET http://evil.example{path} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        );
+        assert_eq!(answer.status, 421, "{path}");
+    }
 }
 
 fn state(monitored: &Monitored) -> Value {
@@ -162,7 +190,7 @@ fn the_history_has_what_clients_did() {
 #[test]
 fn a_connection_gets_one_answer() {
     let monitored = Monitored::start(&ServeOptions::default());
-    let request = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n";
+    let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n";
     let answer = raw(&monitored, &request.repeat(20));
     assert_eq!(
         (answer.status, answer.body.as_str()),
@@ -373,7 +401,7 @@ fn a_unix_socket_serves_too_and_is_removed_at_the_end() {
     };
     let mut server = Server::start(Kind::Keyway, &options);
     let stream = UnixStream::connect(&path).expect("a connection");
-    let answer = http_over(stream, "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").expect("an answer");
+    let answer = http_over(stream, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("an answer");
     assert_eq!(answer.status, 200);
     assert!(server.terminate().success(), "{}", server.log());
     assert!(!path.exists(), "{}", server.log());

@@ -89,7 +89,7 @@ fn clients_that_never_finish_a_request_hold_no_memory_and_no_other_client() {
     let target = Target::start();
     let descriptors = target.descriptors_at_rest();
     let mut slow: Vec<TcpStream> = (0..SLOW).map(|_| target.connect()).collect();
-    for byte in b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: " {
+    for byte in b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: " {
         for stream in &mut slow {
             // Most of them have been closed by then.
             let _ = stream.write_all(&[*byte]);
@@ -138,7 +138,7 @@ fn requests_without_end_are_refused_in_little_memory() {
     let mut stream = target.connect();
     let headers: String = (0..100).map(|n| format!("H{n}: x\r\n")).collect();
     stream
-        .write_all(format!("GET / HTTP/1.1\r\nHost: x\r\n{headers}\r\n").as_bytes())
+        .write_all(format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").as_bytes())
         .expect("few bytes");
     assert_eq!(HttpAnswer::read(stream).expect("an answer").status, 431);
     target.assert_serves();
@@ -149,8 +149,8 @@ fn bodies_and_garbage_are_not_read() {
     let target = Target::start();
     let before = target.server.anonymous_memory();
     for request in [
-        &b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"[..],
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+        &b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n"[..],
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
     ] {
         let mut stream = target.connect();
         stream.write_all(request).expect("few bytes");
@@ -199,7 +199,7 @@ fn a_client_that_never_reads_its_answer_is_closed() {
         .map(|_| {
             let mut stream = target.connect();
             stream
-                .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 .expect("few bytes");
             stream
         })
