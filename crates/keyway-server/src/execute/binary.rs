@@ -3,11 +3,10 @@
 //! Never: decodes a packet (`keyway-proto` does).
 
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
-use keyway_proto::binary::{self, Command, Head, Request, SaslStep, Status};
+use keyway_proto::binary::{self, Command, Head, Request, Status};
 use keyway_proto::{StoreVerb, reply};
 
 use super::{Executor, Origin, Outcome, as_memcached, refusal};
-use crate::auth::sasl::MECHANISMS;
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::dump::Dump;
@@ -51,12 +50,6 @@ impl Executor {
             }
             Command::Stat { argument } => {
                 self.binary_stat(head, argument, out);
-                return Outcome::Done;
-            }
-            Command::Sasl {
-                step: SaslStep::List, ..
-            } if self.shared.has_sasl() => {
-                binary::value(out, head, MECHANISMS, 0);
                 return Outcome::Done;
             }
             Command::Sasl { .. } if self.shared.has_sasl() => return Outcome::LogIn,

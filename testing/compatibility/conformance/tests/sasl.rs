@@ -32,9 +32,9 @@ const CASES: &[(&str, &[Packet], &str)] = &[
     ("an unknown command without a login", &[(0x1b, b"", b"")], "20 Auth failure.!"),
     ("a login", &[RIGHT, GET, NOOP], "00 Authenticated|01 Not found|00 "),
     (
-        "the mechanisms after a login",
+        "the mechanisms after a login, which they end",
         &[RIGHT, LIST, GET],
-        "00 Authenticated|00 PLAIN|01 Not found",
+        "00 Authenticated|00 PLAIN|20 Auth failure.!",
     ),
     ("a wrong password", &[WRONG], "20 Auth failure."),
     (
