@@ -27,12 +27,13 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs, statfs};
 use nix::unistd::geteuid;
 use std::fs::{File, Permissions};
-use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Smallest page, bytes: the number of thread slots is the same for all page sizes.
+const PAGE_SIZE_MIN: usize = 4096;
 /// Time between two looks at a region that another process is making.
 const POLL: Duration = Duration::from_millis(10);
 /// Mode of a file while a region is being made in it.
@@ -41,12 +42,27 @@ const MAKERS_MODE: u32 = 0o600;
 /// the first index: 16 MiB per GiB.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether a region of this memory can have as many thread slots as requested.
+/// Whether a region of this memory can have as many thread slots as requested, or as this server needs.
 pub(crate) fn check_sessions(options: &Options) -> Result<(), OpenError> {
     let (least, most) = (THREAD_SLOTS_MIN, Shape::thread_slots_max(options.memory));
+    let needed = shape_of(options, PAGE_SIZE_MIN).thread_slots;
     match options.sessions {
         Some(asked) if !(least..=most).contains(&asked) => Err(OpenError::Sessions { asked, least, most }),
+        None if needed > most => Err(OpenError::ServerSessions {
+            sessions: options.server_sessions,
+            needed,
+            most,
+        }),
         _ => Ok(()),
+    }
+}
+
+/// The shape of a new region.
+fn shape_of(options: &Options, page_size: usize) -> Shape {
+    let shape = Shape::for_memory(options.memory, page_size);
+    match options.sessions {
+        Some(asked) => shape.with_thread_slots(asked),
+        None => shape.with_server(options.server_sessions),
     }
 }
 
@@ -238,11 +254,8 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     blocks::write_in_place(file);
     empty(file, path)?;
     blocks::claim(file).map_err(|why| copies(path, why))?;
-    let mut shape = Shape::for_memory(options.memory, page_size(file));
-    if let Some(asked) = options.sessions {
-        check_sessions(options)?;
-        shape = shape.with_thread_slots(asked);
-    }
+    check_sessions(options)?;
+    let shape = shape_of(options, page_size(file));
     let layout = Layout::new(shape);
     // What it has already is no more: in a file system of the region's size that decides.
     let there = file.metadata().map_err(|e| io("stat", path, e))?.blocks() * 512;
@@ -514,16 +527,11 @@ fn huge_page_size(file: &File) -> Option<usize> {
     usize::try_from(fs.block_size()).ok()
 }
 
-/// Random words from the kernel.
+/// Random words from the kernel, by getrandom(2): a container may have no /dev/urandom.
 pub(crate) fn random<const N: usize>(path: &Path) -> Result<[u64; N], OpenError> {
     let mut words = [0; N];
-    let mut source = File::open("/dev/urandom").map_err(|e| io("open /dev/urandom for", path, e))?;
     for word in &mut words {
-        let mut bytes = [0; 8];
-        source
-            .read_exact(&mut bytes)
-            .map_err(|e| io("read /dev/urandom for", path, e))?;
-        *word = u64::from_le_bytes(bytes);
+        *word = getrandom::u64().map_err(|e| io("get random numbers for", path, std::io::Error::other(e)))?;
     }
     Ok(words)
 }

@@ -48,6 +48,8 @@ pub enum OpenError {
     Address { path: PathBuf },
     /// a region of this memory cannot have the requested number of thread slots
     Sessions { asked: usize, least: usize, most: usize },
+    /// a region of the requested memory has no room for the thread slots that the server needs
+    ServerSessions { sessions: usize, needed: usize, most: usize },
     /// the requested file mode has bits that are no permissions
     Mode { asked: u32 },
     /// living processes have all process slots, except those reserved for servers, and no server executes writes for this
@@ -217,6 +219,11 @@ impl std::fmt::Display for OpenError {
             Self::Sessions { asked, least, most } => write!(
                 f,
                 "{asked} thread slots were requested: a region of this memory can have {least} to {most}; request another number, or more memory"
+            ),
+            Self::ServerSessions { sessions, needed, most } => write!(
+                f,
+                "a region of this memory can have {most} thread slots, and needs {needed} for programs, this server ({sessions}) and one that takes \
+                 over from it; give the server fewer threads (--threads, -t) or the region more memory (--memory, -m)"
             ),
             Self::Mode { asked } => write!(
                 f,

@@ -290,11 +290,7 @@ impl Cache {
     ///
     /// As [`Self::open`].
     pub fn open_as_it_is(place: &Place, options: &Options) -> Result<Self, OpenError> {
-        let existing = options.clone().existing_only(true);
-        match Self::open(place, &existing) {
-            Err(OpenError::Absent { .. }) if !options.existing_only => Self::open(place, options),
-            opened => opened,
-        }
+        Self::open(place, &options.clone().keep_memory(true))
     }
 
     /// The cache of this process. In a forked child it is opened again at the first call, with a process slot of its own. The

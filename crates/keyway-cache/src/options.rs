@@ -25,7 +25,7 @@ use keyway_region::layout::session::Entrance;
 #[non_exhaustive]
 pub struct Options {
     /// size of the region, bytes, everything included, at least 2 MiB. A smaller existing region grows to it, with all its
-    /// items; a larger one keeps its size, and so does every one with `existing_only`
+    /// items; a larger one keeps its size, and so does every one with `existing_only` or `keep_memory`
     pub memory: u64,
     /// ask for huge pages
     pub huge_pages: bool,
@@ -46,6 +46,8 @@ pub struct Options {
     pub flush: Option<bool>,
     /// attach only: an absent region is an error
     pub existing_only: bool,
+    /// `memory` is for a new region: an existing one keeps its own
+    pub keep_memory: bool,
     /// whose regions may be opened
     pub owners: Owners,
     /// thread slots of a new region, for all processes, from 32 to one for each 4 KiB of its memory and at most 32,768; one
@@ -54,6 +56,10 @@ pub struct Options {
     pub sessions: Option<usize>,
     /// this process is a server, which may take the process slots and thread slots that are reserved for servers
     pub server: bool,
+    /// sessions of this server. A new region gets thread slots for them, and for as many of a server that takes over, besides those of
+    /// programs, unless `sessions` says how many there are
+    #[doc(hidden)]
+    pub server_sessions: usize,
     /// the program was written for libmemcached: its calls are shown apart from those of other programs
     #[doc(hidden)]
     pub drop_in: bool,
@@ -104,6 +110,7 @@ impl Options {
         prefault: bool,
         mode: u32,
         existing_only: bool,
+        keep_memory: bool,
         owners: Owners,
         strict: bool,
         checksums: bool,
@@ -211,6 +218,7 @@ const MODE_BITS: u32 = 0o777;
 impl Options {
     setters! {
         server: bool,
+        server_sessions: usize,
         drop_in: bool,
         strict_rehearsed: bool,
     }
@@ -228,9 +236,11 @@ impl Default for Options {
             evict: None,
             flush: None,
             existing_only: false,
+            keep_memory: false,
             owners: Owners::AsNamed,
             sessions: None,
             server: false,
+            server_sessions: 0,
             drop_in: false,
             strict: false,
             strict_rehearsed: false,

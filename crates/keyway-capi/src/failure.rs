@@ -178,6 +178,7 @@ impl From<OpenError> for Failure {
             OpenError::Memory { .. }
             | OpenError::ItemSize { .. }
             | OpenError::Sessions { .. }
+            | OpenError::ServerSessions { .. }
             | OpenError::Mode { .. }
             | OpenError::Address { .. } => KEYWAY_ERROR_ARGUMENT,
             OpenError::ProcessesFull { .. } => KEYWAY_ERROR_FULL,

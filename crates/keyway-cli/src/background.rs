@@ -59,16 +59,29 @@ pub(crate) fn detach(stay: bool) -> io::Result<()> {
     if stay { Ok(()) } else { std::env::set_current_dir("/") }
 }
 
-/// In the copy, when it serves: closes standard output, and also standard error unless the log goes there. Then it writes this line to the
-/// waiting process. In this order, so that after the line the daemon does not change any more.
-pub(crate) fn ready(line: &str, keep_log: bool) -> io::Result<()> {
-    let waiting = io::stdout().as_fd().try_clone_to_owned()?;
+/// The process that waits for the copy.
+pub(crate) struct Waiting {
+    line: File,
+    null: File,
+}
+
+/// In the copy, before it gives up the right to open files: closes standard output.
+pub(crate) fn leave_output() -> io::Result<Waiting> {
+    let line = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     dup2_stdout(&null)?;
-    if !keep_log {
-        dup2_stderr(&null)?;
+    Ok(Waiting { line, null })
+}
+
+impl Waiting {
+    /// In the copy, when it serves: closes standard error unless the log goes there, and then tells the waiting process by this line. In
+    /// this order, so that after the line the daemon does not change any more.
+    pub(crate) fn ready(mut self, line: &str, keep_log: bool) -> io::Result<()> {
+        if !keep_log {
+            dup2_stderr(&self.null)?;
+        }
+        // The waiting process may have ended; the server serves all the same.
+        let _ = writeln!(self.line, "{line}");
+        Ok(())
     }
-    // The waiting process may have ended; the server serves all the same.
-    let _ = writeln!(File::from(waiting), "{line}");
-    Ok(())
 }

@@ -455,6 +455,7 @@ fn run() -> Result<(), Failure> {
                     None => failure,
                 })?;
             if is_check {
+                plan.check_here()?;
                 return commands::say("every option is right");
             }
             plan.run(inherited)

@@ -136,6 +136,20 @@ fn owner_of(path: &Path) -> String {
     )
 }
 
+/// Whether no file can be made there: the folder is absent, full, read-only, or closed to this user.
+pub(crate) fn is_unusable_for_a_file(error: &OpenError) -> bool {
+    match error {
+        OpenError::NoSpace { .. } => true,
+        OpenError::Io {
+            what: "create", source, ..
+        } => matches!(
+            source.kind(),
+            ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::StorageFull
+        ),
+        _ => false,
+    }
+}
+
 /// Whether other options would open the region.
 pub(crate) fn is_askers_fault(error: &OpenError) -> bool {
     matches!(
@@ -143,6 +157,7 @@ pub(crate) fn is_askers_fault(error: &OpenError) -> bool {
         OpenError::ItemSize { .. }
             | OpenError::Memory { .. }
             | OpenError::Sessions { .. }
+            | OpenError::ServerSessions { .. }
             | OpenError::Address { .. }
             | OpenError::OverLimit { .. }
             | OpenError::NotStrict { .. }
@@ -153,9 +168,11 @@ pub(crate) fn is_askers_fault(error: &OpenError) -> bool {
 
 pub(crate) fn failure(error: OpenError) -> Failure {
     let code = match error {
-        OpenError::ItemSize { .. } | OpenError::Memory { .. } | OpenError::Sessions { .. } | OpenError::Address { .. } => {
-            exit::USAGE
-        }
+        OpenError::ItemSize { .. }
+        | OpenError::Memory { .. }
+        | OpenError::Sessions { .. }
+        | OpenError::ServerSessions { .. }
+        | OpenError::Address { .. } => exit::USAGE,
         _ => exit::NO_REGION,
     };
     match error {

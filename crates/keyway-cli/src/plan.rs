@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use keyway_cache::server::record::{self, Address, Record};
 use keyway_cache::server::{Removal, remove_unused};
-use keyway_cache::{Cache, Gate, Limits, OpenError, Options, Place};
+use keyway_cache::{Cache, Gate, Limits, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
 use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
 use nix::errno::Errno;
@@ -86,6 +86,19 @@ impl Plan {
         )))
     }
 
+    /// Refuses what the start would refuse, as far as options, files, interfaces and CPUs of this machine show it. The region is not looked
+    /// at, and no address is taken.
+    pub(crate) fn check_here(&self) -> Result<(), Failure> {
+        self.options
+            .clone()
+            .server_sessions(self.config.sessions())
+            .check()
+            .map_err(place::failure)?;
+        self.config.check_here().map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        raise_descriptor_limit(&self.config)?;
+        self.take_cpus()
+    }
+
     /// Largest item of a new region, bytes.
     fn item_size_max(&self) -> usize {
         self.options.item_size_max.unwrap_or(Limits::default().item_size_max)
@@ -112,10 +125,16 @@ impl Plan {
             self.become_daemon()?;
         }
         self.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+        for address in self.config.open_addresses() {
+            log::warn!(
+                "{address} is open to other machines without a login: every client that reaches it may read, change and flush all items; \
+                 --auth-file (-Y) asks for logins, --listen (-l) 127.0.0.1 keeps it to this machine"
+            );
+        }
         if self.core_dumps {
             allow_core_dumps()?;
         }
-        raise_descriptor_limit(self.config.connections_max);
+        raise_descriptor_limit(&self.config)?;
         if let Some(user) = &self.user {
             become_user(user)?;
         }
@@ -146,12 +165,11 @@ impl Plan {
         self.leave_records(&server, &cache);
         let pid_file = self.pid_file.as_deref().and_then(PidFile::write);
         let line = server.ready_line();
-        if self.daemon {
-            background::ready(&line, self.config.verbosity > 0).map_err(|error| Failure::new(exit::SYSTEM, error))?;
-        } else {
-            // Standard output may be closed; the server serves all the same.
-            let _ = writeln!(std::io::stdout(), "{line}");
-        }
+        let waiting = self
+            .daemon
+            .then(background::leave_output)
+            .transpose()
+            .map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let addresses = self.addresses(&server);
         if self.sandbox {
             self.confine(&server);
@@ -160,7 +178,16 @@ impl Plan {
         }
         let handle = server.handle();
         let manager = notifier.map(|notifier| -> Box<dyn Manager> { Box::new(notifier) });
-        let ended = server.run_for(manager);
+        let running = server.begin().map_err(refused_run)?;
+        // The last step before serving: all that could fail has not.
+        match waiting {
+            Some(waiting) => waiting
+                .ready(&line, self.config.verbosity > 0)
+                .map_err(|error| Failure::new(exit::SYSTEM, error))?,
+            // Standard output may be closed; the server serves all the same.
+            None => drop(writeln!(std::io::stdout(), "{line}")),
+        }
+        let ended = running.serve(manager);
         if handle.is_taken_over() {
             // The file names the new server.
             std::mem::forget(pid_file);
@@ -176,8 +203,7 @@ impl Plan {
                 log::info!("stopped");
                 Ok(())
             }
-            Err(error @ RunError::WorkerPanicked) => Err(Failure::new(exit::NO, error)),
-            Err(error) => Err(Failure::new(exit::SYSTEM, error)),
+            Err(error) => Err(refused_run(error)),
         }
     }
 
@@ -387,7 +413,13 @@ impl Plan {
             None => Place::Path(self.default_path()),
         };
         // The server's own code makes no stray pointers (it has no `unsafe`), so the gate would only cost time at each request.
-        let options = self.options.clone().gate(Gate::Off).server(true);
+        let server_sessions = self.config.sessions();
+        let options = self
+            .options
+            .clone()
+            .gate(Gate::Off)
+            .server(true)
+            .server_sessions(server_sessions);
         let slack = self.item_size_max() / ITEM_SIZE_SLACK;
         let had_kept = kept.is_some();
         let kept = match (kept, &place) {
@@ -398,7 +430,7 @@ impl Plan {
         let cache = match kept {
             Some(cache) => cache,
             None => match place::try_open(&place, &options, slack) {
-                Err(error @ OpenError::NoSpace { .. }) if without_file => {
+                Err(error) if without_file && place::is_unusable_for_a_file(&error) => {
                     log::warn!(
                         "the region is in memory without a file, and ends with this server: {error} (in a container: --shm-size)"
                     );
@@ -413,8 +445,9 @@ impl Plan {
             keep(notifier, had_kept, &place, &cache);
         }
         self.place = Some(place);
-        self.config.memory = self.options.memory;
         let info = cache.info();
+        let keeps_memory = info.warm && self.options.keep_memory;
+        self.config.memory = if keeps_memory { info.limit_bytes } else { self.options.memory };
         if let (Some(asked), true) = (self.options.sessions, info.warm)
             && asked as u64 != info.sessions_max
         {
@@ -424,9 +457,9 @@ impl Plan {
             );
         }
         // A region consists of whole segments, so its size is never exactly the requested one.
-        if info.warm && info.limit_bytes.saturating_sub(self.options.memory) > self.options.memory / 16 {
-            let (limit, wanted) = (size_text(info.limit_bytes), size_text(self.options.memory));
-            let name = &self.config.region;
+        let (limit, wanted) = (info.limit_bytes, self.config.memory);
+        if info.warm && limit.saturating_sub(wanted) > wanted / 16 {
+            let (name, limit, wanted) = (&self.config.region, size_text(limit), size_text(wanted));
             log::warn!(
                 "region {name} keeps its {limit}, not the requested {wanted}: a start does not lower the memory limit; send cache_memlimit, or remove the file"
             );
@@ -469,6 +502,13 @@ fn keep(notifier: &Notifier, had_kept: bool, place: &Place, cache: &Cache) {
     }
 }
 
+fn refused_run(error: RunError) -> Failure {
+    match error {
+        RunError::WorkerPanicked => Failure::new(exit::NO, error),
+        RunError::System(_) => Failure::new(exit::SYSTEM, error),
+    }
+}
+
 /// A path that stays correct when this process changes its folder.
 fn whole(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
@@ -482,23 +522,32 @@ fn allow_core_dumps() -> Result<(), Failure> {
         .map_err(refused)
 }
 
-/// Raises the limit so that the process can have a descriptor for each allowed connection.
-fn raise_descriptor_limit(connections_max: usize) {
-    let wanted = u64::try_from(connections_max)
+/// Raises the limit so that the process can have a descriptor for each allowed connection. Refuses one with which no client could connect.
+fn raise_descriptor_limit(config: &Config) -> Result<(), Failure> {
+    let (connections, own) = (config.connections_max, config.descriptors());
+    let wanted = u64::try_from(connections)
         .unwrap_or(u64::MAX)
-        .saturating_add(DESCRIPTORS_SPARE);
+        .saturating_add(own.max(DESCRIPTORS_SPARE));
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-        return;
+        return Ok(());
     };
-    if soft >= wanted {
-        return;
+    if soft >= wanted || setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).is_ok() {
+        return Ok(());
     }
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted));
-    if raised.is_err() {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-        let possible = hard.saturating_sub(DESCRIPTORS_SPARE);
-        log::warn!("{connections_max} connections (-c) are more than this process may open, about {possible}; raise ulimit -n");
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    if hard <= own {
+        let threads = config.threads;
+        return Err(Failure::new(
+            exit::SYSTEM,
+            format_args!(
+                "this process may open {hard} files (RLIMIT_NOFILE), and a server with {threads} threads needs {own}, and one for each client; \
+                 raise ulimit -n (systemd: LimitNOFILE=), or start with fewer threads (--threads, -t)"
+            ),
+        ));
     }
+    let possible = hard.saturating_sub(own);
+    log::warn!("{connections} connections (-c) are more than this process may open, about {possible}; raise ulimit -n");
+    Ok(())
 }
 
 fn become_user(name: &str) -> Result<(), Failure> {

@@ -94,9 +94,10 @@ pub(crate) struct Serve {
     region: Option<Place>,
     #[command(flatten)]
     owner: Owner,
-    /// Size of the region, index and headers included: 512k, 64m, 1g; a plain number counts MiB. A smaller existing region grows to it
-    #[arg(long, short = 'm', value_name = "SIZE", default_value = "64m", value_parser = size::parse_mebibytes)]
-    memory: u64,
+    /// Size of the region, index and headers included: 512k, 64m, 1g; a plain number counts MiB. A smaller existing region grows to it;
+    /// without this option it keeps its memory [default: 64m for a new region]
+    #[arg(long, short = 'm', value_name = "SIZE", value_parser = size::parse_mebibytes)]
+    memory: Option<u64>,
     /// Largest item, 1k to 1g; a plain number counts bytes. A rule of the region, for all its users: without this option a region keeps
     /// its own [default: 1m for a new region]
     #[arg(long, short = 'I', value_name = "SIZE", value_parser = size::parse_item_size)]
@@ -155,7 +156,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "S")]
     max_gap: Option<u64>,
     /// What to do with the items after a longer gap: serve them, serve them as stale (meta flag X), or flush them
-    #[arg(long, value_name = "serve|stale|flush", default_value = "serve", value_parser = parse_gap)]
+    #[arg(long, value_name = "serve|stale|flush", default_value = "serve", requires = "max_gap", value_parser = parse_gap)]
     gap: Gap,
     /// Do not confine the server. By default it gives up everything that it does not need once it serves (Landlock, seccomp,
     /// capabilities, no_new_privs)
@@ -286,7 +287,8 @@ impl Serve {
             .ask_for(&mut config)
             .map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let options = Options::new()
-            .memory(self.memory)
+            .memory(self.memory.unwrap_or(Options::default().memory))
+            .keep_memory(self.memory.is_none())
             .huge_pages(self.huge_pages)
             .prefault(self.prefault)
             .item_size_max(self.max_item)

@@ -164,6 +164,7 @@ impl Ground {
             segments_max: SEGMENTS,
             process_slots: 4,
             thread_slots: 6,
+            server_threads: 1,
             ..Shape::for_memory(crate::layout::plan::MEMORY_MIN, page_size)
         };
         shape.buckets_initial = buckets.unwrap_or(shape.buckets_per_segment());

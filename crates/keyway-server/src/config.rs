@@ -7,8 +7,9 @@ use std::time::Duration;
 use keyway_proto::Protocol;
 
 use crate::StartError;
+use crate::auth::Users;
 use crate::source::{LOOPBACK, Network};
-use crate::tls::Tls;
+use crate::tls::{Certificates, ClientCertificates, Tls};
 
 /// The protocol version that `version` and `stats` report: that of the memcached whose protocol Keyway implements.
 ///
@@ -22,6 +23,12 @@ pub const KEYWAY_VERSION: &str = env!("CARGO_PKG_VERSION");
 pub const UDP_ANSWER_MAX: usize = 16 << 10;
 /// Least memory for connections, unless the configuration says otherwise, bytes.
 const CONNECTION_MEMORY_MIN: u64 = 64 << 20;
+
+/// Descriptors that a server has whatever its threads are.
+const DESCRIPTORS_OF_PROCESS: u64 = 24;
+
+/// Longest path of a Unix socket, bytes (unix(7): 108 with a zero at its end).
+pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
 /// A Unix socket to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,7 +284,83 @@ impl Config {
         if self.auth_file.is_some() && !self.udp.is_empty() {
             return Err(StartError::UdpWithAuthentication);
         }
+        let http = match &self.http {
+            Some(HttpAddress::Unix(socket)) => Some(&socket.path),
+            _ => None,
+        };
+        let unix = self.unix.iter().map(|socket| &socket.path);
+        let region = self.region_socket.iter().map(|socket| &socket.path);
+        let too_long = |path: &&PathBuf| path.as_os_str().len() > SOCKET_PATH_MAX;
+        match unix.chain(region).chain(http).find(too_long) {
+            Some(path) => Err(StartError::SocketPath(path.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a server can serve with these options on this machine, as far as files and interfaces show it: nothing is bound or changed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::check`]; the file of users or a file of TLS is absent or unusable; an interface is absent.
+    pub fn check_here(&self) -> Result<(), StartError> {
+        self.check()?;
+        self.users()?;
+        self.certificates()?;
+        #[cfg(feature = "kernel")]
+        for name in self.kernel.iter().flat_map(|kernel| &kernel.interfaces) {
+            crate::kernel::interface(name).map_err(StartError::Kernel)?;
+        }
         Ok(())
+    }
+
+    /// The users, from their file.
+    pub(crate) fn users(&self) -> Result<Option<Users>, StartError> {
+        let load = |path: &PathBuf| Users::load(path, None).map_err(|error| StartError::AuthFile(path.clone(), error));
+        self.auth_file.as_ref().map(load).transpose()
+    }
+
+    /// Certificate and key, from their files.
+    pub(crate) fn certificates(&self) -> Result<Option<Certificates>, StartError> {
+        match &self.tls {
+            Some(tls) => Certificates::load(tls.clone()).map(Some).map_err(StartError::Tls),
+            None if self.tls_tcp.is_empty() => Ok(None),
+            None => Err(StartError::NoCertificate),
+        }
+    }
+
+    /// TCP addresses at which clients from other machines can do everything: not loopback, and without logins and client certificates.
+    pub fn open_addresses(&self) -> Vec<SocketAddr> {
+        let has_certificates = self
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.client_certificates == ClientCertificates::Required);
+        let with_tls = self.tls_tcp.iter().filter(|_| !has_certificates);
+        let all = self.tcp.iter().chain(with_tls).filter(|_| self.auth_file.is_none());
+        all.filter(|address| !address.ip().is_loopback()).copied().collect()
+    }
+
+    /// Workers: for each thread of `threads` one for short turns and one for long ones.
+    pub(crate) fn workers(&self) -> usize {
+        self.threads.saturating_mul(2)
+    }
+
+    /// Threads that the server starts, except those that only a command starts.
+    pub(crate) fn thread_count(&self) -> usize {
+        let others = [self.kernel.is_some(), self.http.is_some(), self.auth_file.is_some()];
+        self.workers() + others.into_iter().filter(|&is_there| is_there).count()
+    }
+
+    /// Sessions that the server has at most: of its workers, and those of the HTTP port, the kernel door and the thread that evicts
+    /// after the memory limit was lowered.
+    pub fn sessions(&self) -> usize {
+        self.workers() + 3
+    }
+
+    /// Descriptors that the server needs before the first client comes: for each worker two and a ring of io_uring, its UDP sockets, and
+    /// those of listeners, region, log, signals and kernel door.
+    pub fn descriptors(&self) -> u64 {
+        let workers = self.workers() as u64;
+        DESCRIPTORS_OF_PROCESS + 3 * workers + (self.threads * self.udp.len()) as u64
     }
 
     /// All TCP addresses, those with TLS last.

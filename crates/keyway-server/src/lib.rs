@@ -46,6 +46,7 @@ mod shown;
 mod source;
 mod stats;
 mod takeover;
+mod threads;
 mod tls;
 mod udp;
 mod vitals;
@@ -60,6 +61,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use keyway_cache::server::Timer;
@@ -79,6 +81,7 @@ pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 pub use takeover::{TakeOver, TakeOverError};
+pub use threads::NoThreads;
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion, crypto_provider};
 pub use vitals::{Manager, News};
 pub use watch::{WatchAsked, WatchUnknown};
@@ -151,11 +154,20 @@ pub enum StartError {
     /// the authentication file is unusable
     AuthFile(std::path::PathBuf, AuthFileError),
     /// the region has no session for a worker
-    Session(SessionError),
+    Session {
+        /// how many the server needs
+        needed: usize,
+        /// why it does not get them
+        error: SessionError,
+    },
+    /// the system does not give as many threads
+    Threads(NoThreads),
     /// io_uring is required, and the system does not have it
     NoUring(io::Error),
     /// the system refused something else
     System(io::Error),
+    /// the path of a Unix socket is too long
+    SocketPath(PathBuf),
 }
 
 /// Why a server ended other than by request.
@@ -186,15 +198,7 @@ impl Sockets {
     /// As [`Self::bind`]; the given sockets are closed then.
     pub fn bind_beside(config: &Config, mut given: Given) -> Result<Self, StartError> {
         config.check()?;
-        let users = match &config.auth_file {
-            Some(path) => Some(Users::load(path, None).map_err(|error| StartError::AuthFile(path.clone(), error))?),
-            None => None,
-        };
-        let certificates = match &config.tls {
-            Some(tls) => Some(Certificates::load(tls.clone()).map_err(StartError::Tls)?),
-            None if config.tls_tcp.is_empty() => None,
-            None => return Err(StartError::NoCertificate),
-        };
+        let (users, certificates) = (config.users()?, config.certificates()?);
         let listeners = listener::bind(config, &mut given).map_err(StartError::Bind)?;
         let (udp_addresses, udp_sockets) = listener::bind_udp(config, &mut given).map_err(StartError::Bind)?;
         let http = config
@@ -256,16 +260,16 @@ impl Server {
             special,
             predecessor,
         } = sockets;
-        let workers = 2 * config.threads;
+        let workers = config.workers();
+        let no_session = |error| StartError::Session {
+            needed: config.sessions(),
+            error,
+        };
         let sessions = (0..workers)
             .map(|_| cache.session())
             .collect::<Result<Vec<_>, _>>()
-            .map_err(StartError::Session)?;
-        let probe = http
-            .is_some()
-            .then(|| cache.session())
-            .transpose()
-            .map_err(StartError::Session)?;
+            .map_err(no_session)?;
+        let probe = http.is_some().then(|| cache.session()).transpose().map_err(no_session)?;
         listeners.extend(listeners_of_region(special, &cache));
         let mut offered = listeners.iter().map(Listener::offer).collect::<io::Result<Vec<_>>>()?;
         for socket in udp_sockets.iter().flatten() {
@@ -307,6 +311,7 @@ impl Server {
         });
         let signals = if config.signals { Some(catch_signals()?) } else { None };
 
+        threads::try_out(config.thread_count())?;
         let event_loop = choose_event_loop(&config)?;
         let acceptor_poll = Poll::new()?;
         let mut polls = Vec::new();
@@ -472,15 +477,15 @@ impl Server {
     ///
     /// [`RunError`]
     pub fn run(self) -> Result<(), RunError> {
-        self.run_for(None)
+        self.begin()?.serve(None)
     }
 
-    /// The same, and reports to a service manager.
+    /// Starts the threads: all that can fail before clients are served. What this thread may do, they may do.
     ///
     /// # Errors
     ///
-    /// [`RunError`]
-    pub fn run_for(self, manager: Option<Box<dyn Manager>>) -> Result<(), RunError> {
+    /// [`RunError::System`]: the system refused a thread. Those that were started have ended.
+    pub fn begin(self) -> Result<Running, RunError> {
         let Self {
             cache,
             shared,
@@ -490,21 +495,48 @@ impl Server {
             http,
             ..
         } = self;
-        let mut threads = Vec::new();
+        let mut running = Running {
+            cache,
+            shared,
+            acceptor,
+            threads: Vec::new(),
+        };
+        match running.start(workers, keeper, http) {
+            Ok(()) => Ok(running),
+            Err(error) => {
+                running.shared.stop();
+                join(running.threads);
+                Err(RunError::System(error))
+            }
+        }
+    }
+}
+
+/// A server whose threads run. [`Self::serve`] accepts connections.
+pub struct Running {
+    cache: Cache,
+    shared: Arc<Shared>,
+    acceptor: Acceptor,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(&mut self, workers: Vec<Worker>, keeper: Option<kernel::Keeper>, http: Option<http::Port>) -> io::Result<()> {
+        let (shared, cache, threads) = (&self.shared, &self.cache, &mut self.threads);
         if let Some(keeper) = keeper {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("keyway-kernel".to_owned());
-            threads.push(thread.spawn(move || keeper.run(&shared)).map_err(RunError::System)?);
+            threads.push(thread.spawn(move || keeper.run(&shared))?);
         }
         if let Some(port) = http {
-            let (shared, cache) = (Arc::clone(&shared), cache.clone());
+            let (shared, cache) = (Arc::clone(shared), cache.clone());
             let thread = std::thread::Builder::new().name("keyway-http".to_owned());
-            threads.push(thread.spawn(move || port.run(shared, cache)).map_err(RunError::System)?);
+            threads.push(thread.spawn(move || port.run(shared, cache))?);
         }
         if shared.users.is_some() {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("keyway-logins".to_owned());
-            threads.push(thread.spawn(move || shared.hasher.run(&shared)).map_err(RunError::System)?);
+            threads.push(thread.spawn(move || shared.hasher.run(&shared))?);
         }
         for (index, worker) in workers.into_iter().enumerate() {
             let threads_of_lane = shared.config.threads;
@@ -513,17 +545,30 @@ impl Server {
                 Lane::Long => format!("keyway-long-{}", index - threads_of_lane),
             };
             let thread = std::thread::Builder::new().name(name).spawn(move || worker.run());
-            threads.push(thread.map_err(RunError::System)?);
+            threads.push(thread?);
         }
+        Ok(())
+    }
+
+    /// Serves until a requested shutdown is complete, or another server has taken over, and reports to a service manager. The region is
+    /// closed as cleanly as other processes' use of it allows.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]
+    pub fn serve(self, manager: Option<Box<dyn Manager>>) -> Result<(), RunError> {
+        let Self {
+            cache,
+            shared,
+            acceptor,
+            threads,
+        } = self;
         memory::keep_within(&shared, &cache);
         let accepted = acceptor.run(manager);
         shared.stop();
         memory::join(&shared);
         shared.watch.join();
-        for thread in threads {
-            // A panic has been reported by the thread's own end.
-            let _ = thread.join();
-        }
+        join(threads);
         cache.close();
         accepted.map_err(RunError::System)?;
         if shared.broken.load(SeqCst) {
@@ -531,6 +576,13 @@ impl Server {
         } else {
             Ok(())
         }
+    }
+}
+
+fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        // A panic has been reported by the thread's own end.
+        let _ = thread.join();
     }
 }
 
@@ -552,8 +604,8 @@ fn choose_event_loop(config: &Config) -> Result<EventLoop, StartError> {
         return Ok(EventLoop::Epoll);
     }
     // In a separate thread: the kernel's work after a ring is closed interrupts system calls of the thread that opened the ring.
-    let tried = std::thread::spawn(|| Ring::open().map(drop)).join();
-    match tried.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())) {
+    let thread = std::thread::Builder::new().spawn(|| Ring::open().map(drop))?;
+    match thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())) {
         Ok(()) => Ok(EventLoop::IoUring),
         Err(error) if config.event_loop == EventLoop::IoUring => Err(StartError::NoUring(error)),
         Err(error) => {
@@ -686,6 +738,13 @@ impl fmt::Display for StartError {
                 f.write_str("nothing to listen on: give a TCP address (port not 0), a Unix socket or a UDP address")
             }
             Self::UdpWithAuthentication => f.write_str("UDP with an authentication file: datagrams cannot log in; leave one out"),
+            Self::SocketPath(path) => write!(
+                f,
+                "{}: the path of a Unix socket may have {} bytes, and this one has {}; choose a shorter one",
+                path.display(),
+                config::SOCKET_PATH_MAX,
+                path.as_os_str().len()
+            ),
             Self::NoThreads => f.write_str("0 threads cannot serve a client: give at least 1"),
             Self::Kernel(why) => f.write_str(why),
             Self::Given(error) => error.fmt(f),
@@ -697,7 +756,16 @@ impl fmt::Display for StartError {
                 f,
                 "io_uring is not to be had here: {error}; it takes Linux 6.1, and no seccomp filter or sysctl kernel.io_uring_disabled in its way; leave --event-loop out"
             ),
-            Self::Session(error) => write!(f, "no session in the region for a worker thread: {error}"),
+            Self::Session {
+                needed,
+                error: SessionError::TableFull { slots },
+            } => write!(
+                f,
+                "the server needs {needed} thread slots of the region, which has {slots}, or other processes have too many of them; give the server \
+                 fewer threads (--threads, -t), or let it make a new region: remove the region's file, or name another one"
+            ),
+            Self::Session { error, .. } => write!(f, "no session in the region for a worker thread: {error}"),
+            Self::Threads(why) => why.fmt(f),
             Self::System(error) => error.fmt(f),
         }
     }

@@ -113,7 +113,7 @@ pub(super) fn attach(
     }
     // A program that opens the region with a size of its own choice does not lift the limit that an operator has set.
     let is_larger = layout.segments_for(options.memory) > region.segments();
-    if !options.existing_only && (options.server || is_larger) {
+    if !options.existing_only && !options.keep_memory && (options.server || is_larger) {
         raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
             path: path.to_path_buf(),
             why,

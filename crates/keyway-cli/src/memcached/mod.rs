@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, Command};
+use keyway_cache::Options;
 use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Sasl, Tls, TlsVersion, UnixSocket};
 
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
@@ -97,7 +98,10 @@ impl Default for Reading {
     fn default() -> Self {
         let port = place::DEFAULT_PORT.into();
         Self {
-            plan: Plan::default(),
+            plan: Plan {
+                options: Options::new().keep_memory(true),
+                ..Plan::default()
+            },
             port,
             port_given: false,
             udp_port: 0,
@@ -151,7 +155,10 @@ impl Reading {
                 None => return Err(Failure::usage("-D needs a character after it")),
             },
             'Y' => config.auth_file = Some(value.into()),
-            'm' => plan.options.memory = size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-m: {why}")))?,
+            'm' => {
+                plan.options.memory = size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-m: {why}")))?;
+                plan.options.keep_memory = false;
+            }
             'I' => {
                 let size = size::parse_item_size(value).map_err(|why| Failure::usage(format_args!("-I: {why}")))?;
                 plan.options.item_size_max = Some(size);

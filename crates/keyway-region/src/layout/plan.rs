@@ -64,23 +64,30 @@ pub struct Shape {
     pub process_slots: usize,
     /// threads that can be attached at a time
     pub thread_slots: usize,
+    /// how many of them are reserved for servers
+    pub server_threads: usize,
     /// buckets of the first index, a power of two
     pub buckets_initial: usize,
     /// bytes to which every array is aligned, a power of two: the page size of the backing
     pub page_size: usize,
 }
 
+/// How many of so many thread slots are reserved for servers.
+fn server_threads(thread_slots: usize) -> usize {
+    (thread_slots / SERVERS_SHARE).max(SERVER_THREADS_MIN)
+}
+
 impl Shape {
     /// Words that a shape takes in the superblock.
     pub const WORDS: usize = 6;
 
-    /// As words for the superblock.
+    /// As words for the superblock; one has both numbers of thread slots, those of servers in its upper half.
     pub fn to_words(self) -> [u64; Self::WORDS] {
         [
             self.segment_size,
             self.segments_max,
             self.process_slots,
-            self.thread_slots,
+            self.thread_slots | self.server_threads << 32,
             self.buckets_initial,
             self.page_size,
         ]
@@ -89,17 +96,21 @@ impl Shape {
 
     /// From the superblock's words; `None` if no region can have this shape.
     pub fn from_words(words: [u64; Self::WORDS]) -> Option<Self> {
-        let n = |i: usize, max: usize| usize::try_from(*words.get(i)?).ok().filter(|n| (1..=max).contains(n));
+        let within = |word: u64, max: usize| usize::try_from(word).ok().filter(|n| (1..=max).contains(n));
+        let n = |i: usize, max: usize| within(*words.get(i)?, max);
+        let threads = *words.get(3)?;
         let shape = Self {
             segment_size: n(0, SIZE_MAX)?,
             segments_max: n(1, SEGMENTS_MAX)?,
             process_slots: n(2, PROCESS_SLOTS_MAX)?,
-            thread_slots: n(3, 1 << 16)?,
+            thread_slots: within(threads & u64::from(u32::MAX), 1 << 16)?,
+            server_threads: within(threads >> 32, 1 << 16)?,
             buckets_initial: n(4, 1 << 40)?,
             page_size: n(5, 1 << 30)?,
         };
         let powers = [shape.segment_size, shape.buckets_initial, shape.page_size];
         let sane = powers.into_iter().all(usize::is_power_of_two)
+            && shape.server_threads < shape.thread_slots
             && shape.segment_size >= SIZE_MIN
             && shape.page_size >= 4096
             && shape.buckets_initial >= BUCKETS_MIN;
@@ -112,12 +123,14 @@ impl Shape {
         let segment_size = (1usize << wanted.ilog2()).clamp(SIZE_MIN, SIZE_MAX);
         let now = usize::try_from(memory).unwrap_or(usize::MAX) / segment_size;
         let per_memory = |bytes: u64, min: u64, max: u64| usize::try_from((memory / bytes).clamp(min, max)).unwrap_or(1);
+        // LMDB's default of 126 readers is the scale; a thread slot takes 1 KiB, so small regions have fewer.
+        let thread_slots = per_memory(512 << 10, THREAD_SLOTS_MIN as u64, 4096);
         Self {
             segment_size,
             segments_max: segments_max(now, segment_size),
-            // LMDB's default of 126 readers is the scale; a thread slot takes 1 KiB, so small regions have fewer.
             process_slots: per_memory(512 << 10, 16, 1024),
-            thread_slots: per_memory(512 << 10, THREAD_SLOTS_MIN as u64, 4096),
+            thread_slots,
+            server_threads: server_threads(thread_slots),
             buckets_initial: 1usize << per_memory(MEMORY_PER_BUCKET, BUCKETS_MIN as u64, 1 << 40).ilog2(),
             page_size,
         }
@@ -134,7 +147,19 @@ impl Shape {
         Self {
             process_slots: self.process_slots.max(thread_slots.min(PROCESS_SLOTS_MAX)),
             thread_slots,
+            server_threads: server_threads(thread_slots),
             ..self
+        }
+    }
+
+    /// The same shape with room for a server whose threads need this many slots, and for the one that takes over from it. Programs have as
+    /// many slots as before.
+    #[must_use]
+    pub fn with_server(self, threads: usize) -> Self {
+        let server_threads = self.server_threads.max(threads.saturating_mul(2));
+        Self {
+            server_threads,
+            ..self.with_thread_slots(self.thread_slots_for(false).saturating_add(server_threads))
         }
     }
 
@@ -146,8 +171,7 @@ impl Shape {
 
     /// Thread slots that a thread of a process may take: all but the last few, which are reserved for servers.
     pub fn thread_slots_for(&self, server: bool) -> usize {
-        let kept = (self.thread_slots / SERVERS_SHARE).max(SERVER_THREADS_MIN);
-        self.thread_slots.saturating_sub(if server { 0 } else { kept }).max(1)
+        self.thread_slots.saturating_sub(if server { 0 } else { self.server_threads })
     }
 
     /// Buckets that fit in a segment.
@@ -400,6 +424,28 @@ mod tests {
         assert_eq!(kept(MEMORY_MIN), ((16, 16, 14), (32, 32, 16)));
         assert_eq!(kept(64 << 20), ((128, 128, 112), (128, 128, 112)));
         assert_eq!(kept(64 << 30), ((1024, 1024, 896), (4096, 4096, 3584)));
+    }
+
+    #[test]
+    fn a_server_and_its_successor_take_no_slot_of_programs() {
+        let shape = Shape::for_memory(64 << 20, 4096);
+        for threads in [0, 1, 8, 9, 66, 130] {
+            let with = shape.with_server(threads);
+            assert!(
+                with.server_threads >= 2 * threads && Shape::from_words(with.to_words()) == Some(with),
+                "{with:?}"
+            );
+            assert_eq!(
+                (with.thread_slots_for(false), with.thread_slots_for(true)),
+                (112, 112 + with.server_threads)
+            );
+        }
+        assert_eq!(shape.with_server(8), shape);
+        let without_programs = Shape {
+            server_threads: shape.thread_slots,
+            ..shape
+        };
+        assert_eq!(Shape::from_words(without_programs.to_words()), None);
     }
 
     #[test]

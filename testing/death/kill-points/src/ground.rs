@@ -43,6 +43,7 @@ pub fn shape(segments: usize) -> Shape {
         segments_max: segments + SPARE,
         process_slots: 4,
         thread_slots: 6,
+        server_threads: 1,
         buckets_initial: smallest.buckets_per_segment(),
         ..smallest
     }
