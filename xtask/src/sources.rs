@@ -40,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("keyway-xdp", &[]),
     ("keyway-bench", &["keyway-cache", "keyway-proto"]),
     ("libmemcached", &["keyway-cache", "keyway-harden"]),
-    ("libmemcached/util", &[]),
+    ("libmemcached/util", &["keyway-cache"]),
     (
         "keyway-cli",
         &[

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `/metrics` | all numbers, as OpenMetrics or text (`metrics`), from one [`Snapshot`] |
 //! | `/healthz` | 200 while every worker runs and the server is not stopping, otherwise 503 with the reason |
-//! | `/readyz` | 200 if an item can be stored and read now (`ready`), otherwise 503 with the reason |
+//! | `/readyz` | 200 if an item could be stored and read within the last second (`ready`), otherwise 503 with the reason |
 //! | `/` | a page for people (`page`) |
 //! | `/state.json` | what the page shows: now (`state`), and in the last hour (`history`) |
 //!
@@ -27,7 +27,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Session};
 use keyway_http::{Answer, Exposition, Format, Hosts, Listener, Pulse, Question, Server, Stopper};
@@ -116,10 +116,11 @@ impl Port {
     pub(crate) fn run(self, shared: Arc<Shared>, cache: Cache) {
         let Sockets { listeners, mut file, .. } = self.sockets;
         let ended = Arc::clone(&shared);
+        let evicts = cache.info().evict;
         let desk = Rc::new(Desk {
             shared,
             cache,
-            prober: RefCell::new(Prober::new(self.session)),
+            prober: RefCell::new(Prober::new(self.session, evicts)),
             requests: RefCell::default(),
             state: RefCell::default(),
             history: RefCell::new(History::new()),
@@ -195,7 +196,7 @@ impl Desk {
         if let Some(why) = self.illness() {
             return Answer::text(503, format!("not ready: {why}\n"));
         }
-        match self.prober.borrow_mut().probe() {
+        match self.prober.borrow_mut().ask(Instant::now()) {
             Ok(()) => Answer::text(200, "ready\n"),
             Err(why) => Answer::text(503, format!("not ready: {why}\n")),
         }
