@@ -127,14 +127,17 @@ def test_memory_and_sizes(path):
     assert small.cache_memlimit(1) is True and 1 << 20 < small.stats()[b"limit_maxbytes"] < 4 << 20
     with pytest.raises(keyway_cache.MemcacheServerError, match="MiB"):
         small.cache_memlimit(1 << 30)
-    large = keyway_cache.Client(path, memory=64 << 20, item_size_max=16 << 20, default_noreply=False)
+
+
+def test_the_largest_item_is_a_rule_of_the_region(path):
+    first = keyway_cache.Client(path, memory=64 << 20, item_size_max=16 << 20, default_noreply=False)
+    second = keyway_cache.Client(path, item_size_max=1 << 20, default_noreply=False)
     value = os.urandom(15 << 20)
-    assert large.set("large", value) is True
-    assert small.get("large") == value
-    with pytest.raises(keyway_cache.MemcacheServerError, match="largest allowed"):
-        small.set("large", value)
-    assert large.get("large") is None, "as a server does, it forgets what could not be replaced"
-    assert large.stats("settings")[b"item_size_max"] == 16 << 20
+    assert second.set("large", value) is True and first.get("large") == value
+    with pytest.raises(keyway_cache.MemcacheServerError, match="the region allows 16777216"):
+        second.set("large", os.urandom(17 << 20))
+    assert first.get("large") is None, "as a server does, it forgets what could not be replaced"
+    assert second.stats("settings")[b"item_size_max"] == 16 << 20
 
 
 @pytest.mark.parametrize(
