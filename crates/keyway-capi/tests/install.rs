@@ -65,9 +65,16 @@ fn what_is_installed_compiles_and_runs() {
         assert!(prefix.join(name).is_file(), "{name} is not there");
     }
     // The line tables are beside the program, which names their file.
-    let program = std::fs::read(prefix.join("bin/keyway")).expect("the program");
-    let has = |name: &[u8]| program.windows(name.len()).any(|part| part == name);
-    assert!(has(b"keyway.debug\0") && has(b".gnu_debuglink\0") && !has(b".debug_line\0"));
+    let sections = run(
+        Command::new("readelf")
+            .args(["--wide", "--sections", "--string-dump=.gnu_debuglink"])
+            .arg(prefix.join("bin/keyway")),
+        DEADLINE,
+    );
+    assert!(
+        sections.contains("keyway.debug") && !sections.contains(".debug_line"),
+        "{sections}"
+    );
     let version = run(Command::new(prefix.join("bin/keyway")).arg("version"), DEADLINE);
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
 

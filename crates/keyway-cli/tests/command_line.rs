@@ -301,7 +301,7 @@ fn a_password_becomes_a_line_that_a_server_takes() {
     );
     for (arguments, input, reason) in [
         (&["ann"][..], &b""[..], "the password is empty"),
-        (&["a:b"], b"x\n", "cannot be a user's name"),
+        (&["a:b"], b"x\n", "cannot be the name of a user"),
         (&["ann", "--prefix", "a b"], b"x\n", "cannot be a key prefix"),
     ] {
         let (is_made, said) = password(arguments, input);

@@ -3,15 +3,19 @@
 use harness::Scratch;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-/// A scratch folder with a configuration file.
+/// A scratch folder with a configuration file, and a file of users.
 struct File(Scratch);
 
 impl File {
     fn new(text: &str) -> Self {
         let scratch = Scratch::new();
         fs::write(scratch.path().join("k.toml"), text).unwrap();
+        let users = scratch.path().join("users");
+        fs::write(&users, "ann:secret\n").unwrap();
+        fs::set_permissions(&users, PermissionsExt::from_mode(0o600)).unwrap();
         Self(scratch)
     }
 
@@ -61,7 +65,7 @@ fn options_are_checked_together() {
     for (text, arguments) in [
         ("", &[][..]),
         (
-            "listen = \"127.0.0.1:1\"\nkernel = [\"eth0\", \"lo\"]\nudp = \"127.0.0.1\"",
+            "listen = \"127.0.0.1:1\"\nkernel = [\"lo\", \"lo\"]\nudp = \"127.0.0.1\"",
             &[],
         ),
         // what one option needs may be at the other place
