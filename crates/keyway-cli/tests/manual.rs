@@ -199,6 +199,7 @@ fn the_commented_configuration_file_has_every_option() {
         ("udp-answer-max", "udp"),
         ("kernel-pinned", "udp"),
         ("kernel", "udp"),
+        ("gap", "max-gap"),
         ("kernel-tcp", "kernel"),
         ("kernel-tcp", "udp"),
         ("http-keys", "http"),

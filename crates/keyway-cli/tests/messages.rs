@@ -55,8 +55,8 @@ const TABLE: &[Row] = &[
     },
     Row {
         line: "serve --region memfd --listen 127.0.0.1:0 --socket {}/0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
-        code: 71,
-        says: &["bytes", "at most 107"],
+        code: 64,
+        says: &["bytes", "at most 107", "choose a shorter one"],
         never: "SUN_LEN",
     },
     Row {

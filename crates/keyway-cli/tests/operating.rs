@@ -141,5 +141,5 @@ fn each_command_of_the_table_does_what_it_says() {
     let users = std::fs::read_to_string(here("/etc/keyway/users")).expect("a file of users");
     assert!(users.starts_with("ann:") && !users.contains("secret"), "{users}");
     let items = std::fs::read_to_string(here("/var/backups/items")).expect("a backup");
-    assert!(items.starts_with("set greeting 0 0 5"), "{items}");
+    assert!(items.contains("\nset greeting 0 0 5\r\n"), "{items:?}");
 }

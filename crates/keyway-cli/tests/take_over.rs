@@ -740,7 +740,7 @@ fn a_new_server_with_a_bad_option_leaves_the_running_one_as_it_is() {
         (&["--http", "/nowhere/http"], 71, "/nowhere/http"),
         (&["--max-item", "40m"], 64, "--max-item"),
         // More sessions than the region has slots.
-        (&["--threads", "4000"], 71, "no session in the region"),
+        (&["--threads", "400"], 71, "thread slots of the region"),
     ] {
         let mut new = world.spawn(&[&["--take-over"], options].concat());
         assert_eq!(new.wait().code(), Some(code), "{options:?}: {}", new.text());

@@ -8,6 +8,7 @@ use keyway_proto::Protocol;
 
 use crate::StartError;
 use crate::auth::Users;
+use crate::listener::too_long;
 use crate::source::{LOOPBACK, Network};
 use crate::tls::{Certificates, ClientCertificates, Tls};
 
@@ -26,9 +27,6 @@ const CONNECTION_MEMORY_MIN: u64 = 64 << 20;
 
 /// Descriptors that a server has whatever its threads are.
 const DESCRIPTORS_OF_PROCESS: u64 = 24;
-
-/// Longest path of a Unix socket, bytes (unix(7): 108 with a zero at its end).
-pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
 /// A Unix socket to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -290,11 +288,8 @@ impl Config {
         };
         let unix = self.unix.iter().map(|socket| &socket.path);
         let region = self.region_socket.iter().map(|socket| &socket.path);
-        let too_long = |path: &&PathBuf| path.as_os_str().len() > SOCKET_PATH_MAX;
-        match unix.chain(region).chain(http).find(too_long) {
-            Some(path) => Err(StartError::SocketPath(path.clone())),
-            None => Ok(()),
-        }
+        let too_long = |path: &PathBuf| Some(StartError::SocketPath(path.clone(), too_long(path)?));
+        unix.chain(region).chain(http).find_map(too_long).map_or(Ok(()), Err)
     }
 
     /// Whether a server can serve with these options on this machine, as far as files and interfaces show it: nothing is bound or changed.

@@ -167,7 +167,7 @@ pub enum StartError {
     /// the system refused something else
     System(io::Error),
     /// the path of a Unix socket is too long
-    SocketPath(PathBuf),
+    SocketPath(PathBuf, io::Error),
 }
 
 /// Why a server ended other than by request.
@@ -738,13 +738,7 @@ impl fmt::Display for StartError {
                 f.write_str("nothing to listen on: give a TCP address (port not 0), a Unix socket or a UDP address")
             }
             Self::UdpWithAuthentication => f.write_str("UDP with an authentication file: datagrams cannot log in; leave one out"),
-            Self::SocketPath(path) => write!(
-                f,
-                "{}: the path of a Unix socket may have {} bytes, and this one has {}; choose a shorter one",
-                path.display(),
-                config::SOCKET_PATH_MAX,
-                path.as_os_str().len()
-            ),
+            Self::SocketPath(path, why) => write!(f, "{}: {why}", path.display()),
             Self::NoThreads => f.write_str("0 threads cannot serve a client: give at least 1"),
             Self::Kernel(why) => f.write_str(why),
             Self::Given(error) => error.fmt(f),

@@ -386,7 +386,7 @@ fn bind_unix(wanted: &UnixSocket, backlog: i32) -> io::Result<(UnixListener, Soc
     let _folder = lock_folder(&wanted.path);
     remove_stale(&wanted.path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
-    let address = SockAddr::unix(&wanted.path).map_err(|error| too_long(&wanted.path).unwrap_or(error))?;
+    let address = SockAddr::unix(&wanted.path)?;
     // The file has the socket's mode from its first moment on (unix(7)), so no path is followed to it once more: another user could have put
     // a link there.
     fchmod(&socket, Mode::from_bits_truncate(wanted.mode & 0o777))?;

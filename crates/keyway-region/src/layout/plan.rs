@@ -158,8 +158,9 @@ impl Shape {
     pub fn with_server(self, threads: usize) -> Self {
         let server_threads = self.server_threads.max(threads.saturating_mul(2));
         Self {
+            thread_slots: self.thread_slots_for(false).saturating_add(server_threads),
             server_threads,
-            ..self.with_thread_slots(self.thread_slots_for(false).saturating_add(server_threads))
+            ..self
         }
     }
 
@@ -440,7 +441,10 @@ mod tests {
                 (112, 112 + with.server_threads)
             );
         }
-        assert_eq!(shape.with_server(8), shape);
+        for memory in [MEMORY_MIN, 64 << 20] {
+            let shape = Shape::for_memory(memory, 4096);
+            assert_eq!(shape.with_server(8), shape);
+        }
         let without_programs = Shape {
             server_threads: shape.thread_slots,
             ..shape
