@@ -20,7 +20,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, m
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 
 /// Every page is at least this large; the kernel takes all of it (mmap(2), madvise(2)).
@@ -40,10 +40,9 @@ pub(crate) fn watch() -> std::io::Result<()> {
         let page = unsafe { mmap_anonymous(None, SIZE, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags) }?;
         // SAFETY: the page that was just made.
         unsafe { madvise(page, SIZE.get(), MmapAdvise::MADV_WIPEONFORK) }?;
-        if WORD
-            .compare_exchange(null_mut(), page.cast().as_ptr(), AcqRel, Acquire)
-            .is_err()
-        {
+        // PAIRS: once: the page is wiped on forks before another thread finds it.
+        let first = WORD.compare_exchange(null_mut(), page.cast().as_ptr(), Release, Relaxed);
+        if first.is_err() {
             // Another thread was first. SAFETY: the page that was just made, which no code uses.
             unsafe { munmap(page, SIZE.get()) }?;
         }
@@ -53,6 +52,7 @@ pub(crate) fn watch() -> std::io::Result<()> {
 
 /// The word of the page.
 fn word() -> Option<&'static AtomicU64> {
+    // PAIRS: once: a page that is found is wiped on forks.
     // SAFETY: NULL, or a page of zeros, aligned, never unmapped, and only used as an atomic.
     unsafe { WORD.load(Acquire).as_ref() }
 }
@@ -158,8 +158,8 @@ impl<T: Send + Sync> PerProcess<T> {
         let value = make(found.map(|node| &node.value))?;
         let fresh = Box::into_raw(Box::new(Node { life, value }));
         let found = found.map_or(null_mut(), |node| std::ptr::from_ref(node).cast_mut());
-        // The parent's stays where it is: it may be in any state.
-        let node = match self.node.compare_exchange(found, fresh, AcqRel, Acquire) {
+        // The parent's stays where it is: it may be in any state. PAIRS: once: the value is made before another thread finds it.
+        let node = match self.node.compare_exchange(found, fresh, Release, Acquire) {
             Ok(_) => fresh,
             Err(first) => {
                 // SAFETY: made above, and seen by no other thread.
@@ -177,6 +177,7 @@ impl<T: Send + Sync> PerProcess<T> {
     }
 
     fn node(&self) -> Option<&Node<T>> {
+        // PAIRS: once: a value that is found is made.
         // SAFETY: NULL, or from a box that is freed only with this value.
         unsafe { self.node.load(Acquire).as_ref() }
     }

@@ -34,10 +34,12 @@ static NODES: AtomicPtr<Vec<usize>> = AtomicPtr::new(null_mut());
 /// from the node of the thread that allocates it.
 pub fn spread_over(nodes: &[usize]) {
     // A list that was named before stays: another thread may be reading it. A process names its nodes once.
+    // PAIRS: once: the list is written before another thread finds it.
     NODES.store(Box::into_raw(Box::new(nodes.to_vec())), Release);
 }
 
 fn named() -> &'static [usize] {
+    // PAIRS: once: a list that is found is written.
     // SAFETY: NULL, or a list that is neither changed nor freed.
     unsafe { NODES.load(Acquire).as_ref() }.map_or(&[], Vec::as_slice)
 }

@@ -146,6 +146,37 @@ pub const ALL: &[Pairing] = &[
         end: judged,
     },
     Pairing {
+        name: "once",
+        says: "a thread of a process that finds what another one has made for all of them finds it whole",
+        operations: &[
+            of("publish", Shape::Exchange(Release)),
+            of("name", Shape::Store(Release)),
+            of("found", Shape::Load(Acquire)),
+        ],
+        initial: &[],
+        threads: &[
+            |w| {
+                w.put(BYTES, 1);
+                w.exchange(SLOT, 0, 1, "publish");
+            },
+            |w| {
+                w.put(HEADER, 1);
+                w.store(OTHER, 1, "name");
+            },
+            |w| {
+                if w.load(SLOT, "found") != 0 {
+                    w.reached();
+                    w.violated(w.look(BYTES) != 1);
+                }
+                if w.load(OTHER, "found") != 0 {
+                    w.reached();
+                    w.violated(w.look(HEADER) != 1);
+                }
+            },
+        ],
+        end: judged,
+    },
+    Pairing {
         name: "changes",
         says: "a thread that sees a change of one key sees what its maker had changed of others before",
         operations: &[
