@@ -202,6 +202,7 @@ fn the_commented_configuration_file_has_every_option() {
         ("gap", "max-gap"),
         ("kernel-tcp", "kernel"),
         ("kernel-tcp", "udp"),
+        ("http-host", "http"),
         ("http-keys", "http"),
         ("auth-without-tls", "auth-file"),
         ("tls-cert", "tls-key"),
