@@ -3,6 +3,7 @@
 //! Cargo runs the programs of tests one after the other, and most of them wait for something most of the time. So cargo only builds and
 //! lists them here, and the checks run them in [`lanes`].
 
+use crate::figures;
 use crate::lanes::{self, Job};
 use crate::run::{Context, Outcome};
 use serde_json::Value;
@@ -174,9 +175,12 @@ pub fn all(context: &Context<'_>) -> Outcome {
     let cargo = |name: &str, arguments: &[&str]| Job::command(context, name.into(), false, context.command("cargo", arguments));
     jobs.insert(0, cargo("watched tests of the region", WATCHED_TESTS));
     if is_root {
-        let own = std::env::current_exe().unwrap_or_default();
-        let figures = context.command(&own.to_string_lossy(), &["figures", "--short"]);
-        jobs.push(Job::command(context, "figures in short".into(), false, figures));
+        jobs.push(Job {
+            name: "figures in short".into(),
+            alone: false,
+            again: false,
+            work: Box::new(|| figures::run(context, &["--short"])),
+        });
     }
     jobs.push(cargo(
         "examples in documentation",

@@ -380,7 +380,7 @@ fn a_creation_that_fails_leaves_nothing() {
     assert!(matches!(why, OpenError::NoSpace { .. }), "{why}");
     let why = why.to_string();
     assert!(
-        why.contains("for a region of 6") && why.contains("it has 7 MiB free"),
+        why.contains("for a region of 6") && why.contains("it has 8188 KiB free") && why.contains("KiB are needed"),
         "{why}"
     );
     assert_eq!(folder.scratch.names(), [""; 0]);
