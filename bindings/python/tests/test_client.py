@@ -131,6 +131,7 @@ def test_memory_and_sizes(path):
 
 def test_the_largest_item_is_a_rule_of_the_region(path):
     first = keyway_cache.Client(path, memory=64 << 20, item_size_max=16 << 20, default_noreply=False)
+    assert first.set("small", b"x") is True, "the first call makes the region"
     second = keyway_cache.Client(path, item_size_max=1 << 20, default_noreply=False)
     value = os.urandom(15 << 20)
     assert second.set("large", value) is True and first.get("large") == value
