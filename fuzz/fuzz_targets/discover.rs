@@ -7,6 +7,11 @@
 #[path = "../../bindings/libmemcached/src/discover.rs"]
 mod discover;
 
+/// What it says to the user.
+mod say {
+    pub(crate) fn say(_: &str) {}
+}
+
 use discover::{Discovery, Entry, Target};
 use keyway_cache::{Cache, Options, Place};
 use libfuzzer_sys::fuzz_target;
