@@ -368,6 +368,7 @@ fn serve(folder: &Path, evicting: bool, mutant: Option<Mutant>) -> Result<String
             ..RegionSocket::default()
         }),
         kernel: Some(Kernel {
+            tcp: true,
             interfaces: vec!["lo".to_owned()],
             memory: 1 << 20,
             ..Kernel::default()

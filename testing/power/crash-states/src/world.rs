@@ -183,7 +183,7 @@ impl World {
     pub fn new(size: Size, checksums: bool) -> Self {
         let mut shape = Shape::for_memory(2 << 20, PAGE);
         shape.segments_max = size.most;
-        shape.thread_slots = THREADS + 1;
+        (shape.thread_slots, shape.server_threads) = (THREADS + 1, 1);
         shape.process_slots = THREADS;
         shape.buckets_initial = shape.buckets_per_segment();
         assert_eq!(shape.buckets_initial as u64, BUCKETS, "segments have another size");
