@@ -277,7 +277,7 @@ fn gets(session: &mut Session) {
     }
 }
 
-/// Sets a value, and another one when it is told to; it says when it waits for the server.
+/// Sets a value, and another one on request; it says when it waits for the server.
 fn writes(session: &mut Session, has_child: bool) {
     session.set(b"key", b"first", 0).unwrap();
     if has_child {

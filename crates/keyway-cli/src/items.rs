@@ -74,7 +74,7 @@ pub(crate) trait Items {
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, Failure>;
     /// Adds to a number, or subtracts from it. `None`: there is no item; unless `initial` makes one, with an exptime.
     fn count(&mut self, key: &[u8], delta: u64, decrement: bool, initial: Option<(u64, i64)>) -> Result<Option<u64>, Failure>;
-    /// Removes all items, now or in so many seconds.
+    /// Removes all items, now or after a delay in seconds.
     fn flush(&mut self, delay_s: u32) -> Result<(), Failure>;
     /// The next keys of all. `None`: these were all.
     fn keys(&mut self) -> Result<Option<Vec<Vec<u8>>>, Failure>;

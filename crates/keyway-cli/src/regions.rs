@@ -110,7 +110,7 @@ impl RegionFile {
             };
             matches!(why, Unusable::NotARegion | Unusable::Truncated { .. })
         };
-        // An empty file is one in which a region can be made; that a region was to be made there nobody knows.
+        // A region can be made in an empty file, but nothing shows that the file was meant for one.
         if meta.len() == 0 || region.as_ref().is_err_and(is_none) {
             return None;
         }

@@ -292,7 +292,7 @@ fn connect_unix(path: &str) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Connects, and agrees on keys at once, so that a certificate that is not trusted is told here.
+/// Connects, and agrees on keys at once, so that an untrusted certificate is an error here.
 fn open_tls(place: &str, text: &str, addresses: &[SocketAddr], access: &Access) -> Result<Box<dyn Wire>, Failure> {
     let wrong = |why: String| Failure::new(exit::NO, format_args!("{place}: {why}"));
     let config = tls_config(access)?;

@@ -114,7 +114,7 @@ link = TARGET + raw.getsockname()[4]
 control = connect()
 ask(control, b'set hot 0 0 5\r\nvalue\r\n', b'STORED\r\n')
 for name, form in FORMS.items():
-    # The request alone, and behind the one before it, which the server has executed: then no byte of it need be in the first part.
+    # The request alone, and after the one before it, which the server has executed: then no byte of it need be in the first part.
     for copies in 1, 2:
         connection = connect()
         before = hits(control)

@@ -132,7 +132,7 @@ fn only_unused_regions_are_removed_and_only_when_told() {
     let used = region(&folder, "used", 1);
     assert!(region(&folder, "unused", 1).close());
     std::fs::write(folder.join("text"), "no region").unwrap();
-    // In which a region can be made; that one was to be made there, nobody knows.
+    // A region can be made in it, but nothing shows that it was meant for one.
     std::fs::write(folder.join("empty"), "").unwrap();
     let all = ["empty", "text", "unused", "used"];
     let unanswered = prune(&folder, &["--unused-for", "0s"]);

@@ -336,7 +336,7 @@ static void overlapping(const char *region, double seconds) {
     }
 }
 
-/* Two threads get different items to one place: a mistake, which harms nobody else. */
+/* Two threads get different items to one place: a mistake, which harms no other program. */
 static char one_place[VALUE_MAX];
 
 static void *get_to_one_place(void *key) {

@@ -19,7 +19,7 @@ use crate::wire::Access;
 pub(super) struct Facts {
     pub(super) place: String,
     pub(super) seen: Seen,
-    /// what had been counted when the look began, so many seconds ago
+    /// what had been counted when the observation began, and how many seconds ago that was
     pub(super) before: Counters,
     pub(super) looked_s: u64,
     pub(super) disk: Disk,
