@@ -6,7 +6,7 @@
 //! | `cert:NAME::ROLE` | a client with a certificate for this name (common name, or DNS, mail or URI name) | by TLS |
 //! | `peer:USER::ROLE` | a process of this user of this machine | by a Unix socket (`SO_PEERCRED`) |
 //!
-//! What a line has to be stands in [`line`](super::line). One line that is refused makes the file refused as a whole: the server does not
+//! What a line has to be stands in [`mod@line`]. One line that is refused makes the file refused as a whole: the server does not
 //! start, or goes on with the users that it has. Only the file's owner and group may read it.
 //!
 //! Passwords are kept as keyed digests with a key that exists only in this process. A hashed password gets its digest when its user logs in
