@@ -46,6 +46,8 @@ libraries() {
             libgcc_s.so.1) printf ', libgcc-s1' ;;
             libelf.so.1) printf ', libelf1' ;;
             libz.so.1) printf ', zlib1g' ;;
+            libhashkit.so.2) printf ', libhashkit2' ;;
+            libsasl2.so.2) printf ', libsasl2-2' ;;
             *) echo "$name: no package is known for this library; add it to packaging/deb/build.sh" >&2; exit 1 ;;
         esac
     done

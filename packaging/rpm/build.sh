@@ -24,6 +24,8 @@ umask 022
 
 staged=$scratch/staged
 "$here/../stage.sh" "$staged" "$libdir" /python
+# Fedora's name of Cyrus SASL, which is as long as Debian's.
+LC_ALL=C sed -i 's/libsasl2\.so\.2/libsasl2.so.3/g' "$staged$libdir/keyway/libmemcached.so.11"
 # Each release of Fedora has another folder for Python's packages: users install the wheel.
 rm -rf "$staged/python"
 mkdir -p "$staged/usr/share/zsh/site-functions"

@@ -157,7 +157,8 @@ fn the_libraries_have_the_names_that_programs_are_linked_to() {
     };
     let dropin = Dropin::new();
     for (name, needs) in [
-        ("libmemcached.so.11", "libc.so.6"),
+        ("libmemcached.so.11", "libhashkit.so.2"),
+        ("libmemcached.so.11", "libsasl2.so.2"),
         ("libmemcachedutil.so.2", "libmemcached.so.11"),
     ] {
         let told = common::printed(Command::new(&readelf).arg("-d").arg(dropin.scratch.join(name)));
@@ -165,4 +166,100 @@ fn the_libraries_have_the_names_that_programs_are_linked_to() {
         assert!(told.contains(&format!("Shared library: [{needs}]")), "{told}");
         assert!(told.contains("NODELETE"), "{told}");
     }
+}
+
+/// Libraries that a file names as needed.
+fn needed(file: &Path) -> BTreeSet<String> {
+    let told = common::printed(Command::new("readelf").args(["--dynamic", "--wide"]).arg(file));
+    let names = told.lines().filter(|line| line.contains("(NEEDED)"));
+    names
+        .filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned()))
+        .collect()
+}
+
+/// Names of a file's symbols, as nm(1) lists them; without versions.
+fn symbols(file: &Path, which: &str) -> BTreeSet<String> {
+    let told = common::printed(Command::new("nm").args(["-D", "-P", which]).arg(file));
+    let names = told.lines().filter_map(|line| line.split([' ', '@']).next());
+    names.map(str::to_owned).collect()
+}
+
+/// What a program reaches by a library: its own libraries, and theirs, by name.
+fn reached(first: &Path) -> BTreeSet<String> {
+    let (mut reached, mut to_do) = (BTreeSet::new(), vec![first.to_owned()]);
+    while let Some(file) = to_do.pop() {
+        for name in needed(&file) {
+            if reached.insert(name.clone()) {
+                to_do.push(Path::new("/lib/x86_64-linux-gnu").join(name));
+            }
+        }
+    }
+    reached
+}
+
+#[test]
+fn what_debians_programs_have_by_libmemcached_they_have_by_the_drop_in() {
+    let test = "the symbols of Debian's programs";
+    let debian = Path::new("/usr/lib/x86_64-linux-gnu/libmemcached.so.11");
+    if program_on_path("nm").is_none() || program_on_path("readelf").is_none() || !debian.exists() {
+        return skip(test, "binutils or Debian's libmemcached is not installed");
+    }
+    let (_, listed) = run_to_end(
+        Command::new("apt-cache").args(["rdepends", "libmemcached11"]),
+        harness::DEADLINE,
+    );
+    let packages: BTreeSet<&str> = listed.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+    let packages: Vec<&str> = packages.into_iter().collect();
+    let place = std::env::current_exe().expect("the running test has a path");
+    let unpacked = match clients::prepare::debian(place.ancestors().nth(3).expect("a target directory"), &packages) {
+        Ok(unpacked) if !packages.is_empty() => unpacked,
+        Ok(_) => return skip(test, "apt-cache knows no package that depends on libmemcached11"),
+        Err(why) => return skip(test, &why),
+    };
+    let dropin = Dropin::new();
+    let ours = reached(&dropin.file());
+    let own = symbols(&dropin.file(), "--defined-only");
+    let theirs: Vec<(String, BTreeSet<String>)> = reached(debian)
+        .into_iter()
+        .map(|name| {
+            (
+                name.clone(),
+                symbols(&Path::new("/lib/x86_64-linux-gnu").join(name), "--defined-only"),
+            )
+        })
+        .chain([("libmemcached.so.11".to_owned(), symbols(debian, "--defined-only"))])
+        .collect();
+    let (mut programs, mut only_by_it, mut missing) = (0, BTreeSet::new(), BTreeSet::new());
+    for package in &packages {
+        let find = common::printed(Command::new("find").arg(unpacked.join(package)).args(["-type", "f"]));
+        for file in find.lines().map(Path::new) {
+            let is_program = std::fs::read(file).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
+            let needs = if is_program { needed(file) } else { BTreeSet::new() };
+            if !needs.contains("libmemcached.so.11") {
+                continue;
+            }
+            programs += 1;
+            for symbol in symbols(file, "--undefined-only") {
+                let mut at = theirs
+                    .iter()
+                    .filter(|(_, symbols)| symbols.contains(&symbol))
+                    .map(|(name, _)| name)
+                    .peekable();
+                if at.peek().is_none() || at.clone().any(|name| needs.contains(name) && name != "libmemcached.so.11") {
+                    continue;
+                }
+                if !own.contains(&symbol) && !at.any(|name| ours.contains(name)) {
+                    missing.insert(format!("{}: {symbol}", file.display()));
+                } else if !own.contains(&symbol) {
+                    only_by_it.insert(symbol);
+                }
+            }
+        }
+    }
+    assert!(programs >= 15, "{programs} programs and libraries are linked to libmemcached");
+    assert!(
+        only_by_it.contains("sasl_done"),
+        "pylibmc has it by libmemcached: {only_by_it:?}"
+    );
+    assert_eq!(missing, BTreeSet::new());
 }

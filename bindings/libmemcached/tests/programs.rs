@@ -3,16 +3,26 @@
 
 mod common;
 
-use clients::prepare::{Venv, venv};
+use clients::prepare::{Venv, debian, venv};
 use common::{Dropin, HERE, Library, Pair, assert_same, has_memcached, printed};
 use harness::{DEADLINE, Kind, ServeOptions, Server, program_on_path, run_to_end, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 const PYLIBMC: Venv<'_> = Venv {
     packages: &["pylibmc==1.6.3"],
     imports: "pylibmc",
 };
+
+/// Cargo's target directory.
+fn target() -> &'static Path {
+    static TARGET: OnceLock<PathBuf> = OnceLock::new();
+    TARGET.get_or_init(|| {
+        let place = std::env::current_exe().expect("the running test has a path");
+        place.ancestors().nth(3).expect("a target directory").to_owned()
+    })
+}
 
 fn script(name: &str) -> String {
     format!("{HERE}/tests/scripts/{name}")
@@ -59,9 +69,7 @@ fn php_memcached() {
 #[test]
 fn pylibmc() {
     let test = "pylibmc";
-    let place = std::env::current_exe().expect("the running test has a path");
-    let target = place.ancestors().nth(3).expect("a target directory");
-    let python = match venv(target, &PYLIBMC) {
+    let python = match venv(target(), &PYLIBMC) {
         Ok(python) => python,
         Err(why) => return skip(test, &why),
     };
@@ -76,6 +84,30 @@ fn pylibmc() {
         if library == Library::Debian {
             command.env("LD_PRELOAD", debian);
         }
+        command
+    });
+}
+
+/// Debian's package has no library of its own: it is linked to libmemcached, and has the functions of Cyrus SASL by it.
+#[test]
+fn debians_pylibmc() {
+    let test = "Debian's python3-pylibmc";
+    let unpacked = match debian(target(), &["python3-pylibmc"]) {
+        Ok(unpacked) => unpacked,
+        Err(why) => return skip(test, &why),
+    };
+    let modules = unpacked.join("python3-pylibmc/usr/lib/python3/dist-packages");
+    let python = Path::new("/usr/bin/python3");
+    let mut import = Command::new(python);
+    import.args(["-c", "import pylibmc"]).env("PYTHONPATH", &modules);
+    let (status, output) = run_to_end(&mut import, DEADLINE);
+    if !status.success() {
+        return skip(test, &format!("it cannot be imported with Debian's library: {output}"));
+    }
+    same(test, ALL, |pair, _| {
+        let mut command = Command::new(python);
+        command.arg(script("pylibmc_client.py")).args(pair.arguments());
+        command.env("PYTHONPATH", &modules);
         command
     });
 }

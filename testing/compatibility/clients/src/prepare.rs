@@ -156,6 +156,35 @@ pub fn node_program(target: &Path) -> Result<(PathBuf, PathBuf), String> {
     Ok((node, place))
 }
 
+/// Packages of Debian, unpacked into a folder that is named for them: programs and libraries, without what they depend on.
+pub fn debian(target: &Path, packages: &[&str]) -> Result<PathBuf, String> {
+    if program_on_path("apt-get").is_none() || program_on_path("dpkg-deb").is_none() {
+        return Err("this is no Debian: apt-get or dpkg-deb is missing".to_owned());
+    }
+    let place = target.join("debian");
+    for package in packages {
+        let unpacked = place.join(package);
+        if unpacked.join("usr").exists() {
+            continue;
+        }
+        // A download that was cut off is begun anew.
+        let download = place.join(format!("{package}.deb.d"));
+        let _ = std::fs::remove_dir_all(&download);
+        std::fs::create_dir_all(&download).map_err(|e| format!("{}: {e}", download.display()))?;
+        let mut get = Command::new("apt-get");
+        get.args(["-qq", "-o", "APT::Sandbox::User=root", "download", package])
+            .current_dir(&download);
+        step(package, &mut get)?;
+        let entry = std::fs::read_dir(&download).ok().and_then(|mut entries| entries.next());
+        let file = entry.ok_or(format!("{package}: apt-get downloads nothing"))?;
+        let file = file.map_err(|e| format!("{}: {e}", download.display()))?.path();
+        let mut unpack = Command::new("dpkg-deb");
+        unpack.arg("--extract").arg(file).arg(&unpacked);
+        step(package, &mut unpack)?;
+    }
+    Ok(place)
+}
+
 /// Runs one step; its failure is a reason.
 fn step(what: &str, command: &mut Command) -> Result<(), String> {
     let (status, output) = run_to_end(&mut outside(command), REGISTRY_DEADLINE);
