@@ -82,10 +82,15 @@ static void on_signal(int number) {
     change();
 }
 
+/* Letters that were stored, digits that were counted, and the blanks that follow a number which has become shorter: 10 less 1 is "9 ". */
 static int is_whole(const char *value, size_t len) {
-    for (size_t i = 0; i < len; i++)
-        if ((value[i] < 'A' || value[i] > 'Z') && (value[i] < '0' || value[i] > '9'))
+    char before = 0;
+    for (size_t i = 0; i < len; before = value[i++]) {
+        int is_digit = value[i] >= '0' && value[i] <= '9', is_letter = value[i] >= 'A' && value[i] <= 'Z';
+        int is_padding = value[i] == ' ' && (before == ' ' || (before >= '0' && before <= '9'));
+        if (!is_digit && !is_letter && !is_padding)
             return 0;
+    }
     return 1;
 }
 
