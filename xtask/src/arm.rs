@@ -76,7 +76,11 @@ pub fn run(context: &Context<'_>) -> Outcome {
             outcome = context.expect(tests(context, page, &of_pages));
         }
         if outcome == Outcome::Passed {
-            outcome = context.expect(tests(context, page, &[&["--lib", "--"], &UNITS_OF_PAGES[..]].concat()));
+            outcome = context.expect(tests(
+                context,
+                page,
+                &[&["--lib", "--"], &UNITS_OF_PAGES[..], &left_out].concat(),
+            ));
         }
     }
     if outcome == Outcome::Passed {

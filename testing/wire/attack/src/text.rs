@@ -133,7 +133,7 @@ fn log_flood(form: Form) -> Outcome {
     let seconds = usize::try_from(start.elapsed().as_secs()).unwrap_or(usize::MAX);
     only.ask("mn").expect("an answer");
     let log = server.log();
-    let lines = log.lines().filter(|line| line.contains("was not handed out")).count();
+    let lines = log.lines().filter(|line| line.contains("was not served")).count();
     judge(
         refused == count && (1..=seconds + 2).contains(&lines),
         format!("{refused} of {count} were refused, in {seconds} s; {lines} lines in the log"),
