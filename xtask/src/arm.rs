@@ -24,7 +24,7 @@ const TESTS: [&str; 6] = ["commands", "copying", "resize", "restart", "server", 
 const TESTS_OF_PAGES: [&str; 3] = ["copying", "restart", "slots"];
 
 /// Unit tests of what depends on the size of pages.
-const UNITS_OF_PAGES: [&str; 4] = ["pages::", "fork::", "limits::", "creation::"];
+const UNITS_OF_PAGES: [&str; 3] = ["pages::", "limits::", "creation::"];
 
 /// Unit tests that do not run, and why.
 const LEFT_OUT: [(&str, &str); 8] = [
@@ -76,11 +76,7 @@ pub fn run(context: &Context<'_>) -> Outcome {
             outcome = context.expect(tests(context, page, &of_pages));
         }
         if outcome == Outcome::Passed {
-            outcome = context.expect(tests(
-                context,
-                page,
-                &[&["--lib", "--"], &UNITS_OF_PAGES[..], &left_out].concat(),
-            ));
+            outcome = context.expect(tests(context, page, &[&["--lib", "--"], &UNITS_OF_PAGES[..]].concat()));
         }
     }
     if outcome == Outcome::Passed {
