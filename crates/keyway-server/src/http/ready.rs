@@ -11,7 +11,7 @@ use keyway_cache::{Delete, Session};
 /// How often an item that was just stored may be absent: another client may have flushed everything, or the region may have evicted it.
 const TRIES: u32 = 3;
 /// Seconds after which an item expires that a probe could not delete, because its process died.
-const EXPTIME_S: i64 = 1;
+const EXPTIME_S: i64 = 60;
 /// The same where nothing is evicted: such items share their segments with those that never expire. In segments of its own class the probe
 /// would find the room of its earlier probes, when there is none for clients.
 const EXPTIME_LONG_S: i64 = 30 * 24 * 60 * 60;
