@@ -1,7 +1,7 @@
 """What the tests are given: by the environment the sockets of a running server, by fixtures regions of their own.
 
-KEYWAY_SERVER: the Unix socket on which `keyway serve` speaks memcached's protocol. KEYWAY_REGION_SOCKET: the one on which it hands
-out its region. MEMCACHED_SERVER: a memcached's socket, where there is one.
+KEYWAY: the program. KEYWAY_SERVER: the Unix socket on which `keyway serve` speaks memcached's protocol. KEYWAY_REGION_SOCKET: the one on
+which it hands out its region. MEMCACHED_SERVER: a memcached's socket, where there is one.
 """
 
 import os

@@ -8,6 +8,8 @@
 //! - A block that a file shares with a copy of the file (`cp` on XFS and btrfs, `cp --reflink`, a snapshot) is copied at the first write,
 //!   on any such file system. Shared blocks are made the file's own (fallocate(2), FALLOC_FL_UNSHARE_RANGE) when a process attaches, and by
 //!   the upkeep of those that are attached.
+//! - A copy has a hole where the region has blocks that were never written, on any file system, those in memory included. They are
+//!   allocated when a process attaches.
 //!
 //! If that is not possible, the region is not used.
 //!
@@ -16,6 +18,8 @@
 //! The `unsafe` here is ioctl(2) on an open file, with a number or a structure that the kernel reads and writes during the call.
 #![allow(unsafe_code, reason = "ioctl(2); contract above")]
 
+use crate::creation::{allocate, back};
+use crate::limits;
 use crate::liveness::offset;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -24,6 +28,7 @@ use nix::sys::statfs::{BTRFS_SUPER_MAGIC, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs}
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 
 /// linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS (with the size of a `long`), FS_IOC_FIEMAP, FS_NOCOW_FL.
 const GETFLAGS: libc::c_ulong = 0x8008_6601;
@@ -73,6 +78,8 @@ pub enum CopiesOnWrite {
     All,
     /// these bytes, which it shares with a copy of it or a snapshot
     Shared { bytes: u64, why: String },
+    /// these bytes, which have no blocks: the file is a copy
+    Holes { bytes: u64, why: String },
 }
 
 impl std::fmt::Display for CopiesOnWrite {
@@ -86,6 +93,11 @@ impl std::fmt::Display for CopiesOnWrite {
                 f,
                 "{bytes} bytes of this file are shared with a copy of it (cp, a snapshot), so its users would be ended (SIGBUS) if the disk was \
                  full, and they cannot be made its own: {why}; give the disk as much space, or remove that copy, or put the region in /dev/shm"
+            ),
+            Self::Holes { bytes, why } => write!(
+                f,
+                "{bytes} bytes of this file have no blocks (a copy made with cp has holes), so its users would be ended (SIGBUS) if the disk was \
+                 full, and they cannot be allocated: {why}; give the disk as much space, or remove the file: a new region is empty"
             ),
         }
     }
@@ -127,10 +139,67 @@ pub(crate) fn can_be_shared(file: &File) -> bool {
 
 /// The parts of a file whose blocks it shares with other files. Empty, if its file system does not say.
 pub(crate) fn shared(file: &File) -> Vec<Range<u64>> {
-    let mut found = Vec::new();
-    if !can_be_shared(file) {
-        return found;
+    let extents = extents(file).unwrap_or_default();
+    let shared = extents.iter().filter(|extent| extent.flags & SHARED != 0);
+    shared.map(Extent::range).collect()
+}
+
+/// Allocates what these parts of a file lack. In a region that was made here they lack nothing.
+pub(crate) fn fill(file: &File, parts: &[Range<usize>]) -> Result<(), CopiesOnWrite> {
+    let refused = |bytes: usize, why: std::io::Error| CopiesOnWrite::Holes {
+        bytes: bytes as u64,
+        why: why.to_string(),
+    };
+    if let Some(extents) = extents(file) {
+        let holes: Vec<_> = parts.iter().flat_map(|part| holes(part, &extents)).collect();
+        let bytes = holes.iter().map(Range::len).sum();
+        return holes
+            .into_iter()
+            .try_for_each(|hole| back(file, hole))
+            .map_err(|why| refused(bytes, why));
     }
+    // In memory nothing else counts as blocks (st_blocks, in units of 512 bytes).
+    let has = file.metadata().map_or(u64::MAX, |meta| meta.blocks().saturating_mul(512));
+    let bytes = parts.iter().map(Range::len).sum::<usize>();
+    let lacks = bytes.saturating_sub(usize::try_from(has).unwrap_or(usize::MAX));
+    if lacks == 0 {
+        return Ok(());
+    }
+    limits::memory(file, lacks as u64)
+        .and_then(|()| parts.iter().try_for_each(|part| allocate(file, part.clone())))
+        .map_err(|why| refused(lacks, why))
+}
+
+/// What is left of a part between the extents, which are in the order of the file.
+fn holes(part: &Range<usize>, extents: &[Extent]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = part.start;
+    let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    for extent in extents.iter().map(Extent::range) {
+        let end = bytes(extent.start).min(part.end);
+        if at < end {
+            found.push(at..end);
+        }
+        at = at.max(bytes(extent.end));
+    }
+    if at < part.end {
+        found.push(at..part.end);
+    }
+    found
+}
+
+impl Extent {
+    fn range(&self) -> Range<u64> {
+        self.logical..self.logical.saturating_add(self.length)
+    }
+}
+
+/// The extents of a file on a disk, in its order. `None`: its file system does not say.
+fn extents(file: &File) -> Option<Vec<Extent>> {
+    if !can_be_shared(file) {
+        return None;
+    }
+    let mut found: Vec<Extent> = Vec::new();
     let mut start = 0;
     loop {
         let mut asked = Extents {
@@ -144,15 +213,14 @@ pub(crate) fn shared(file: &File) -> Vec<Range<u64>> {
         };
         // SAFETY: an open file, and a structure with room for as many extents as it says.
         if unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP, &raw mut asked) } != 0 {
-            return found;
+            return None;
         }
         let mapped = usize::try_from(asked.mapped).unwrap_or(0);
         let extents = asked.extents.get(..mapped).unwrap_or_default();
-        let range_of = |extent: &Extent| extent.logical..extent.logical.saturating_add(extent.length);
-        found.extend(extents.iter().filter(|extent| extent.flags & SHARED != 0).map(range_of));
+        found.extend(extents);
         match extents.last() {
-            Some(last) if last.flags & LAST == 0 && range_of(last).end > start => start = range_of(last).end,
-            _ => return found,
+            Some(last) if last.flags & LAST == 0 && last.range().end > start => start = last.range().end,
+            _ => return Some(found),
         }
     }
 }

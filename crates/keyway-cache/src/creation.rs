@@ -489,7 +489,8 @@ pub(crate) fn give_back(file: &File, range: std::ops::Range<usize>) -> std::io::
     }
 }
 
-fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
+/// Allocates these bytes of a file, whatever the limits are.
+pub(crate) fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     let _spread = nodes::Spread::begin();
     by_parts(range, page_size(file), |part| {
         let (offset, len) = (offset(part.start), offset(part.end - part.start));

@@ -57,7 +57,7 @@ pub enum OpenError {
     ProcessesFull { path: PathBuf, slots: usize },
     /// another process is making or replacing the region and does not finish
     Busy { path: PathBuf, doing: &'static str },
-    /// on a full disk its users would be ended, because the file's blocks are copied when they are written
+    /// on a full disk its users would be ended, because the file's blocks are copied when they are written, or are not there
     CopiesOnWrite { path: PathBuf, why: CopiesOnWrite },
     /// durable mode (`strict`) was requested where changes cannot be made persistent
     StrictImpossible { path: PathBuf, source: std::io::Error },

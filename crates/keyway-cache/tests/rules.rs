@@ -108,6 +108,31 @@ fn a_server_does_not_set_a_rule_that_the_region_cannot_have() {
     assert_eq!(server.limits().item_size_max, 16 << 20);
 }
 
+/// memcached's command line allows items of half the memory. A region says what it has room for, and has it.
+#[test]
+fn an_item_of_the_largest_size_that_a_region_names_fits_into_it() {
+    const PROPERTIES: usize = 59;
+    for memory in [2 << 20, 3 << 20, 8 << 20, 20_000_000] {
+        let asked = memory / 2;
+        let options = Options::new().memory(memory as u64).item_size_max(asked);
+        let cache = Cache::open(&Place::Memfd, &options).expect("a region");
+        let limit = cache.limits().item_size_max;
+        assert!(limit <= asked && limit > memory / 4, "{memory}: {limit}");
+        assert_eq!(cache.info().item_size_max, limit);
+        let mut session = cache.session().expect("a session");
+        let largest = limit - PROPERTIES - 1;
+        // The second one needs the room of the first.
+        for key in [b"a", b"b"] {
+            let stored = session.set(key, &vec![b'v'; largest], 0);
+            assert!(stored.is_ok(), "{memory}: {stored:?}");
+            assert_eq!(value(&mut session, key).map(|value| value.len()), Some(largest));
+        }
+        let error = session.set(b"a", &vec![b'v'; largest + 1], 0).expect_err("too large");
+        let size = limit + 1;
+        assert_eq!(error, WriteError::TooLarge { size, limit });
+    }
+}
+
 /// What each verb leaves of the old value, if the new one is too large: as memcached 1.6.18.
 #[test]
 fn a_set_for_which_there_is_no_room_removes_the_old_value() {

@@ -59,6 +59,7 @@ pub(super) fn attach(
         mapping,
     };
     let mut region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    blocks::fill(&file, &region.in_use()).map_err(|why| copies(path, why))?;
     let slots = layout.shape.process_slots_for(options.server);
     let Some((tenant, has_lock)) = free_slot(&region, slots, &file, &liveness) else {
         return Err(OpenError::ProcessesFull {

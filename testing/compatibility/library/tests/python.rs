@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use clients::prepare;
-use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, memcached_binary, run_to_end, say, skip};
+use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, keyway_binary, memcached_binary, run_to_end, say, skip};
 use library::{BUILD_DEADLINE, PYTHON, Python, Shared, built, root};
 
 /// Where downloads are kept.
@@ -38,6 +38,7 @@ fn pytest(file: &str) {
     command
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .arg(root().join("bindings/python/tests").join(file))
+        .env("KEYWAY", keyway_binary())
         .env("KEYWAY_SERVER", server.socket())
         .env("KEYWAY_REGION_SOCKET", &socket);
     let peer = memcached_binary().map(|_| {
@@ -63,6 +64,11 @@ fn outcomes_agree_with_pymemcaches() {
 #[test]
 fn the_client() {
     pytest("test_client.py");
+}
+
+#[test]
+fn arguments_that_change() {
+    pytest("test_changing.py");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Regions on disks that copy on write, and then are full. Enemy: a write to the mapping that needs a new block, and ends its program
-//! (SIGBUS): on btrfs, and for a file that shares blocks with a copy of it.
+//! (SIGBUS): on btrfs, for a file that shares blocks with a copy of it, and for a copy, which has holes.
 
 use conditions::condition::private_mounts;
 use conditions::place::FileSystem;
@@ -7,6 +7,7 @@ use harness::{Scratch, skip};
 use keyway_cache::{Cache, CopiesOnWrite, OpenError, Options, Place};
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -165,4 +166,41 @@ fn a_region_on_xfs_has_blocks_of_its_own_again_after_it_was_copied() {
         std::fs::remove_file(folder.join("fill")).unwrap();
         write_all(&open(&region).unwrap(), &region);
     });
+}
+
+#[test]
+fn a_copy_of_a_region_is_allocated_in_full_or_refused() {
+    for file_system in [FileSystem::Xfs, FileSystem::Ext4, FileSystem::Tmpfs] {
+        on(file_system, |folder| {
+            let (region, copied, full) = (folder.join("region"), folder.join("copy"), folder.join("fill"));
+            // Most of it is never written: cp(1) leaves that out.
+            let cache = open(&region).unwrap();
+            cache.session().unwrap().set(b"key", b"value", 0).unwrap();
+            assert!(cache.close());
+            copy("--reflink=never", &region, &copied);
+            let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
+            assert!(blocks(&copied) < blocks(&region) / 2, "{}", file_system.name());
+            std::fs::remove_file(&region).unwrap();
+            fill(folder);
+            let why = open(&copied).err().unwrap();
+            assert!(
+                matches!(
+                    &why,
+                    OpenError::CopiesOnWrite {
+                        why: CopiesOnWrite::Holes { bytes: 1.., .. },
+                        ..
+                    }
+                ),
+                "{}: {why}",
+                file_system.name()
+            );
+            assert!(why.to_string().contains("give the disk as much space"), "{why}");
+            std::fs::remove_file(&full).unwrap();
+            let cache = open(&copied).unwrap();
+            fill(folder);
+            assert_eq!(cache.session().unwrap().get(b"key").unwrap(), Some(b"value".to_vec()));
+            write_all(&cache, &copied);
+            assert!(cache.close());
+        });
+    }
 }
