@@ -8,9 +8,10 @@
 
 use crate::error;
 use crate::export::{handle_functions, plain_functions};
-use crate::handle::{self, Buckets, Handle, put};
+use crate::handle::{self, Handle, put};
 use crate::hash;
 use crate::server;
+use crate::setup::{Call, key_of, real, sets, setup_functions};
 use crate::types::*;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -79,8 +80,18 @@ fn low(data: u64) -> u32 {
     data as u32
 }
 
+/// A behaviour that only a network has is refused, if the user requires that.
+fn refused(st: *const memcached_st, behavior: u32, data: u64) -> Option<c_int> {
+    let is_refused = data != 0 && NETWORK_ONLY.contains(&behavior) && std::env::var_os("KEYWAY_LIBMEMCACHED_STRICT").is_some();
+    is_refused.then(|| {
+        let name = name(behavior).to_string_lossy();
+        let why = format!("{name} is a network's: a region has none (KEYWAY_LIBMEMCACHED_STRICT is set)");
+        error::set(st, rc::NOT_SUPPORTED, &why)
+    })
+}
+
 /// Sets a behaviour of a handle of ours.
-pub(crate) fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
+fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
     let Some(handle) = handle::ours(st) else {
         return rc::INVALID_ARGUMENTS;
     };
@@ -88,13 +99,6 @@ pub(crate) fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
     let settings = unsafe { &mut *st };
     let on = data != 0;
     let (number, signed) = (low(data), low(data).cast_signed());
-    if on && NETWORK_ONLY.contains(&behavior) && std::env::var_os("KEYWAY_LIBMEMCACHED_STRICT").is_some() {
-        let why = format!(
-            "{} is a network's: a region has none (KEYWAY_LIBMEMCACHED_STRICT is set)",
-            name(behavior).to_string_lossy()
-        );
-        return error::set(st, rc::NOT_SUPPORTED, &why);
-    }
     let invalid = |why: &str| error::set(st, rc::INVALID_ARGUMENTS, why);
     match behavior {
         NO_BLOCK => settings.put(Flag::NoBlock, on),
@@ -159,12 +163,12 @@ pub(crate) fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
         KETAMA => return distribute(st, settings, if on { CONSISTENT_KETAMA } else { 0 }),
         KETAMA_WEIGHTED if !on => return distribute(st, settings, CONSISTENT_KETAMA),
         KETAMA_WEIGHTED => {
-            set_hash(st, settings, handle, hash::MD5);
-            handle.distribution_hash = hash::MD5;
+            set_hash(st, hash::hashkit_set_function, hash::MD5);
+            set_hash(st, hash::hashkit_set_distribution_function, hash::MD5);
             return distribute(st, settings, CONSISTENT_WEIGHTED);
         }
-        HASH => return set_hash(st, settings, handle, number),
-        KETAMA_HASH => return set_distribution_hash(st, settings, handle, number),
+        HASH => return set_hash(st, hash::hashkit_set_function, number),
+        KETAMA_HASH => return set_hash(st, hash::hashkit_set_distribution_function, number),
         CACHE_LOOKUPS => return error::set(st, rc::DEPRECATED, "MEMCACHED_BEHAVIOR_CACHE_LOOKUPS has been deprecated."),
         USER_DATA => return error::set(st, rc::DEPRECATED, "MEMCACHED_BEHAVIOR_USER_DATA deprecated."),
         CORK => {
@@ -191,28 +195,16 @@ fn distribute(st: *const memcached_st, settings: &mut memcached_st, distribution
     rc::SUCCESS
 }
 
-fn set_hash(st: *const memcached_st, settings: &mut memcached_st, handle: &mut Handle, hash: u32) -> c_int {
-    if !hash::is_known(hash) {
-        return error::set(st, rc::INVALID_ARGUMENTS, "Invalid memcached_hash_t()");
+/// Sets one of the two functions of the handle's kit.
+fn set_hash(st: *mut memcached_st, setter: unsafe extern "C" fn(*mut hashkit_st, u32) -> c_int, hash: u32) -> c_int {
+    // SAFETY: a handle of ours, and its kit.
+    match unsafe { setter(&raw mut (*st).hashkit, hash) } {
+        0 => rc::SUCCESS,
+        _ => error::set(st, rc::INVALID_ARGUMENTS, "Invalid memcached_hash_t()"),
     }
-    handle.hash = hash;
-    handle.kit = None;
-    settings.hashkit = hash::kit(hash, handle.distribution_hash);
-    rc::SUCCESS
 }
 
-fn set_distribution_hash(st: *const memcached_st, settings: &mut memcached_st, handle: &mut Handle, hash: u32) -> c_int {
-    if !hash::is_known(hash) {
-        return error::set(st, rc::INVALID_ARGUMENTS, "Invalid memcached_hash_t()");
-    }
-    handle.distribution_hash = hash;
-    if handle.kit.is_none() {
-        settings.hashkit = hash::kit(handle.hash, hash);
-    }
-    rc::SUCCESS
-}
-
-fn is_consistent(distribution: u32) -> bool {
+pub(crate) fn is_consistent(distribution: u32) -> bool {
     (CONSISTENT..=CONSISTENT_WEIGHTED).contains(&distribution) && distribution != RANDOM
 }
 
@@ -253,17 +245,40 @@ fn current(st: &memcached_st, handle: &Handle, behavior: u32) -> u64 {
         DISTRIBUTION => u64::from(st.distribution),
         KETAMA => u64::from(is_consistent(st.distribution)),
         KETAMA_WEIGHTED => u64::from(is_consistent(st.distribution) && st.ketama.weighted),
-        HASH => u64::from(if handle.kit.is_some() { hash::CUSTOM } else { handle.hash }),
-        KETAMA_HASH => u64::from(handle.distribution_hash),
+        // SAFETY: the handle's kit.
+        HASH => u64::from(unsafe { hash::hashkit_get_function(&raw const st.hashkit) }),
+        // SAFETY: as above.
+        KETAMA_HASH => u64::from(unsafe { hash::hashkit_get_distribution_function(&raw const st.hashkit) }),
         LOAD_FROM_FILE => u64::from(handle.filename.is_some()),
         _ => 0,
     }
 }
 
-handle_functions! {
-    fn memcached_behavior_set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int = rc::INVALID_ARGUMENTS;
-        Some(set(st, behavior, data))
+setup_functions! {
+    fn memcached_behavior_set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int = rc::INVALID_ARGUMENTS,
+        sets sets::of_behavior(behavior);
+        match refused(st, behavior, data) {
+            Some(code) => return code,
+            None => set(st, behavior, data),
+        }
 
+    fn memcached_behavior_set_distribution(st: *mut memcached_st, distribution: u32) -> c_int = rc::INVALID_ARGUMENTS,
+        sets sets::PLACEMENT; distribute(st, &mut *st, distribution)
+
+    fn memcached_behavior_set_key_hash(st: *mut memcached_st, hash: u32) -> c_int = rc::INVALID_ARGUMENTS,
+        sets sets::PLACEMENT; set_hash(st, hash::hashkit_set_function, hash)
+
+    fn memcached_behavior_set_distribution_hash(st: *mut memcached_st, hash: u32) -> c_int = rc::INVALID_ARGUMENTS,
+        sets sets::PLACEMENT; set_hash(st, hash::hashkit_set_distribution_function, hash)
+
+    fn memcached_set_hashkit(st: *mut memcached_st, kit: *mut hashkit_st) -> c_int = rc::INVALID_ARGUMENTS, sets sets::PLACEMENT; {
+        hash::hashkit_free(&raw mut (*st).hashkit);
+        hash::hashkit_clone(&raw mut (*st).hashkit, kit);
+        rc::SUCCESS
+    }
+}
+
+handle_functions! {
     fn memcached_behavior_get(st: *mut memcached_st, behavior: u32) -> u64 = rc::INVALID_ARGUMENTS as u64; {
         if behavior == USER_DATA {
             error::set(st, rc::DEPRECATED, "MEMCACHED_BEHAVIOR_USER_DATA deprecated.");
@@ -271,18 +286,9 @@ handle_functions! {
         Some(current(&*st, handle::of(st), behavior))
     }
 
-    fn memcached_behavior_set_distribution(st: *mut memcached_st, distribution: u32) -> c_int = rc::INVALID_ARGUMENTS;
-        Some(distribute(st, &mut *st, distribution))
-
     fn memcached_behavior_get_distribution(st: *mut memcached_st) -> u32 = 7; Some((*st).distribution)
 
-    fn memcached_behavior_set_key_hash(st: *mut memcached_st, hash: u32) -> c_int = rc::INVALID_ARGUMENTS;
-        Some(set_hash(st, &mut *st, handle::of(st), hash))
-
     fn memcached_behavior_get_key_hash(st: *mut memcached_st) -> u32 = hash::MAX; Some(low(current(&*st, handle::of(st), HASH)))
-
-    fn memcached_behavior_set_distribution_hash(st: *mut memcached_st, hash: u32) -> c_int = rc::INVALID_ARGUMENTS;
-        Some(set_distribution_hash(st, &mut *st, handle::of(st), hash))
 
     // The key's hash, as libmemcached reports it here.
     fn memcached_behavior_get_distribution_hash(st: *mut memcached_st) -> u32 = hash::MAX;
@@ -294,13 +300,27 @@ handle_functions! {
             return rc::INVALID_ARGUMENTS;
         }
         let list = |map: *const u32| std::slice::from_raw_parts(map, buckets as usize).to_vec();
-        let forward = (!forward_map.is_null()).then(|| list(forward_map));
-        handle::of(st).buckets = Some(Buckets { host: list(host_map), forward, replicas });
-        Some(distribute(st, &mut *st, VIRTUAL_BUCKET))
+        let (host, forward) = (list(host_map), (!forward_map.is_null()).then(|| list(forward_map)));
+        let call = Call::new(sets::PLACEMENT, key_of(&("buckets", &host, &forward, replicas)), move |st| {
+            let forward = forward.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
+            real!(memcached_bucket_set(*mut memcached_st, *const u32, *const u32, u32, u32) -> c_int;
+                st, host.as_ptr(), forward, buckets, replicas);
+        });
+        let code = distribute(st, &mut *st, VIRTUAL_BUCKET);
+        handle::of(st).calls.write_down(call, true);
+        Some(code)
     }
 
-    fn memcached_callback_set(st: *mut memcached_st, callback: u32, data: *const c_void) -> c_int = rc::INVALID_ARGUMENTS;
-        Some(set_callback(st, callback, data))
+    fn memcached_callback_set(st: *mut memcached_st, callback: u32, data: *const c_void) -> c_int = rc::INVALID_ARGUMENTS; {
+        let code = set_callback(st, callback, data);
+        let text = (callback == 0 && !data.is_null()).then(|| CStr::from_ptr(data.cast()).to_owned());
+        let call = Call::new(sets::of_callback(callback), key_of(&("callback", callback, data, &text)), move |st| {
+            let data = text.as_ref().map_or(data, |text| text.as_ptr().cast());
+            real!(memcached_callback_set(*mut memcached_st, u32, *const c_void) -> c_int; st, callback, data);
+        });
+        handle::of(st).calls.write_down(call, code == rc::SUCCESS);
+        Some(code)
+    }
 
     fn memcached_callback_get(st: *mut memcached_st, callback: u32, code: *mut c_int) -> *mut c_void = {
         put(code, rc::INVALID_ARGUMENTS);
@@ -320,12 +340,6 @@ handle_functions! {
         };
         put(code, if known.is_null() { rc::FAILURE } else { rc::SUCCESS });
         Some(known)
-    }
-
-    fn memcached_set_hashkit(st: *mut memcached_st, kit: *mut hashkit_st) -> c_int = rc::INVALID_ARGUMENTS; {
-        (*st).hashkit = *kit;
-        handle::of(st).kit = Some(*kit);
-        Some(rc::SUCCESS)
     }
 
     fn memcached_get_hashkit(st: *const memcached_st) -> *const hashkit_st = std::ptr::null(); Some(&raw const (*st).hashkit)

@@ -95,12 +95,25 @@ impl Target {
         }
     }
 
-    /// Sends a request to the server. Returns the lines up to the first that ends an answer, without that line. `None`:
-    /// there is no server.
-    pub(crate) fn ask(&self, request: &str) -> Option<std::io::Result<Vec<String>>> {
+    /// Sends a request to the server, over the connection that is kept from the last one, or over a new one. Returns the lines up
+    /// to the first that ends an answer, without that line. `None`: there is no server.
+    pub(crate) fn ask(&self, kept: &mut Option<Connection>, request: &str) -> Option<std::io::Result<Vec<String>>> {
         let deadline = Instant::now() + PATIENCE;
-        let question = Question::new(self, request, deadline)?;
-        Some(question.and_then(|mut question| question.answer(deadline)))
+        let answer = |question: std::io::Result<Question>| {
+            let mut question = question?;
+            let lines = question.answer(deadline)?;
+            Ok((lines, question.connection))
+        };
+        let own = kept.take().filter(Connection::is_own);
+        let answered = match own.map(|connection| answer(Question::over(connection, request, deadline))) {
+            Some(Ok(answered)) => Ok(answered),
+            // The server may have closed it since, or be another one by now.
+            Some(Err(_)) | None => answer(Question::new(self, request, deadline)?),
+        };
+        Some(answered.map(|(lines, connection)| {
+            *kept = Some(connection);
+            lines
+        }))
     }
 }
 
@@ -116,16 +129,21 @@ struct Question {
 impl Question {
     /// Sends the request by the deadline. `None`: there is no server.
     fn new(target: &Target, request: &str, deadline: Instant) -> Option<std::io::Result<Self>> {
-        let sent = target.connect(deadline)?.and_then(|mut connection| {
-            connection.send(request.as_bytes(), deadline)?;
-            Ok(Self {
-                connection,
-                begun: Instant::now(),
-                lines: Vec::new(),
-                len: 0,
-            })
-        });
-        Some(sent)
+        Some(
+            target
+                .connect(deadline)?
+                .and_then(|connection| Self::over(connection, request, deadline)),
+        )
+    }
+
+    fn over(mut connection: Connection, request: &str, deadline: Instant) -> std::io::Result<Self> {
+        connection.send(request.as_bytes(), deadline)?;
+        Ok(Self {
+            connection,
+            begun: Instant::now(),
+            lines: Vec::new(),
+            len: 0,
+        })
     }
 
     /// The answer, if it is complete by the deadline. After [`ErrorKind::TimedOut`] this can be called again.
@@ -551,15 +569,15 @@ fn recorded(target: &Target, error: i32) -> Option<Known> {
 }
 
 /// What a server is asked.
-const WHO_ARE_YOU: &str = "version\r\nstats settings\r\n";
+pub(crate) const WHO_ARE_YOU: &str = "version\r\nstats settings\r\n";
 
 /// Asks a server. One that ended in the middle of its answer is asked once more: then it is mostly away, or another one is there.
 fn probe(target: &Target) -> Probe {
     if let Target::Place(path) = target {
         return named(path);
     }
-    judge(match target.ask(WHO_ARE_YOU) {
-        Some(Err(error)) if is_cut_off(&error) => target.ask(WHO_ARE_YOU),
+    judge(match target.ask(&mut None, WHO_ARE_YOU) {
+        Some(Err(error)) if is_cut_off(&error) => target.ask(&mut None, WHO_ARE_YOU),
         answer => answer,
     })
 }
@@ -603,9 +621,8 @@ fn judge(answer: Option<std::io::Result<Vec<String>>>) -> Probe {
         let mut rows = lines.iter().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
         rows.find(|(row, _)| *row == name).map(|(_, value)| value)
     };
-    let version = lines.iter().find_map(|line| line.strip_prefix("VERSION ")).and_then(version);
     let facts = Facts {
-        version: version.unwrap_or(VERSION),
+        version: version_among(&lines).unwrap_or(VERSION),
     };
     let Some((device, inode)) = row("keyway_region").and_then(|region| region.split_once(':')) else {
         return Probe::Stranger;
@@ -621,6 +638,11 @@ fn judge(answer: Option<std::io::Result<Vec<String>>>) -> Probe {
         }),
         None => Probe::Keyway,
     }
+}
+
+/// The version in an answer to [`WHO_ARE_YOU`].
+pub(crate) fn version_among(lines: &[String]) -> Option<[u8; 3]> {
+    lines.iter().find_map(|line| line.strip_prefix("VERSION ")).and_then(version)
 }
 
 /// Three numbers, parsed as libmemcached does.

@@ -46,8 +46,27 @@ pub(crate) fn set_errno(st: *const memcached_st, code: c_int, errno: c_int) -> c
     code
 }
 
+/// Keeps that a server does not answer.
+pub(crate) fn set_away(st: *const memcached_st, position: usize, error: &std::io::Error) {
+    let failed = failed(
+        st,
+        rc::CONNECTION_FAILURE,
+        error.raw_os_error().unwrap_or(libc::ETIMEDOUT),
+        "",
+    );
+    let Some(handle) = handle::ours(st) else { return };
+    if let Some(server) = handle.servers.get_mut(position) {
+        server.error = Some(failed.clone());
+    }
+    handle.error = Some(failed);
+}
+
 #[cold]
 fn keep(st: *const memcached_st, code: c_int, errno: c_int, why: &str) {
+    remember(st, failed(st, code, errno, why));
+}
+
+fn failed(st: *const memcached_st, code: c_int, errno: c_int, why: &str) -> Failed {
     let mut message = format!("({st:p}) {}", rc::text(code).to_string_lossy());
     if errno != 0 {
         // SAFETY: a thread's own string until its next call.
@@ -59,7 +78,7 @@ fn keep(st: *const memcached_st, code: c_int, errno: c_int, why: &str) {
         message += why;
     }
     let message = CString::new(message).unwrap_or_default();
-    remember(st, Failed { code, errno, message });
+    Failed { code, errno, message }
 }
 
 fn remember(st: *const memcached_st, failed: Failed) {

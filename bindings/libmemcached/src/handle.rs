@@ -20,6 +20,7 @@ use crate::options;
 use crate::real::{self, Symbol};
 use crate::result;
 use crate::server::Instance;
+use crate::setup::{Calls, real, sets, setup_functions};
 use crate::types::*;
 use std::ffi::{CString, c_char, c_int, c_void};
 
@@ -45,21 +46,9 @@ pub(crate) struct Handle {
     /// the handle's own result is in use
     pub(crate) result_used: bool,
     pub(crate) error: Option<Failed>,
-    pub(crate) hash: u32,
-    pub(crate) distribution_hash: u32,
-    /// a hash function of the program's own
-    pub(crate) kit: Option<hashkit_st>,
-    pub(crate) sasl: Option<(CString, CString)>,
-    pub(crate) buckets: Option<Buckets>,
     pub(crate) filename: Option<CString>,
-}
-
-/// `memcached_bucket_set()`.
-#[derive(Clone)]
-pub(crate) struct Buckets {
-    pub(crate) host: Vec<u32>,
-    pub(crate) forward: Option<Vec<u32>>,
-    pub(crate) replicas: u32,
+    /// what has set it up
+    pub(crate) calls: Calls,
 }
 
 /// Where a call goes.
@@ -105,7 +94,12 @@ pub(crate) unsafe fn enter(st: *mut memcached_st) -> Way {
     // SAFETY: guaranteed by the caller.
     unsafe {
         (*st).query_id += 1;
-        way(st)
+        let way = way(st);
+        if matches!(way, Way::Away) {
+            // The real library counts the call.
+            (*st).query_id -= 1;
+        }
+        way
     }
 }
 
@@ -210,9 +204,36 @@ pub(crate) unsafe fn shut_out(st: *mut memcached_st) -> bool {
     if let Some(open) = handle.open.take() {
         open.cache.leave();
     }
-    // SAFETY: guaranteed by the caller.
-    unsafe { hand_over(st) };
+    // SAFETY: guaranteed by the caller. The real library counts the call that has begun here.
+    unsafe {
+        hand_over(st);
+        (*st).query_id -= 1;
+    }
     true
+}
+
+/// Finds out whose the handle is, for a call that asks which server has a key. It is no query: what failed last stays known.
+/// `None`: it is the real library's.
+///
+/// # Safety
+///
+/// The handle is ours.
+pub(crate) unsafe fn find_owner<'a>(st: *mut memcached_st) -> Option<&'a mut Handle> {
+    // SAFETY: guaranteed by the caller.
+    let handle = unsafe { of(st) };
+    if handle.open.is_some() || handle.servers.is_empty() {
+        return Some(handle);
+    }
+    match handle.discover(st) {
+        HandleDiscovery::Region(open) => handle.open = Some(open),
+        HandleDiscovery::Other if real::is_there() => {
+            // SAFETY: guaranteed by the caller.
+            unsafe { hand_over(st) };
+            return None;
+        }
+        HandleDiscovery::Other | HandleDiscovery::NoServer(_) => {}
+    }
+    Some(handle)
 }
 
 /// The result of asking all servers of a handle.
@@ -276,9 +297,10 @@ impl Handle {
         region.map_or(HandleDiscovery::Other, HandleDiscovery::Region)
     }
 
-    /// The server of an instance.
-    pub(crate) fn target(&self, position: usize) -> Option<Target> {
-        self.entries.get(position).map(|entry| entry.target().clone())
+    /// A server, and where it is.
+    pub(crate) fn server(&mut self, position: usize) -> Option<(&mut Instance, &'static Target)> {
+        let entry: &'static Entry = self.entries.get(position)?;
+        Some((self.servers.get_mut(position)?, entry.target()))
     }
 
     /// Forgets where calls go, because the servers have changed.
@@ -313,12 +335,8 @@ unsafe fn create(st: *mut memcached_st, allocated: bool) {
         pending: Pending::default(),
         result_used: false,
         error: None,
-        hash: 0,
-        distribution_hash: 0,
-        kit: None,
-        sasl: None,
-        buckets: None,
         filename: None,
+        calls: Calls::default(),
     });
     // SAFETY: guaranteed by the caller; all zeros are valid for every field but the allocators, which are set before any
     // code reads them.
@@ -329,7 +347,7 @@ unsafe fn create(st: *mut memcached_st, allocated: bool) {
         st.virtual_bucket = (&raw const OURS).cast();
         st.ketama.continuum = Box::into_raw(handle).cast();
         st.put(Flag::Reply, true);
-        st.hashkit = hash::kit(0, 0);
+        hash::hashkit_create(&raw mut st.hashkit);
         st.server_failure_limit = 5;
         st.io_msg_watermark = 500;
         st.io_bytes_watermark = 65 * 1024;
@@ -357,6 +375,7 @@ unsafe fn empty(st: *mut memcached_st) -> Box<Handle> {
     // SAFETY: guaranteed by the caller; made by `create`.
     unsafe {
         result::free_value(&raw mut (*st).result);
+        hash::hashkit_free(&raw mut (*st).hashkit);
         (*st).virtual_bucket = std::ptr::null();
         let handle = Box::from_raw((*st).ketama.continuum.cast::<Handle>());
         (*st).ketama.continuum = std::ptr::null_mut();
@@ -364,92 +383,21 @@ unsafe fn empty(st: *mut memcached_st) -> Box<Handle> {
     }
 }
 
-/// Makes the handle the real library's, which creates one of its own in the same memory, with the same settings.
+/// Makes the handle the real library's, which creates one of its own in the same memory. The calls that have set up ours are made
+/// again on it.
 ///
 /// # Safety
 ///
 /// The handle is ours; the real library is installed.
-unsafe fn hand_over(st: *mut memcached_st) {
-    macro_rules! real {
-        ($name:ident($($t:ty),*) -> $ret:ty; $($arg:expr),*) => {{
-            static REAL: Symbol = Symbol::new(concat!(stringify!($name), "\0"));
-            REAL.get().map(|real| {
-                let real: unsafe extern "C" fn($($t),*) -> $ret = std::mem::transmute(real);
-                real($($arg),*)
-            })
-        }};
-    }
-    // SAFETY: guaranteed by the caller; each function has the type of its header.
+pub(crate) unsafe fn hand_over(st: *mut memcached_st) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
+        let (allocated, query_id) = ((*st).options & ALLOCATED, (*st).query_id);
         let handle = empty(st);
-        let old = std::ptr::read(st);
         real!(memcached_create(*mut memcached_st) -> *mut memcached_st; st);
-        let new = &mut *st;
-        new.flags = old.flags;
-        new.put(Flag::IsAes, false);
-        new.snd_timeout = old.snd_timeout;
-        new.rcv_timeout = old.rcv_timeout;
-        new.server_failure_limit = old.server_failure_limit;
-        new.server_timeout_limit = old.server_timeout_limit;
-        new.io_msg_watermark = old.io_msg_watermark;
-        new.io_bytes_watermark = old.io_bytes_watermark;
-        new.io_key_prefetch = old.io_key_prefetch;
-        new.tcp_keepidle = old.tcp_keepidle;
-        new.poll_timeout = old.poll_timeout;
-        new.connect_timeout = old.connect_timeout;
-        new.retry_timeout = old.retry_timeout;
-        new.dead_timeout = old.dead_timeout;
-        new.send_size = old.send_size;
-        new.recv_size = old.recv_size;
-        new.user_data = old.user_data;
-        new.query_id = old.query_id;
-        new.number_of_replicas = old.number_of_replicas;
-        if old.allocators.malloc as usize != DEFAULT_ALLOCATORS.malloc as usize {
-            new.allocators = old.allocators;
-        }
-        new.on_clone = old.on_clone;
-        new.on_cleanup = old.on_cleanup;
-        new.get_key_failure = old.get_key_failure;
-        new.delete_trigger = old.delete_trigger;
-        new.configure.initial_pool_size = old.configure.initial_pool_size;
-        new.configure.max_pool_size = old.configure.max_pool_size;
-        new.configure.version = old.configure.version;
-        if old.options & ALLOCATED != 0 {
-            new.options |= ALLOCATED;
-        }
-        if let Some(namespace) = &handle.namespace {
-            real!(memcached_callback_set(*mut memcached_st, c_int, *const c_char) -> c_int; st, 0, namespace.as_ptr());
-        }
-        if let Some(mut kit) = handle.kit {
-            real!(memcached_set_hashkit(*mut memcached_st, *mut hashkit_st) -> c_int; st, &raw mut kit);
-        } else if handle.hash != 0 {
-            real!(memcached_behavior_set_key_hash(*mut memcached_st, u32) -> c_int; st, handle.hash);
-        }
-        if handle.distribution_hash != 0 {
-            real!(memcached_behavior_set_distribution_hash(*mut memcached_st, u32) -> c_int; st, handle.distribution_hash);
-        }
-        for server in &handle.servers {
-            let name = server.name().as_ptr();
-            if server.kind == Instance::UNIX {
-                real!(memcached_server_add_unix_socket_with_weight(*mut memcached_st, *const c_char, u32) -> c_int; st, name, server.weight);
-            } else {
-                real!(memcached_server_add_with_weight(*mut memcached_st, *const c_char, u16, u32) -> c_int; st, name, server.port, server.weight);
-            }
-        }
-        if old.distribution != 0 {
-            real!(memcached_behavior_set_distribution(*mut memcached_st, u32) -> c_int; st, old.distribution);
-        }
-        if let Some(buckets) = &handle.buckets {
-            let forward = buckets.forward.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
-            let count = u32::try_from(buckets.host.len()).unwrap_or(0);
-            real!(memcached_bucket_set(*mut memcached_st, *const u32, *const u32, u32, u32) -> c_int;
-                st, buckets.host.as_ptr(), forward, count, buckets.replicas);
-        }
-        if let Some((user, password)) = &handle.sasl {
-            real!(memcached_set_sasl_auth_data(*mut memcached_st, *const c_char, *const c_char) -> c_int; st, user.as_ptr(), password.as_ptr());
-        } else if !old.sasl_callbacks.is_null() {
-            real!(memcached_set_sasl_callbacks(*mut memcached_st, *const c_void) -> (); st, old.sasl_callbacks);
-        }
+        handle.calls.again(st);
+        (*st).options |= allocated;
+        (*st).query_id = query_id;
     }
 }
 
@@ -563,6 +511,7 @@ plain_functions! {
         } else {
             std::env::var_os("LIBMEMCACHED").map(std::os::unix::ffi::OsStringExt::into_vec)
         };
+        let text = text.filter(|text| !text.is_empty());
         if st.is_null() || text.as_deref().is_none_or(|text| rc::succeeded(options::configure(st, text))) {
             return st;
         }
@@ -587,9 +536,10 @@ plain_functions! {
         copy_settings(&mut *st, &*source);
         let (new, old) = (of(st), of(source));
         new.namespace.clone_from(&old.namespace);
-        (new.hash, new.distribution_hash, new.kit) = (old.hash, old.distribution_hash, old.kit);
-        new.sasl.clone_from(&old.sasl);
+        new.calls = old.calls.of_clone();
+        hash::hashkit_clone(&raw mut (*st).hashkit, &raw const (*source).hashkit);
         new.servers = old.servers.iter().map(|server| server.copy(st)).collect();
+        (*st).ketama.weighted = new.servers.iter().any(|server| server.weight > 1);
         new.servers_changed(st);
         if let Some(on_clone) = (*source).on_clone {
             on_clone(st, source);
@@ -602,8 +552,6 @@ plain_functions! {
 fn copy_settings(new: &mut memcached_st, old: &memcached_st) {
     new.flags = old.flags;
     new.distribution = old.distribution;
-    new.hashkit = old.hashkit;
-    new.ketama.weighted = old.ketama.weighted;
     new.send_size = old.send_size;
     new.recv_size = old.recv_size;
     new.poll_timeout = old.poll_timeout;
@@ -629,7 +577,7 @@ fn copy_settings(new: &mut memcached_st, old: &memcached_st) {
     new.sasl_callbacks = old.sasl_callbacks;
 }
 
-/// Makes the handle as it was when it was created. It keeps the name of the file that configures it.
+/// Makes the handle as it was when it was created.
 ///
 /// # Safety
 ///
@@ -641,10 +589,9 @@ pub(crate) unsafe fn renew(st: *mut memcached_st) {
         if let Some(on_cleanup) = (*st).on_cleanup {
             on_cleanup(st);
         }
-        let old = empty(st);
+        drop(empty(st));
         create(st, allocated);
         (*st).query_id = query_id;
-        of(st).filename = old.filename;
     }
 }
 
@@ -663,34 +610,12 @@ handle_functions! {
 
     fn memcached_reset(st: *mut memcached_st) -> c_int = rc::INVALID_ARGUMENTS; {
         renew(st);
-        Some(match of(st).filename.clone() {
-            Some(name) => options::configure_from_file(st, name.as_bytes()),
-            None => rc::SUCCESS,
-        })
+        Some(rc::SUCCESS)
     }
 
     fn memcached_get_user_data(st: *const memcached_st) -> *mut c_void = std::ptr::null_mut(); Some((*st).user_data)
 
-    fn memcached_set_user_data(st: *mut memcached_st, data: *mut c_void) -> *mut c_void = std::ptr::null_mut();
-        Some(std::mem::replace(&mut (*st).user_data, data))
-
     fn memcached_query_id(st: *const memcached_st) -> u64 = 0; Some((*st).query_id)
-
-    fn memcached_set_memory_allocators(
-        st: *mut memcached_st, malloc: Option<MallocFn>, free: Option<FreeFn>, realloc: Option<ReallocFn>, calloc: Option<CallocFn>,
-        context: *mut c_void
-    ) -> c_int = rc::INVALID_ARGUMENTS;
-        Some(match (malloc, free, realloc, calloc) {
-            (None, None, None, None) => {
-                (*st).allocators = DEFAULT_ALLOCATORS;
-                rc::SUCCESS
-            }
-            (Some(malloc), Some(free), Some(realloc), Some(calloc)) => {
-                (*st).allocators = memcached_allocator_t { calloc, free, malloc, realloc, context };
-                rc::SUCCESS
-            }
-            _ => error::set(st, rc::INVALID_ARGUMENTS, "NULL parameter provided for one or more allocators"),
-        })
 
     fn memcached_get_memory_allocators(
         st: *const memcached_st, malloc: *mut MallocFn, free: *mut FreeFn, realloc: *mut ReallocFn, calloc: *mut CallocFn
@@ -709,8 +634,10 @@ handle_functions! {
     // Nothing is buffered, so there is nothing to send.
     fn memcached_quit(st: *mut memcached_st) -> () = (); {
         (*st).query_id += 1;
-        error::clear(of(st));
-        of(st).pending.clear();
+        let handle = of(st);
+        error::clear(handle);
+        handle.pending.clear();
+        handle.servers.iter_mut().for_each(|server| server.connection = None);
         Some(())
     }
 
@@ -738,30 +665,48 @@ handle_functions! {
         None
     }
 
-    fn memcached_set_sasl_auth_data(st: *mut memcached_st, user: *const c_char, password: *const c_char) -> c_int = rc::INVALID_ARGUMENTS; {
+    fn memcached_get_sasl_callbacks(st: *mut memcached_st) -> *mut c_void = std::ptr::null_mut(); Some((*st).sasl_callbacks)
+}
+
+setup_functions! {
+    fn memcached_set_user_data(st: *mut memcached_st, data: *mut c_void) -> *mut c_void = std::ptr::null_mut(), sets sets::USER_DATA;
+        std::mem::replace(&mut (*st).user_data, data)
+
+    fn memcached_set_memory_allocators(
+        st: *mut memcached_st, malloc: Option<MallocFn>, free: Option<FreeFn>, realloc: Option<ReallocFn>, calloc: Option<CallocFn>,
+        context: *mut c_void
+    ) -> c_int = rc::INVALID_ARGUMENTS, sets sets::ANYTHING;
+        match (malloc, free, realloc, calloc) {
+            (None, None, None, None) => {
+                (*st).allocators = DEFAULT_ALLOCATORS;
+                rc::SUCCESS
+            }
+            (Some(malloc), Some(free), Some(realloc), Some(calloc)) => {
+                (*st).allocators = memcached_allocator_t { calloc, free, malloc, realloc, context };
+                rc::SUCCESS
+            }
+            _ => error::set(st, rc::INVALID_ARGUMENTS, "NULL parameter provided for one or more allocators"),
+        }
+
+    fn memcached_set_sasl_auth_data(st: *mut memcached_st, user: *const c_char, password: *const c_char) -> c_int
+        = rc::INVALID_ARGUMENTS, sets sets::LOGIN; {
         if user.is_null() || password.is_null() {
             return rc::INVALID_ARGUMENTS;
         }
-        let text = |text| std::ffi::CStr::from_ptr(text).to_owned();
         (*st).put(Flag::BinaryProtocol, true);
         (*st).put(Flag::VerifyKey, false);
-        of(st).sasl = Some((text(user), text(password)));
-        Some(rc::SUCCESS)
+        rc::SUCCESS
     }
 
-    fn memcached_destroy_sasl_auth_data(st: *mut memcached_st) -> c_int = rc::INVALID_ARGUMENTS; {
-        of(st).sasl = None;
+    fn memcached_destroy_sasl_auth_data(st: *mut memcached_st) -> c_int = rc::INVALID_ARGUMENTS, sets sets::LOGIN; {
         (*st).sasl_callbacks = std::ptr::null_mut();
-        Some(rc::SUCCESS)
+        rc::SUCCESS
     }
 
-    fn memcached_set_sasl_callbacks(st: *mut memcached_st, callbacks: *const c_void) -> () = (); {
+    fn memcached_set_sasl_callbacks(st: *mut memcached_st, callbacks: *const c_void) -> () = (), sets sets::LOGIN; {
         (*st).sasl_callbacks = callbacks.cast_mut();
         (*st).sasl_is_allocated = false;
-        Some(())
     }
-
-    fn memcached_get_sasl_callbacks(st: *mut memcached_st) -> *mut c_void = std::ptr::null_mut(); Some((*st).sasl_callbacks)
 }
 
 /// # Safety

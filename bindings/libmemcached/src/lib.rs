@@ -29,6 +29,7 @@ mod real;
 mod result;
 mod say;
 mod server;
+mod setup;
 mod stats;
 mod store;
 mod types;

@@ -7,12 +7,15 @@
 //! two apart ([`OURS`]). Lists are arrays from malloc, whose first entry contains their length.
 #![allow(unsafe_code, reason = "C structures that are shared with the program; contract above")]
 
+use crate::behavior;
+use crate::discover::{Target, WHO_ARE_YOU, version_among};
 use crate::error::{self, Failed};
 use crate::export::{handle_functions, plain_functions};
 use crate::handle::{self, put};
 use crate::hash;
+use crate::setup::{Call, real, sets, setup_functions};
 use crate::types::*;
-use keyway_cache::server::KeyRoom;
+use keyway_cache::server::{Connection, KeyRoom};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, offset_of};
 
@@ -55,6 +58,8 @@ pub(crate) struct Instance {
     /// major, minor, micro, as the server has reported them
     pub(crate) told: [u8; 3],
     pub(crate) error: Option<Failed>,
+    /// what asks about the server uses one connection
+    pub(crate) connection: Option<Connection>,
 }
 
 const _: () =
@@ -97,6 +102,7 @@ impl Instance {
             hostname,
             told: [u8::MAX; 3],
             error: None,
+            connection: None,
         }
     }
 
@@ -109,10 +115,14 @@ impl Instance {
         CStr::from_bytes_until_nul(&self.hostname).unwrap_or(c"")
     }
 
-    /// The program asks for the server's version.
-    pub(crate) fn fill_in_version(&mut self) {
-        let [major, minor, micro] = self.told;
-        self.version = [major, micro, minor];
+    /// The program asks for the server's version. As in libmemcached, the server is asked until it has answered.
+    pub(crate) fn fill_in_version(&mut self, target: &Target) -> std::io::Result<()> {
+        if self.version[0] == u8::MAX {
+            let lines = target.ask(&mut self.connection, WHO_ARE_YOU).transpose()?;
+            let [major, minor, micro] = lines.and_then(|lines| version_among(&lines)).unwrap_or(self.told);
+            self.version = [major, micro, minor];
+        }
+        Ok(())
     }
 }
 
@@ -190,10 +200,17 @@ pub(crate) fn add(st: *mut memcached_st, hostname: &CStr, port: u16, weight: u32
             sort(&mut handle.servers);
         }
         (*st).server_version += 1;
-        (*st).ketama.weighted |= weight > 1 && (1..=5).contains(&(*st).distribution) && (*st).distribution != 3;
+        (*st).ketama.weighted |= weight > 1 && behavior::is_consistent((*st).distribution);
     }
     handle.servers_changed(st);
     rc::SUCCESS
+}
+
+/// As [`add`], from a list: its weights count with every distribution.
+fn push(st: *mut memcached_st, hostname: &CStr, port: u16, weight: u32, kind: u32) {
+    add(st, hostname, port, weight, kind);
+    // SAFETY: a handle of ours.
+    unsafe { (*st).ketama.weighted |= weight > 1 };
 }
 
 pub(crate) fn sort(servers: &mut [Instance]) {
@@ -230,39 +247,43 @@ unsafe fn add_unix(st: *mut memcached_st, filename: *const c_char, weight: u32) 
     add(st, name, 0, weight, Instance::UNIX)
 }
 
+setup_functions! {
+    fn memcached_server_add(st: *mut memcached_st, hostname: *const c_char, port: u16) -> c_int = rc::INVALID_ARGUMENTS,
+        sets sets::SERVERS; add_tcp(st, hostname, port, 0)
+
+    fn memcached_server_add_with_weight(st: *mut memcached_st, hostname: *const c_char, port: u16, weight: u32) -> c_int
+        = rc::INVALID_ARGUMENTS, sets sets::SERVERS; add_tcp(st, hostname, port, weight)
+
+    fn memcached_server_add_unix_socket(st: *mut memcached_st, filename: *const c_char) -> c_int = rc::FAILURE,
+        sets sets::SERVERS; add_unix(st, filename, 0)
+
+    fn memcached_server_add_unix_socket_with_weight(st: *mut memcached_st, filename: *const c_char, weight: u32) -> c_int = rc::FAILURE,
+        sets sets::SERVERS; add_unix(st, filename, weight)
+
+    fn memcached_server_push(st: *mut memcached_st, list: *mut memcached_server_st) -> c_int = rc::INVALID_ARGUMENTS,
+        sets sets::SERVERS; {
+        for index in 0..list.as_ref().map_or(0, |first| first.number_of_hosts as usize) {
+            let entry = &*list.add(index);
+            let Ok(name) = CStr::from_bytes_until_nul(&entry.hostname) else { continue };
+            push(st, name, entry.port, entry.weight, entry.kind);
+        }
+        rc::SUCCESS
+    }
+}
+
 handle_functions! {
-    fn memcached_server_add(st: *mut memcached_st, hostname: *const c_char, port: u16) -> c_int = rc::INVALID_ARGUMENTS;
-        Some(add_tcp(st, hostname, port, 0))
-
-    fn memcached_server_add_with_weight(st: *mut memcached_st, hostname: *const c_char, port: u16, weight: u32) -> c_int = rc::INVALID_ARGUMENTS;
-        Some(add_tcp(st, hostname, port, weight))
-
-    fn memcached_server_add_unix_socket(st: *mut memcached_st, filename: *const c_char) -> c_int = rc::FAILURE;
-        Some(add_unix(st, filename, 0))
-
-    fn memcached_server_add_unix_socket_with_weight(st: *mut memcached_st, filename: *const c_char, weight: u32) -> c_int = rc::FAILURE;
-        Some(add_unix(st, filename, weight))
-
     fn memcached_server_add_udp(st: *mut memcached_st, _hostname: *const c_char, _port: u16) -> c_int = rc::INVALID_ARGUMENTS;
         Some(error::set(st, rc::DEPRECATED, ""))
 
     fn memcached_server_add_udp_with_weight(st: *mut memcached_st, _hostname: *const c_char, _port: u16, _weight: u32) -> c_int
         = rc::INVALID_ARGUMENTS; Some(error::set(st, rc::DEPRECATED, ""))
 
-    fn memcached_server_push(st: *mut memcached_st, list: *mut memcached_server_st) -> c_int = rc::INVALID_ARGUMENTS; {
-        for index in 0..list.as_ref().map_or(0, |first| first.number_of_hosts as usize) {
-            let entry = &*list.add(index);
-            let Ok(name) = CStr::from_bytes_until_nul(&entry.hostname) else { continue };
-            add(st, name, entry.port, entry.weight, entry.kind);
-        }
-        Some(rc::SUCCESS)
-    }
-
     fn memcached_servers_reset(st: *mut memcached_st) -> () = (); {
         let handle = handle::of(st);
         handle.servers.clear();
         handle.pending.clear();
         handle.servers_changed(st);
+        handle.calls.remove_servers((*st).ketama.weighted);
         Some(())
     }
 
@@ -290,11 +311,13 @@ handle_functions! {
         } else {
             crate::store::check_key(st, key, length, &mut KeyRoom::new()).err().unwrap_or(rc::SUCCESS)
         };
-        put(code, outcome);
-        Some(if outcome == rc::SUCCESS {
-            at(st, hash::server(&*st, handle, std::slice::from_raw_parts(key.cast(), length)))
-        } else {
-            std::ptr::null()
+        if outcome != rc::SUCCESS {
+            put(code, outcome);
+            return std::ptr::null();
+        }
+        hash::server(st, key, length).map(|position| {
+            put(code, rc::SUCCESS);
+            at(st, position)
         })
     }
 
@@ -338,33 +361,31 @@ pub(crate) unsafe fn at(st: *const memcached_st, position: u32) -> *const c_void
 
 plain_functions! {
     fn memcached_push(st: *mut memcached_st, source: *const memcached_st) -> c_int = rc::INVALID_ARGUMENTS; {
-        match (handle::ours(st), handle::ours(source)) {
-            (Some(_), Some(from)) => {
-                for server in &from.servers {
-                    add(st, server.name(), server.port, server.weight, server.kind);
-                }
-                rc::SUCCESS
-            }
-            // One of them, or both, are the real library's: their servers have names.
-            _ => {
-                let mut position = 0;
-                while !st.is_null() && position < memcached_server_count(source) {
-                    let server = memcached_server_instance_by_position(source, position);
-                    let name = memcached_server_name(server);
-                    let port = memcached_server_port(server);
-                    let done = if port == 0 {
-                        memcached_server_add_unix_socket(st, name)
-                    } else {
-                        memcached_server_add(st, name, port)
-                    };
-                    if !rc::succeeded(done) {
-                        return done;
-                    }
-                    position += 1;
-                }
-                rc::SUCCESS
-            }
+        if st.is_null() || source.is_null() {
+            return rc::INVALID_ARGUMENTS;
         }
+        let push_theirs = |st, source| real!(memcached_push(*mut memcached_st, *const memcached_st) -> c_int; st, source);
+        match (handle::ours(st), handle::ours(source)) {
+            (Some(handle), Some(from)) => {
+                for server in &from.servers {
+                    push(st, server.name(), server.port, server.weight, server.kind);
+                }
+                let source = from.calls.clone();
+                let call = Call::new(sets::SERVERS, 0, move |st| {
+                    source.with_twin(|twin| push_theirs(st, twin));
+                });
+                handle.calls.write_down(call, true);
+                Some(rc::SUCCESS)
+            }
+            (None, Some(from)) => from.calls.with_twin(|twin| push_theirs(st, twin)).flatten(),
+            // With the servers of a handle of the real library's, this one is too.
+            (owner, None) => {
+                if owner.is_some() {
+                    handle::hand_over(st);
+                }
+                push_theirs(st, source)
+            }
+        }.unwrap_or(rc::INVALID_ARGUMENTS)
     }
 
     fn memcached_server_list_append(list: *mut memcached_server_st, hostname: *const c_char, port: u16, code: *mut c_int)

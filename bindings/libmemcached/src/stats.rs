@@ -1,17 +1,18 @@
 //! Requests about servers themselves: statistics, versions, verbosity, and all their keys.
 //!
-//! Statistics are the server's own, requested over its socket. If a handle names a region directly, or no server answers,
-//! they are the region's counters.
+//! They are the server's own answers, requested over its socket: a server that is away has none, even if its region is in use. If a
+//! handle names a region directly, they are the region's.
 //!
 //! # Safety
 //!
 //! As `handle.rs` and `export.rs`. No reference to a handle is kept while a callback runs.
 #![allow(unsafe_code, reason = "C pointers; contract above")]
 
+use crate::discover::Target;
 use crate::error;
 use crate::export::{handle_functions, plain_functions};
 use crate::handle::{self, Handle, Way, put};
-use crate::server;
+use crate::server::{self, Instance};
 use crate::store;
 use crate::types::*;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -45,11 +46,15 @@ const KEYS: &[&CStr] = &[
     c"threads",
 ];
 
-/// The rows that a server reports; a code if it does not know the request.
-fn rows(handle: &Handle, position: usize, args: &str) -> Result<Vec<(String, String)>, c_int> {
+/// The rows that a server reports; a code if it does not know the request, or is away.
+fn rows(st: *const memcached_st, handle: &mut Handle, position: usize, args: &str) -> Result<Vec<(String, String)>, c_int> {
     let asked = handle
-        .target(position)
-        .and_then(|target| target.ask(&format!("stats {args}\r\n")));
+        .server(position)
+        .and_then(|(server, target)| target.ask(&mut server.connection, &format!("stats {args}\r\n")));
+    if let Some(Err(error)) = &asked {
+        error::set_away(st, position, error);
+        return Err(rc::CONNECTION_FAILURE);
+    }
     if let Some(Ok(lines)) = asked {
         if lines.iter().any(|line| line == "ERROR") {
             return Err(rc::INVALID_ARGUMENTS);
@@ -69,7 +74,7 @@ fn rows(handle: &Handle, position: usize, args: &str) -> Result<Vec<(String, Str
     Ok(of_region(&open.cache, open.facts.version))
 }
 
-/// The rows for a region if there is no server.
+/// The rows for a region that is named without a server.
 fn of_region(cache: &keyway_cache::Cache, [major, minor, micro]: [u8; 3]) -> Vec<(String, String)> {
     let info = cache.info();
     let now = std::time::SystemTime::now()
@@ -164,11 +169,22 @@ fn told(stat: &memcached_stat_st, name: &[u8]) -> Option<String> {
     Some(number.to_string())
 }
 
-/// Gets the versions of a handle's servers.
-fn versions(handle: &mut Handle) {
-    for server in &mut handle.servers {
-        server.fill_in_version();
+/// Asks each server something. Those that are away keep that as their failure.
+fn each_server(st: *const memcached_st, mut ask: impl FnMut(&mut Instance, &Target) -> std::io::Result<()>) -> c_int {
+    let (mut code, mut position) = (rc::SUCCESS, 0);
+    while let Some((server, target)) = handle::ours(st).and_then(|handle| handle.server(position)) {
+        if let Err(error) = ask(server, target) {
+            error::set_away(st, position, &error);
+            code = rc::SOME_ERRORS;
+        }
+        position += 1;
     }
+    code
+}
+
+/// Gets the versions of a handle's servers.
+fn versions(st: *const memcached_st) -> c_int {
+    each_server(st, Instance::fill_in_version)
 }
 
 /// # Safety
@@ -209,7 +225,7 @@ handle_functions! {
                 let stat = &mut *stats.add(position);
                 stat.pid = -1;
                 stat.root = st;
-                match rows(handle, position, &args) {
+                match rows(st, handle, position, &args) {
                     Ok(rows) => rows.iter().for_each(|(name, value)| fill(stat, name, value)),
                     Err(rc::INVALID_ARGUMENTS) => put(code, rc::INVALID_ARGUMENTS),
                     Err(_) => put(code, rc::SOME_ERRORS),
@@ -245,10 +261,7 @@ handle_functions! {
 
     fn memcached_version(st: *mut memcached_st) -> c_int = rc::INVALID_ARGUMENTS;
         match handle::enter(st) {
-            Way::Here(handle) => {
-                versions(handle);
-                Some(rc::SUCCESS)
-            }
+            Way::Here(_) => Some(versions(st)),
             Way::Away => None,
             // Treated as one server's failure to answer.
             Way::Stuck(rc::CONNECTION_FAILURE | rc::SERVER_TEMPORARILY_DISABLED) => Some(rc::SOME_ERRORS),
@@ -257,11 +270,11 @@ handle_functions! {
 
     fn memcached_verbosity(st: *mut memcached_st, verbosity: u32) -> c_int = rc::INVALID_ARGUMENTS;
         match handle::way(st) {
-            Way::Here(handle) => {
+            Way::Here(_) => {
                 let line = format!("verbosity {verbosity}\r\n");
-                let targets = (0..handle.servers.len()).filter_map(|position| handle.target(position));
-                let failed = targets.filter(|target| target.ask(&line).is_some_and(|answer| answer.is_err())).count();
-                Some(if failed == 0 { rc::SUCCESS } else { rc::SOME_ERRORS })
+                Some(each_server(st, |server, target| {
+                    target.ask(&mut server.connection, &line).map_or(Ok(()), |answer| answer.map(drop))
+                }))
             }
             Way::Away => None,
             Way::Stuck(code) => Some(code),
@@ -301,11 +314,10 @@ handle_functions! {
 ///
 /// The handle is ours, and has been entered.
 unsafe fn call_for_rows_of_all(st: *mut memcached_st, args: &str, callback: Option<StatFn>, context: *mut c_void) -> c_int {
-    // SAFETY: guaranteed by the caller.
-    versions(unsafe { handle::of(st) });
+    versions(st);
     let (mut code, mut position) = (rc::SUCCESS, 0);
     while let Some(handle) = handle::ours(st).filter(|handle| position < handle.servers.len()) {
-        match rows(handle, position, args) {
+        match rows(st, handle, position, args) {
             // SAFETY: guaranteed by the caller.
             Ok(rows) => unsafe { call_for_rows(st, position, &rows, callback, context) },
             Err(_) => code = rc::SOME_ERRORS,
@@ -360,9 +372,7 @@ unsafe fn dump(st: *mut memcached_st, callbacks: *const DumpFn, context: *mut c_
         return error::set(st, rc::NOT_SUPPORTED, "Binary protocol is not supported for memcached_dump()");
     }
     let Some(open) = open else { return rc::FAILURE };
-    if let Some(handle) = handle::ours(st) {
-        versions(handle);
-    }
+    versions(st);
     let (mut cursor, mut failed) = (0, false);
     loop {
         let mut keys = Vec::new();

@@ -242,6 +242,7 @@ offsets! {
 }
 
 /// A bit of [`memcached_st::flags`].
+#[allow(dead_code, reason = "the list is libmemcached's, whole")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flag {
     AutoEjectHosts,

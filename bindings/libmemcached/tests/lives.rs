@@ -184,6 +184,67 @@ fn a_program_that_starts_before_the_server_gets_an_error_and_later_the_region() 
 }
 
 /// A program that works all the time, and one that starts in the middle of it, notice no take-over.
+/// Asks once what `health.c` asks; its line, and what it says of a set.
+fn ask_for_health(talk: &mut Child, output: &mut impl BufRead) -> String {
+    talk.stdin.as_mut().expect("piped").write_all(b"??").expect("it reads");
+    let mut line = String::new();
+    output.read_line(&mut line).expect("it answers");
+    // libmemcached does not ask a server again at once that it could not reach.
+    line.replace("SERVER HAS FAILED AND IS DISABLED UNTIL TIMED RETRY", "CONNECTION FAILURE")
+}
+
+#[test]
+fn what_is_asked_about_a_server_that_is_away_fails_and_items_stay() {
+    let test = "questions about a server that is away";
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile(test, "health.c") else {
+        return;
+    };
+    if memcached_binary().is_none() {
+        return skip(test, "no memcached is installed");
+    }
+    let run = |kind, library| {
+        let mut server = Server::start(kind, &ServeOptions::default());
+        let address = server.address();
+        let errors = dropin.scratch.join(&format!("health-{library:?}"));
+        let mut command = Command::new(&program);
+        command
+            .arg(address.port().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        command.stderr(std::fs::File::create(&errors).expect("a file"));
+        let mut talk = dropin.give(&mut command, library).spawn().expect("a program");
+        let mut output = BufReader::new(talk.stdout.take().expect("piped"));
+        let before = ask_for_health(&mut talk, &mut output);
+        server.kill();
+        let after = [(); 2].map(|()| ask_for_health(&mut talk, &mut output));
+        drop(talk.stdin.take());
+        assert!(talk.wait().expect("a child").success());
+        // The tools end as they end with libmemcached.
+        let tool = |name: &str| {
+            let mut tool = Command::new(name);
+            let (status, _) = harness::run_to_end(dropin.give(tool.arg(format!("--servers={address}")), library), DEADLINE);
+            (name.to_owned(), status.code())
+        };
+        let tools = ["memcping", "memcstat"]
+            .into_iter()
+            .filter(|name| harness::program_on_path(name).is_some());
+        let tools: Vec<_> = tools.map(tool).collect();
+        (before, after, tools, std::fs::read_to_string(&errors).expect("its errors"))
+    };
+    let (before, after, tools, _) = run(Kind::Memcached, Library::Debian);
+    assert!(before.contains("ping 1") && before.ends_with("connections +0\n"), "{before}");
+    assert!(
+        after[0].contains("ping 0 CONNECTION FAILURE") && tools.iter().all(|tool| tool.1 != Some(0)),
+        "{after:?} {tools:?}"
+    );
+    for library in [Library::Preloaded, Library::Replaced] {
+        let ours = run(Kind::Keyway, library);
+        assert_eq!((&before, &after, &tools), (&ours.0, &ours.1, &ours.2), "{library:?}");
+        assert_eq!(ours.3, "set SUCCESS\n".repeat(3), "items stay");
+    }
+}
+
 #[test]
 fn programs_at_work_notice_no_take_over() {
     let dropin = Dropin::new();

@@ -27,6 +27,25 @@ fn the_whole_surface_answers_as_libmemcached_does() {
     assert_same("in its place", &expected, &run(Library::Replaced));
 }
 
+/// A list of option strings, and many that differ from those by some bytes.
+#[test]
+fn option_strings_mean_what_they_mean_to_libmemcached() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("option strings", "options.c") else {
+        return;
+    };
+    let run = |library| {
+        let mut command = Command::new(&program);
+        // No configuration in the environment is a handle without servers.
+        command.arg("50000").env("LIBMEMCACHED", "");
+        printed(dropin.give(&mut command, library))
+    };
+    let expected = run(Library::Debian);
+    let made = expected.lines().filter(|line| line.contains(" made ")).count();
+    assert!(made > 2000 && made < 30000, "{made} are accepted");
+    assert_same("option strings", &expected, &run(Library::Preloaded));
+}
+
 /// What one program encodes, another one decodes, with the drop-in or without it.
 #[test]
 fn values_are_encoded_as_libmemcached_encodes_them() {

@@ -74,7 +74,7 @@ impl Dropin {
         gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
             .arg(&program);
         gcc.arg(format!("{HERE}/tests/scripts/{source}"));
-        gcc.args(["-lmemcached", "-lmemcachedutil", "-lpthread"]);
+        gcc.args(["-lmemcached", "-lmemcachedutil", "-lhashkit", "-lpthread"]);
         let (status, output) = run_to_end(&mut gcc, DEADLINE);
         assert!(status.success(), "{source}: {status}\n{output}");
         Some(program)
