@@ -3,7 +3,7 @@
 mod private;
 
 use keyway_region::verbs::{Get, Store};
-use keyway_region::{Limits, Moment};
+use keyway_region::{Limits, Moment, Session};
 use private::UNIX_S;
 
 /// Seconds up to which the time is exact, and by how much it is too small at most from then on.
@@ -51,4 +51,32 @@ fn idle_times_are_exact_for_some_seconds_and_not_too_long_for_minutes() {
             );
         }
     }
+}
+
+#[test]
+fn the_age_of_what_was_evicted_last_is_known() {
+    let (_pages, region) = private::region(2 << 20);
+    let process = region.attach(0, 1, UNIX_S);
+    let mut session = region.session(process).expect("a slot");
+    let then = region.tick(Moment::from_secs(UNIX_S));
+    let fill = |session: &mut Session, from: u32, now: u32| {
+        let evicted = region.counters().evictions;
+        for number in from.. {
+            let key = format!("key-{number}");
+            session.set(key.as_bytes(), &[b'v'; 1_000], 0, 0, now).expect("there is room");
+            if region.counters().evictions > evicted {
+                return number + 1;
+            }
+        }
+        unreachable!("the memory is bounded")
+    };
+    assert_eq!(region.ages(then).evicted_s, 0);
+    let next = fill(&mut session, 0, then);
+    assert_eq!(region.ages(then).evicted_s, 0, "as old as the one that took its place");
+    for gone in 0..100 {
+        session.upkeep(then + gone);
+    }
+    fill(&mut session, next, then + 100);
+    let age = region.ages(then + 100).evicted_s;
+    assert!((100 - COARSE_S..=100).contains(&age), "{age} s");
 }

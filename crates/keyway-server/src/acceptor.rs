@@ -449,7 +449,9 @@ fn reload(shared: &Shared) -> String {
 /// Reads the authentication file again; if that fails, the old users stay valid. `None`: there is none.
 fn reload_users(shared: &Shared) -> Option<bool> {
     let (path, users) = shared.config.auth_file.as_ref().zip(shared.users.as_ref())?;
-    let new = Users::load(path, Some(&users.read().unwrap_or_else(std::sync::PoisonError::into_inner)));
+    let before = users.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let new = Users::load(path, &shared.config.auth_lines, Some(&before));
+    drop(before);
     match new {
         Ok(new) => {
             *users.write().unwrap_or_else(std::sync::PoisonError::into_inner) = new;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use keyway_proto::Protocol;
 
 use crate::StartError;
-use crate::auth::Users;
+use crate::auth::{UserLines, Users};
 use crate::listener::too_long;
 use crate::source::{LOOPBACK, Network};
 use crate::tls::{Certificates, ClientCertificates, Tls};
@@ -192,6 +192,8 @@ pub struct Config {
     pub backlog: i32,
     /// users, their passwords, and what each may do (`-Y`); without it every client may do everything
     pub auth_file: Option<PathBuf>,
+    /// by whose rules the lines of `auth_file` are read
+    pub auth_lines: UserLines,
     /// where a client may log in by SASL, if there is an `auth_file`
     pub sasl: Sasl,
     /// dumps of keys and `stats detail` are allowed (`-X` forbids)
@@ -249,6 +251,7 @@ impl Default for Config {
             idle_timeout: Duration::ZERO,
             backlog: 1024,
             auth_file: None,
+            auth_lines: UserLines::Keyway,
             sasl: Sasl::default(),
             dump_enabled: true,
             track_sizes: false,
@@ -310,7 +313,8 @@ impl Config {
 
     /// The users, from their file.
     pub(crate) fn users(&self) -> Result<Option<Users>, StartError> {
-        let load = |path: &PathBuf| Users::load(path, None).map_err(|error| StartError::AuthFile(path.clone(), error));
+        let load =
+            |path: &PathBuf| Users::load(path, &self.auth_lines, None).map_err(|error| StartError::AuthFile(path.clone(), error));
         self.auth_file.as_ref().map(load).transpose()
     }
 

@@ -47,8 +47,8 @@ impl Sizes {
     fn step(&mut self, executor: &mut Executor, out: &mut Vec<u8>) -> bool {
         if let Some(cursor) = self.cursor {
             let counts = &mut self.counts;
-            self.cursor = executor.session.walk(cursor, LOOKS_PER_STEP, |_, item| {
-                if let Some(count) = counts.get_mut(item.size.div_ceil(SIZE_UNIT).min(SIZES)) {
+            self.cursor = executor.session.walk(cursor, LOOKS_PER_STEP, |key, item| {
+                if let Some(count) = counts.get_mut(item.counted_size(key.len()).div_ceil(SIZE_UNIT).min(SIZES)) {
                     *count = count.saturating_add(1);
                 }
             });
@@ -177,7 +177,7 @@ fn facts<'a>(key: &'a [u8], item: &Item, now_s: i64) -> reply::DumpFacts<'a> {
         cas: item.cas,
         fetched: item.fetched,
         class: CLASS,
-        size: item.size as u64,
+        size: item.counted_size(key.len()) as u64,
         client_flags: item.flags,
     }
 }

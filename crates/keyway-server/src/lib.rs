@@ -71,7 +71,7 @@ use mio::net::UnixListener;
 use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-pub use auth::{AuthFileError, HashError, auth_line};
+pub use auth::{AuthFileError, HashError, UserLines, auth_line};
 pub use config::{
     Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
 };

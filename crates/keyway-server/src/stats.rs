@@ -287,19 +287,21 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
         },
     );
     stat(out, "auth_enabled_sasl", yes_no(shared.has_sasl()));
+    // The file of users, if the text protocol has logins.
+    let users = config.auth_file.as_ref().filter(|_| config.protocol != Protocol::Binary);
     stat(
         out,
         "auth_enabled_ascii",
-        config
-            .auth_file
-            .as_ref()
-            .map_or_else(|| "no".to_owned(), |p| p.display().to_string()),
+        users.map_or_else(|| "no".to_owned(), |path| path.display().to_string()),
     );
     stat(out, "item_size_max", info.item_size_max);
     stat(out, "maxconns_fast", yes_no(config.connections_fast));
     stat(out, "hashpower_init", 0);
     stat(out, "slab_reassign", "no");
     stat(out, "slab_automove", 0);
+    stat(out, "slab_automove_ratio", "0.00");
+    stat(out, "slab_automove_window", 0);
+    stat(out, "slab_automove_freeratio", "0.000");
     stat(out, "slab_chunk_max", info.segment_bytes);
     // Keyway does the work of memcached's crawler: expired items are reclaimed in the background, and dumps are answered. Exporters show
     // the settings below only if they find "yes" here.
@@ -321,8 +323,14 @@ pub(crate) fn settings(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     stat(out, "hash_algorithm", "nh");
     stat(out, "idle_timeout", config.idle_timeout.as_secs());
     stat(out, "watcher_logbuf_size", crate::watch::QUEUE_MAX);
+    stat(out, "worker_logbuf_size", crate::watch::QUEUE_MAX);
+    // Without a limit of their own: `connection_memory` bounds all memory of connections.
+    stat(out, "read_buf_mem_limit", 0);
     stat(out, "track_sizes", yes_no(config.track_sizes));
     stat(out, "inline_ascii_response", "no");
+    // Client flags take up to four bytes of an item.
+    stat(out, "client_flags_size", size_of::<u32>());
+    stat(out, "num_napi_ids", "NULL");
     stat(out, "ssl_enabled", yes_no(config.tls.is_some()));
     if let Some(tls) = &config.tls {
         stat(out, "ssl_chain_cert", tls.certificate.display());
@@ -372,7 +380,7 @@ pub(crate) fn items(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
             ("mem_requested", c.bytes),
             ("evicted", c.evictions),
             ("evicted_nonzero", 0),
-            ("evicted_time", 0),
+            ("evicted_time", ages.evicted_s.into()),
             ("outofmemory", c.store_no_memory),
             ("tailrepairs", 0),
             ("reclaimed", c.reclaimed),

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, Command};
 use keyway_cache::Options;
-use keyway_server::{ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Sasl, Tls, TlsVersion, UnixSocket};
+use keyway_server::{
+    ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Sasl, Tls, TlsVersion, UnixSocket, UserLines,
+};
 
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
 use crate::exit::Failure;
@@ -383,6 +385,7 @@ impl Reading {
                         "-S: there are no users; give a file of user:password lines with -Y, or in MEMCACHED_SASL_PWDB",
                     )
                 })?);
+                config.auth_lines = UserLines::of_memcached();
                 config.protocol = Protocol::Binary;
                 Ok(())
             }

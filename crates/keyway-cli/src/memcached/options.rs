@@ -104,7 +104,7 @@ pub(super) const OPTIONS: [(char, &str, Value, &str); 37] = [
         'S',
         "enable-sasl",
         Value::No,
-        "log in by SASL, in the binary protocol; the users are those of -Y, or of the file in MEMCACHED_SASL_PWDB",
+        "log in by SASL, in the binary protocol; the users are those of -Y, or of the file in MEMCACHED_SASL_PWDB, which has user@HOST:password or user:password; the file needs mode 600 or 640",
     ),
     ('F', "disable-flush-all", Value::No, "forbid flush_all"),
     ('X', "disable-dumping", Value::No, "forbid dumps and \"stats detail\""),
@@ -113,7 +113,7 @@ pub(super) const OPTIONS: [(char, &str, Value, &str); 37] = [
         'Y',
         "auth-file",
         Value::Yes,
-        "log in, in the text protocol; a file of user:password lines (keyway serve --help has more)",
+        "log in, in the text protocol; a file of user:password lines (keyway serve --help has more), which only its owner may change and only owner and group may read (chmod 600 or 640)",
     ),
     (
         'e',

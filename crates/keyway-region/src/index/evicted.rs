@@ -1,5 +1,6 @@
 //! Items that leave the index although no operation deletes them: how they are counted, and what watchers see of them.
 
+use crate::atomics::Relaxed;
 use crate::index::lookup::Place;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -41,6 +42,14 @@ impl Session {
         self.count_left(seen);
     }
 
+    /// Many items in a row have the same age: the word is written once for them.
+    fn note_idle(&self, idle_s: u32) {
+        let word = &self.region.superblock().evicted_idle_s;
+        if word.load(Relaxed) != u64::from(idle_s) {
+            word.store(idle_s.into(), Relaxed);
+        }
+    }
+
     fn count_loss(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         let fetched = slot.1.is_fetched();
         if self.is_telling_removal() {
@@ -51,6 +60,7 @@ impl Session {
             let key = self.region.memory.address(seen.at + header.key_offset(), header.key_len());
             probes::evict(key, header.key_len(), header.size(), fetched);
             self.count(Counter::evictions, 1);
+            self.note_idle(self.region.idle_s(seen, slot.0, now));
             self.count(Counter::evicted_unfetched, u64::from(!fetched));
         } else {
             self.count(Counter::reclaimed, 1);

@@ -106,7 +106,9 @@ pub struct Superblock {
     pub open: [[AtomicU64; CLASSES_MAX]; POOLS],
     /// the same for long-lived items (*settled*), in each pool
     pub open_settled: [AtomicU64; POOLS],
-    pad2: [AtomicU64; 8 - POOLS],
+    /// seconds since the last access to the item that was evicted last, when it was: for statistics
+    pub evicted_idle_s: AtomicU64,
+    pad2: [AtomicU64; 7 - POOLS],
 
     // The words by which a restart decides.
     /// [`STOPPED`] after a clean stop with everything written back, [`STOPPING`] shortly before it, otherwise 0
@@ -188,6 +190,7 @@ super::fields!(Superblock {
     ghost_lines,
     open,
     open_settled,
+    evicted_idle_s,
     pad2,
     clean,
     boot_id,

@@ -130,7 +130,8 @@ enum Need {
 /// Headers that are read to find the oldest segment.
 const AGED_MAX: usize = 4096;
 
-/// How long ago the oldest segment of each pool was opened, in seconds; `None`: the pool is empty.
+/// How long ago the oldest segment of each pool was opened, in seconds (`None`: the pool is empty), and how long the item had not been used
+/// that was evicted last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ages {
@@ -138,6 +139,8 @@ pub struct Ages {
     pub admission_s: Option<u32>,
     /// of items that were hit, or came back
     pub main_s: Option<u32>,
+    /// since the last access to the item that was evicted last, when it was; 0 if none was
+    pub evicted_s: u32,
 }
 
 /// The entry points that the log gets.
@@ -170,6 +173,8 @@ impl Region {
         Ages {
             admission_s: age(ADMISSION),
             main_s: age(MAIN),
+            // Another process may have written any number.
+            evicted_s: u32::try_from(self.superblock().evicted_idle_s.load(Relaxed)).unwrap_or(u32::MAX),
         }
     }
 

@@ -6,7 +6,7 @@
 use crate::atomics::Relaxed;
 use crate::layout::superblock::{REFUSES_EVICTION, REFUSES_FLUSHES, Superblock};
 use crate::region::Region;
-use crate::verbs::WriteError;
+use crate::verbs::{Item, WriteError};
 use std::ops::RangeInclusive;
 
 /// Largest items that a region can be told to allow, bytes.
@@ -42,6 +42,13 @@ impl Default for Limits {
 #[inline]
 pub(crate) fn memcached_size(key_len: usize, flags: u32, value_len: usize) -> usize {
     MEMCACHED_ITEM_OVERHEAD + if flags == 0 { 0 } else { 4 } + key_len + value_len
+}
+
+impl Item {
+    /// Its size in bytes as memcached counts it, which is what the largest item of a region is compared with.
+    pub fn counted_size(&self, key_len: usize) -> usize {
+        memcached_size(key_len, self.flags, self.value_len)
+    }
 }
 
 impl Limits {

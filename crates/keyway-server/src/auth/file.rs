@@ -6,12 +6,15 @@
 //! | `cert:NAME::ROLE` | a client with a certificate for this name (common name, or DNS, mail or URI name) | by TLS |
 //! | `peer:USER::ROLE` | a process of this user of this machine | by a Unix socket (`SO_PEERCRED`) |
 //!
+//! A file that was made for memcached (`MEMCACHED_SASL_PWDB`) has `USER@HOST:PASSWORD` or `USER:PASSWORD`: see [`UserLines::Memcached`].
+//!
 //! What a line has to be stands in [`mod@line`]. One line that is refused makes the file refused as a whole: the server does not
 //! start, or goes on with the users that it has. Only the file's owner and group may read it.
 //!
 //! Passwords are kept as keyed digests with a key that exists only in this process. A hashed password gets its digest when its user logs in
 //! for the first time; later logins are then decided at once.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -37,6 +40,30 @@ const FILE_LEN_MAX: u64 = 16 << 20;
 const DIGEST_LEN: usize = 32;
 
 type Digest = [u8; DIGEST_LEN];
+
+/// By whose rules the lines of an authentication file are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum UserLines {
+    /// Keyway's: a line that is not exactly right is refused
+    #[default]
+    Keyway,
+    /// memcached's and Cyrus SASL's: a colon ends the password; a client that logs in as `USER` is `USER@HOST`, HOST being this name of the
+    /// machine; and the first line of a user is the one that counts. Without a line for `USER@HOST` that for `USER` counts
+    Memcached {
+        /// this machine's name
+        host: String,
+    },
+}
+
+impl UserLines {
+    /// memcached's, on this machine.
+    pub fn of_memcached() -> Self {
+        let name = nix::unistd::gethostname().unwrap_or_default();
+        Self::Memcached {
+            host: name.to_string_lossy().into_owned(),
+        }
+    }
+}
 
 /// The contents of an authentication file.
 pub(crate) struct Users {
@@ -115,7 +142,7 @@ impl fmt::Display for AuthFileError {
 
 impl Users {
     /// Reads the file. `before`: the contents that are in force, whose users of this machine need not be looked up again.
-    pub(crate) fn load(path: &Path, before: Option<&Self>) -> Result<Self, AuthFileError> {
+    pub(crate) fn load(path: &Path, lines: &UserLines, before: Option<&Self>) -> Result<Self, AuthFileError> {
         let mut options = File::options();
         // A path that leads to a pipe must not hold up the server.
         let file = options
@@ -138,24 +165,35 @@ impl Users {
         if text.len() as u64 > FILE_LEN_MAX {
             return Err(AuthFileError::Large(FILE_LEN_MAX));
         }
-        Self::parse(&text, before)
+        Self::parse(&text, lines, before)
     }
 
-    fn parse(text: &[u8], before: Option<&Self>) -> Result<Self, AuthFileError> {
+    fn parse(text: &[u8], lines: &UserLines, before: Option<&Self>) -> Result<Self, AuthFileError> {
         let mut found = Self {
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(|_| AuthFileError::NoRandomness)?,
             users: Vec::new(),
             certificates: Vec::new(),
             peers: Vec::new(),
         };
+        let mut read = Vec::new();
         for (index, line) in text.split_inclusive(|&b| b == b'\n').enumerate() {
             let line = line
                 .strip_suffix(b"\n")
                 .map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
             if !line.is_empty() {
-                let added = line::read(line).and_then(|line| found.add(line, before));
-                added.map_err(|why| AuthFileError::Line(index + 1, why))?;
+                let line = match lines {
+                    UserLines::Keyway => line::read(line).map(Some),
+                    UserLines::Memcached { .. } => line::read_memcached(line),
+                };
+                let line = line.map_err(|why| AuthFileError::Line(index + 1, why))?;
+                read.extend(line.map(|line| (index + 1, line)));
             }
+        }
+        if let UserLines::Memcached { host } = lines {
+            read = that_count(read, host);
+        }
+        for (number, line) in read {
+            found.add(line, before).map_err(|why| AuthFileError::Line(number, why))?;
         }
         match found.users.is_empty() && found.certificates.is_empty() && found.peers.is_empty() {
             true => Err(AuthFileError::Empty),
@@ -295,6 +333,27 @@ impl Check {
     }
 }
 
+/// The lines that count in memcached: the first one of a user, which a client is that logs in as `USER@host`, or as `USER` where a line has
+/// `USER@host`. Other users with lines of their own are as their lines have them.
+fn that_count<'a>(mut lines: Vec<(usize, Line<'a>)>, host: &str) -> Vec<(usize, Line<'a>)> {
+    let short = |name: &'a str| name.strip_suffix(host)?.strip_suffix('@').filter(|name| !name.is_empty());
+    let is_of_host = |line: &Line<'a>| matches!(line, Line::User { name, .. } if short(name).is_some());
+    // A line of USER alone counts only if none has USER@host, wherever that is.
+    lines.sort_by_key(|(_, line)| !is_of_host(line));
+    let (mut known, mut counting) = (HashSet::new(), Vec::new());
+    for (number, line) in lines {
+        let Line::User { name, secret, role } = line else {
+            counting.push((number, line));
+            continue;
+        };
+        for name in std::iter::once(name).chain(short(name)).filter(|name| known.insert(*name)) {
+            let (secret, role) = (secret.clone(), role.clone());
+            counting.push((number, Line::User { name, secret, role }));
+        }
+    }
+    counting
+}
+
 /// The number of a user of this machine, if this is a number.
 fn uid(name: &str) -> Result<Option<u32>, String> {
     if !name.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -317,7 +376,7 @@ mod tests {
     use crate::auth::auth_line;
 
     fn users(text: &str) -> Users {
-        Users::parse(text.as_bytes(), None).unwrap_or_else(|error| panic!("{text}: {error}"))
+        Users::parse(text.as_bytes(), &UserLines::Keyway, None).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
     /// The role after a login; a hashed password is verified here.
@@ -346,7 +405,10 @@ mod tests {
         ] {
             assert_eq!(role(&users, user, password), None, "{user} {password}");
         }
-        assert!(matches!(Users::parse(b"\n", None), Err(AuthFileError::Empty)));
+        assert!(matches!(
+            Users::parse(b"\n", &UserLines::Keyway, None),
+            Err(AuthFileError::Empty)
+        ));
     }
 
     #[test]
@@ -367,11 +429,55 @@ mod tests {
             "ann:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$AAAAAAAAAAAAAAAA\nann:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$AAAAAAAAAAAAAAAA",
         ] {
             let text = format!("eve:y\n{line}");
-            match Users::parse(text.as_bytes(), None) {
+            match Users::parse(text.as_bytes(), &UserLines::Keyway, None) {
                 Err(AuthFileError::Line(number, _)) => assert_eq!(number, text.split('\n').count(), "{line}"),
                 other => panic!("{line}: {:?}", other.err()),
             }
         }
+    }
+
+    #[test]
+    fn a_file_of_memcached_is_read_by_its_rules_and_then_line_by_line() {
+        let lines = UserLines::Memcached { host: "box".to_owned() };
+        let hashed = auth_line("eve@box", b"e", false, None).unwrap();
+        let text = format!(
+            "ann:plain\nann@box:secret:::::::\n# old:old\nbob:b:\nbob:second\ncid@elsewhere:c\nann@box:third\r\n{hashed}\nbox:x\n@box:y\n"
+        );
+        let users = Users::parse(text.as_bytes(), &lines, None).unwrap_or_else(|error| panic!("{error}"));
+        let may = |user: &str, password: &str| role(&users, user, password).is_some();
+        for (user, password) in [
+            ("ann", "secret"),
+            ("ann@box", "secret"),
+            ("bob", "b"),
+            ("cid@elsewhere", "c"),
+            ("eve", "e"),
+            ("eve@box", "e"),
+            ("box", "x"),
+        ] {
+            assert!(may(user, password), "{user} {password}");
+        }
+        for (user, password) in [
+            ("ann", "plain"),
+            ("ann", "third"),
+            ("ann", "secret:"),
+            ("ann", "secret:::::::"),
+            ("bob", "second"),
+            ("bob@box", "b"),
+            ("bob", "b:"),
+            ("cid", "c"),
+            ("# old", "old"),
+            ("old", "old"),
+            ("", "y"),
+        ] {
+            assert!(!may(user, password), "{user} {password}");
+        }
+        let refused = |text: &[u8], lines: &UserLines| matches!(Users::parse(text, lines, None), Err(AuthFileError::Line(2, _)));
+        assert!(refused(b"ann:x\nbob:secret:RO:", &lines));
+        assert!(
+            refused(b"ann:x\nbob@box:secret:::::::", &UserLines::Keyway),
+            "a file of Keyway's own"
+        );
+        assert!(matches!(Users::parse(b"# ann:x", &lines, None), Err(AuthFileError::Empty)));
     }
 
     #[test]
@@ -420,7 +526,7 @@ mod tests {
         // A name that is known need not be looked up again, which the sandbox may forbid.
         let mut before = self::users("peer:root::ro");
         before.peers[0].name = "no such user".to_owned();
-        let again = Users::parse(b"peer:no such user::rw", Some(&before)).unwrap();
+        let again = Users::parse(b"peer:no such user::rw", &UserLines::Keyway, Some(&before)).unwrap();
         assert!(again.role_of_peer(0).is_some());
     }
 
@@ -438,7 +544,7 @@ mod tests {
             (0o660, false),
         ] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            match Users::load(&path, None) {
+            match Users::load(&path, &UserLines::Keyway, None) {
                 Ok(_) => assert!(admitted, "{mode:o}"),
                 Err(error) => assert!(!admitted && error.to_string().contains("chmod 600"), "{mode:o}: {error}"),
             }
@@ -449,13 +555,16 @@ mod tests {
             .open(&path)
             .and_then(|file| file.set_len(FILE_LEN_MAX + 1))
             .unwrap();
-        assert!(matches!(Users::load(&path, None), Err(AuthFileError::Large(_))));
+        assert!(matches!(
+            Users::load(&path, &UserLines::Keyway, None),
+            Err(AuthFileError::Large(_))
+        ));
         std::fs::remove_file(&path).unwrap();
         // Opening a pipe would wait for a writer.
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for what in [path.as_path(), Path::new("/dev/null"), Path::new("/")] {
             assert!(
-                matches!(Users::load(what, None), Err(AuthFileError::Kind)),
+                matches!(Users::load(what, &UserLines::Keyway, None), Err(AuthFileError::Kind)),
                 "{}",
                 what.display()
             );

@@ -9,6 +9,8 @@
 //! counted as part of a password would make a user who may do everything. So is a line that has one of these forms and is most likely a
 //! mistake, such as `#ann:secret`. Each such line has another form that is taken, and the reason names it.
 //!
+//! A file that was made for memcached (`MEMCACHED_SASL_PWDB`) is read by [`read_memcached`]: a colon ends the password.
+//!
 //! Never: puts a secret, or a part of one, into a reason.
 
 use super::TOKEN_MAX;
@@ -30,6 +32,7 @@ const LIKE_ROLES: [&str; 8] = ["ro", "rw", "r", "w", "readonly", "read-only", "r
 const PREFIX: &str = "prefix=";
 
 /// A line that was understood.
+#[derive(Clone)]
 pub(super) enum Line<'a> {
     User { name: &'a str, secret: Secret<'a>, role: Role },
     Certificate { name: &'a str, role: Role },
@@ -37,6 +40,7 @@ pub(super) enum Line<'a> {
 }
 
 /// What a user proves itself by.
+#[derive(Clone)]
 pub(super) enum Secret<'a> {
     Plain(&'a str),
     Hashed(Hashed),
@@ -73,6 +77,24 @@ pub(super) fn read(line: &[u8]) -> Result<Line<'_>, String> {
         }
         Some((name, rest)) => of_user(name, rest),
     }
+}
+
+/// Reads a line of a file that was made for memcached: a colon ends the password there, whatever follows. What follows is read only if it is
+/// a role, or a mistyped one. `None`: the line begins with `#`, so nobody can have meant a user by it.
+pub(super) fn read_memcached(line: &[u8]) -> Result<Option<Line<'_>>, String> {
+    if line.starts_with(b"#") {
+        return Ok(None);
+    }
+    let mut colons = (0..line.len()).filter(|&at| line.get(at) == Some(&b':'));
+    let (Some(name), Some(secret)) = (colons.next(), colons.next()) else {
+        return read(line).map(Some);
+    };
+    let is_of_other_kind = [CERTIFICATE, PEER]
+        .iter()
+        .any(|kind| line[..name].eq_ignore_ascii_case(kind.as_bytes()));
+    let next = line[secret + 1..].split(|&byte| byte == b':').next().unwrap_or_default();
+    let is_role = std::str::from_utf8(next).is_ok_and(|word| is_like_role(word.trim()));
+    read(if is_of_other_kind || is_role { line } else { &line[..secret] }).map(Some)
 }
 
 /// What the name of a user has to be, for people.
@@ -361,6 +383,42 @@ mod tests {
             }
         }
         assert!(refused(b"ann:p\xe4ss").contains("byte 6 is not UTF-8"));
+    }
+
+    #[test]
+    fn a_colon_ends_the_password_in_a_file_of_memcached() {
+        let user = |line: &'static str| match read_memcached(line.as_bytes()) {
+            Ok(Some(Line::User {
+                name,
+                secret: Secret::Plain(password),
+                role,
+            })) => (name, password, role),
+            other => panic!("{line}: {:?}", other.err()),
+        };
+        for (line, name, role) in [
+            ("ann:secret", "ann", Role::FULL),
+            ("ann@host:secret", "ann@host", Role::FULL),
+            ("ann@host:secret:::::::", "ann@host", Role::FULL),
+            ("ann:secret:1000:Ann Other:\t:", "ann", Role::FULL),
+            ("ann:secret:ro", "ann", Role::new(false, b"")),
+            ("ann:secret:rw:prefix=shop:", "ann", Role::new(true, b"shop:")),
+        ] {
+            assert_eq!(user(line), (name, "secret", role), "{line}");
+        }
+        assert!(matches!(read_memcached(b"cert:web::ro"), Ok(Some(Line::Certificate { .. }))));
+        assert!(matches!(read_memcached(b"# ann:secret"), Ok(None)));
+        for line in [
+            "ann:secret:RO",
+            "ann:secret: ro:",
+            "ann:secret:prefix=shop:",
+            "ann::",
+            "ann: secret::",
+            "cert:web:",
+            "Peer:0:secret",
+            "ann",
+        ] {
+            assert!(read_memcached(line.as_bytes()).is_err(), "{line}");
+        }
     }
 
     #[test]

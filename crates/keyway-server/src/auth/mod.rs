@@ -22,7 +22,7 @@ pub(crate) mod sasl;
 pub(crate) mod text;
 mod turns;
 
-pub use file::AuthFileError;
+pub use file::{AuthFileError, UserLines};
 pub(crate) use file::{Judgement, Users};
 pub(crate) use hasher::{Hasher, Pending};
 pub use password::{HashError, auth_line};

@@ -16,7 +16,7 @@ const WORK_MAX_KIB: u64 = 256 << 10;
 const MARK: &[u8] = b"$argon2";
 
 /// A hashed password.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Hashed(String);
 
 /// Why no line could be made for the authentication file.

@@ -275,7 +275,7 @@ impl Executor {
                 cas: if cas_enabled { item.cas } else { 0 },
                 fetched: item.fetched,
                 class: CLASS,
-                size: item.size as u64,
+                size: item.counted_size(stored.len()) as u64,
             };
             reply::debug(out, &facts);
         });

@@ -173,3 +173,36 @@ fn logins_by_sasl_are_memcacheds() {
         say(&format!("{} conversations by SASL against {}", CASES.len(), kind.name()));
     }
 }
+
+#[test]
+fn files_of_memcacheds_users_let_their_users_in() {
+    let scratch = Scratch::new();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("/proc");
+    let host = host.trim_end();
+    let lines = [
+        format!("ann@{host}:secret"),
+        format!("bob@{host}:secret:::::::"),
+        "cid:secret".to_owned(),
+        "dan:secret:::::::".to_owned(),
+        "# eve:secret".to_owned(),
+        format!("cid@elsewhere{host}:other"),
+    ];
+    write(&scratch.join("users"), &(lines.join("\n") + "\n"));
+    let server = start(Kind::Keyway, &scratch);
+    for user in [
+        "ann",
+        "bob",
+        "cid",
+        "dan",
+        &format!("ann@{host}"),
+        "# eve",
+        &format!("cid@{host}"),
+    ] {
+        let plain = format!("\0{user}\0secret").leak().as_bytes();
+        let expected = match user.starts_with(['a', 'b']) || ["cid", "dan"].contains(&user) {
+            true => "00 Authenticated|00 ",
+            false => "20 Auth failure.|20 Auth failure.!",
+        };
+        assert_eq!(converse(server.1, &[(0x21, b"PLAIN", plain), NOOP]), expected, "{user}");
+    }
+}
