@@ -33,7 +33,7 @@ cargo xtask: the project's own tasks
     cargo xtask stages             list the stages and what each finds
     cargo xtask NAME [ARGS]        try to break one of the design's promises; NAME is one of kill-points, crash-states, storm,
                                    schedules, growth, scribble, attack, kernel, vm, hit-ratio,
-                                   memory-curve, weak-memory (each has --help and --short)
+                                   memory-curve, weak-memory, suites (each has --help and --short)
     cargo xtask mutants [NAME...]  one-line faults of the region, each of which one of the checks must find (--help, --list)
     cargo xtask figures            measures again the tables of docs/performance.md (--help, --list, --only)
     cargo xtask help               this text

@@ -52,6 +52,12 @@ pub const ALL: &[Promise] = &[
         alone: false,
     },
     Promise {
+        name: "suites",
+        shows: "other authors' test suites say of Keyway what they say of memcached and libmemcached, but for one table",
+        region: Region::Plain,
+        alone: false,
+    },
+    Promise {
         name: "weak-memory",
         shows: "each ordering of the region's atomics is needed, and enough, under the C11 memory model",
         region: Region::Plain,

@@ -66,29 +66,161 @@ fn has_packages(python: &Path, wanted: &Venv<'_>) -> bool {
             .success()
 }
 
-/// The folder with Django's own tests, which only its source distribution has.
-pub fn django_tests(target: &Path, python: &Path, version: &str) -> Result<PathBuf, String> {
-    let name = format!("django-{version}");
-    let tests = target.join(&name).join("tests");
-    if !tests.join("cache/tests.py").exists() {
+/// A source distribution from PyPI, which has the tests that packages leave out.
+pub struct Sdist<'a> {
+    /// as pip takes it
+    pub package: &'a str,
+    /// of it, too
+    pub version: &'a str,
+    /// the folder in the archive, which is the archive's name, too
+    pub unpacked: &'a str,
+    /// what has to be in that folder
+    pub tests: &'a str,
+}
+
+/// The folder of an unpacked source distribution.
+pub fn sdist(target: &Path, python: &Path, wanted: &Sdist<'_>) -> Result<PathBuf, String> {
+    let folder = target.join(wanted.unpacked);
+    if !folder.join(wanted.tests).exists() {
+        let what = format!("{}=={}", wanted.package, wanted.version);
         let mut download = Command::new(python);
         download
             .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"])
             .args(["--no-binary", ":all:", "--dest"])
             .arg(target)
-            .arg(format!("Django=={version}"));
-        step("Django's source distribution", &mut download)?;
-        let archive = target.join(format!("{name}.tar.gz"));
-        let unpack = Command::new(python)
-            .args(["-m", "tarfile", "--extract"])
-            .arg(archive)
-            .arg(target)
-            .status();
-        if !unpack.is_ok_and(|status| status.success()) {
-            return Err(format!("{name}.tar.gz could not be unpacked"));
+            .arg(&what);
+        step(&format!("the source distribution of {what}"), &mut download)?;
+        unpack(target, &target.join(format!("{}.tar.gz", wanted.unpacked)))?;
+    }
+    match folder.join(wanted.tests).exists() {
+        true => Ok(folder),
+        false => Err(format!("{}.tar.gz has no {}", wanted.unpacked, wanted.tests)),
+    }
+}
+
+fn unpack(target: &Path, archive: &Path) -> Result<(), String> {
+    let status = Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(target).status();
+    match status.is_ok_and(|status| status.success()) {
+        true => Ok(()),
+        false => Err(format!("{} could not be unpacked", archive.display())),
+    }
+}
+
+/// The folder with Django's own tests, which only its source distribution has.
+pub fn django_tests(target: &Path, python: &Path, version: &str) -> Result<PathBuf, String> {
+    let wanted = Sdist {
+        package: "Django",
+        version,
+        unpacked: &format!("django-{version}"),
+        tests: "tests/cache/tests.py",
+    };
+    Ok(sdist(target, python, &wanted)?.join("tests"))
+}
+
+/// The unpacked sources of one of Debian's packages, as their authors publish them, of the release that runs here.
+pub fn debian_source(target: &Path, package: &str) -> Result<PathBuf, String> {
+    let place = target.join(format!("debian-{package}"));
+    let unpacked = || {
+        let folders = std::fs::read_dir(&place).ok()?.flatten().map(|entry| entry.path());
+        folders.into_iter().find(|path| path.is_dir())
+    };
+    if unpacked().is_none() {
+        let archives = from_debian(&place, &["source", "--download-only", "--tar-only", package])?;
+        for archive in archives.iter().filter(|path| path.to_string_lossy().contains(".orig.tar.")) {
+            unpack(&place, archive)?;
         }
     }
-    Ok(tests)
+    unpacked().ok_or_else(|| format!("Debian's sources of {package} have no folder"))
+}
+
+/// The folder with the files of one of Debian's packages, which is not installed.
+pub fn debian_package(target: &Path, package: &str) -> Result<PathBuf, String> {
+    let place = target.join(format!("debian-{package}-installed"));
+    let files = place.join("files");
+    if !files.exists() {
+        for archive in from_debian(&place, &["download", package])? {
+            let mut unpack = Command::new("dpkg-deb");
+            step("its files", unpack.arg("--extract").arg(archive).arg(&files))?;
+        }
+    }
+    match files.exists() {
+        true => Ok(files),
+        false => Err(format!("Debian's package {package} has no files")),
+    }
+}
+
+/// Has apt fetch something into `place`; the files there then. apt's lists are in a folder beside it, and the machine's own stay as they are.
+fn from_debian(place: &Path, arguments: &[&str]) -> Result<Vec<PathBuf>, String> {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let value = |name: &str| {
+        let found = release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        found.unwrap_or_default()
+    };
+    let (id, codename) = (value("ID"), value("VERSION_CODENAME"));
+    if id != "debian" || codename.is_empty() {
+        return Err("this is no Debian, whose packages are wanted".to_owned());
+    }
+    let apt = program_on_path("apt-get").ok_or("apt-get is not installed")?;
+    let lists = place.with_file_name("debian-lists");
+    let write = || {
+        std::fs::create_dir_all(place)?;
+        std::fs::create_dir_all(lists.join("lists/partial"))?;
+        std::fs::create_dir_all(lists.join("cache/archives/partial"))?;
+        let from = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian";
+        let lines = format!("deb {from} {codename} main\ndeb-src {from} {codename} main\n");
+        std::fs::write(lists.join("sources.list"), lines)
+    };
+    write().map_err(|e| format!("{}: {e}", place.display()))?;
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new(&apt);
+        for (option, value) in [
+            ("Dir::Etc::sourcelist", lists.join("sources.list")),
+            ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
+            ("Dir::State::lists", lists.join("lists")),
+            ("Dir::Cache", lists.join("cache")),
+            ("APT::Sandbox::User", PathBuf::from("root")),
+        ] {
+            command.arg("-o").arg(format!("{option}={}", value.display()));
+        }
+        command.arg("--quiet").args(arguments).current_dir(place);
+        command
+    };
+    static UPDATING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = UPDATING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    step("Debian's lists of packages", &mut apt(&["update"]))?;
+    step(&format!("what Debian has ({})", arguments.join(" ")), &mut apt(arguments))?;
+    let found = std::fs::read_dir(place).map_err(|e| format!("{}: {e}", place.display()))?;
+    Ok(found
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file())
+        .collect())
+}
+
+/// The tests of a package of a Go module that the Go client uses, built, and the folder where they run.
+///
+/// # Panics
+///
+/// When its modules are there and they do not compile.
+pub fn go_module(target: &Path, package: &str) -> Result<(PathBuf, PathBuf), String> {
+    let go = program_on_path("go").ok_or("go is not installed")?;
+    let source = scripts().join("go");
+    step(package, Command::new(&go).args(["mod", "download"]).current_dir(&source))?;
+    let program = target.join(format!("{}.test", package.replace('/', "-")));
+    let mut build = Command::new(&go);
+    build.args(["test", "-c", "-o"]).arg(&program).arg(package);
+    let (status, output) = run_to_end(
+        build.current_dir(&source).env("GOCACHE", target.join("go-build")),
+        BUILD_DEADLINE,
+    );
+    assert!(status.success(), "go test -c {package}: {status}\n{output}");
+    let mut list = Command::new(&go);
+    list.args(["list", "-f", "{{.Dir}}", package]).current_dir(&source);
+    let (status, output) = run_to_end(&mut list, REGISTRY_DEADLINE);
+    match status.success() {
+        true => Ok((program, PathBuf::from(output.trim()))),
+        false => Err(format!("go list {package}: {output}")),
+    }
 }
 
 /// The program that uses gomemcache, built.

@@ -1,0 +1,244 @@
+//! Gets the suites, and says how each is run.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+use clients::prepare::{Sdist, Venv, debian_package, debian_source, go_module, sdist, venv};
+use harness::program_on_path;
+
+use crate::list::Runner;
+use crate::run::Side;
+
+/// A suite of Python: a source distribution, and what pytest is told.
+struct Python {
+    sdist: Sdist<'static>,
+    venv: Venv<'static>,
+    arguments: &'static [&'static str],
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const PYTEST: &str = "pytest==9.1.0";
+
+/// One suite prepares its Python at a time: some have the same one.
+static PREPARING: Mutex<()> = Mutex::new(());
+
+impl Python {
+    fn obtain(&self, target: &Path) -> Result<Runner, String> {
+        let _one = PREPARING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let python = venv(target, &self.venv)?;
+        let folder = sdist(target, &python, &self.sdist)?;
+        let (arguments, environment) = (self.arguments, self.environment);
+        Ok(Box::new(move |side| {
+            let mut command = side.command(&python);
+            command
+                .args([
+                    "-m",
+                    "pytest",
+                    "--verbose",
+                    "--tb=no",
+                    "--no-header",
+                    "--continue-on-collection-errors",
+                ])
+                .args(["-p", "no:cacheprovider"])
+                .args(arguments)
+                .envs(environment.iter().copied())
+                .current_dir(&folder);
+            command
+        }))
+    }
+}
+
+pub fn pymemcache(target: &Path) -> Result<Runner, String> {
+    // Left out are the measurements of compression, which ask no server for more than others do.
+    let suite = Python {
+        sdist: Sdist {
+            package: "pymemcache",
+            version: "4.0.0",
+            unpacked: "pymemcache-4.0.0",
+            tests: "pymemcache/test",
+        },
+        venv: Venv {
+            packages: &[PYTEST, "pymemcache==4.0.0", "faker==40.1.0", "zstd==1.5.7.2"],
+            imports: "pytest, pymemcache, faker, zstd",
+        },
+        arguments: &[
+            "-o",
+            "addopts=",
+            "--server",
+            "127.0.0.1",
+            "-k",
+            "not bench",
+            "pymemcache/test",
+        ],
+        environment: &[],
+    };
+    suite.obtain(target)
+}
+
+pub fn binary_memcached(target: &Path) -> Result<Runner, String> {
+    let suite = Python {
+        sdist: Sdist {
+            package: "python-binary-memcached",
+            version: "0.33.0",
+            unpacked: "python_binary_memcached-0.33.0",
+            tests: "test",
+        },
+        venv: Venv {
+            packages: &[PYTEST, "python-binary-memcached==0.33.0", "trustme==1.2.1"],
+            imports: "pytest, bmemcached, trustme",
+        },
+        arguments: &["test"],
+        environment: &[("MEMCACHED_HOST", "127.0.0.1")],
+    };
+    suite.obtain(target)
+}
+
+pub fn dogpile(target: &Path) -> Result<Runner, String> {
+    let suite = Python {
+        sdist: Sdist {
+            package: "dogpile.cache",
+            version: "1.4.1",
+            unpacked: "dogpile_cache-1.4.1",
+            tests: "tests",
+        },
+        venv: Venv {
+            packages: &[
+                PYTEST,
+                "dogpile.cache==1.4.1",
+                "pymemcache==4.0.0",
+                "python-binary-memcached==0.33.0",
+                "python-memcached==1.62",
+                "pylibmc==1.6.3",
+            ],
+            imports: "pytest, dogpile.cache, pymemcache, bmemcached, memcache, pylibmc",
+        },
+        arguments: &["tests/cache/test_memcached_backend.py"],
+        environment: &[("DOGPILE_MEMCACHED_PORT", "11211")],
+    };
+    suite.obtain(target)
+}
+
+const PYLIBMC: Python = Python {
+    sdist: Sdist {
+        package: "pylibmc",
+        version: "1.6.3",
+        unpacked: "pylibmc-1.6.3",
+        tests: "tests",
+    },
+    venv: Venv {
+        packages: &[PYTEST, "pylibmc==1.6.3"],
+        imports: "pytest, pylibmc",
+    },
+    arguments: &["tests"],
+    environment: &[],
+};
+
+pub fn pylibmc(target: &Path) -> Result<Runner, String> {
+    PYLIBMC.obtain(target)
+}
+
+/// Read by Python before the suite: the suite's one server becomes two.
+const SECOND_SERVER: &str = "\
+import pylibmc.test
+make = pylibmc.test.make_test_client
+def with_second(cls=pylibmc.Client, **how):
+    def made(servers, **more):
+        kind, host, port = servers[0]
+        return cls([servers[0], (kind, host, port + 1)], **more)
+    return make(cls=made, **how)
+pylibmc.test.make_test_client = with_second
+";
+
+pub fn pylibmc_with_two_servers(target: &Path) -> Result<Runner, String> {
+    let run = PYLIBMC.obtain(target)?;
+    let folder = target.join("pylibmc-two-servers");
+    let write = || {
+        std::fs::create_dir_all(&folder)?;
+        std::fs::write(folder.join("second_server.py"), SECOND_SERVER)
+    };
+    write().map_err(|e| format!("{}: {e}", folder.display()))?;
+    Ok(Box::new(move |side| {
+        let mut command = run(side);
+        command.args(["-p", "second_server"]).env("PYTHONPATH", &folder);
+        command
+    }))
+}
+
+pub fn gomemcache(target: &Path) -> Result<Runner, String> {
+    let (program, folder) = go_module(target, "github.com/bradfitz/gomemcache/memcache")?;
+    Ok(Box::new(move |side| {
+        let mut command = side.command(&program);
+        command.arg("-test.v").current_dir(&folder);
+        command
+    }))
+}
+
+/// Runs each file of checks, with a limit for those that wait for what never comes. `-T` of a first line has to be said again.
+/// Of what they print only the results are kept: some print their values.
+const EACH_FILE: &str = "for file in t/*.t; do echo \"== $file\"; case $(head -n 1 $file) in *-*T*) taint=-T;; *) taint=;; esac; \
+                         timeout 60 perl $taint \"$@\" $file 2>/dev/null; echo \"== ends $?\"; done | \
+                         grep -aE '^(== |ok|not ok|1\\.\\.)' | cut -c -200";
+
+/// The command that does so in the folder.
+fn each_file(side: &Side, folder: &Path) -> Command {
+    let mut command = side.command(Path::new("/bin/sh"));
+    command.args(["-c", EACH_FILE, "sh"]).current_dir(folder);
+    command
+}
+
+fn has_perl() -> Result<(), String> {
+    program_on_path("perl")
+        .map(drop)
+        .ok_or_else(|| "perl is not installed".to_owned())
+}
+
+pub fn memcached(target: &Path) -> Result<Runner, String> {
+    has_perl()?;
+    let source = debian_source(target, "memcached")?;
+    if !source.join("t/lib/MemcachedTest.pm").exists() {
+        return Err(format!("{} has no t/lib/MemcachedTest.pm", source.display()));
+    }
+    let timedrun = target.join("timedrun");
+    let write = || {
+        std::fs::write(&timedrun, "#!/bin/sh\nshift\nexec \"$@\"\n")?;
+        std::fs::set_permissions(&timedrun, PermissionsExt::from_mode(0o755))
+    };
+    write().map_err(|e| format!("{}: {e}", timedrun.display()))?;
+    Ok(Box::new(move |side| {
+        let folder = side.scratch.join("source");
+        let copied = Command::new("cp").arg("-r").arg(&source).arg(&folder).status();
+        assert!(
+            copied.is_ok_and(|status| status.success()),
+            "{} could not be copied",
+            source.display()
+        );
+        // The files start two programs that are built beside them: memcached for tests, and one that ends another after a time.
+        for (name, program) in [
+            ("memcached-debug", side.programs.join("memcached")),
+            ("timedrun", timedrun.clone()),
+        ] {
+            let link = folder.join(name);
+            std::os::unix::fs::symlink(program, &link).unwrap_or_else(|e| panic!("{}: {e}", link.display()));
+        }
+        each_file(side, &folder)
+    }))
+}
+
+pub fn perl_libmemcached(target: &Path) -> Result<Runner, String> {
+    has_perl()?;
+    let package = "libmemcached-libmemcached-perl";
+    let source = debian_source(target, package)?;
+    let installed = debian_package(target, package)?;
+    let modules = std::fs::read_dir(installed.join("usr/lib/x86_64-linux-gnu/perl5"));
+    let modules = modules.ok().and_then(|mut entries| entries.next()?.ok());
+    let modules = modules
+        .ok_or_else(|| format!("{} has no modules of Perl", installed.display()))?
+        .path();
+    Ok(Box::new(move |side| {
+        let mut command = each_file(side, &source);
+        command.arg("-It/lib").arg(format!("-I{}", modules.display()));
+        command
+    }))
+}
