@@ -654,16 +654,13 @@ fn version(text: &str) -> Option<[u8; 3]> {
 /// Opens the region at the place. Makes a region only if the program itself has named a file, and the file is absent.
 fn open(place: &Path, is_named: bool) -> Result<(Cache, (u64, u64), Stamp), String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
-    let mut options = Options::new().existing_only(true).drop_in(true).owners(if is_named {
-        Owners::AsNamed
-    } else {
-        Owners::Only(trusted()?)
-    });
+    let options = Options::new()
+        .drop_in(true)
+        .owners(if is_named { Owners::AsNamed } else { Owners::Only(trusted()?) });
     let place_is = Place::at(place);
     let cache = match (&place_is, Cache::open(&place_is, &options)) {
         (Place::Path(_), Err(OpenError::Absent { .. })) if is_named => {
-            options.existing_only = false;
-            Cache::open(&place_is, &options)
+            Cache::open(&place_is, &options.clone().memory(Options::MEMORY_DEFAULT))
         }
         (_, opened) => opened,
     };

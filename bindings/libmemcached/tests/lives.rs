@@ -517,7 +517,7 @@ fn a_program_that_started_without_its_server_follows_it_to_another_region() {
 
     // Another region at the recorded place is not the server's.
     std::fs::remove_file(&second).expect("a region");
-    let _other = Cache::open(&Place::Path(second.clone()), &Options::default()).expect("a region");
+    let _other = Cache::open(&Place::Path(second.clone()), &Options::new().memory(4 << 20)).expect("a region");
     let mut none = Talk::start(&dropin, &program, &servers, &[ALONE]);
     assert_eq!(none.ask("get k"), "CONNECTION FAILURE");
 
@@ -777,7 +777,7 @@ impl InKernel {
     /// The same, when its door is open: no other program may write to the region by its path.
     fn with_open_door(region: &Path, socket: &Path, arguments: &[&str]) -> Self {
         let own = Self::start(region, socket, &[&KERNEL[..], arguments].concat());
-        let options = Options::new().existing_only(true);
+        let options = Options::new();
         let cache = Cache::open(&Place::Path(region.to_path_buf()), &options).expect("a region");
         wait_until("an open door", DEADLINE, || cache.is_shut_out().then_some(()));
         own
@@ -934,7 +934,7 @@ fn a_program_without_memory_for_a_copy_gets_an_error() {
         return;
     };
     let region = dropin.scratch.join("region");
-    let _cache = Cache::open(&Place::Path(region.clone()), &Options::default()).expect("a region");
+    let _cache = Cache::open(&Place::Path(region.clone()), &Options::new().memory(4 << 20)).expect("a region");
     let mut command = Command::new(&program);
     command.arg(format!("keyway:{}", region.display()));
     let (status, told) = harness::run_to_end(dropin.give(&mut command, Library::Preloaded), DEADLINE);

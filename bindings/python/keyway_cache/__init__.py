@@ -1,12 +1,12 @@
 """Keyway: a memcached-compatible cache in shared memory, as function calls.
 
     from keyway_cache import Client
-    client = Client("/dev/shm/keyway.region")
+    client = Client("/dev/shm/keyway.region", memory=64 << 20)
     client.set("greeting", "hello", expire=60)
     client.get("greeting")                      # b"hello"
 
-`Client` has the methods, defaults and exceptions of pymemcache's. The place is the path of a region's file, which is created if
-it is absent, or of a server's region socket (`keyway serve --region-socket`). `keyway_cache.serde` converts values; `keyway_cache.django` is
+`Client` has the methods, defaults and exceptions of pymemcache's. The place is the path of a region's file, or of a
+server's region socket (`keyway serve --region-socket`). An absent region is made only if `memory` says how large. `keyway_cache.serde` converts values; `keyway_cache.django` is
 Django's cache backend.
 """
 

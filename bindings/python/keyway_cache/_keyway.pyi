@@ -36,7 +36,6 @@ class Client:
         memory: int | None = None,
         item_size_max: int | None = None,
         mode: int | None = None,
-        existing_only: bool = False,
         huge_pages: bool = False,
         prefault: bool = False,
         evict: bool = True,

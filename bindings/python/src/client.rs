@@ -30,8 +30,8 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 /// serde, serializer, deserializer, ignore_exc, key_prefix, default_noreply, allow_unicode_keys and encoding are pymemcache's;
 /// arguments about connections are accepted and have no effect.
 ///
-/// memory: bytes of a new region (64 MiB); a smaller existing region grows to it. item_size_max: largest item, bytes (1 MiB).
-/// mode: mode of a new file (0o600). A value outside its limits is a ValueError, which names them. existing_only: an absent region is an error. huge_pages, prefault, checksums: as in `keyway
+/// memory: bytes of the region: an absent one is made, a smaller one grows to it; without it an absent region is an error. item_size_max: largest item, bytes (1 MiB).
+/// mode: mode of a new file (0o600). A value outside its limits is a ValueError, which names them. huge_pages, prefault, checksums: as in `keyway
 /// serve`. evict: with False, stores fail when the region is full. item_size_max and evict are rules
 /// of a new region, for all its users; an existing one keeps its own. gate: with False, the mapping stays accessible outside
 /// calls. any_owner: with True, a file is used even if another user owns it or every user may write it.
@@ -56,7 +56,7 @@ impl Client {
         server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=None,
         ignore_exc=false, socket_module=None, socket_keepalive=None, key_prefix=None, default_noreply=true,
         allow_unicode_keys=false, encoding="ascii", tls_context=None, *, memory=None, item_size_max=None, mode=None,
-        existing_only=false, huge_pages=false, prefault=false, evict=None, checksums=false, gate=true,
+        huge_pages=false, prefault=false, evict=None, checksums=false, gate=true,
         any_owner=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "pymemcache's, and those of a region")]
@@ -79,7 +79,6 @@ impl Client {
         memory: Option<&Bound<'_, PyAny>>,
         item_size_max: Option<&Bound<'_, PyAny>>,
         mode: Option<&Bound<'_, PyAny>>,
-        existing_only: bool,
         huge_pages: bool,
         prefault: bool,
         evict: Option<bool>,
@@ -107,7 +106,6 @@ impl Client {
             memory: amount(memory, "memory", u64::MAX)?,
             item_size_max: amount(item_size_max, "item_size_max", usize::MAX)?,
             mode: amount(mode, "mode", u32::MAX)?,
-            existing_only,
             huge_pages,
             prefault,
             evict,

@@ -29,7 +29,6 @@ pub(crate) struct Asked {
     pub(crate) memory: Option<u64>,
     pub(crate) item_size_max: Option<usize>,
     pub(crate) mode: Option<u32>,
-    pub(crate) existing_only: bool,
     pub(crate) huge_pages: bool,
     pub(crate) prefault: bool,
     pub(crate) evict: Option<bool>,
@@ -76,14 +75,14 @@ pub(crate) fn place_of(server: PathBuf) -> Place {
 pub(crate) fn open(py: Python<'_>, server: PathBuf, asked: &Asked) -> Result<Arc<Region>, Failure> {
     let place = place_of(server);
     if place == Place::Memfd {
-        let cache = py.detach(|| attach(&place, asked))?;
+        let cache = py.detach(|| Cache::open(&place, &asked.options()))?;
         return Ok(Arc::new(Region { cache: Some(cache) }));
     }
     let file = file_at(&place);
     if let Some(region) = known(&place, asked, file) {
         return Ok(region);
     }
-    let cache = py.detach(|| attach(&place, asked))?;
+    let cache = py.detach(|| Cache::open(&place, &asked.options()))?;
     // Another thread may have opened it meanwhile: then all clients use that attachment, and this one is dropped.
     let file = file_at(&place);
     if let Some(region) = known(&place, asked, file) {
@@ -127,16 +126,13 @@ fn file_at(place: &Place) -> Option<(u64, u64)> {
 impl Asked {
     /// Whether a region can be made so. Without a memory size the largest item depends on the region that is there.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
-        match self.memory {
-            Some(_) => self.options().check(),
-            None => self.options().memory(HAS_ROOM).check(),
-        }
+        self.options().check()
     }
 
     fn options(&self) -> Options {
         let default = Options::new();
         Options::new()
-            .memory(self.memory.unwrap_or(default.memory))
+            .memory(self.memory)
             .item_size_max(self.item_size_max)
             .mode(self.mode.unwrap_or(default.mode))
             .huge_pages(self.huge_pages)
@@ -144,18 +140,6 @@ impl Asked {
             .evict(self.evict)
             .checksums(self.checksums)
             .gate(if self.gate { Gate::WherePossible } else { Gate::Off })
-            .existing_only(self.existing_only)
             .owners(if self.any_owner { Owners::Any } else { Owners::AsNamed })
-    }
-}
-
-/// Memory, bytes, in which every largest item has room.
-const HAS_ROOM: u64 = 4 << 30;
-
-/// Without a memory size: the region as it is, or the default for a new one.
-fn attach(place: &Place, asked: &Asked) -> Result<Cache, OpenError> {
-    match asked.memory {
-        Some(_) => Cache::open(place, &asked.options()),
-        None => Cache::open_as_it_is(place, &asked.options()),
     }
 }

@@ -24,6 +24,9 @@ def sessions(client):
     return client.stats()[b"keyway_sessions"]
 
 
+MEMORY = 16 << 20
+
+
 def until(condition):
     """Waits for what threads do when they have ended for Python, and not yet for the system."""
     end = time.monotonic() + 60
@@ -39,7 +42,7 @@ def attached():
 
 
 def test_places(path, region_socket):
-    with keyway_cache.Client(path) as by_text, keyway_cache.Client(pathlib.Path(path)) as by_path, keyway_cache.Client(f"unix:{path}") as by_unix:
+    with keyway_cache.Client(path, memory=MEMORY) as by_text, keyway_cache.Client(pathlib.Path(path)) as by_path, keyway_cache.Client(f"unix:{path}") as by_unix:
         by_text.set("key", b"value")
         assert by_path.get("key") == by_unix.get("key") == b"value"
         assert by_path.server == path and repr(by_text) == f"<keyway_cache.Client {path}>"
@@ -86,7 +89,7 @@ def test_a_client_without_a_slot_is_served(region_socket):
 
 
 def test_clients_of_one_place_share_an_attachment(path):
-    clients = [keyway_cache.Client(path) for _ in range(300)]
+    clients = [keyway_cache.Client(path, memory=MEMORY) for _ in range(300)]
     for number, client in enumerate(clients):
         client.set(f"key:{number}", b"value")
     assert attached() == 1
@@ -103,10 +106,10 @@ def test_clients_of_one_place_share_an_attachment(path):
 
 
 def test_another_file_under_the_name_is_another_region(path):
-    old = keyway_cache.Client(path)
+    old = keyway_cache.Client(path, memory=MEMORY)
     old.set("key", b"old")
     os.remove(path)
-    new = keyway_cache.Client(path)
+    new = keyway_cache.Client(path, memory=MEMORY)
     assert new.get("key") is None
     new.set("key", b"new")
     assert old.get("key") == b"old" and keyway_cache.Client(path).get("key") == b"new"
@@ -168,9 +171,9 @@ def test_a_large_item_needs_no_memory_argument(path):
 
 
 def test_checksums(path):
-    plain = keyway_cache.Client(f"{path}-plain")
+    plain = keyway_cache.Client(f"{path}-plain", memory=MEMORY)
     plain.set("key", b"value")
-    with keyway_cache.Client(path, checksums=True) as checked:
+    with keyway_cache.Client(path, memory=MEMORY, checksums=True) as checked:
         checked.set("key", b"value")
         assert checked.get("key") == keyway_cache.Client(path).get("key") == b"value"
     with pytest.raises(keyway_cache.MemcacheRegionError, match="checksums"):
@@ -180,7 +183,7 @@ def test_checksums(path):
 
 STRAY_READ = """
 import ctypes, sys, keyway_cache
-client = keyway_cache.Client(sys.argv[1], gate=sys.argv[2] == "on")
+client = keyway_cache.Client(sys.argv[1], memory=4 << 20, gate=sys.argv[2] == "on")
 client.set("key", b"value")
 with open("/proc/self/maps") as maps:
     start = next(int(line.split("-")[0], 16) for line in maps if sys.argv[1] in line)
@@ -217,7 +220,7 @@ def test_without_eviction_a_full_region_says_so(path):
 
 
 def test_there_is_no_region(path):
-    for client in [keyway_cache.Client(path, existing_only=True), keyway_cache.Client(f"{path}/not/a/folder")]:
+    for client in [keyway_cache.Client(path), keyway_cache.Client(f"{path}/not/a/folder")]:
         for call in [
             lambda: client.get("key"),
             lambda: client.get_many(["key"]),
@@ -226,16 +229,17 @@ def test_there_is_no_region(path):
             lambda: client.delete_many(["key"], noreply=True),
             lambda: client.stats(),
         ]:
-            with pytest.raises(keyway_cache.MemcacheRegionError, match=path) as caught:
+            with pytest.raises(keyway_cache.MemcacheRegionError, match=f"{path}.*memory=|{path}/not") as caught:
                 call()
             assert isinstance(caught.value, OSError) and isinstance(caught.value, keyway_cache.MemcacheServerError)
-    forgiving = keyway_cache.Client(path, existing_only=True, ignore_exc=True)
+    forgiving = keyway_cache.Client(path, ignore_exc=True)
     assert forgiving.get("key", 5) == 5
     assert forgiving.gets("key", 5, 6) == (5, 6)
     assert forgiving.get_many(["key"]) == forgiving.gets_many(["key"]) == {}
     with pytest.raises(keyway_cache.MemcacheIllegalInputError):
         forgiving.get("bad key")
-    keyway_cache.Client(path).set("key", b"now")
+    assert not os.path.exists(path), "no call has made a region without a size"
+    keyway_cache.Client(path, memory=MEMORY).set("key", b"now")
     assert forgiving.get("key") == b"now"
 
 
@@ -362,9 +366,9 @@ def test_a_client_that_its_serde_refers_to_is_collected(path, holder):
 
     converter = Referring()
     if holder == "serde":
-        client = keyway_cache.Client(path, serde=converter)
+        client = keyway_cache.Client(path, memory=MEMORY, serde=converter)
     else:
-        client = keyway_cache.Client(path, serializer=converter.serialize, deserializer=converter.deserialize)
+        client = keyway_cache.Client(path, memory=MEMORY, serializer=converter.serialize, deserializer=converter.deserialize)
     converter.client = client
     client.set("key", b"value")
     references = [weakref.ref(client), weakref.ref(converter)]
@@ -383,7 +387,7 @@ def test_what_ends_the_program_is_no_failure_to_ignore(path, way_out):
         def deserialize(self, key, value, flags):
             raise way_out
 
-    client = keyway_cache.Client(path, serde=Interrupted(), ignore_exc=True)
+    client = keyway_cache.Client(path, memory=MEMORY, serde=Interrupted(), ignore_exc=True)
     client.set("key", b"value")
     for call in [lambda: client.get("key"), lambda: client.gets("key"), lambda: client.gat("key"), lambda: client.get_many(["key"])]:
         with pytest.raises(way_out):

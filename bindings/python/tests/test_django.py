@@ -100,7 +100,7 @@ def test_keys(path):
     def reversed_key(key, prefix, version):
         return f"{version}.{prefix}.{key[::-1]}"
 
-    own = KeywayCache(path, {"KEY_FUNCTION": reversed_key, "KEY_PREFIX": "p", "VERSION": 3})
+    own = KeywayCache(path, {"KEY_FUNCTION": reversed_key, "KEY_PREFIX": "p", "VERSION": 3, "OPTIONS": {"memory": 16 * MEGABYTE}})
     own.set("abc", "value")
     assert keyway_cache.Client(path).get("3.p.cba") == b"value"
     plain = KeywayCache(path, {"KEY_PREFIX": "site"})
@@ -184,7 +184,7 @@ def test_values_come_back_as_the_serde_says(path):
             return key, super().deserialize(key, value, flags)
 
     things = {"text": "täxt", "bytes": b"by\xfftes", "none": b"", "empty": "", "int": -7, "list": [1], "never": NotImplemented}
-    cache, told = KeywayCache(path, {}), KeywayCache(path, {"OPTIONS": {"serde": Told()}})
+    cache, told = KeywayCache(path, {"OPTIONS": {"memory": 16 * MEGABYTE}}), KeywayCache(path, {"OPTIONS": {"serde": Told()}})
     assert cache.set_many(things) == []
     assert cache.get_many(things) == things and told.get_many(things) == {key: (f":1:{key}", thing) for key, thing in things.items()}
     for key, thing in things.items():
@@ -210,7 +210,7 @@ def test_what_is_too_large_is_not_stored_and_takes_the_old_one_along(cache):
 
 
 def test_no_region_is_no_silent_cache(path):
-    absent = KeywayCache(path, {"OPTIONS": {"existing_only": True}})
+    absent = KeywayCache(path, {})
     for call in [lambda: absent.get("key"), lambda: absent.set("key", 1), lambda: absent.set_many({"key": 1}), absent.clear]:
         with pytest.raises(keyway_cache.MemcacheRegionError):
             call()

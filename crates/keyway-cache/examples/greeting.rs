@@ -1,4 +1,4 @@
-//! Stores a value and gets it back: `cargo run --example greeting [REGION]`. The region's file is created if it is absent. All
+//! Stores a value and gets it back: `cargo run --example greeting [REGION]`. The region's file is made if it is absent. All
 //! processes that open it, and all clients of a server on it, see the same items.
 #![allow(clippy::print_stdout, reason = "what it shows")]
 
@@ -6,7 +6,7 @@ use keyway_cache::{Cache, Options, Place};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).unwrap_or_else(|| "/dev/shm/keyway.region".into());
-    let cache = Cache::open(&Place::at(path), &Options::new())?;
+    let cache = Cache::open(&Place::at(path), &Options::new().memory(64 << 20))?;
     let mut session = cache.session()?;
     session.set(b"greeting", b"hello", 60)?;
     let mut value = Vec::new();

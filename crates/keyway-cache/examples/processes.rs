@@ -6,7 +6,7 @@ use keyway_cache::{Arithmetic, Cache, Counted, Options, Place};
 use std::process::Command;
 
 fn count(path: &str, times: u32) -> Result<u64, Box<dyn std::error::Error>> {
-    let cache = Cache::open(&Place::at(path), &Options::new())?;
+    let cache = Cache::open(&Place::at(path), &Options::new().memory(64 << 20))?;
     let up = Arithmetic {
         delta: 1,
         vivify: Some((1, 0)),

@@ -11,7 +11,7 @@
 //! So a file without the magic number whose lock is free was left by a maker that died: the next process that opens the
 //! place makes the region in it. A file that is neither a region nor the beginning of one is only read.
 
-use crate::attach::{copies, io, open_file, unusable};
+use crate::attach::{copies, io, is_durable, open_file, unusable};
 use crate::clock::Clock;
 use crate::descriptor::file_id;
 use crate::error::{GrowError, OpenError};
@@ -43,9 +43,9 @@ const MAKERS_MODE: u32 = 0o600;
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether a region of this memory can have as many thread slots as requested, or as this server needs.
-pub(crate) fn check_sessions(options: &Options) -> Result<(), OpenError> {
-    let (least, most) = (THREAD_SLOTS_MIN, Shape::thread_slots_max(options.memory));
-    let needed = shape_of(options, PAGE_SIZE_MIN).thread_slots;
+pub(crate) fn check_sessions(options: &Options, memory: u64) -> Result<(), OpenError> {
+    let (least, most) = (THREAD_SLOTS_MIN, Shape::thread_slots_max(memory));
+    let needed = shape_of(options, memory, PAGE_SIZE_MIN).thread_slots;
     match options.sessions {
         Some(asked) if !(least..=most).contains(&asked) => Err(OpenError::Sessions { asked, least, most }),
         None if needed > most => Err(OpenError::ServerSessions {
@@ -58,8 +58,8 @@ pub(crate) fn check_sessions(options: &Options) -> Result<(), OpenError> {
 }
 
 /// The shape of a new region.
-fn shape_of(options: &Options, page_size: usize) -> Shape {
-    let shape = Shape::for_memory(options.memory, page_size);
+fn shape_of(options: &Options, memory: u64, page_size: usize) -> Shape {
+    let shape = Shape::for_memory(memory, page_size);
     match options.sessions {
         Some(asked) => shape.with_thread_slots(asked),
         None => shape.with_server(options.server_sessions),
@@ -79,7 +79,7 @@ pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError
 
 /// Makes the region at `path`, if it is absent. `false`: another process has made it.
 ///
-/// With [`Options::existing_only`] nothing is made. What a dead maker left is removed.
+/// Without [`Options::memory`] nothing is made. What a dead maker left is removed.
 ///
 /// # Errors
 ///
@@ -114,10 +114,11 @@ fn make_within(path: &Path, options: &Options, stuck_after: Duration) -> Result<
             // The file's owner could read and change whatever this process puts into it.
             return Err(unusable(path, Unusable::Unfinished));
         }
-        if options.existing_only {
+        if options.memory.is_none() {
             discard(&file, path);
             return Err(OpenError::Absent {
                 path: path.to_path_buf(),
+                there: Vec::new(),
             });
         }
         return remake(&file, path, options).map(|()| true);
@@ -173,7 +174,7 @@ fn stage(file: &File) -> std::io::Result<Stage> {
 /// Opens the file, or makes an empty one. `None`: it appeared or disappeared meanwhile, so the caller looks again.
 fn open_or_create(path: &Path, options: &Options) -> Result<Option<File>, OpenError> {
     match open_file(path, options) {
-        Err(OpenError::Absent { .. }) if !options.existing_only => {}
+        Err(OpenError::Absent { .. }) if options.memory.is_some() => {}
         found => return found.map(Some),
     }
     let created = File::options()
@@ -250,16 +251,23 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         // The file of another user, which the caller has allowed: only its owner can set its mode.
         false => Ok(()),
     };
+    if is_durable(file) && proc::boot_id().is_none() && !Clock::here().is_known() {
+        return Err(OpenError::NoProc {
+            path: path.to_path_buf(),
+            needs: "a region on a disk outlives a reboot, and this process cannot find out which boot this is (/proc/sys/kernel/random/boot_id)",
+        });
+    }
     allow(MAKERS_MODE)?;
     blocks::write_in_place(file);
     empty(file, path)?;
     blocks::claim(file).map_err(|why| copies(path, why))?;
-    check_sessions(options)?;
-    let shape = shape_of(options, page_size(file));
+    let memory = options.memory_of_new();
+    check_sessions(options, memory)?;
+    let shape = shape_of(options, memory, page_size(file));
     let layout = Layout::new(shape);
     // What it has already is no more: in a file system of the region's size that decides.
     let there = file.metadata().map_err(|e| io("stat", path, e))?.blocks() * 512;
-    let asked = layout.segments_for(options.memory);
+    let asked = layout.segments_for(memory);
     let beyond = limits::beyond(file, layout.backed_len(asked).saturating_sub(there));
     let segments = without(&layout, asked, beyond);
     let (len, wanted) = (layout.len(segments) as u64, layout.backed_len(segments));

@@ -38,8 +38,8 @@ pub enum OpenError {
     Linked { path: PathBuf, names: u64 },
     /// every user may write the file
     WritableByAll { path: PathBuf, mode: u32 },
-    /// the region is absent and only an existing one was requested
-    Absent { path: PathBuf },
+    /// the region is absent, and no memory was requested for a new one; these are in the folder of default places
+    Absent { path: PathBuf, there: Vec<PathBuf> },
     /// the requested memory is less, or more, than any region can have
     Memory { asked: u64, least: u64, most: u64 },
     /// the largest item does not fit the memory
@@ -71,6 +71,8 @@ pub enum OpenError {
     NotGrown { path: PathBuf, why: GrowError },
     /// the region is on a disk, was not stopped cleanly, and this process cannot find out whether the machine has rebooted since
     NoBootId { path: PathBuf },
+    /// a new region on a disk, or without a file, needs what /proc says, and it cannot be read
+    NoProc { path: PathBuf, needs: &'static str },
     /// the file system loses the lock that shows that this process is alive
     LockLost { path: PathBuf },
     /// the time namespace of this process is unknown, and its clock differs from the region's by this many seconds
@@ -84,6 +86,9 @@ pub enum OpenError {
     /// the process was started by `keyway exec`, and this is another copy of the library than the attached one
     KeptOut { path: PathBuf },
 }
+
+/// Regions that a message names.
+const NAMED_MAX: usize = 4;
 
 /// Why a region could not grow. It keeps its memory and its items.
 #[derive(Debug)]
@@ -185,11 +190,19 @@ impl std::fmt::Display for OpenError {
                  (a mode with o+w, or --any-owner)",
                 path.display()
             ),
-            Self::Absent { path } => write!(
-                f,
-                "{}: there is no region; start `keyway serve` with it first",
-                path.display()
-            ),
+            Self::Absent { path, there } => {
+                write!(f, "{}: there is no region", path.display())?;
+                for (nth, other) in there.iter().take(NAMED_MAX).enumerate() {
+                    write!(f, "{} {}", if nth == 0 { "; there are" } else { "," }, other.display())?;
+                }
+                if there.len() > NAMED_MAX {
+                    write!(f, " and others")?;
+                }
+                f.write_str(
+                    "; name the one of your server (`keyway regions` lists them), start a server with this one (`keyway serve --region`), or \
+                     request memory for a new one (Options::memory, keyway_options.memory, memory=)",
+                )
+            }
             Self::Memory { asked, least, most } => {
                 write!(f, "{asked} bytes of memory were requested: ")?;
                 match asked < least {
@@ -256,6 +269,11 @@ impl std::fmt::Display for OpenError {
                 "{}: the region was not stopped cleanly, and this process cannot find out whether the machine has rebooted since (the \
                  region, or this process, has no boot id of the kernel's own: /proc/sys/kernel/random/boot_id; and the machine's clocks \
                  do not tell); the file was not changed: open it once outside the container, remove it, or use a region in /dev/shm",
+                path.display()
+            ),
+            Self::NoProc { path, needs } => write!(
+                f,
+                "{}: no region was made, because {needs}: mount /proc, or use a region in /dev/shm",
                 path.display()
             ),
             Self::LockLost { path } => write!(

@@ -238,7 +238,7 @@ struct Inner {
 }
 
 impl Cache {
-    /// Attaches to the region at `place`, or creates it.
+    /// Attaches to the region at `place`, or makes it, if the options say how much memory it has.
     ///
     /// ```
     /// use keyway_cache::{Cache, OpenError, Options, Place};
@@ -246,7 +246,7 @@ impl Cache {
     /// let path = std::env::temp_dir().join(format!("keyway-doc-{}", std::process::id()));
     /// let options = Options::new().memory(16 << 20);
     /// let cache = Cache::open(&Place::at(&path), &options)?;               // makes the file
-    /// let same = Cache::open(&Place::at(&path), &options.clone().existing_only(true))?;
+    /// let same = Cache::open(&Place::at(&path), &Options::new())?;
     /// cache.session()?.set(b"key", b"value", 0)?;
     /// assert!(same.session()?.get(b"key")?.is_some());
     ///
@@ -284,15 +284,6 @@ impl Cache {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The same, but an existing region keeps its memory: `options.memory` is for a new one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::open`].
-    pub fn open_as_it_is(place: &Place, options: &Options) -> Result<Self, OpenError> {
-        Self::open(place, &options.clone().keep_memory(true))
-    }
-
     /// The cache of this process. In a forked child it is opened again at the first call, with a process slot of its own. The
     /// parent's mapping and sessions do not belong to the child, and using them there fails with an error.
     ///
@@ -322,7 +313,7 @@ impl Cache {
             // The file cannot be opened, and a server would hand the region out again without the seal.
             return Err(OpenError::KeptOut { path });
         }
-        let options = inner.options.clone().existing_only(true);
+        let options = inner.options.clone().memory(None);
         inner.again.get_or_try(|_| Self::open(&inner.place, &options))
     }
 

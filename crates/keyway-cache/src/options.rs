@@ -24,9 +24,12 @@ use keyway_region::layout::session::Entrance;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// size of the region, bytes, everything included, at least 2 MiB. A smaller existing region grows to it, with all its
-    /// items; a larger one keeps its size, and so does every one with `existing_only` or `keep_memory`
-    pub memory: u64,
+    /// Size of the region, bytes, everything included, at least 2 MiB. An absent region is made. A smaller existing one grows to it,
+    /// with all its items; a larger one keeps its size, and so does every one with `keep_memory`.
+    ///
+    /// `None`: no region is made, and an existing one keeps its size; an absent one is an error ([`OpenError::Absent`]), which names
+    /// those that there are. Only [`crate::Place::Memfd`] then has [`Self::MEMORY_DEFAULT`].
+    pub memory: Option<u64>,
     /// ask for huge pages
     pub huge_pages: bool,
     /// fault every page in now instead of at its first use
@@ -44,8 +47,6 @@ pub struct Options {
     /// Allow [`crate::Session::flush_all`]; otherwise it fails with [`WriteError::FlushRefused`] (memcached's -F). `None`: allow it. A
     /// rule of the region, as `item_size_max`.
     pub flush: Option<bool>,
-    /// attach only: an absent region is an error
-    pub existing_only: bool,
     /// `memory` is for a new region: an existing one keeps its own
     pub keep_memory: bool,
     /// whose regions may be opened
@@ -99,17 +100,18 @@ macro_rules! setters {
 }
 
 impl Options {
-    /// The default options: 64 MiB, items to 1 MiB, file mode 0600, all else off.
+    /// Memory of a new region for which nobody requests another size, bytes: memcached's default.
+    pub const MEMORY_DEFAULT: u64 = 64 << 20;
+
+    /// The default options: the region that is there, or one with items to 1 MiB and file mode 0600; all else off.
     pub fn new() -> Self {
         Self::default()
     }
 
     setters! {
-        memory: u64,
         huge_pages: bool,
         prefault: bool,
         mode: u32,
-        existing_only: bool,
         keep_memory: bool,
         owners: Owners,
         strict: bool,
@@ -117,6 +119,13 @@ impl Options {
         gap: Gap,
         gate: Gate,
         sealed: bool,
+    }
+
+    /// Sets [`Self::memory`](#structfield.memory): bytes, or `None` for a region that is there.
+    #[must_use]
+    pub fn memory(mut self, memory: impl Into<Option<u64>>) -> Self {
+        self.memory = memory.into();
+        self
     }
 
     /// Sets [`Self::sessions`](#structfield.sessions): a number, or `None` for the default.
@@ -154,7 +163,7 @@ impl Options {
         self
     }
 
-    /// Whether a new region can be made with these options.
+    /// Whether a new region can be made with these options; without `memory`, whether one of any memory can.
     ///
     /// ```
     /// use keyway_cache::Options;
@@ -172,8 +181,11 @@ impl Options {
     /// limits and the remedy.
     pub fn check(&self) -> Result<(), OpenError> {
         self.check_limits()?;
-        creation::check_item_size(self.limits(Limits::default()).item_size_max, self.memory)?;
-        creation::check_sessions(self)
+        creation::check_item_size(
+            self.limits(Limits::default()).item_size_max,
+            self.memory.unwrap_or(MEMORY_MAX),
+        )?;
+        creation::check_sessions(self, self.memory.unwrap_or(MEMORY_MAX))
     }
 
     /// These rules, and for the others those of the region.
@@ -183,6 +195,11 @@ impl Options {
             evict: self.evict.unwrap_or(of_region.evict),
             flush: self.flush.unwrap_or(of_region.flush),
         }
+    }
+
+    /// Memory of a region that is made with these options, bytes.
+    pub(crate) fn memory_of_new(&self) -> u64 {
+        self.memory.unwrap_or(Self::MEMORY_DEFAULT)
     }
 
     /// What the process is.
@@ -196,9 +213,9 @@ impl Options {
 
     /// The limits that hold for existing regions too.
     pub(crate) fn check_limits(&self) -> Result<(), OpenError> {
-        if !(MEMORY_MIN..=MEMORY_MAX).contains(&self.memory) {
+        if let Some(asked) = self.memory.filter(|memory| !(MEMORY_MIN..=MEMORY_MAX).contains(memory)) {
             return Err(OpenError::Memory {
-                asked: self.memory,
+                asked,
                 least: MEMORY_MIN,
                 most: MEMORY_MAX,
             });
@@ -225,17 +242,16 @@ impl Options {
 }
 
 impl Default for Options {
-    /// memcached's defaults: 64 MiB; file mode 0600.
+    /// The region that is there; file mode 0600.
     fn default() -> Self {
         Self {
-            memory: 64 << 20,
+            memory: None,
             huge_pages: false,
             prefault: false,
             item_size_max: None,
             mode: 0o600,
             evict: None,
             flush: None,
-            existing_only: false,
             keep_memory: false,
             owners: Owners::AsNamed,
             sessions: None,

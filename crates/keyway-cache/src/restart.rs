@@ -62,9 +62,11 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<
     }
     // The region's rules, as far as the options do not say otherwise.
     let limits = options.limits(inspected.limits);
-    check_item_size(limits.item_size_max, options.memory)?;
+    let memory = options.memory.filter(|_| !options.keep_memory).unwrap_or(inspected.memory);
+    check_item_size(limits.item_size_max, memory)?;
     let like_it = options
         .clone()
+        .memory(memory)
         .item_size_max(limits.item_size_max)
         .evict(limits.evict)
         .flush(limits.flush)

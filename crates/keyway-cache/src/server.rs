@@ -27,7 +27,10 @@ pub use crate::gate::{close_after_panic, is_open as gate_is_open, key as gate_ke
 pub use crate::kernel::{KernelDoor, KernelDoorError};
 pub use crate::nodes::spread_over;
 pub use crate::presence::Presence;
-pub use crate::survey::{Attached, Described, MAP_PARTS_MAX, Removal, Seen, Watched, describe, handed_out, remove_unused};
+pub use crate::survey::{
+    Attached, Described, MAP_PARTS_MAX, Removal, SHARED_MEMORY, Seen, Watched, describe, handed_out, is_default_place,
+    remove_unused,
+};
 pub use crate::timer::Timer;
 pub use crate::wait::{RunApart, run_apart_by};
 pub use keyway_region::layout::session::Entrance;

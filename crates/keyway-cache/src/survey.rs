@@ -12,18 +12,37 @@ use crate::liveness::Liveness;
 use crate::liveness::{Locked, Whole, locked};
 use crate::presence::Fate;
 use crate::trust::{self, Source};
-use crate::{Ages, Cache, Counters, Latencies, Options, Owners};
+use crate::{Ages, Cache, Counters, Latencies, Options, Owners, record};
 use keyway_region::layout::session::{Entrance, Tenant};
 use keyway_region::{Life, Region, Seated, USES, Unusable};
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Most parts of [`Seen::segment_map`].
 pub const MAP_PARTS_MAX: usize = 1024;
+
+/// The folder of default places: memory that outlives a process, present on every Linux.
+pub const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Whether a file is at the default place of a region, by its name.
+pub fn is_default_place(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.parent() == Some(Path::new(SHARED_MEMORY)) && name.starts_with("keyway-") && !record::is_record(path)
+}
+
+/// The files at default places, in order: their names say for which user and server they are.
+pub(crate) fn at_default_places() -> Vec<PathBuf> {
+    let files = std::fs::read_dir(SHARED_MEMORY).into_iter().flatten().flatten();
+    let is_file = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
+    let mut there: Vec<PathBuf> = files.filter(is_file).map(|entry| entry.path()).collect();
+    there.retain(|path| is_default_place(path));
+    there.sort();
+    there
+}
 
 /// What is known of a region without attaching to it.
 #[derive(Clone, Debug)]

@@ -7,11 +7,8 @@ use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-fn open(folder: &Scratch, name: &str, existing_only: bool) -> Result<Cache, keyway_cache::OpenError> {
-    let options = Options::new()
-        .memory(2 << 20)
-        .item_size_max(1 << 19)
-        .existing_only(existing_only);
+fn open(folder: &Scratch, name: &str, is_there: bool) -> Result<Cache, keyway_cache::OpenError> {
+    let options = Options::new().memory((!is_there).then_some(2 << 20)).item_size_max(1 << 19);
     Cache::open(&Place::Path(folder.join(name)), &options)
 }
 
@@ -126,7 +123,7 @@ fn a_region_whose_limit_was_lowered_can_be_copied() {
     let options = Options::new().memory(16 << 20);
     let server = Cache::open(&place, &options.clone().item_size_max(1 << 19)).unwrap();
     server.session().unwrap().set(b"key", b"value", 0).unwrap();
-    let other = Cache::open(&place, &options.item_size_max(8_000_000).existing_only(true)).unwrap();
+    let other = Cache::open(&place, &options.item_size_max(8_000_000).memory(None)).unwrap();
     let limit = server.limit(6 << 20).unwrap();
     assert!(limit < 8 << 20, "{limit}");
     let copied = other.copy_to(&folder.join("to"), false, |_| {});

@@ -71,8 +71,9 @@ fn options(mib: u64) -> Options {
     Options::new().memory(mib << 20)
 }
 
-fn existing(mib: u64) -> Options {
-    options(mib).existing_only(true)
+/// Makes no region.
+fn existing() -> Options {
+    Options::new()
 }
 
 fn open(path: &Path, options: &Options) -> Result<Cache, OpenError> {
@@ -145,7 +146,7 @@ fn many_that_open_an_absent_region_at_once_share_one() {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "round {round}: {said}");
         }
-        let cache = open(&folder.region(), &existing(16)).unwrap();
+        let cache = open(&folder.region(), &existing()).unwrap();
         let mut session = cache.session().unwrap();
         for pid in pids {
             let key = format!("child-{pid}");
@@ -195,7 +196,7 @@ fn a_killed_maker_leaves_what_the_next_one_makes_anew() {
         let is_made = magic(&path) == Some(MAGIC);
         unfinished += u64::from(!is_made);
         if round % 2 == 1 && !is_made {
-            let why = open(&path, &existing(MIB)).map(drop).unwrap_err();
+            let why = open(&path, &existing()).map(drop).unwrap_err();
             assert!(matches!(why, OpenError::Absent { .. }), "{why}");
             assert_eq!(folder.scratch.names(), [""; 0], "round {round}: what was left goes");
         }
@@ -233,7 +234,7 @@ fn a_stopped_maker_is_waited_for_and_named() {
         let _ = std::fs::remove_file(&path);
     }
     let mut maker = stopped.expect("a maker that is stopped at its work");
-    for options in [options(MIB), existing(MIB)] {
+    for options in [options(MIB), existing()] {
         let why = open(&path, &options).map(drop).unwrap_err();
         assert!(matches!(why, OpenError::Busy { .. }), "{why}");
         let why = why.to_string();
@@ -241,7 +242,7 @@ fn a_stopped_maker_is_waited_for_and_named() {
     }
     kill(pid(&maker), Signal::SIGCONT).unwrap();
     assert!(maker.wait().unwrap().success());
-    let cache = open(&path, &existing(MIB)).unwrap();
+    let cache = open(&path, &existing()).unwrap();
     let key = format!("child-{}", maker.id());
     assert!(
         cache
@@ -273,7 +274,7 @@ fn what_is_no_region_is_left_as_it_is() {
     for bytes in [b"K".as_slice(), b"KEYWAYu", b"a text", &[0; 4096], &unlike] {
         std::fs::write(&path, bytes).unwrap();
         let before = state(&path);
-        for options in [options(2), existing(2)] {
+        for options in [options(2), existing()] {
             let why = refused(&path, &options);
             assert!(why.contains("the file was not changed"), "{why}");
         }
@@ -303,7 +304,7 @@ fn an_unfinished_file_of_another_user_is_left_as_it_is() {
     if let Err(why) = nix::unistd::chown(&path, Some(nix::unistd::Uid::from_raw(65534)), None) {
         return skip("another user's unfinished region", &format!("chown: {why}"));
     }
-    for options in [options(2), existing(2)] {
+    for options in [options(2), existing()] {
         let why = refused(&path, &options);
         assert!(why.contains("user 65534"), "{why}");
         let any = options.owners(Owners::Any);
@@ -425,7 +426,7 @@ fn regions_of_older_formats_and_layouts_are_refused_with_both_versions() {
     ] {
         let path = older(&folder, image);
         let before = std::fs::read(&path).unwrap();
-        for options in [options(2), existing(2)] {
+        for options in [options(2), existing()] {
             let why = refused(&path, &options);
             assert!(why.contains(made_by), "{why}");
             assert!(why.contains(&format!("this is Keyway {version} (format 3, layout ")), "{why}");
@@ -481,4 +482,33 @@ fn a_region_is_in_no_core_dump_and_takes_little_address_space() {
     }
     assert_eq!(seen, 2);
     drop((in_file, anonymous));
+}
+
+/// A mistyped path is no second, private cache: what would have to be made is not made without a size, and the message says what there is.
+#[test]
+fn no_region_is_made_without_its_memory_and_the_message_has_those_that_there_are() {
+    let folder = Folder::new();
+    let there = PathBuf::from(format!("/dev/shm/keyway-test-there-{}", std::process::id()));
+    let cache = open(&there, &options(2)).unwrap();
+    let why = open(&folder.region(), &Options::new()).map(drop).unwrap_err();
+    std::fs::remove_file(&there).unwrap();
+    assert_eq!(folder.scratch.names(), [""; 0]);
+    let OpenError::Absent { there: listed, .. } = &why else {
+        panic!("{why}");
+    };
+    assert!(listed.contains(&there), "{listed:?}");
+    let said = why.to_string();
+    for part in [
+        folder.region().to_str().unwrap(),
+        "there is no region",
+        "keyway serve",
+        "Options::memory",
+        "memory=",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let memory = cache.info().limit_bytes;
+    assert_eq!(open(&folder.region(), &options(2)).unwrap().info().limit_bytes, memory);
+    // One that is there keeps its memory.
+    assert_eq!(open(&folder.region(), &Options::new()).unwrap().info().limit_bytes, memory);
 }

@@ -44,7 +44,7 @@ fn forked(child: impl FnOnce() -> bool) -> WaitStatus {
 }
 
 fn use_it(path: &Path) -> bool {
-    let options = Options::new().existing_only(true);
+    let options = Options::new();
     let cache = Cache::open(&Place::Path(path.to_owned()), &options).unwrap();
     let stored = cache.with_session(|session, _| session.set(b"key", b"value", 0));
     stored.is_ok_and(|stored| stored.is_ok())

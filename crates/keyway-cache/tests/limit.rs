@@ -203,11 +203,7 @@ fn pages_are_not_faulted_in_again_by_a_process_that_asks_for_all() {
     let cache = file.open(SIZE, false);
     let limit = cache.limit(SIZE / 2).unwrap();
     shrink(&mut cache.session().unwrap());
-    let options = Options::new()
-        .memory(4 * MIB)
-        .existing_only(true)
-        .prefault(true)
-        .huge_pages(true);
+    let options = Options::new().prefault(true).huge_pages(true);
     let _other = Cache::open(&Place::Path(file.0.clone()), &options).unwrap();
     assert_eq!(file.allocated(), limit);
 }

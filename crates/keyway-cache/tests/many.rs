@@ -228,7 +228,7 @@ const CHILD: &str = "KEYWAY_TEST_CHILD";
 #[test]
 fn one_region_in_two_processes() {
     if let Ok(path) = std::env::var(CHILD) {
-        let cache = Cache::open(&Place::Path(path.into()), &Options::new().existing_only(true)).unwrap();
+        let cache = Cache::open(&Place::Path(path.into()), &Options::new()).unwrap();
         let mut session = cache.session().unwrap();
         let mut out = Vec::new();
         for key in 0..1000 {

@@ -90,7 +90,7 @@ fn a_restart_with_more_memory_keeps_the_items_and_one_with_less_keeps_the_memory
     assert_there(&mut cache.session().unwrap(), 0..MANY);
     cache.close();
 
-    let only = options(64 << 20).existing_only(true);
+    let only = options(64 << 20).memory(None);
     let cache = Cache::open(&file.place(), &only).unwrap();
     assert_eq!(cache.info().limit_bytes, info.limit_bytes);
 }

@@ -127,7 +127,7 @@ impl Drop for Ground {
 
 fn open(place: &Place) -> Cache {
     let options = Options::new().item_size_max(512 << 10);
-    Cache::open_as_it_is(place, &options).unwrap()
+    Cache::open(place, &options).unwrap()
 }
 
 struct Program {

@@ -139,9 +139,9 @@ fn room_for_too_few_or_too_many_threads_is_refused_with_the_limits() {
 
 #[test]
 fn an_address_is_refused_at_every_door_and_not_made_a_file() {
-    for existing_only in [false, true] {
+    for memory in [Some(2 << 20), None] {
         for text in ["127.0.0.1:11211", "localhost:11211"] {
-            let options = options(2 << 20).existing_only(existing_only);
+            let options = options(2 << 20).memory(memory);
             let error = Cache::open(&Place::at(text), &options).err().unwrap();
             assert!(matches!(error, OpenError::Address { .. }), "{error}");
             assert!(!std::path::Path::new(text).exists());

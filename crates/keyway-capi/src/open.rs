@@ -15,7 +15,7 @@ const OPTIONS_SIZE_MIN: usize = 32;
 const OPTIONS_SIZE_MAX: usize = 4096;
 const _: () = assert!(size_of::<keyway_options>() == OPTIONS_SIZE_MIN);
 
-/// Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options). If `place` is a Unix
+/// Opens the cache whose region is the file `place`: attaches to it, or makes it if options.memory says how large. If `place` is a Unix
 /// socket, its server hands out its region (keyway serve --region-socket); "memfd" is anonymous memory of this process.
 /// `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
 ///
@@ -60,7 +60,6 @@ pub unsafe extern "C" fn keyway_close(cache: *mut keyway) {
     });
 }
 
-/// No `memory` means: as it is, or the default for a new region.
 fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
     let default = Options::default();
     let mut options = default
@@ -69,7 +68,7 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
         .prefault(asked.flags & KEYWAY_PREFAULT != 0)
         .evict((asked.flags & KEYWAY_NO_EVICT != 0).then_some(false))
         .checksums(asked.flags & KEYWAY_CHECKSUMS != 0)
-        .existing_only(asked.flags & KEYWAY_EXISTING_ONLY != 0)
+        .memory((asked.memory != 0).then_some(asked.memory))
         .owners(match asked.flags & KEYWAY_ANY_OWNER {
             0 => Owners::AsNamed,
             _ => Owners::Any,
@@ -84,11 +83,7 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
     if asked.mode != 0 {
         options.mode = asked.mode;
     }
-    if asked.memory != 0 {
-        options.memory = asked.memory;
-        return Cache::open(place, &options);
-    }
-    Cache::open_as_it_is(place, &options)
+    Cache::open(place, &options)
 }
 
 /// The caller's options. Those of a program that was compiled for another version may be shorter or longer: what is missing is
@@ -115,13 +110,7 @@ unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options,
             "options of {size} bytes set what this version of the library does not know; it knows {OPTIONS_SIZE_MIN} bytes"
         )));
     }
-    let all = KEYWAY_EXISTING_ONLY
-        | KEYWAY_HUGE_PAGES
-        | KEYWAY_PREFAULT
-        | KEYWAY_NO_EVICT
-        | KEYWAY_CHECKSUMS
-        | KEYWAY_NO_GATE
-        | KEYWAY_ANY_OWNER;
+    let all = KEYWAY_HUGE_PAGES | KEYWAY_PREFAULT | KEYWAY_NO_EVICT | KEYWAY_CHECKSUMS | KEYWAY_NO_GATE | KEYWAY_ANY_OWNER;
     if known.flags & !all != 0 {
         return Err(Failure::argument(format!(
             "options.flags is {:#x}: this version knows {all:#x}",

@@ -33,7 +33,7 @@ pub enum keyway_result {
     KEYWAY_ERROR_NOT_A_NUMBER = 20,
     /// the region is full and nothing can be evicted, or this process has no memory for a copy
     KEYWAY_ERROR_OUT_OF_MEMORY = 21,
-    /// there is no region at this place, and KEYWAY_EXISTING_ONLY was given; or no server answers
+    /// there is no region at this place, and no memory was requested for a new one; or no server answers
     KEYWAY_ERROR_ABSENT = 22,
     /// the file at this place is not a region that this library can use: another version, truncated, or another kind of file
     KEYWAY_ERROR_UNUSABLE = 23,
@@ -61,15 +61,16 @@ pub enum keyway_result {
 pub struct keyway_options {
     /// sizeof(keyway_options)
     pub size: usize,
-    /// size of the region in bytes, everything included, at least 2 MiB: the size of a new region; a smaller existing one
-    /// grows to it. 0: 64 MiB for a new one; an existing one keeps its size
+    /// size of the region in bytes, everything included, at least 2 MiB: an absent region is made, and a smaller existing one
+    /// grows to it. 0: an existing region keeps its size, and an absent one is an error (KEYWAY_ERROR_ABSENT); anonymous
+    /// memory has 64 MiB
     pub memory: u64,
     /// largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory. A rule of a new
     /// region, for all its users; an existing one keeps its own. 0: 1 MiB
     pub item_size_max: u64,
     /// file mode of a new region. 0: 0600
     pub mode: u32,
-    /// the sum of options, such as KEYWAY_EXISTING_ONLY
+    /// the sum of options, such as KEYWAY_CHECKSUMS
     pub flags: u32,
 }
 
@@ -118,8 +119,6 @@ pub const KEYWAY_KEY_LENGTH_MAX: usize = 250;
 /// Size of a statistic's name, its zero byte included.
 pub const KEYWAY_STAT_NAME_SIZE: usize = 32;
 
-/// Option: an absent region is an error and is not created.
-pub const KEYWAY_EXISTING_ONLY: u32 = 1;
 /// Option: ask for huge pages.
 pub const KEYWAY_HUGE_PAGES: u32 = 2;
 /// Option: fault every page in at the open instead of at its first use.

@@ -212,7 +212,7 @@ fn a_program_that_finds_no_slot_is_served() {
     let test = "programs on a region without slots";
     let Some(ground) = Ground::new(test, None) else { return };
     let region = ground.server.region().to_path_buf();
-    let options = keyway_cache::Options::new().existing_only(true);
+    let options = keyway_cache::Options::new();
     let mut others = Vec::new();
     loop {
         let cache =

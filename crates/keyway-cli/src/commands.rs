@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, CopyError, Get, Options, Owners, Place, Session, WriteError};
+use serde_json::{Map, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::{self, Failure};
@@ -36,7 +37,7 @@ pub(crate) struct Which {
 /// Opens the region, but never creates one: a user who wants to look into a region does not
 /// want a new one.
 pub(crate) fn open(which: Which) -> Result<Cache, Failure> {
-    let options = Options::new().existing_only(true).owners(which.owners);
+    let options = Options::new().owners(which.owners);
     place::open(&Place::at(which.path), &options, 0)
 }
 
@@ -157,11 +158,11 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Verifies every invariant; prints a summary and every error. If other processes have the region attached, it verifies only what
 /// holds at any moment, and says so.
-pub(crate) fn check(which: Which) -> Result<(), Failure> {
+pub(crate) fn check(which: Which, is_json: bool) -> Result<(), Failure> {
     let shown = which.path.display().to_string();
     let cache = open(which)?;
     if others(&cache) > 0 {
-        return check_in_use(&cache, &shown);
+        return check_in_use(&cache, &shown, is_json);
     }
     let progress = std::io::stderr().is_terminal();
     let report = cache.check(|percent| {
@@ -172,23 +173,40 @@ pub(crate) fn check(which: Which) -> Result<(), Failure> {
     let count = report.problems.len() + report.unlisted;
     // Another process may have attached meanwhile; its unfinished operations look like errors.
     if count > 0 && others(&cache) > 0 {
-        return check_in_use(&cache, &shown);
+        return check_in_use(&cache, &shown, is_json);
     }
     let mut text = String::new();
-    for (name, value) in &report.summary {
-        text.push_str(&format!("{name}: {value}\n"));
+    if is_json {
+        let summary: Map<_, _> = report
+            .summary
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
+            .collect();
+        let object = json!({
+            "place": shown,
+            "in_use": false,
+            "is_sound": count == 0,
+            "summary": summary,
+            "problems": report.problems,
+            "problems_not_listed": report.unlisted,
+        });
+        text = format!("{object}\n");
+    } else {
+        for (name, value) in &report.summary {
+            text.push_str(&format!("{name}: {value}\n"));
+        }
+        for problem in &report.problems {
+            text.push_str(&format!("PROBLEM {problem}\n"));
+        }
+        text.push_str(&match count {
+            0 => format!("{shown}: all invariants hold\n"),
+            _ => format!(
+                "{shown}: {}, {} of them listed\n",
+                counted(count as u64, "problem"),
+                report.problems.len()
+            ),
+        });
     }
-    for problem in &report.problems {
-        text.push_str(&format!("PROBLEM {problem}\n"));
-    }
-    text.push_str(&match count {
-        0 => format!("{shown}: all invariants hold\n"),
-        _ => format!(
-            "{shown}: {}, {} of them listed\n",
-            counted(count as u64, "problem"),
-            report.problems.len()
-        ),
-    });
     written(std::io::stdout().write_all(text.as_bytes()))?;
     cache.close();
     match count {
@@ -209,7 +227,7 @@ fn others(cache: &Cache) -> usize {
 }
 
 /// Reads every item as a client does. The region's superblock and layout were verified when it was opened.
-fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
+fn check_in_use(cache: &Cache, shown: &str, is_json: bool) -> Result<(), Failure> {
     let mut session = session(cache)?;
     let damaged_before = cache.counters().corrupt;
     let (mut read, mut cursor, mut value) = (0u64, Some(0), Vec::new());
@@ -231,10 +249,16 @@ fn check_in_use(cache: &Cache, shown: &str) -> Result<(), Failure> {
         1 => "1 other process".to_owned(),
         n => format!("{n} other processes"),
     };
-    let line = format!(
-        "{shown}: in use by {processes}; superblock and layout are sound, {} could be read\n",
-        counted(read, "item")
-    );
+    let line = match is_json {
+        true => format!(
+            "{}\n",
+            json!({ "place": shown, "in_use": true, "is_sound": damaged == 0, "items_read": read, "damaged_places": damaged })
+        ),
+        false => format!(
+            "{shown}: in use by {processes}; superblock and layout are sound, {} could be read\n",
+            counted(read, "item")
+        ),
+    };
     written(std::io::stdout().write_all(line.as_bytes()))?;
     match damaged {
         0 => Err(Failure::new(

@@ -12,6 +12,7 @@ use keyway_xdp::door::{Door, DoorError, PinnedFilters, reset_left_behind, unpin}
 use keyway_xdp::{Counts, PIN_FOLDER, Times};
 use nix::net::if_::if_indextoname;
 use nix::unistd::User;
+use serde_json::json;
 
 use crate::exit::{self, Failure};
 use crate::serve::parse_rate;
@@ -35,6 +36,9 @@ pub(crate) enum Command {
     Status {
         #[command(flatten)]
         pin: Pin,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -76,7 +80,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Attach(attach) => attach.run(),
         Command::Detach { pin, reset } => detach(&pin.pin, reset),
-        Command::Status { pin } => status(&pin.pin),
+        Command::Status { pin, json } => status(&pin.pin, json),
     }
 }
 
@@ -177,30 +181,50 @@ fn address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
     }
 }
 
-fn status(folder: &std::path::Path) -> Result<(), Failure> {
+fn status(folder: &std::path::Path, is_json: bool) -> Result<(), Failure> {
     let counted = Counts::pinned(folder).map_err(refused)?;
     let (counts, cpu_time) = (counted.per_cpu().map_err(refused)?, counted.cpu_time().map_err(refused)?);
     let times = Times::pinned(folder).map_err(refused)?;
     let interfaces = PinnedFilters::of(folder)
         .interfaces()
         .map_err(|error| Failure::new(exit::SYSTEM, format_args!("listing the filters of interfaces: {error}")))?;
-    let names = interfaces.into_iter().map(|(number, is_there)| {
+    let named = |number: i32| {
         let name = u32::try_from(number).ok().and_then(|number| if_indextoname(number).ok());
-        let name = name.map_or_else(|| number.to_string(), |name| name.to_string_lossy().into_owned());
-        if is_there { name } else { format!("{name} (gone)") }
-    });
-    let mut lines = vec![
-        format!("pinned at {}", folder.display()),
-        format!("interfaces {}", names.collect::<Vec<_>>().join(",")),
-    ];
+        name.map_or_else(|| number.to_string(), |name| name.to_string_lossy().into_owned())
+    };
+    let interfaces: Vec<(String, bool)> = interfaces
+        .into_iter()
+        .map(|(number, is_there)| (named(number), is_there))
+        .collect();
+    let mut numbers: Vec<(String, u64)> = Vec::new();
     for (verdict, counts) in counts {
-        lines.push(format!("{} {}", verdict.word(), counts.iter().sum::<u64>()));
+        numbers.push((verdict.word().to_owned(), counts.iter().sum()));
     }
     for (protocol, time) in ["udp", "tcp"].into_iter().zip(cpu_time) {
-        lines.push(format!("{protocol}_cpu_us {}", time.as_micros()));
+        numbers.push((
+            format!("{protocol}_cpu_us"),
+            u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+        ));
     }
     for (door, times) in [Measured::KernelUdp, Measured::KernelTcp].into_iter().zip(times) {
-        lines.push(format!("{}:get:measured {}", door.name(), times.count()));
+        numbers.push((format!("{}:get:measured", door.name()), times.count()));
     }
+    if is_json {
+        let interfaces: Vec<_> = interfaces
+            .iter()
+            .map(|(name, is_there)| json!({ "name": name, "is_there": is_there }))
+            .collect();
+        let numbers: serde_json::Map<_, _> = numbers.into_iter().map(|(name, number)| (name, number.into())).collect();
+        return commands::say(json!({ "pinned_at": folder.to_string_lossy(), "interfaces": interfaces, "counts": numbers }));
+    }
+    let names: Vec<String> = interfaces
+        .into_iter()
+        .map(|(name, is_there)| if is_there { name } else { format!("{name} (gone)") })
+        .collect();
+    let mut lines = vec![
+        format!("pinned at {}", folder.display()),
+        format!("interfaces {}", names.join(",")),
+    ];
+    lines.extend(numbers.iter().map(|(name, number)| format!("{name} {number}")));
     commands::say(lines.join("\n"))
 }

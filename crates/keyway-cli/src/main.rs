@@ -128,6 +128,9 @@ enum Command {
     Check {
         /// The region's file [default: as --region of `get`]
         path: Option<PathBuf>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         owner: Owner,
     },
@@ -322,7 +325,7 @@ enum Command {
     /// Start a program that can access the region only through the library's calls
     #[command(after_help = exec::HELP)]
     Exec {
-        /// The region's file, made if absent [default: /dev/shm/keyway-UID-11211]
+        /// The region's file [default: /dev/shm/keyway-UID-11211]
         #[arg(long, value_name = "PATH", conflicts_with = "region_socket")]
         region: Option<PathBuf>,
         /// The server's Unix socket that hands out its region
@@ -383,6 +386,17 @@ impl Region {
         commands::Which {
             path: place::chosen(self.region, self.port),
             owners: self.owner.owners(),
+        }
+    }
+
+    /// The one that the command line names, or else the one of the server that is asked.
+    fn place_of(self, server: Option<&str>, access: &wire::Access) -> Result<commands::Which, Failure> {
+        match server {
+            Some(server) if !self.is_named() => Ok(commands::Which {
+                path: top::server::region_of(server, access)?,
+                owners: self.owner.owners(),
+            }),
+            _ => Ok(self.place()),
         }
     }
 
@@ -464,10 +478,13 @@ fn run() -> Result<(), Failure> {
         other => {
             logger::start(0, logger::Format::Text);
             match other {
-                Command::Check { path, owner } => commands::check(commands::Which {
-                    path: place::chosen(path, None),
-                    owners: owner.owners(),
-                }),
+                Command::Check { path, json, owner } => {
+                    let which = commands::Which {
+                        path: place::chosen(path, None),
+                        owners: owner.owners(),
+                    };
+                    commands::check(which, json)
+                }
                 Command::Exec {
                     region,
                     region_socket,
@@ -508,7 +525,7 @@ fn run() -> Result<(), Failure> {
                 Command::Keys { verb, at } => verb.run(&mut *at.open()?),
                 Command::Dump { at } => backup::dump(&mut *at.open()?),
                 Command::Load { load, at } => load.run(&mut *at.open()?),
-                Command::Stats { how, region } => stats::run(region.place(), &how),
+                Command::Stats { how, region } => stats::run(region, &how),
                 Command::Top(top) => top.run(),
                 Command::Trace { asked, region } => trace::run(region.place(), &asked),
                 Command::Doctor(doctor) => doctor.run(),

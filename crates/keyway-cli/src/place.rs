@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use keyway_cache::server::{Watched, handed_out};
+use keyway_cache::server::{SHARED_MEMORY, Watched, handed_out};
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use nix::fcntl::OFlag;
 use nix::libc::ENXIO;
@@ -14,8 +14,6 @@ use nix::unistd::geteuid;
 use crate::exit::{self, Failure};
 use crate::regions;
 
-/// The folder of default places: memory that outlives a process, present on every Linux.
-pub(crate) const SHARED_MEMORY: &str = "/dev/shm";
 /// memcached's port.
 pub(crate) const DEFAULT_PORT: u16 = 11211;
 
@@ -100,7 +98,10 @@ pub(crate) fn open_to_look(path: &Path, owners: &Owners) -> Result<(File, Watche
             let watched = Watched::open_handed_out(duplicate(&file, path)?, path)?;
             Ok((file, watched))
         }),
-        Err(source) if source.kind() == ErrorKind::NotFound => Err(OpenError::Absent { path: path.to_owned() }),
+        Err(source) if source.kind() == ErrorKind::NotFound => Err(OpenError::Absent {
+            path: path.to_owned(),
+            there: Vec::new(),
+        }),
         Err(source) => Err(OpenError::Io {
             what: "open",
             path: path.to_owned(),
@@ -183,7 +184,14 @@ pub(crate) fn failure(error: OpenError) -> Failure {
         OpenError::Io {
             ref path, ref source, ..
         } if source.kind() == ErrorKind::PermissionDenied => Failure::new(code, format_args!("{error}{}", owner_of(path))),
-        OpenError::Absent { .. } => Failure::new(code, format_args!("{error}; {}", regions::others())),
+        OpenError::Absent { path, .. } => Failure::new(
+            code,
+            format_args!(
+                "{}: there is no region; start `keyway serve` with it first; {}",
+                path.display(),
+                regions::others()
+            ),
+        ),
         error => Failure::new(code, error),
     }
 }

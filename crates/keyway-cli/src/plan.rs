@@ -66,12 +66,17 @@ pub(crate) struct Plan {
 const CONNECTION_MEMORY_MIN: usize = 4 << 20;
 
 impl Plan {
+    /// Memory of a new region, bytes.
+    fn memory(&self) -> u64 {
+        self.options.memory.unwrap_or(Options::MEMORY_DEFAULT)
+    }
+
     /// Refuses a largest item above half of the memory; the error names both options.
     pub(crate) fn check_item_size(&self, item_option: &str, memory_option: &str) -> Result<(), Failure> {
         let Some(item) = self.options.item_size_max else {
             return Ok(());
         };
-        let memory = self.options.memory;
+        let memory = self.memory();
         if item as u64 <= memory / 2 {
             return Ok(());
         }
@@ -447,7 +452,7 @@ impl Plan {
         self.place = Some(place);
         let info = cache.info();
         let keeps_memory = info.warm && self.options.keep_memory;
-        self.config.memory = if keeps_memory { info.limit_bytes } else { self.options.memory };
+        self.config.memory = if keeps_memory { info.limit_bytes } else { self.memory() };
         if let (Some(asked), true) = (self.options.sessions, info.warm)
             && asked as u64 != info.sessions_max
         {

@@ -10,16 +10,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use keyway_cache::server::{Described, Removal, describe, record, remove_unused};
+use keyway_cache::server::{Described, Removal, SHARED_MEMORY, describe, is_default_place, remove_unused};
 use keyway_cache::{OpenError, Owners, Unusable};
 use keyway_server::size_text;
 use nix::fcntl::OFlag;
 use nix::unistd::{Uid, User};
 use serde_json::json;
 
+use crate::commands;
 use crate::exit::{self, Failure};
 use crate::numbers::counted;
-use crate::{commands, place};
+use crate::top::server::region_of;
+use crate::wire::Access;
 
 pub(crate) const HELP: &str = "\
 `unknown` is what this user may not know of another user's region.
@@ -27,6 +29,9 @@ pub(crate) const HELP: &str = "\
 Examples:
   keyway regions
   keyway regions /run/keyway --json
+  export KEYWAY_REGION=$(keyway regions --server 127.0.0.1:11211)
+      where the region of this server is, for this user: for other commands,
+      and for programs that use the library
   keyway regions --prune --unused-for 2d
       remove those of this user that no process has used for two days, after
       asking";
@@ -36,6 +41,12 @@ Examples:
 pub(crate) struct Regions {
     /// Files, or folders whose files are looked at [default: /dev/shm, and what processes have mapped]
     places: Vec<PathBuf>,
+    /// Print only where this user finds the region of this server, which is its file or its region socket: [tls://]ADDR[:PORT], or the path
+    /// of a Unix socket
+    #[arg(long, value_name = "PLACE", conflicts_with_all = ["places", "prune", "json"])]
+    server: Option<String>,
+    #[command(flatten)]
+    access: Access,
     /// Remove the regions of this user that no process has used for long (--unused-for), after asking
     #[arg(long)]
     prune: bool,
@@ -97,7 +108,7 @@ impl RegionFile {
         let region = match opened {
             Ok(file) => describe(file, path, &Owners::AsNamed),
             // Of files that may not be read, a name like a default place's is the only sign.
-            Err(_) if !is_default_name(path) => return None,
+            Err(_) if !is_default_place(path) => return None,
             Err(source) => Err(OpenError::Io {
                 what: "open",
                 path: path.to_owned(),
@@ -106,7 +117,7 @@ impl RegionFile {
         };
         let is_none = |why: &OpenError| {
             let OpenError::Unusable { why, .. } = why else {
-                return !is_default_name(path);
+                return !is_default_place(path);
             };
             matches!(why, Unusable::NotARegion | Unusable::Truncated { .. })
         };
@@ -237,6 +248,9 @@ const HEAD: [&str; 7] = ["PLACE", "OWNER", "MEMORY", "ITEMS", "PROCESSES", "USED
 
 /// Lists regions, or removes those that are unused.
 pub(crate) fn run(how: &Regions) -> Result<(), Failure> {
+    if let Some(server) = &how.server {
+        return commands::say(region_of(server, &how.access)?.display());
+    }
     let found = find(&how.places)?;
     if how.prune {
         return prune(how, &found);
@@ -268,7 +282,7 @@ fn find(places: &[PathBuf]) -> Result<Vec<RegionFile>, Failure> {
         }
     }
     if places.is_empty() {
-        let folder = Path::new(place::SHARED_MEMORY);
+        let folder = Path::new(SHARED_MEMORY);
         found.extend(files_in(folder)?.iter().filter_map(|path| RegionFile::at(path, path, &users)));
         for (id, mapped) in &mapped {
             if found.iter().all(|other| other.id != *id) {
@@ -458,11 +472,6 @@ fn shared_file(line: &str) -> Option<(&str, Id, &str)> {
 }
 
 /// Whether a file is named as the region of a server that was started without `--region`.
-fn is_default_name(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    path.parent() == Some(Path::new(place::SHARED_MEMORY)) && name.starts_with("keyway-") && !record::is_record(path)
-}
-
 pub(crate) fn user_name(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => user.name,
@@ -528,8 +537,8 @@ mod tests {
 
     #[test]
     fn a_servers_record_is_not_taken_for_a_region() {
-        assert!(is_default_name(Path::new("/dev/shm/keyway-0-11211")));
-        assert!(!is_default_name(Path::new("/dev/shm/keyway-at-0-127.0.0.1:11211")));
+        assert!(is_default_place(Path::new("/dev/shm/keyway-0-11211")));
+        assert!(!is_default_place(Path::new("/dev/shm/keyway-at-0-127.0.0.1:11211")));
     }
 
     #[test]

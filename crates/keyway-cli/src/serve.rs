@@ -287,7 +287,7 @@ impl Serve {
             .ask_for(&mut config)
             .map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let options = Options::new()
-            .memory(self.memory.unwrap_or(Options::default().memory))
+            .memory(self.memory.unwrap_or(Options::MEMORY_DEFAULT))
             .keep_memory(self.memory.is_none())
             .huge_pages(self.huge_pages)
             .prefault(self.prefault)
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(plan.config.tcp, ["127.0.0.1:11211".parse().unwrap()]);
         assert_eq!(
             (plan.options.memory, plan.options.item_size_max, plan.config.threads),
-            (64 << 20, None, 4)
+            (Some(64 << 20), None, 4)
         );
         assert_eq!(plan.place, None);
     }
@@ -447,7 +447,7 @@ mod tests {
         );
         assert_eq!(
             (plan.place, plan.options.memory, plan.config.verbosity),
-            (Some(Place::Memfd), 8 << 20, 2)
+            (Some(Place::Memfd), Some(8 << 20), 2)
         );
     }
 

@@ -7,13 +7,14 @@ use clap::Args;
 use keyway_cache::Counters;
 use keyway_cache::server::{Seen, USES};
 use keyway_server::size_text;
+use serde_json::json;
 
 use crate::commands::{self, Which};
 use crate::exit::{self, Failure};
 use crate::numbers::{age, grouped, number, rate, ratio, time};
-use crate::place;
 use crate::top::server::{Answered, Server};
 use crate::wire::Access;
+use crate::{Region, place};
 
 pub(crate) const HELP: &str = "\
 TOTAL is counted since the region was made, by all doors and processes; PER
@@ -36,31 +37,43 @@ pub(crate) struct How {
     /// In groups, as if the output were a terminal
     #[arg(long, conflicts_with = "plain")]
     grouped: bool,
+    /// Print one JSON object: the same properties and counters, in bytes
+    #[arg(long, conflicts_with_all = ["plain", "grouped"])]
+    json: bool,
     /// Seconds over which rates are measured; 0: no rates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u32).range(..=3600))]
     interval: u32,
-    /// Also ask this server of the region, in groups: [tls://]ADDR[:PORT], or the path of a Unix socket
+    /// Also ask this server, in groups, and show its region if none is named: [tls://]ADDR[:PORT], or the path of a Unix socket
     #[arg(long, value_name = "PLACE", conflicts_with = "plain")]
     server: Option<String>,
     #[command(flatten)]
     access: Access,
 }
 
+impl How {
+    /// What the server of this region says, if one is asked.
+    fn ask(&self, region: (u64, u64)) -> Result<Option<Answered>, Failure> {
+        let Some(place) = &self.server else {
+            return Ok(None);
+        };
+        let said = Server::connect(place, &self.access, region)?.ask();
+        said.map(Some)
+            .map_err(|why| Failure::new(exit::NO, format_args!("{place}: {why}")))
+    }
+}
+
 /// Prints them.
-pub(crate) fn run(which: Which, how: &How) -> Result<(), Failure> {
+pub(crate) fn run(region: Region, how: &How) -> Result<(), Failure> {
+    let which = region.place_of(how.server.as_deref(), &how.access)?;
+    if how.json {
+        return as_json(which, how);
+    }
     if how.plain || !(how.grouped || how.server.is_some() || std::io::stdout().is_terminal()) {
         return plain(which);
     }
     let path = which.path;
     let (_, watched) = place::open_to_look(&path, &which.owners)?;
-    let said = match &how.server {
-        None => None,
-        Some(place) => {
-            let mut server = Server::connect(place, &how.access, watched.identity())?;
-            let said = server.ask();
-            Some(said.map_err(|why| Failure::new(exit::NO, format_args!("{place}: {why}")))?)
-        }
-    };
+    let said = how.ask(watched.identity())?;
     let (before, begun) = (watched.look(), Instant::now());
     std::thread::sleep(Duration::from_secs(how.interval.into()));
     let groups = Groups {
@@ -216,6 +229,59 @@ fn columns(name: &str, total: &str, per_second: &str) -> String {
     format!("{}\n", line.trim_end())
 }
 
+/// What is counted, in the order of the lines.
+fn counts(counters: &Counters) -> [(&'static str, u64); 15] {
+    [
+        ("items", counters.curr_items),
+        ("bytes", counters.bytes),
+        ("gets", counters.cmd_get()),
+        ("get hits", counters.get_hits),
+        ("get misses", counters.get_misses),
+        ("sets", counters.cmd_set),
+        ("deletes", counters.delete_hits),
+        ("evictions", counters.evictions),
+        ("expired unfetched", counters.expired_unfetched),
+        ("no memory", counters.store_no_memory),
+        ("too large", counters.store_too_large),
+        ("relocations", counters.relocations),
+        ("segments recycled", counters.segments_recycled),
+        ("recoveries", counters.recoveries),
+        ("corrupt", counters.corrupt),
+    ]
+}
+
+/// The properties and counters for programs.
+fn as_json(region: Which, how: &How) -> Result<(), Failure> {
+    let place = region.path.display().to_string();
+    let cache = commands::open(region)?;
+    let info = cache.info();
+    let mut object = json!({
+        "place": place,
+        "memory_bytes": info.limit_bytes,
+        "segments": info.segments,
+        "segment_bytes": info.segment_bytes,
+        "segments_free": info.segments_free,
+        "segments_withdrawn": info.segments_withdrawn,
+        "segments_given_back": info.segments_given_back,
+        "index_buckets": info.index_buckets,
+        "index_bytes": info.index_bytes,
+        "sessions": info.sessions,
+        "sessions_max": info.sessions_max,
+        "gate": info.gate.to_string(),
+        "item_size_max": info.item_size_max,
+    });
+    for (name, count) in counts(&cache.counters()) {
+        object[name.replace(' ', "_")] = count.into();
+    }
+    if how.server.is_some() {
+        let region = cache.identity().map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        object["server"] = json!(how.ask(region)?.map(|said| {
+            json!({ "pid": said.pid, "connections": said.connections, "threads": said.threads, "uptime_s": said.uptime_s })
+        }));
+    }
+    commands::say(object)
+}
+
 /// A line for each property, and for each counter since the region was made.
 fn plain(region: Which) -> Result<(), Failure> {
     let cache = commands::open(region)?;
@@ -248,23 +314,7 @@ fn plain(region: Which) -> Result<(), Failure> {
     line("sessions", format!("{} of {}", info.sessions, info.sessions_max));
     line("gate", info.gate.to_string());
     line("largest item", size_text(info.item_size_max as u64));
-    line("items", counters.curr_items.to_string());
-    line("bytes", counters.bytes.to_string());
-    for (name, count) in [
-        ("gets", counters.cmd_get()),
-        ("get hits", counters.get_hits),
-        ("get misses", counters.get_misses),
-        ("sets", counters.cmd_set),
-        ("deletes", counters.delete_hits),
-        ("evictions", counters.evictions),
-        ("expired unfetched", counters.expired_unfetched),
-        ("no memory", counters.store_no_memory),
-        ("too large", counters.store_too_large),
-        ("relocations", counters.relocations),
-        ("segments recycled", counters.segments_recycled),
-        ("recoveries", counters.recoveries),
-        ("corrupt", counters.corrupt),
-    ] {
+    for (name, count) in counts(&counters) {
         line(name, count.to_string());
     }
     commands::written(std::io::stdout().write_all(text.as_bytes()))

@@ -452,7 +452,7 @@ fn a_memcached_on_a_socket_leaves_no_memory_behind() {
         let again = start(more);
         assert!(again.ready_line.contains("warm: 1 items"), "{}", again.ready_line);
         // A program that uses the region keeps it.
-        let program = Cache::open(&Place::at(&region), &Options::new().existing_only(true)).unwrap();
+        let program = Cache::open(&Place::at(&region), &Options::new()).unwrap();
         end(again);
         assert!(region.exists(), "{more:?}");
         assert!(program.close());

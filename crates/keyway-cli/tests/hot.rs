@@ -66,7 +66,7 @@ fn a_process_with_the_library() {
     let [exponent, phase, seed, count, place] = parts.as_slice() else {
         panic!("{role}")
     };
-    let cache = Cache::open(&Place::at(place), &Options::new().existing_only(true)).unwrap();
+    let cache = Cache::open(&Place::at(place), &Options::new()).unwrap();
     let mut session = cache.session().unwrap();
     let mut zipf = Zipf::new(exponent.parse().unwrap(), phase.parse().unwrap(), seed.parse().unwrap());
     let mut found = Vec::new();
@@ -106,7 +106,7 @@ impl World {
             .arg(folder.path().join("region"));
         let mut server = server.stdout(Stdio::piped()).spawn().unwrap();
         wait_for_ready(&mut server);
-        let cache = Cache::open(&Place::at(folder.path().join("region")), &Options::new().existing_only(true)).unwrap();
+        let cache = Cache::open(&Place::at(folder.path().join("region")), &Options::new()).unwrap();
         let mut session = cache.session().unwrap();
         for key in 0..KEYS {
             let key = format!("user:{key}");

@@ -449,7 +449,7 @@ fn answers_are_timed_by_protocol() {
     let udp_address = address().to_string();
     let mut server = Process::with_door(&scratch, "log", &["--udp", &udp_address]);
     let place = Place::Path(scratch.join("region"));
-    let cache = Cache::open(&place, &Options::new().existing_only(true)).unwrap();
+    let cache = Cache::open(&place, &Options::new()).unwrap();
     let counts = || [Door::KernelUdp, Door::KernelTcp].map(|door| cache.latencies().of(door, Verb::Get).count());
     // One in 256, and six deviations of a binomial count.
     let is_about = |count: u64, answers: u64| {

@@ -136,7 +136,7 @@ fn each_probe_of_the_document_is_a_nop_in_the_program() {
 #[test]
 fn a_process_that_is_killed() {
     let Ok(place) = std::env::var(ROLE) else { return };
-    let cache = Cache::open(&Place::at(place), &Options::new().existing_only(true)).unwrap();
+    let cache = Cache::open(&Place::at(place), &Options::new()).unwrap();
     let mut session = cache.session().unwrap();
     session.get(b"absent").unwrap();
     println!("\nattached");

@@ -4,7 +4,7 @@ use harness::{Scratch, skip};
 use keyway_cache::{Cache, Options, Place};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
@@ -255,4 +255,65 @@ fn what_is_not_known_of_another_users_region_is_said_to_be_unknown() {
     assert!(row["pids"].is_null() && row["last_used_unix_s"].is_null(), "{row}");
     assert_eq!(text.lines().nth(1).unwrap().matches("unknown").count(), 2, "{text}");
     drop(cache);
+}
+
+/// A command that is given a server's address only finds the server's region: its file, or for another user the socket that hands it out.
+#[test]
+fn the_region_of_a_server_is_found_by_its_address() {
+    let folder = Scratch::new();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (region, socket) = (folder.join("region"), folder.join("region.sock"));
+    let (region, socket) = (region.to_str().unwrap(), socket.to_str().unwrap());
+    let program = folder.join("keyway");
+    std::fs::copy(env!("CARGO_BIN_EXE_keyway"), &program).unwrap();
+    let keyway = |uid: Option<u32>, arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        // What the environment names is not what the command line asks for.
+        command
+            .args(arguments)
+            .env("KEYWAY_REGION", "/dev/null/none")
+            .stdin(Stdio::null());
+        uid.map(|uid| command.uid(uid).gid(uid));
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let address = format!("127.0.0.1:{}", harness::free_port());
+    let serving = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command
+            .args(["serve", "--threads", "1", "--memory", "4m", "--listen", &address])
+            .args(more);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
+    };
+
+    let mut server = serving(&["--region", region, "--region-socket", socket]);
+    let asked = ["regions", "--server", &address];
+    assert_eq!(keyway(None, &asked), (Some(0), format!("{region}\n")));
+    if nix::unistd::geteuid().is_root() {
+        assert_eq!(keyway(Some(65_534), &asked), (Some(0), format!("{socket}\n")));
+    }
+    for command in ["stats", "top", "doctor"] {
+        let once = if command == "top" { &["--once"][..] } else { &[] };
+        let (_, text) = keyway(None, &[&[command, "--json", "--server", &address], once].concat());
+        let line = text.lines().next().unwrap_or_default();
+        let said: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|why| panic!("{command}: {why}: {text}"));
+        assert_eq!(said["place"], region, "{command}: {said}");
+        let server = if command == "doctor" {
+            said["server"].is_null()
+        } else {
+            said["server"]["pid"] == server.id()
+        };
+        assert!(server, "{command}: {said}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+
+    let mut server = serving(&["--region", "memfd"]);
+    let (code, said) = keyway(None, &asked);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(code == Some(1) && said.contains("--region-socket"), "{code:?}: {said}");
 }

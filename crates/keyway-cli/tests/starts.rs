@@ -355,3 +355,54 @@ fn an_address_that_is_open_to_other_machines_is_named() {
         );
     }
 }
+
+/// In a mount namespace in which nothing is at /proc: what can be served is served, and what cannot is refused before it is made.
+#[test]
+fn without_proc_it_serves_from_memory_or_makes_nothing() {
+    let words = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /proc && exec \"$@\"",
+        "sh",
+    ];
+    if !can("a start without /proc", &words) {
+        return;
+    }
+    let memory = format!("/dev/shm/keyway-test-noproc-{}", std::process::id());
+    let serve = |region: &str| {
+        let listen = format!("127.0.0.1:{}", free_port());
+        keyway(
+            &words,
+            &[
+                "serve",
+                "--listen",
+                &listen,
+                "--memory",
+                "4m",
+                "--threads",
+                "1",
+                "--region",
+                region,
+            ],
+        )
+    };
+    let (served, line) = Served::start(serve(&memory));
+    assert!(line.contains(&memory), "{line}");
+    served.stop();
+    std::fs::remove_file(&memory).unwrap();
+    let says = ["no region was made", "mount /proc", "/dev/shm"];
+    is_refused(serve("memfd"), 2, &[&says[..], &["/proc/self/fd"]].concat());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    if nix::sys::statfs::statfs(folder).is_ok_and(|fs| fs.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC) {
+        return harness::skip("a region on a disk without /proc", "the tests' folder is in memory");
+    }
+    let region = folder.join(format!("noproc-{}", std::process::id()));
+    is_refused(
+        serve(region.to_str().unwrap()),
+        2,
+        &[&says[..], &["which boot this is", region.to_str().unwrap()]].concat(),
+    );
+    assert!(!region.exists());
+}

@@ -293,7 +293,7 @@ fn clients_under_load_notice_no_take_over() {
             }));
         });
         scope.spawn(|| {
-            let cache = Cache::open(&Place::Path(world.region()), &Options::new().existing_only(true)).unwrap();
+            let cache = Cache::open(&Place::Path(world.region()), &Options::new()).unwrap();
             let mut session = cache.session().unwrap();
             repeat(Box::new(move |round| {
                 session.set(b"library", round.to_string().as_bytes(), 0).unwrap();
@@ -920,7 +920,7 @@ fn exchange_kernel_door(test: &str, is_pinned: bool) {
     let mut server = world.start(&options);
     // How long answers took is in the region, which outlives the servers.
     let ends = Arc::new(AtomicBool::new(false));
-    let cache = Cache::open(&Place::Path(world.region()), &Options::new().existing_only(true)).unwrap();
+    let cache = Cache::open(&Place::Path(world.region()), &Options::new()).unwrap();
     let looking = std::thread::spawn({
         let ends = Arc::clone(&ends);
         move || {

@@ -37,7 +37,7 @@ fn operation(random: &mut Random) -> (String, bool) {
 fn a_process_with_the_library() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (seed, place) = role.split_once(' ').unwrap();
-    let cache = Cache::open(&Place::at(place), &Options::new().existing_only(true)).unwrap();
+    let cache = Cache::open(&Place::at(place), &Options::new()).unwrap();
     let mut session = cache.session().unwrap();
     let mut random = Random::new(seed.parse().unwrap());
     let mut changes = 0;
@@ -89,7 +89,7 @@ impl World {
     }
 
     fn cache(&self) -> Cache {
-        Cache::open(&Place::at(self.folder.join("region")), &Options::new().existing_only(true)).unwrap()
+        Cache::open(&Place::at(self.folder.join("region")), &Options::new()).unwrap()
     }
 
     fn connect(&self) -> BufReader<UnixStream> {

@@ -18,7 +18,7 @@ mod files;
 pub mod scan;
 pub mod spec;
 
-use keyway_cache::{Cache, Gate, GateState, OpenError, Options, Owners, Place};
+use keyway_cache::{Cache, Gate, GateState, Options, Owners, Place};
 use spec::Spec;
 use std::io::Write;
 use std::os::fd::RawFd;
@@ -127,15 +127,10 @@ fn harden(spec: &Spec, own: usize) -> Result<(), String> {
 fn attach(spec: &Spec) -> Result<Cache, String> {
     let place = Place::at(&spec.place);
     let options = Options::new()
-        .existing_only(true)
         .sealed(true)
         .gate(Gate::WherePossible)
         .owners(if spec.any_owner { Owners::Any } else { Owners::AsNamed });
-    let opened = match Cache::open(&place, &options) {
-        Err(OpenError::Absent { .. }) => Cache::open(&place, &options.existing_only(false)),
-        opened => opened,
-    };
-    opened.map_err(|e| e.to_string())
+    Cache::open(&place, &options).map_err(|e| e.to_string())
 }
 
 fn scan_code(spec: &Spec, own: usize) -> Result<(), String> {

@@ -1002,7 +1002,7 @@ fn the_memory_limit_follows_the_region_that_any_process_grows() {
         tcp: vec!["127.0.0.1:0".parse().unwrap()],
         threads: 2,
         event_loop: event_loop(),
-        memory: options.memory,
+        memory: options.memory.unwrap(),
         ..Config::default()
     };
     let server = Server::start(config, cache).unwrap();
@@ -1052,7 +1052,7 @@ fn a_lower_memory_limit_evicts_in_the_background_and_gives_memory_back() {
         tcp: vec!["127.0.0.1:0".parse().unwrap()],
         threads: 2,
         event_loop: event_loop(),
-        memory: options.memory,
+        memory: options.memory.unwrap(),
         ..Config::default()
     };
     let start = |cache| {

@@ -763,3 +763,100 @@ fn files_that_cannot_be_used_are_refused_with_the_reason() {
     assert_eq!(setting("ssl_min_version").as_deref(), Some("tlsv1.2"));
     assert_eq!(setting("ssl_key"), Some(folder.join("server.key").display().to_string()));
 }
+
+/// Signs a request without extensions, as a script for `openssl x509 -req` does: OpenSSL 3.0 then makes a certificate of version 1. `None`: this
+/// one does not.
+fn version_1(folder: &Scratch, name: &str, authority: Option<&str>) -> Option<(PathBuf, PathBuf)> {
+    let [certificate, key, request] = [".pem", ".key", ".csr"].map(|end| folder.join(format!("{name}{end}")));
+    let signer = match authority {
+        None => vec!["-signkey".into(), key.clone()],
+        Some(ca) => vec![
+            "-CA".into(),
+            folder.join(format!("{ca}.pem")),
+            "-CAkey".into(),
+            folder.join(format!("{ca}.key")),
+            "-CAcreateserial".into(),
+        ],
+    };
+    let mut asks = Command::new("openssl");
+    asks.args([
+        "req",
+        "-new",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=localhost",
+        "-keyout",
+    ]);
+    let asked = asks.arg(&key).arg("-out").arg(&request).output().ok()?;
+    let mut signs = Command::new("openssl");
+    signs
+        .args(["x509", "-req", "-days", "2", "-in"])
+        .arg(&request)
+        .arg("-out")
+        .arg(&certificate);
+    let signed = signs.args(&signer).output().ok()?;
+    let shown = Command::new("openssl")
+        .args(["x509", "-noout", "-text", "-in"])
+        .arg(&certificate)
+        .output()
+        .ok()?;
+    let is_first = String::from_utf8_lossy(&shown.stdout).contains("Version: 1 ");
+    (asked.status.success() && signed.status.success() && is_first).then_some((certificate, key))
+}
+
+#[test]
+fn a_certificate_of_version_1_is_served_and_the_log_says_why_a_client_is_refused() {
+    let (authority, stranger, folder) = (Authority::new(), Authority::new(), Scratch::new());
+    let Some(_) = version_1(&folder, "server", None) else {
+        return skip("certificates of version 1", "this openssl makes none, or there is none");
+    };
+    let ca = folder.join("clients.pem");
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let start = |more: &[&str]| {
+        let mut arguments = own_arguments(&folder, address);
+        // What is said without it.
+        arguments.retain(|argument| argument != "-v");
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        Server::start(Kind::Keyway, &options(arguments))
+    };
+    let asks = |more: &[&str]| {
+        let more = more.join(" ");
+        let line =
+            format!("(printf 'version\\r\\n'; sleep 1) | timeout 20 openssl s_client -quiet -connect {address} {more} 2>&1");
+        run_to_end(Command::new("/bin/sh").args(["-c", &line]), DEADLINE).1
+    };
+    let server = start(&[]);
+    let said = asks(&[]);
+    assert!(said.contains("VERSION"), "{said}");
+    drop(server);
+
+    // Each by a server of its own: what is said again and again is said once a while.
+    authority.signs("server", Validity::Valid).write_to(folder.path(), "server");
+    std::fs::write(&ca, authority.certificate()).unwrap();
+    let has = |identity: &Identity| TlsClient::with_identity(&authority, identity);
+    for (client, why) in [
+        (has(&authority.signs("a client", Validity::Expired)), "xpired"),
+        (has(&stranger.signs("a client", Validity::Valid)), "UnknownIssuer"),
+        (TlsClient::trusting(&authority), "no certificate"),
+    ] {
+        let server = start(&["--tls-client-ca", ca.to_str().unwrap()]);
+        let served = Client::new(&client, address).and_then(|mut client| client.ask("version"));
+        assert!(!served.is_ok_and(|line| line.starts_with("VERSION")), "{why}");
+        wait_until(why, DEADLINE, || {
+            let log = server.log();
+            (log.contains("the TLS handshake failed: ") && log.contains(why)).then_some(())
+        });
+    }
+    version_1(&folder, "authority", None).expect("an authority");
+    let (certificate, key) = version_1(&folder, "client", Some("authority")).expect("a client");
+    let server = start(&["--tls-client-ca", folder.join("authority.pem").to_str().unwrap()]);
+    asks(&["-cert", certificate.to_str().unwrap(), "-key", key.to_str().unwrap()]);
+    wait_until("the version in the log", DEADLINE, || {
+        server
+            .log()
+            .contains("version 1 of X.509; sign it with an extension")
+            .then_some(())
+    });
+}

@@ -196,7 +196,7 @@ impl Bench {
 
     /// A new mapping, and gets of random records in it, twice the same.
     fn attach(&self, region: &Path, prefault: bool) -> io::Result<Attach> {
-        let options = Options::new().existing_only(true).prefault(prefault);
+        let options = Options::new().prefault(prefault);
         let begun = Instant::now();
         let cache = Cache::open(&Place::Path(region.to_owned()), &options).map_err(io::Error::other)?;
         let attach_ms = begun.elapsed().as_secs_f64() * 1e3;

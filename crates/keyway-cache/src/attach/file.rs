@@ -35,6 +35,8 @@ pub(crate) struct Inspected {
     pub checksums: bool,
     /// what it allows
     pub limits: Limits,
+    /// memory in use, bytes
+    pub memory: u64,
 }
 
 impl Inspected {
@@ -60,6 +62,7 @@ pub(crate) fn open_file(path: &Path, options: &Options) -> Result<File, OpenErro
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(OpenError::Absent {
                 path: path.to_path_buf(),
+                there: Vec::new(),
             });
         }
         Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => {
@@ -119,7 +122,9 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
     let (layout, _) = Region::inspect(&memory, || len().unwrap_or(0)).map_err(|why| unusable(path, why))?;
     let sb: &superblock::Superblock = memory.get(0);
     let features = sb.incompatible.load(Relaxed);
+    let segments = usize::try_from(sb.segments.load(Relaxed)).unwrap_or(usize::MAX);
     Ok(Inspected {
+        memory: layout.backed_len(segments.min(layout.shape.segments_max)),
         layout,
         strict: features & superblock::STRICT != 0,
         checksums: features & superblock::CHECKSUMS != 0,

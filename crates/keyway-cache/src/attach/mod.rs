@@ -34,7 +34,7 @@ use crate::peer::Peer;
 use crate::restart::{self, Restart};
 use crate::sessions::Role;
 use crate::trust::{self, Source};
-use crate::{Inner, Options, Place, copy, fork, handout, kernel, wait};
+use crate::{Inner, Options, Place, copy, fork, handout, kernel, survey, wait};
 use keyway_region::layout::session::Tenant;
 use keyway_region::layout::superblock;
 use keyway_region::{Life, Limits, Moment, Region, Unusable};
@@ -66,15 +66,17 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
 
 /// Makes a region in anonymous memory of this process, and attaches to it.
 fn open_memfd(options: &Options) -> Result<Inner, OpenError> {
-    check_item_size(options.limits(Limits::default()).item_size_max, options.memory)?;
+    check_item_size(options.limits(Limits::default()).item_size_max, options.memory_of_new())?;
     let name = PathBuf::from("memfd:keyway");
     let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
-    let file = File::from(fd);
+    let (file, probe) = described_twice(File::from(fd), None).map_err(|_| OpenError::NoProc {
+        path: name.clone(),
+        needs: "anonymous memory has no other name than /proc/self/fd, which cannot be opened",
+    })?;
     // Created with its mode. Otherwise a process that was given a descriptor for reading could open that again,
     // and write.
     create_in(&file, &name, options)?;
-    let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
-    let attached = attach(&Place::Memfd, &name, files, options, false)?;
+    let attached = attach(&Place::Memfd, &name, (file, probe), options, false)?;
     // No other process has it yet.
     attached.ok_or(OpenError::Busy {
         path: name,
@@ -98,7 +100,7 @@ fn open_handed_out(place: &Place, path: &Path, options: &Options) -> Result<Inne
         });
     }
     trust::check(&file, Source::Server, path, options)?;
-    let options = options.clone().existing_only(true);
+    let options = options.clone().memory(None);
     let probe = open_harmless(
         file_id(&probe).map_err(|e| io("stat", path, e))?,
         Some(probe.as_raw_fd()),
@@ -147,11 +149,7 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
                 });
             }
             Err(why @ OpenError::ProcessesFull { .. }) => return without_slot(place, path, options, why),
-            Err(OpenError::Absent { .. }) if options.existing_only => {
-                return Err(OpenError::Absent {
-                    path: path.to_path_buf(),
-                });
-            }
+            Err(OpenError::Absent { .. }) if options.memory.is_none() => return Err(absent(path)),
             Err(
                 OpenError::Absent { .. }
                 | OpenError::Unusable {
@@ -159,9 +157,12 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
                     ..
                 },
             ) => {
-                check_item_size(options.limits(Limits::default()).item_size_max, options.memory)?;
-                if creation::make(path, options)? {
-                    warm = false;
+                check_item_size(options.limits(Limits::default()).item_size_max, options.memory_of_new())?;
+                match creation::make(path, options) {
+                    Ok(is_made) => warm = warm && !is_made,
+                    // What a dead maker left is gone.
+                    Err(OpenError::Absent { .. }) => return Err(absent(path)),
+                    Err(why) => return Err(why),
                 }
                 deadline = Instant::now() + BUSY_MAX;
             }
@@ -173,6 +174,14 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
                 doing: AT_IT,
             });
         }
+    }
+}
+
+/// No region is at this path, and none is made.
+fn absent(path: &Path) -> OpenError {
+    OpenError::Absent {
+        path: path.to_path_buf(),
+        there: survey::at_default_places(),
     }
 }
 

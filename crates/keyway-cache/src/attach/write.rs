@@ -113,14 +113,14 @@ pub(super) fn attach(
         }
     }
     // A program that opens the region with a size of its own choice does not lift the limit that an operator has set.
-    let is_larger = layout.segments_for(options.memory) > region.segments();
-    if !options.existing_only && !options.keep_memory && (options.server || is_larger) {
-        raise(&region, options.memory).map_err(|why| OpenError::NotGrown {
+    let wanted = options.memory.filter(|_| !options.keep_memory);
+    if let Some(memory) = wanted.filter(|memory| options.server || layout.segments_for(*memory) > region.segments()) {
+        raise(&region, memory).map_err(|why| OpenError::NotGrown {
             path: path.to_path_buf(),
             why,
         })?;
     }
-    if options.server && !options.existing_only {
+    if options.server && options.memory.is_some() {
         rule(&region, options, durable, path)?;
     }
     region.host().prepare(&region.in_use(), options.huge_pages, options.prefault);

@@ -196,20 +196,21 @@ static void errors(const char *place, const char *directory) {
     options.size = sizeof options;
     options.flags = 1u << 31;
     CHECK(keyway_open(place, &options) == NULL && keyway_error() == KEYWAY_ERROR_ARGUMENT && says("0x80000000"));
-    options.flags = KEYWAY_EXISTING_ONLY;
+    options.flags = 0;
     options.mode = 01777;
     CHECK(keyway_open(place, &options) == NULL && keyway_error() == KEYWAY_ERROR_ARGUMENT && says("0o1777"));
     options.mode = 0;
     snprintf(path, sizeof path, "%s/nothing", directory);
-    CHECK(keyway_open(path, &options) == NULL && keyway_error() == KEYWAY_ERROR_ABSENT && says("nothing"));
+    CHECK(keyway_open(path, &options) == NULL && keyway_error() == KEYWAY_ERROR_ABSENT && says("nothing") && says("keyway_options.memory"));
+    CHECK(keyway_open(path, NULL) == NULL && keyway_error() == KEYWAY_ERROR_ABSENT && access(path, F_OK) != 0);
     CHECK(keyway_open(directory, NULL) == NULL && keyway_error() == KEYWAY_ERROR_UNUSABLE);
     snprintf(path, sizeof path, "%s/text", directory);
     FILE *file = fopen(path, "w");
     CHECK(file != NULL && fputs("no region", file) >= 0 && fclose(file) == 0);
     CHECK(keyway_open(path, NULL) == NULL && keyway_error() == KEYWAY_ERROR_UNUSABLE && says("text"));
     snprintf(path, sizeof path, "%s/no-such-directory/region", directory);
-    CHECK(keyway_open(path, NULL) == NULL && keyway_error() == KEYWAY_ERROR_SYSTEM);
-    options.flags = 0;
+    options.memory = 4 << 20;
+    CHECK(keyway_open(path, &options) == NULL && keyway_error() == KEYWAY_ERROR_SYSTEM);
     options.memory = 1;
     CHECK(keyway_open("memfd", &options) == NULL && keyway_error() == KEYWAY_ERROR_ARGUMENT && says("2 MiB"));
     // A longer structure, of a later version: zeros are fine, anything else is not known here.
@@ -406,7 +407,7 @@ int main(int argc, char **argv) {
     // One that may only read has no place in the region.
     own_sessions = argc == 3;
     CHECK(*keyway_message() == 0 && keyway_error() == KEYWAY_OK);
-    cache = keyway_open(argv[1], NULL);
+    cache = keyway_open(argv[1], &(keyway_options){.size = sizeof(keyway_options), .memory = 64 << 20});
     CHECK(cache != NULL);
     verbs();
     flushing();

@@ -1,11 +1,14 @@
 //! What `keyway doctor` judges. Each check is a function of the facts, and knows no other one.
 
-use keyway_cache::server::USES;
+use std::path::Path;
+
+use keyway_cache::server::{SHARED_MEMORY, USES};
 use keyway_server::size_text;
 
 use super::facts::{Attached, Facts};
 use super::machine::Process;
 use crate::plan::DESCRIPTORS_SPARE;
+use crate::regions::user_name;
 
 /// Evictions from which on their kind says something.
 const EVICTIONS_MIN: u64 = 1_000;
@@ -76,7 +79,7 @@ fn or_ok(wrong: Vec<Found>, what: impl Into<String>) -> Vec<Found> {
 
 type Check = fn(&Facts) -> Vec<Found>;
 
-const CHECKS: [(&str, Check); 16] = [
+const CHECKS: [(&str, Check); 17] = [
     ("memory", memory),
     ("evictions", evictions),
     ("damage", damage),
@@ -89,6 +92,7 @@ const CHECKS: [(&str, Check); 16] = [
     ("udp", udp),
     ("kernel-door", kernel_door),
     ("file-system", file_system),
+    ("logout", logout),
     ("huge-pages", huge_pages),
     ("swap", swap),
     ("machine", machine),
@@ -496,6 +500,35 @@ fn kernel_door(facts: &Facts) -> Vec<Found> {
     ok(format!("it has answered {hits} packets and passed on {up}"))
 }
 
+/// The largest number of a user of the system, whose files logind leaves alone (login.defs(5), SYS_UID_MAX).
+const SYSTEM_USER_MAX: u32 = 999;
+
+fn logout(facts: &Facts) -> Vec<Found> {
+    let owner = facts.disk.owner;
+    if !Path::new(&facts.place).starts_with(SHARED_MEMORY) {
+        return ok("the region is not in /dev/shm, where logind removes what login users leave");
+    }
+    if owner <= SYSTEM_USER_MAX {
+        return ok("the region is a system user's, whose files logind leaves in /dev/shm");
+    }
+    if !facts.machine.removes_ipc {
+        return ok("logind does not remove what login users leave in /dev/shm");
+    }
+    let user = user_name(owner);
+    if facts.machine.lingering.contains(&user) {
+        return ok(format!("user {user} lingers, so logind leaves the region"));
+    }
+    vec![wrong(
+        format!(
+            "the region is user {user}'s, and logind removes what this user has in /dev/shm when the user's last session ends (RemoveIPC)"
+        ),
+        format!(
+            "`loginctl enable-linger {user}`, or RemoveIPC=no in /etc/systemd/logind.conf, or a system user (number to {SYSTEM_USER_MAX}), or \
+             another place (--region)"
+        ),
+    )]
+}
+
 fn file_system(facts: &Facts) -> Vec<Found> {
     let disk = &facts.disk;
     // Magic numbers of statfs(2).
@@ -681,6 +714,7 @@ mod tests {
                 magic: 0x0102_1994,
                 size: 1 << 30,
                 available: 1 << 29,
+                owner: 0,
             },
             swapped: Some(0),
             machine: Machine {
@@ -692,6 +726,8 @@ mod tests {
                 commits_strictly: true,
                 clocksource: Some("tsc".to_owned()),
                 receive_max: Some(4 << 20),
+                removes_ipc: true,
+                ..Machine::default()
             },
             processes: vec![Attached {
                 pid: 7,
@@ -905,6 +941,30 @@ mod tests {
         finds("file-system", &["50 MiB of 1 GiB", "--shm-size"], |facts| {
             facts.disk.available = 50 << 20
         });
+        let user = |facts: &mut Facts, owner: u32, place: &str| {
+            facts.disk.owner = owner;
+            facts.place = place.to_owned();
+        };
+        finds(
+            "logout",
+            &["user 4294967", "enable-linger 4294967", "RemoveIPC=no", "--region"],
+            |facts| {
+                user(facts, 4_294_967, "/dev/shm/region");
+            },
+        );
+        for (owner, place) in [(SYSTEM_USER_MAX, "/dev/shm/region"), (4_294_967, "/run/keyway/region")] {
+            assert_eq!(after(|facts| user(facts, owner, place)), []);
+        }
+        let lingers = after(|facts| {
+            user(facts, 4_294_967, "/dev/shm/region");
+            facts.machine.lingering.insert("4294967".to_owned());
+        });
+        assert_eq!(lingers, []);
+        let keeps = after(|facts| {
+            user(facts, 4_294_967, "/dev/shm/region");
+            facts.machine.removes_ipc = false;
+        });
+        assert_eq!(keeps, []);
         finds("huge-pages", &["512 MiB", "31 MiB of it", "--huge-pages"], |facts| {
             facts.seen.limit_bytes = 512 << 20;
             process(facts).locks = false;

@@ -1,6 +1,7 @@
 //! What `keyway doctor` looks at, before anything is judged.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(super) struct Disk {
     /// bytes; 0: it has no limit of its own
     pub(super) size: u64,
     pub(super) available: u64,
+    /// of the region's file
+    pub(super) owner: u32,
 }
 
 /// A process that is attached for writing.
@@ -72,6 +75,7 @@ impl Facts {
                 magic: fs.filesystem_type().0,
                 size: fs.blocks().saturating_mul(block),
                 available: fs.blocks_available().saturating_mul(block),
+                owner: file.metadata().map_or(0, |meta| meta.uid()),
             }
         });
         let before = watched.look().counters;

@@ -1,6 +1,6 @@
 //! What the files of /proc and /sys say of the machine and of processes (proc(5), sysfs(5)).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -18,6 +18,45 @@ pub(super) struct Machine {
     pub(super) clocksource: Option<String>,
     /// net.core.rmem_max, bytes
     pub(super) receive_max: Option<u64>,
+    /// logind removes what a user has in /dev/shm when the user's last session ends (logind.conf(5), RemoveIPC)
+    pub(super) removes_ipc: bool,
+    /// users whose processes go on after their last session (loginctl(1), enable-linger)
+    pub(super) lingering: BTreeSet<String>,
+}
+
+/// Where the settings of logind are: of the files of one name the first counts, and of a setting the last.
+const LOGIND: [&str; 4] = ["etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"];
+
+/// Whether logind runs and removes what users leave in /dev/shm: it does so unless it is told otherwise.
+fn removes_ipc(root: &Path) -> bool {
+    if !root.join("run/systemd/users").is_dir() {
+        return false;
+    }
+    let mut parts = BTreeMap::new();
+    for folder in LOGIND.iter().rev() {
+        let files = fs::read_dir(root.join(folder).join("logind.conf.d"));
+        let files = files.into_iter().flatten().flatten().map(|file| file.path());
+        let files = files.filter(|path| path.extension().is_some_and(|end| end == "conf"));
+        parts.extend(files.map(|path| (path.file_name().map(ToOwned::to_owned), path)));
+    }
+    let main = LOGIND
+        .map(|folder| root.join(folder).join("logind.conf"))
+        .into_iter()
+        .find(|path| path.is_file());
+    let texts = main
+        .into_iter()
+        .chain(parts.into_values())
+        .filter_map(|path| fs::read_to_string(path).ok());
+    let mut removes = true;
+    for text in texts {
+        for line in text.lines().filter_map(|line| line.trim().strip_prefix("RemoveIPC")) {
+            if let Some(value) = line.trim_start().strip_prefix('=') {
+                // An empty value is the default again (systemd.syntax(7)).
+                removes = !["no", "n", "false", "f", "off", "0"].contains(&value.trim().to_ascii_lowercase().as_str());
+            }
+        }
+    }
+    removes
 }
 
 impl Machine {
@@ -35,6 +74,13 @@ impl Machine {
             clocksource: text("sys/devices/system/clocksource/clocksource0/current_clocksource")
                 .map(|name| name.trim().to_owned()),
             receive_max: text("proc/sys/net/core/rmem_max").and_then(|max| max.trim().parse().ok()),
+            removes_ipc: removes_ipc(root),
+            lingering: fs::read_dir(root.join("var/lib/systemd/linger"))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|file| file.file_name().to_string_lossy().into_owned())
+                .collect(),
         }
     }
 }
@@ -234,5 +280,31 @@ mod tests {
         assert_eq!(limit(limits, "Max open files"), Some(64));
         assert_eq!(limit(limits, "Max locked memory"), Some(u64::MAX));
         assert_eq!(limit(limits, "Max cpu time"), None);
+    }
+
+    #[test]
+    fn logind_removes_unless_the_setting_that_counts_says_no() {
+        let root = harness::Scratch::new();
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert!(!removes_ipc(root.path()), "no logind");
+        fs::create_dir_all(root.join("run/systemd/users")).unwrap();
+        assert!(removes_ipc(root.path()), "its default");
+        write("usr/lib/systemd/logind.conf", "[Login]\nRemoveIPC=no\n");
+        assert!(!removes_ipc(root.path()));
+        write("etc/systemd/logind.conf", "[Login]\n#RemoveIPC=no\n");
+        assert!(removes_ipc(root.path()), "it hides the other one");
+        write("usr/lib/systemd/logind.conf.d/10-a.conf", "[Login]\n RemoveIPC = False\n");
+        assert!(!removes_ipc(root.path()));
+        write("etc/systemd/logind.conf.d/10-a.conf", "[Login]\n");
+        assert!(removes_ipc(root.path()), "a file of the same name hides it");
+        write(
+            "run/systemd/logind.conf.d/20-b.conf",
+            "[Login]\nRemoveIPC=off\nRemoveIPC=yes\n",
+        );
+        assert!(removes_ipc(root.path()), "the last one counts");
     }
 }

@@ -36,15 +36,15 @@ be opened.
 Examples:
   keyway doctor                            the default region, with or without a
                                            server
-  keyway doctor --server 127.0.0.1:11211   also what this server of the region
-                                           says of itself
+  keyway doctor --server 127.0.0.1:11211   the region of this server, and what
+                                           the server says of itself
   keyway doctor --json | jq '.checks[] | select(.is == \"wrong\")'";
 
 #[derive(Args)]
 pub(crate) struct Doctor {
     #[command(flatten)]
     region: crate::Region,
-    /// Also ask this server of the region: [tls://]ADDR[:PORT], or the path of a Unix socket
+    /// Also ask this server, and look at its region if none is named: [tls://]ADDR[:PORT], or the path of a Unix socket
     #[arg(long, value_name = "PLACE")]
     server: Option<String>,
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let commands::Which { path, owners } = self.region.place();
+        let commands::Which { path, owners } = self.region.place_of(self.server.as_deref(), &self.access)?;
         let facts = Facts::gather(&path, &owners, self.seconds, self.server.as_deref(), &self.access)?;
         let findings = checks::all(&facts);
         let wrong = findings.iter().filter(|finding| finding.is == Is::Wrong).count();

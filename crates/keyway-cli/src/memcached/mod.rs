@@ -101,7 +101,7 @@ impl Default for Reading {
         let port = place::DEFAULT_PORT.into();
         Self {
             plan: Plan {
-                options: Options::new().keep_memory(true),
+                options: Options::new().memory(Options::MEMORY_DEFAULT).keep_memory(true),
                 ..Plan::default()
             },
             port,
@@ -158,7 +158,8 @@ impl Reading {
             },
             'Y' => config.auth_file = Some(value.into()),
             'm' => {
-                plan.options.memory = size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-m: {why}")))?;
+                let memory = size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-m: {why}")))?;
+                plan.options.memory = Some(memory);
                 plan.options.keep_memory = false;
             }
             'I' => {

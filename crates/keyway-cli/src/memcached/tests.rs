@@ -27,7 +27,7 @@ fn tcp(line: &str) -> Vec<String> {
 #[test]
 fn defaults_are_memcacheds() {
     let plan = plan("");
-    assert_eq!((plan.options.memory, plan.options.item_size_max), (64 << 20, None));
+    assert_eq!((plan.options.memory, plan.options.item_size_max), (Some(64 << 20), None));
     let config = &plan.config;
     assert_eq!(
         (
@@ -51,10 +51,14 @@ fn flags_are_bundled_attached_and_named_as_getopt_allows() {
         "--memory-limit=128 --conn-limit 50 -v -v -F",
     ] {
         let plan = plan(line);
-        assert_eq!((plan.options.memory, plan.config.connections_max), (128 << 20, 50), "{line}");
+        assert_eq!(
+            (plan.options.memory, plan.config.connections_max),
+            (Some(128 << 20), 50),
+            "{line}"
+        );
         assert_eq!((plan.config.verbosity, plan.options.flush), (2, Some(false)), "{line}");
     }
-    assert_eq!(plan("--memory-l=1g").options.memory, 1 << 30);
+    assert_eq!(plan("--memory-l=1g").options.memory, Some(1 << 30));
     assert!(plan("-o drop_privileges").sandbox && !plan("-o no_drop_privileges").sandbox);
     assert_eq!(plan("--verbose=1 --disable-f").config.verbosity, 1);
     assert_eq!(asked("--disable").unwrap_err().code, USAGE);
@@ -72,7 +76,7 @@ fn real_command_lines_of_the_wild() {
         tcp("-m 64 -p 11211 -u memcache -l 127.0.0.1 -l ::1"),
         ["127.0.0.1:11211", "[::1]:11211"]
     );
-    assert_eq!(plan("-m 1024m -I 5m -o modern").options.memory, 1 << 30);
+    assert_eq!(plan("-m 1024m -I 5m -o modern").options.memory, Some(1 << 30));
     let old =
         plan("-d -m 512 -f 1.08 -n 72 -o slab_reassign,slab_automove,lru_crawler,hash_algorithm=murmur3,maxconns_fast -U 0");
     assert!(

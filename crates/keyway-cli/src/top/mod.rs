@@ -76,7 +76,7 @@ const IN_JSON: usize = 10;
 pub(crate) struct Top {
     #[command(flatten)]
     region: crate::Region,
-    /// Also ask this server of the region: [tls://]ADDR[:PORT], or the path of a Unix socket
+    /// Also ask this server, and look at its region if none is named: [tls://]ADDR[:PORT], or the path of a Unix socket
     #[arg(long, value_name = "PLACE")]
     server: Option<String>,
     #[command(flatten)]
@@ -134,7 +134,7 @@ impl Region {
 
 impl Top {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let commands::Which { path, owners } = self.region.place();
+        let commands::Which { path, owners } = self.region.place_of(self.server.as_deref(), &self.access)?;
         let (_, watched) = place::open_to_look(&path, &owners)?;
         let server = self
             .server

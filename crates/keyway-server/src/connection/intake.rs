@@ -17,7 +17,7 @@ use crate::effort::TURN_WORK;
 use crate::port::{Intake, Port};
 use crate::quiet::Quiet;
 use crate::shared::PeerAddress;
-use crate::tls::Certificates;
+use crate::tls::{self, Certificates};
 
 /// After this many small requests, the server expects no more large ones from a connection.
 const SMALL_IN_A_ROW: u8 = 16;
@@ -277,7 +277,11 @@ impl Connection {
                 if is_shaking_hands {
                     Certificates::count(&certificates.handshake_errors);
                     if let Some(left_out) = HANDSHAKE_FAILED.may_speak() {
-                        log::info!("{}: the TLS handshake failed: {error}{left_out}", self.peer.address);
+                        log::warn!(
+                            "{}: the TLS handshake failed: {}{left_out}",
+                            self.peer.address,
+                            tls::refusal(&error)
+                        );
                     }
                 } else {
                     Certificates::count(&certificates.protocol_errors);

@@ -4,6 +4,7 @@
 //! ones keep theirs. Files that cannot be used leave the certificate that is in force. What one connection does is in
 //! `connection::secure`; how long a client may continue its sessions is in `tickets`.
 
+mod keys;
 mod tickets;
 
 use std::fmt;
@@ -22,10 +23,11 @@ use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
-use x509_cert::der::Decode;
 use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::der::{Decode, Encode};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::spki::SubjectPublicKeyInfoOwned;
 
 /// The bit of a file's mode that lets every user read it.
 const OTHERS: u32 = 0o004;
@@ -246,7 +248,7 @@ impl Loaded {
             }
         };
         let refused = |error| TlsError::Refused(settings.certificate.clone(), error);
-        let identity = identity(&chain, key, &provider).map_err(refused)?;
+        let identity = identity(settings, &chain, key, &provider)?;
         let parts = Parts {
             provider,
             clock,
@@ -304,23 +306,63 @@ impl Parts {
     }
 }
 
-/// A certificate with its key. As for OpenSSL, the key may have another form than the label of its PEM promises.
+/// A certificate with its key. As for OpenSSL, the key may have another form than the label of its PEM promises, and the certificate may be
+/// of version 1 of X.509: only who verifies it needs the extensions of version 3.
 fn identity(
+    settings: &Tls,
     chain: &[CertificateDer<'static>],
     key: PrivateKeyDer<'static>,
     provider: &CryptoProvider,
-) -> Result<CertifiedKey, rustls::Error> {
+) -> Result<CertifiedKey, TlsError> {
     let der = key.secret_der().to_vec();
-    let others: [PrivateKeyDer<'static>; 3] = [
+    let forms: [PrivateKeyDer<'static>; 4] = [
+        key,
         PrivatePkcs8KeyDer::from(der.clone()).into(),
         PrivatePkcs1KeyDer::from(der.clone()).into(),
         PrivateSec1KeyDer::from(der).into(),
     ];
-    let with = |key| CertifiedKey::from_der(chain.to_vec(), key, provider);
-    let labelled = with(key);
-    match labelled {
-        Err(rustls::Error::General(_)) => others.into_iter().find_map(|key| with(key).ok()).map_or(labelled, Ok),
-        other => other,
+    let unusable = |why| TlsError::File(settings.certificate.clone(), why);
+    let public = public_key(&settings.certificate, chain)?;
+    let mut keys = forms.into_iter().map(|form| provider.key_provider.load_private_key(form));
+    let Some(key) = keys.find_map(Result::ok) else {
+        let kind = keys::name(&public);
+        return Err(match keys::is_supported(&kind) {
+            true => TlsError::File(settings.key.clone(), "is no private key that can be read".to_owned()),
+            false => unusable(format!("its key is {kind}; {}", keys::SUPPORTED)),
+        });
+    };
+    let own = key.public_key().map(|own| own.to_vec());
+    let of_certificate = public.to_der().map_err(|error| unusable(error.to_string()))?;
+    if own.is_some_and(|own| own != of_certificate) {
+        return Err(TlsError::Refused(
+            settings.certificate.clone(),
+            rustls::InconsistentKeys::KeyMismatch.into(),
+        ));
+    }
+    Ok(CertifiedKey::new(chain.to_vec(), key))
+}
+
+/// The public key of the first certificate.
+fn public_key(path: &Path, chain: &[CertificateDer<'_>]) -> Result<SubjectPublicKeyInfoOwned, TlsError> {
+    let first = chain
+        .first()
+        .ok_or_else(|| unusable(path, "certificate", &pem::Error::NoItemsFound))?;
+    x509_cert::Certificate::from_der(first.as_ref())
+        .map(|certificate| certificate.tbs_certificate.subject_public_key_info)
+        .map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))
+}
+
+/// Why a client's part of the protocol was refused, for the log: with a remedy where rustls has none.
+pub(crate) fn refusal(error: &io::Error) -> String {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    let said = error.to_string();
+    match cause {
+        Some(rustls::Error::InvalidCertificate(_)) if said.contains("UnsupportedCertVersion") => {
+            "the client's certificate is of version 1 of X.509; sign it with an extension, which makes it one of version 3 (openssl x509 -req \
+             -extfile with basicConstraints=CA:FALSE)"
+                .to_owned()
+        }
+        _ => said,
     }
 }
 

@@ -155,3 +155,53 @@ fn the_label_of_a_key_may_be_that_of_another_form() {
         );
     }
 }
+
+/// Keys and certificates as OpenSSL makes them; `None`: it cannot make this one.
+fn made(folder: &Scratch, arguments: &[&str]) -> Option<Tls> {
+    let (certificate, key) = (folder.join("made.pem"), folder.join("made.key"));
+    let mut command = std::process::Command::new("openssl");
+    command
+        .args(arguments)
+        .args(["-nodes", "-subj", "/CN=localhost", "-days", "2"]);
+    let output = command.arg("-keyout").arg(&key).arg("-out").arg(&certificate).output().ok()?;
+    output
+        .status
+        .success()
+        .then(|| settings(certificate, key, PathBuf::new(), ClientCertificates::Ignored))
+}
+
+#[test]
+fn a_key_that_cannot_be_used_is_named_with_what_is_supported() {
+    let folder = Scratch::new();
+    let curve = |name: &'static str| ["-newkey", "ec", "-pkeyopt", name];
+    let rows: [(&[&str], &str); 7] = [
+        (&["-newkey", "rsa:2048"], ""),
+        (&curve("ec_paramgen_curve:secp384r1"), ""),
+        (&["-newkey", "rsa:1024"], "its key is RSA of 1024 bits"),
+        (&curve("ec_paramgen_curve:secp521r1"), "its key is ECDSA on P-521"),
+        (&curve("ec_paramgen_curve:secp256k1"), "its key is ECDSA on secp256k1"),
+        (
+            &["-newkey", "rsa-pss", "-pkeyopt", "rsa_keygen_bits:2048"],
+            "its key is RSA-PSS",
+        ),
+        (&["-newkey", "ed448"], "its key is Ed448"),
+    ];
+    for (kind, why) in rows {
+        let Some(settings) = made(&folder, &[&["req", "-x509"], kind].concat()) else {
+            harness::skip(&kind.join(" "), "openssl cannot make such a key");
+            continue;
+        };
+        let loaded = Loaded::read(&settings, 0, Arc::new(DefaultTimeProvider));
+        match loaded {
+            Ok(_) => assert_eq!(why, "", "{kind:?}"),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(!why.is_empty() && said.contains(why), "{kind:?}: {said}");
+                assert!(
+                    said.contains("made.pem") && said.contains("P-256") && said.contains("2048 to 4096"),
+                    "{said}"
+                );
+            }
+        }
+    }
+}

@@ -258,7 +258,7 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-    keyway_options options = {.size = sizeof options, .flags = KEYWAY_EXISTING_ONLY};
+    keyway_options options = {.size = sizeof options};
     CHECK(argc == 3);
     limit(RLIMIT_CORE, 0);
     place = argv[1];

@@ -129,7 +129,7 @@ static void count_by_cas(void) {
 }
 
 int main(int argc, char **argv) {
-    keyway_options options = {.size = sizeof options, .flags = KEYWAY_EXISTING_ONLY};
+    keyway_options options = {.size = sizeof options};
     struct stat status;
     if (argc < 6)
         return 2;

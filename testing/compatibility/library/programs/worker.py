@@ -23,7 +23,7 @@ region, journal_path, me, workers, seed = sys.argv[1], sys.argv[2], *map(int, sy
 fault = sys.argv[6] if len(sys.argv) > 6 else None
 with open(journal_path, "r+b") as file:
     journal = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
-client = keyway_cache.Client(region, existing_only=True, default_noreply=False)
+client = keyway_cache.Client(region, default_noreply=False)
 chance = random.Random(seed)
 
 

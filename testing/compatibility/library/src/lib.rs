@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use clients::prepare::{self, Venv};
-use harness::{DEADLINE, Scratch, program_on_path, run_to_end, wait_until, workspace_library};
+use harness::{DEADLINE, Scratch, Server, keyway_binary, program_on_path, run_to_end, wait_until, workspace_library};
 
 /// How long building a library may take.
 pub const BUILD_DEADLINE: Duration = Duration::from_secs(900);
@@ -25,6 +25,27 @@ pub const PYTHON: Venv<'_> = Venv {
 /// The workspace.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+/// The region that README.md's command names for this server.
+///
+/// # Panics
+///
+/// When README.md does not say how it is found, or the command fails.
+pub fn region_of_the_readme(server: &Server) -> String {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let line = readme.lines().find(|line| line.starts_with("export KEYWAY_REGION="));
+    let line = line.expect("README.md says how a region is found");
+    let line = line.replace("11211", &server.address().port().to_string());
+    let folder = keyway_binary().parent().expect("a program is in a folder").display();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", &format!("{line}; echo $KEYWAY_REGION")])
+        .env("PATH", path);
+    let (status, output) = run_to_end(&mut command, DEADLINE);
+    assert!(status.success(), "{line}: {status}\n{output}");
+    output.trim_end().to_owned()
 }
 
 /// One of `programs/`.

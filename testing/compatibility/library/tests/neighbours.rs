@@ -54,7 +54,7 @@ fn start(mut command: Command, place: &Path, arguments: &[&str]) -> Running {
 }
 
 fn counters(path: &Path) -> Counters {
-    let options = Options::new().existing_only(true);
+    let options = Options::new();
     Cache::open(&Place::Path(path.to_path_buf()), &options)
         .expect("a region")
         .counters()

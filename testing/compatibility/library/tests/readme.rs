@@ -2,7 +2,7 @@
 //! (Those for C and Python are tried by `keyway-capi` and in `python.rs`.)
 
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, run_to_end, workspace_library};
-use library::root;
+use library::{region_of_the_readme, root};
 use std::process::Command;
 
 #[test]
@@ -23,7 +23,7 @@ fn the_readmes_lines_for_rust_work_as_they_stand() {
     rustc.arg("-L").arg(format!("dependency={}", dependencies.display()));
     let (status, output) = run_to_end(&mut rustc, DEADLINE);
     assert!(status.success(), "{status}\n{output}");
-    // On the region of a server as `make run` starts it, named as the README names it.
+    // On the region of a server as `make run` starts it, found as the README finds it.
     let server = Server::start(
         Kind::Keyway,
         &ServeOptions {
@@ -36,8 +36,12 @@ fn the_readmes_lines_for_rust_work_as_they_stand() {
         .nth(1)
         .and_then(|rest| rest.split('`').next())
         .expect("README.md says how to run it");
-    let line = format!("{} {place}", binary.display()).replace("11211", &server.address().port().to_string());
-    let (status, output) = run_to_end(Command::new("/bin/sh").args(["-c", &line]), DEADLINE);
+    let line = format!("{} {place}", binary.display());
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", &line])
+        .env("KEYWAY_REGION", region_of_the_readme(&server));
+    let (status, output) = run_to_end(&mut command, DEADLINE);
     assert!(status.success() && output == "hello\n", "{line}: {status}\n{output}");
     let told = server.connect(Transport::Tcp).ask("mg greeting s");
     assert_eq!(told.expect("an answer"), "HD s5", "program and server share a region");

@@ -46,7 +46,11 @@ struct Ground<'a> {
 impl<'a> Ground<'a> {
     fn new(python: &'a Python, c: &'a C, workers: u64) -> Self {
         let scratch = Scratch::new();
-        let region = Cache::open(&Place::Path(scratch.join("region")), &Options::default()).expect("a region");
+        let region = Cache::open(
+            &Place::Path(scratch.join("region")),
+            &Options::new().memory(Options::MEMORY_DEFAULT),
+        )
+        .expect("a region");
         region
             .with_session(|session, _| {
                 for counter in 0..COUNTERS {
@@ -311,7 +315,7 @@ fn a_worker_with_a_bad_pointer_or_without_memory_gets_an_error_or_ends_alone() {
     }
     // With checksums more of it is copied.
     let checked = ground.scratch.join("checked");
-    let options = Options::new().checksums(true);
+    let options = Options::new().memory(Options::MEMORY_DEFAULT).checksums(true);
     let _checked = Cache::open(&Place::Path(checked.clone()), &options).expect("a region with checksums");
     for gate in ["on", "off"] {
         let mut victim = c.run("victim");

@@ -17,7 +17,7 @@ fn main() {
 }
 
 fn tried(place: &Place) -> String {
-    let options = Options::new().existing_only(true);
+    let options = Options::new();
     let cache = match Cache::open(place, &options) {
         Ok(cache) => cache,
         Err(error) => return format!("not opened: {error}"),

@@ -3,6 +3,7 @@
 
 use gate::trial::{self, Trial, table};
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, keyway_binary, run_to_end};
+use keyway_cache::{Cache, Options, Place};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -13,6 +14,8 @@ impl Region {
     fn new(name: &str) -> Self {
         let path = PathBuf::from(format!("/dev/shm/keyway-exec-{}-{name}", std::process::id()));
         let _ = std::fs::remove_file(&path);
+        // `keyway exec` makes none.
+        Cache::open(&Place::at(&path), &Options::new().memory(8 << 20)).expect("a region");
         Self(path)
     }
 }

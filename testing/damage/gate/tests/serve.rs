@@ -146,7 +146,7 @@ fn a_confined_server_does_what_its_options_need_later() {
     let mut server = started(&["-v", "--region-socket", &region_socket.display().to_string()]);
     assert_eq!(status(server.pid(), "Seccomp"), "2");
     // The region is handed out.
-    let options = keyway_cache::Options::new().existing_only(true);
+    let options = keyway_cache::Options::new();
     let cache = keyway_cache::Cache::open(&keyway_cache::Place::Socket(region_socket.clone()), &options).expect("the region");
     cache.session().expect("a session").set(b"key", b"value", 0).expect("a store");
     drop(cache);

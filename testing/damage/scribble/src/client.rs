@@ -26,7 +26,7 @@ const PIECES_MAX: usize = 20;
 /// The region could not be opened at all, or the parent is gone.
 pub fn main(path: &Path, seed: u64) -> Result<(), String> {
     let over = AtomicBool::new(false);
-    let options = Options::new().existing_only(true);
+    let options = Options::new();
     let place = Place::Path(path.to_path_buf());
     let cache = Cache::open(&place, &options).map_err(|e| e.to_string())?;
     let mut client = Client {

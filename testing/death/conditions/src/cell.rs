@@ -644,7 +644,7 @@ impl Drop for Cell<'_> {
 }
 
 fn open(path: &Path) -> Result<Cache, keyway_cache::OpenError> {
-    let options = Options::new().existing_only(true).owners(Owners::Any);
+    let options = Options::new().owners(Owners::Any);
     Cache::open(&Place::Path(path.to_path_buf()), &options)
 }
 

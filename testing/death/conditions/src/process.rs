@@ -121,13 +121,12 @@ impl Job {
     /// How the region is opened: made by the neighbour only.
     pub fn options(&self) -> Options {
         Options::new()
-            .memory(self.kind.memory() + self.memory_besides)
+            .memory((self.role == Role::Neighbour).then(|| self.kind.memory() + self.memory_besides))
             .item_size_max(256 << 10)
             // A small region has 16 for programs, and where deaths go unnoticed for a while more are taken at once.
             .sessions(40)
             .mode(0o660)
             .evict(self.kind == Kind::Evicting)
-            .existing_only(self.role != Role::Neighbour)
             .owners(if self.condition.has_users() {
                 Owners::Any
             } else {
@@ -381,7 +380,7 @@ impl Life<'_> {
 
     /// Opens the cache once more, uses it and closes it.
     fn reopen(&self) -> Result<(), OpenError> {
-        let options = self.job.options().existing_only(true);
+        let options = self.job.options().memory(None);
         let again = Cache::open(&self.place, &options)?;
         if let Some(mut hand) = self.hand(&again, GROWN) {
             (0..20).for_each(|_| hand.read_any());

@@ -40,7 +40,7 @@ impl Way {
     pub fn open(&self, place: &Path) -> Box<dyn Door> {
         match self {
             Self::Rust => {
-                let options = Options::new().existing_only(true).item_size_max(ITEM_SIZE_MAX);
+                let options = Options::new().item_size_max(ITEM_SIZE_MAX);
                 let cache = Cache::open(&Place::Path(place.to_path_buf()), &options).expect("the region is there");
                 // The session keeps the mapping, and with it the lock.
                 Box::new(cache.session().expect("a thread slot"))
@@ -125,7 +125,6 @@ struct COptions {
     mode: u32,
     flags: u32,
 }
-const EXISTING_ONLY: u32 = 1;
 const NO_GATE: u32 = 64;
 
 /// `keyway_item`.
@@ -200,7 +199,7 @@ impl C {
             memory: 0,
             item_size_max: ITEM_SIZE_MAX as u64,
             mode: 0,
-            flags: if gate { EXISTING_ONLY } else { EXISTING_ONLY | NO_GATE },
+            flags: if gate { 0 } else { NO_GATE },
         };
         // SAFETY: keyway.h.
         let own = unsafe {

@@ -55,7 +55,7 @@ fn open(path: &Path, options: &Options) -> Result<(Cache, Session), String> {
 }
 
 fn attach(path: &Path) -> Result<(Cache, Session), String> {
-    let attach_only = options(2 * MIB).existing_only(true);
+    let attach_only = options(2 * MIB).memory(None);
     open(path, &attach_only)
 }
 

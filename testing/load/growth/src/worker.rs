@@ -70,7 +70,7 @@ impl Task {
 /// What went wrong, which its parent finds on standard error.
 pub fn main(args: &[String]) -> Result<(), String> {
     let task = Task::from_args(args).ok_or("wrong arguments for a worker")?;
-    let options = Options::new().existing_only(true).evict(task.evict).item_size_max(1 << 16);
+    let options = Options::new().evict(task.evict).item_size_max(1 << 16);
     let cache = Cache::open(&Place::Path(task.region.clone()), &options).map_err(|e| e.to_string())?;
     let mut session = cache.session().map_err(|e| e.to_string())?;
     let mut out = std::io::stdout().lock();
