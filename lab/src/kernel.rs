@@ -168,15 +168,15 @@ fn datagrams(
     if let Some(rate) = flood {
         let floods = loads.map(|load| Flood::open(target, load)).collect::<io::Result<Vec<_>>>()?;
         let each = rate / threads as f64;
-        return Ok(run::at_once(plan, side, floods, |flood, window| flood.run(each, window)));
+        return run::at_once(plan, side, floods, |flood, window| flood.run(each, window));
     }
     let sockets = loads.map(|load| PipelinedUdp::open(target, cell.depth, plan.silence_max, load));
-    Ok(run::at_once(
+    run::at_once(
         plan,
         side,
         sockets.collect::<io::Result<Vec<_>>>()?,
         PipelinedUdp::run,
-    ))
+    )
 }
 
 /// Where a side's server listens.

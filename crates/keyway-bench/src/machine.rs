@@ -5,6 +5,16 @@ use std::io;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
+/// A process or threads that the system does not start: with the limit of this user, and what helps (getrlimit(2)).
+pub(crate) fn cannot_start(what: &str, error: &io::Error) -> io::Error {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nproc).current;
+    let limit = limit.map_or_else(String::new, |most| {
+        format!("; this user may have {most} processes and threads (RLIMIT_NPROC, ulimit -u)")
+    });
+    let remedy = "raise the limit, end other processes, or measure with fewer connections and client threads";
+    io::Error::new(error.kind(), format!("cannot start {what}: {error}{limit}; {remedy}"))
+}
+
 /// Lets the calling thread, and what it starts from now on, run on `cpus` only.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();

@@ -319,7 +319,7 @@ pub fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, d
     match &side.way {
         Way::Library(cache) => {
             let callers = loads().map(|load| Ok(Caller::new(cache.session().map_err(io::Error::other)?, load)));
-            Ok(at_once(plan, side, callers.collect::<io::Result<Vec<_>>>()?, Caller::run))
+            at_once(plan, side, callers.collect::<io::Result<Vec<_>>>()?, Caller::run)
         }
         Way::Socket(target) => {
             let shape = |thread: usize| Shape {
@@ -331,23 +331,29 @@ pub fn measure(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, d
             let clients = loads()
                 .enumerate()
                 .map(|(thread, load)| Client::open(target, shape(thread), load));
-            Ok(at_once(plan, side, clients.collect::<io::Result<Vec<_>>>()?, Client::run))
+            at_once(plan, side, clients.collect::<io::Result<Vec<_>>>()?, Client::run)
         }
     }
 }
 
 /// Runs each worker in a thread of its own, all in the same window, and looks at the server at both ends of it.
+///
+/// # Errors
+///
+/// A thread cannot be started.
 pub fn at_once<W: Send>(
     plan: &Plan,
     side: &Side,
     workers: Vec<W>,
     run: impl Fn(W, Window) -> Measurement + Copy + Send,
-) -> Measurement {
+) -> io::Result<Measurement> {
+    let needed = workers.len();
     let window = Window::begin(plan.warmup, plan.length);
     let cpus = plan.client_cpus.as_slice();
     std::thread::scope(|scope| {
         let spawn = |worker| {
-            scope.spawn(move || {
+            let thread = std::thread::Builder::new();
+            thread.spawn_scoped(scope, move || {
                 let pinned = if cpus.is_empty() { Ok(()) } else { machine::pin(cpus) };
                 let mut made = run(worker, window);
                 if let Err(e) = pinned {
@@ -357,7 +363,8 @@ pub fn at_once<W: Send>(
                 made
             })
         };
-        let threads: Vec<_> = workers.into_iter().map(spawn).collect();
+        let threads: io::Result<Vec<_>> = workers.into_iter().map(spawn).collect();
+        let threads = threads.map_err(|error| machine::cannot_start(&format!("the {needed} threads of clients"), &error))?;
         std::thread::sleep(window.from.saturating_duration_since(Instant::now()));
         // The last one asks the server, which may take its time.
         let before = (side.store.usage(), machine::busy(), side.store.kernel_hits());
@@ -374,7 +381,7 @@ pub fn at_once<W: Send>(
         all.server = side.store.usage().zip(before.0).map(|(after, before)| after.since(before));
         let hits = before.2.and_then(|before| Some((side.store.kernel_hits()?, before)));
         all.in_kernel = hits.map(|(after, before)| after.saturating_sub(before));
-        all
+        Ok(all)
     })
 }
 

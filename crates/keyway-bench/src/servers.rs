@@ -6,6 +6,7 @@
 //! fork and exec, where only calls that are safe in a signal handler are allowed: it is one system call, without memory.
 #![allow(unsafe_code, reason = "one system call between fork and exec; contract above")]
 
+use crate::machine;
 use crate::plan::Door;
 use crate::wire::{Connection, Target};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -152,7 +153,8 @@ impl Server {
         let child = end_with_parent(&mut command)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .spawn()?;
+            .spawn()
+            .map_err(|error| machine::cannot_start(&command.get_program().to_string_lossy(), &error))?;
         let mut server = Self {
             child,
             targets,

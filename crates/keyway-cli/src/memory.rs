@@ -136,9 +136,10 @@ fn text(predictions: &Predictions) -> String {
     let percent = |part: f64| 100.0 * part;
     let (gets, misses) = (predictions.gets, predictions.misses);
     let mut text = format!(
-        "{}: {gets} gets in {:.1} s, of which {misses} missed ({:.2} %); one key in {} was followed\n",
+        "{}: {gets} gets in the last {:.1} of {:.1} s, of which {misses} missed ({:.2} %); one key in {} was followed\n",
         size_text(predictions.memory),
         predictions.window.as_secs_f64(),
+        predictions.followed.as_secs_f64(),
         percent(misses as f64 / gets.max(1) as f64),
         predictions.one_in,
     );

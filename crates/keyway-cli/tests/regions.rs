@@ -157,7 +157,7 @@ fn a_region_that_a_mapping_of_another_mount_namespace_names_is_not_taken_for_it(
     assert!(region(&folder, "here", 3).close());
     let path = folder.join("here");
     let script = format!(
-        "mount -t tmpfs none {0} && exec {1} serve --region {0}/here --memory 4m --socket {0}/socket",
+        "mount -t tmpfs none {0} && exec {1} serve --listen 127.0.0.1:0 --region {0}/here --memory 4m --socket {0}/socket",
         folder.path().display(),
         env!("CARGO_BIN_EXE_keyway")
     );

@@ -62,7 +62,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use keyway_cache::server::Timer;
 use keyway_cache::{Cache, Session, SessionError};
@@ -436,12 +436,12 @@ impl Server {
             sockets.push("no socket".to_owned());
         }
         format!(
-            "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}, {} in {} µs), {} threads",
+            "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}, {} in {}), {} threads",
             sockets.join(", "),
             self.shared.config.region,
             size_text(self.shared.memory_limit(&info)),
             if info.warm { "attached" } else { "created" },
-            info.attached_in.as_micros(),
+            short(info.attached_in),
             self.shared.config.threads,
         )
     }
@@ -704,6 +704,15 @@ fn make_workers(
         .collect()
 }
 
+/// A short time, for people: at most four digits.
+fn short(time: Duration) -> String {
+    match time.as_micros() {
+        us @ 0..1_000 => format!("{us} µs"),
+        us @ 1_000..1_000_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
+        us => format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000),
+    }
+}
+
 /// memcached's verbosity as a log level: 0 warnings, 1 the server's actions, 2 connections, 3 requests.
 pub fn log_level(verbosity: u8) -> log::LevelFilter {
     match verbosity {
@@ -781,6 +790,13 @@ impl std::error::Error for RunError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_times_are_readable() {
+        for (us, text) in [(0, "0 µs"), (999, "999 µs"), (1_000, "1.0 ms"), (75_987, "75.9 ms"), (2_350_000, "2.3 s")] {
+            assert_eq!(short(Duration::from_micros(us)), text);
+        }
+    }
 
     #[test]
     fn sizes_are_readable() {

@@ -767,14 +767,14 @@ fn files_that_cannot_be_used_are_refused_with_the_reason() {
 /// Signs a request without extensions, as a script for `openssl x509 -req` does: OpenSSL 3.0 then makes a certificate of version 1. `None`: this
 /// one does not.
 fn version_1(folder: &Scratch, name: &str, authority: Option<&str>) -> Option<(PathBuf, PathBuf)> {
-    let [certificate, key, request] = [".pem", ".key", ".csr"].map(|end| folder.join(format!("{name}{end}")));
+    let [certificate, key, request] = [".pem", ".key", ".csr"].map(|end| folder.join(&format!("{name}{end}")));
     let signer = match authority {
         None => vec!["-signkey".into(), key.clone()],
         Some(ca) => vec![
             "-CA".into(),
-            folder.join(format!("{ca}.pem")),
+            folder.join(&format!("{ca}.pem")),
             "-CAkey".into(),
-            folder.join(format!("{ca}.key")),
+            folder.join(&format!("{ca}.key")),
             "-CAcreateserial".into(),
         ],
     };
