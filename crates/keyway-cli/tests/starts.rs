@@ -410,12 +410,29 @@ fn without_proc_it_serves_from_memory_or_makes_nothing() {
 /// A measurement that the limits of its user forbid ends with the limit and what helps.
 #[test]
 fn a_measurement_without_threads_or_descriptors_says_so() {
-    let threads = ["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "prlimit", "--nproc=1:1"];
+    let threads = [
+        "setpriv",
+        "--reuid",
+        USER,
+        "--regid",
+        USER,
+        "--clear-groups",
+        "prlimit",
+        "--nproc=1:1",
+    ];
     let files = ["prlimit", "--nofile=24:24"];
     let measure = "bench --workload get-128b --items 100 --seconds 0.05 --warmup 0.01 --repeat 1 --against none --door";
     for (words, door, says) in [
-        (&threads[..], "library --connections 1", "may have 1 processes and threads (RLIMIT_NPROC, ulimit -u)"),
-        (&threads[..], "tcp --connections 1", "may have 1 processes and threads (RLIMIT_NPROC, ulimit -u)"),
+        (
+            &threads[..],
+            "library --connections 1",
+            "may have 1 processes and threads (RLIMIT_NPROC, ulimit -u)",
+        ),
+        (
+            &threads[..],
+            "tcp --connections 1",
+            "may have 1 processes and threads (RLIMIT_NPROC, ulimit -u)",
+        ),
         (&files[..], "tcp --connections 64", "ulimit -n"),
     ] {
         if !can("a measurement under limits", words) {

@@ -793,7 +793,13 @@ mod tests {
 
     #[test]
     fn short_times_are_readable() {
-        for (us, text) in [(0, "0 µs"), (999, "999 µs"), (1_000, "1.0 ms"), (75_987, "75.9 ms"), (2_350_000, "2.3 s")] {
+        for (us, text) in [
+            (0, "0 µs"),
+            (999, "999 µs"),
+            (1_000, "1.0 ms"),
+            (75_987, "75.9 ms"),
+            (2_350_000, "2.3 s"),
+        ] {
             assert_eq!(short(Duration::from_micros(us)), text);
         }
     }
