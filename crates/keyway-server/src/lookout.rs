@@ -53,8 +53,8 @@ fn news(before: AtPlace, now: AtPlace) -> Option<&'static str> {
         _ if before == now => None,
         AtPlace::Same => Some("is at its place again"),
         AtPlace::Nothing => Some(
-            "was removed: this server goes on with it, but programs and servers that open the place now make another one; restart this server \
-             to serve that",
+            "was removed: this server goes on with it, but servers that open the place now make another one, and programs find none; restart \
+             this server to serve a new one",
         ),
         AtPlace::Another => Some(
             "was replaced by another file: this server goes on with the old one, but programs and servers that open the place now have the new \
