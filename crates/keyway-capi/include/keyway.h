@@ -14,9 +14,6 @@
 // Size of a statistic's name, its zero byte included.
 #define KEYWAY_STAT_NAME_SIZE 32
 
-// Option: an absent region is an error and is not created.
-#define KEYWAY_EXISTING_ONLY 1
-
 // Option: ask for huge pages.
 #define KEYWAY_HUGE_PAGES 2
 
@@ -62,7 +59,7 @@ typedef enum keyway_result {
     KEYWAY_ERROR_NOT_A_NUMBER = 20,
     // the region is full and nothing can be evicted, or this process has no memory for a copy
     KEYWAY_ERROR_OUT_OF_MEMORY = 21,
-    // there is no region at this place, and KEYWAY_EXISTING_ONLY was given; or no server answers
+    // there is no region at this place, and no memory was requested for a new one; or no server answers
     KEYWAY_ERROR_ABSENT = 22,
     // the file at this place is not a region that this library can use: another version, truncated, or another kind of file
     KEYWAY_ERROR_UNUSABLE = 23,
@@ -91,15 +88,16 @@ typedef struct keyway keyway;
 typedef struct keyway_options {
     // sizeof(keyway_options)
     size_t size;
-    // size of the region in bytes, everything included, at least 2 MiB: the size of a new region; a smaller existing one
-    // grows to it. 0: 64 MiB for a new one; an existing one keeps its size
+    // size of the region in bytes, everything included, at least 2 MiB: an absent region is made, and a smaller existing one
+    // grows to it. 0: an existing region keeps its size, and an absent one is an error (KEYWAY_ERROR_ABSENT); anonymous
+    // memory has 64 MiB
     uint64_t memory;
     // largest item, bytes, counted as memcached counts (its -I), 1 KiB to 1 GiB and at most half of the memory. A rule of a new
     // region, for all its users; an existing one keeps its own. 0: 1 MiB
     uint64_t item_size_max;
     // file mode of a new region. 0: 0600
     uint32_t mode;
-    // the sum of options, such as KEYWAY_EXISTING_ONLY
+    // the sum of options, such as KEYWAY_CHECKSUMS
     uint32_t flags;
 } keyway_options;
 
@@ -141,7 +139,7 @@ typedef struct keyway_stat {
 extern "C" {
 #endif // __cplusplus
 
-// Opens the cache whose region is the file `place`: attaches to it, or creates it (see keyway_options). If `place` is a Unix
+// Opens the cache whose region is the file `place`: attaches to it, or makes it if options.memory says how large. If `place` is a Unix
 // socket, its server hands out its region (keyway serve --region-socket); "memfd" is anonymous memory of this process.
 // `options` may be NULL. Returns NULL on failure: keyway_error() and keyway_message() say why.
 //
