@@ -171,12 +171,7 @@ fn datagrams(
         return run::at_once(plan, side, floods, |flood, window| flood.run(each, window));
     }
     let sockets = loads.map(|load| PipelinedUdp::open(target, cell.depth, plan.silence_max, load));
-    run::at_once(
-        plan,
-        side,
-        sockets.collect::<io::Result<Vec<_>>>()?,
-        PipelinedUdp::run,
-    )
+    run::at_once(plan, side, sockets.collect::<io::Result<Vec<_>>>()?, PipelinedUdp::run)
 }
 
 /// Where a side's server listens.
