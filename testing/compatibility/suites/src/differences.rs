@@ -70,7 +70,7 @@ pub const ALL: &[Row] = &[
     Row {
         suite: "memcached",
         cases: &[("t/flush-all.t", "fails 27")],
-        requires: "that a `set` in the second of a `flush_all` is lost at least once in 50 tries, without `-o modern`'s CAS",
+        requires: "that without CAS (`-C`) a `set` right after a `flush_all` is lost at least once in 50 tries",
         why: "a flush takes only what was stored before it",
         link: "protocol.md#deviations",
     },
