@@ -15,6 +15,8 @@ CROSS = $(if $(filter arm64/x86_64,$(ARCH)/$(shell uname -m)),aarch64-unknown-li
 CARGO_DIR = $(abspath $(TARGET_DIR))$(if $(CROSS),/arm)
 CARGO_BUILD = --profile $(PROFILE) --locked --target-dir $(CARGO_DIR) $(if $(CROSS),--target $(CROSS))
 BUILT = $(CARGO_DIR)/$(if $(CROSS),$(CROSS)/)$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+# It runs a make for libbpf, which would take PREFIX and DESTDIR for its own.
+CARGO = env -u MAKEFLAGS -u PREFIX -u DESTDIR cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The part of the library's version that programs are linked to; crates/keyway-capi/build.rs has it too.
 SONAME = libkeyway.so.0
@@ -53,7 +55,7 @@ test:
 program:
 	xtask/prerequisites.sh $(if $(CROSS),arm64,run)
 	$(CROSS_LIBRARIES)
-	$(CROSS_ENV) cargo build $(CARGO_BUILD) --package keyway-cli
+	$(CROSS_ENV) $(CARGO) build $(CARGO_BUILD) --package keyway-cli
 
 # What programs for arm64 are linked to, besides the C library: fetched once, and not installed.
 CROSS_FOLDER = $(CARGO_DIR)/libraries
@@ -64,9 +66,9 @@ CROSS_ENV = $(if $(CROSS),CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-
 
 # The library without its form for Rust programs, which are tests: with it, nothing is optimized across crates.
 build: program
-	$(CROSS_ENV) cargo rustc $(CARGO_BUILD) --package keyway-capi --lib --crate-type cdylib,staticlib
-	$(CROSS_ENV) cargo build $(CARGO_BUILD) --package keyway-libmemcached
-	$(CROSS_ENV) cargo rustc $(CARGO_BUILD) --package keyway-libmemcachedutil --lib --crate-type cdylib
+	$(CROSS_ENV) $(CARGO) rustc $(CARGO_BUILD) --package keyway-capi --lib --crate-type cdylib,staticlib
+	$(CROSS_ENV) $(CARGO) build $(CARGO_BUILD) --package keyway-libmemcached
+	$(CROSS_ENV) $(CARGO) rustc $(CARGO_BUILD) --package keyway-libmemcachedutil --lib --crate-type cdylib
 
 # Builds only if something is not there, so that `make build && sudo make install` does not build as root.
 install:
@@ -120,8 +122,8 @@ wheel:
 
 # Everything that packages contain. The manual is written by a program for this machine: KEYWAY, or one that is built for it.
 packaged: build
-	$(CROSS_ENV) cargo build $(CARGO_BUILD) --package keyway-python
-	$(if $(KEYWAY),$(KEYWAY),cargo run --quiet --profile $(PROFILE) --locked --package keyway-cli --) manual $(MANUAL)
+	$(CROSS_ENV) $(CARGO) build $(CARGO_BUILD) --package keyway-python
+	$(if $(KEYWAY),$(KEYWAY),$(CARGO) run --quiet --profile $(PROFILE) --locked --package keyway-cli --) manual $(MANUAL)
 	packaging/licences.py $(CROSS) >$(MANUAL)/licences
 
 # Files have the time of the last commit, so that the same sources give the same packages.

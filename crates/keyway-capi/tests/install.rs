@@ -2,6 +2,7 @@
 //! look for.
 
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, program_on_path, run_to_end, skip};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -31,6 +32,24 @@ fn make(target: &str) -> Command {
     command.current_dir(root()).args([target, &format!("PROFILE={profile}")]);
     command.env("CARGO_TARGET_DIR", built.parent().expect("a target directory"));
     command
+}
+
+/// Enemy: the build of libbpf, which is a make, and puts its headers where this one's variables say.
+#[test]
+fn a_build_is_not_told_where_it_will_be_installed() {
+    if program_on_path("make").is_none() {
+        return skip("make build", "make is not installed");
+    }
+    let home = Scratch::new();
+    let cargo = home.join(".cargo/bin/cargo");
+    std::fs::create_dir_all(cargo.parent().expect("a folder")).expect("a folder");
+    std::fs::write(&cargo, "#!/bin/sh\necho called\nenv\n").expect("a program");
+    std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let mut build = make("build");
+    build.args(["--old-file=program", "PREFIX=/somewhere", "DESTDIR=/elsewhere"]);
+    let output = run(build.env("HOME", home.path()), DEADLINE);
+    assert!(output.lines().any(|line| line == "called"), "{output}");
+    assert!(!output.contains("/somewhere") && !output.contains("/elsewhere"), "{output}");
 }
 
 #[test]
