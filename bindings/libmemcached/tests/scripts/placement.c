@@ -78,6 +78,7 @@ static unsigned long long behaviors(memcached_st *memc) {
 static void one(const int *order, int count) {
   if (orders++ % every) return;
   memcached_st *memc = memcached_create(NULL);
+  if (times > 1) add_servers(memc);
   for (unsigned i = 0; i < times * count; i++) memc = calls[order[i % count]].make(memc);
   if (memcached_server_count(memc) < 3) add_servers(memc);
   char key[40], places[KEYS + 1] = "";
@@ -87,7 +88,7 @@ static void one(const int *order, int count) {
     size_t length = snprintf(key, sizeof(key), stores ? "k%d-%u" : "k%d", i, orders);
     if (stores) {
       rc = memcached_set(memc, key, length, "", 0, 0, 0);
-      printf("%s %s\n", memcached_strerror(memc, rc), key);
+      printf("%s %s %lu\n", memcached_strerror(memc, rc), key, (unsigned long) memcached_query_id(memc));
       continue;
     }
     const memcached_instance_st *server = memcached_server_by_key(memc, key, length, &rc);
