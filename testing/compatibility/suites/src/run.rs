@@ -103,7 +103,7 @@ impl Side {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|e| format!("{}: {e}", self.programs.display()))?;
-        let server = Serving(child);
+        let server = Serving(child, at.starts_with('/').then(|| PathBuf::from(at)));
         wait_until("the server listens", DEADLINE, || match at.starts_with('/') {
             true => UnixStream::connect(at).map(drop).ok(),
             false => TcpStream::connect(format!("127.0.0.1:{at}")).map(drop).ok(),
@@ -112,13 +112,14 @@ impl Side {
     }
 }
 
-/// A server that ends with this.
-struct Serving(Child);
+/// A server that ends with this, and its socket.
+struct Serving(Child, Option<PathBuf>);
 
 impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        let _ = self.1.as_ref().map(std::fs::remove_file);
     }
 }
 
