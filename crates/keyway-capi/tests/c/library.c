@@ -407,7 +407,7 @@ int main(int argc, char **argv) {
     // One that may only read has no place in the region.
     own_sessions = argc == 3;
     CHECK(*keyway_message() == 0 && keyway_error() == KEYWAY_OK);
-    cache = keyway_open(argv[1], &(keyway_options){.size = sizeof(keyway_options), .memory = 64 << 20});
+    cache = keyway_open(argv[1], NULL);
     CHECK(cache != NULL);
     verbs();
     flushing();
