@@ -4,7 +4,7 @@
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
-use benches::{machine, used};
+use benches::{gate, machine, used};
 use keyway_cache::{Cache, Delete, Deleted, Options, Place, Session};
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ fn main() {
     let (runs, count): (u64, usize) = (args.number("--runs", 9), args.number("--keys", 200_000));
     let cpus = machine::allowed_cpus().expect("the kernel says which");
     machine::pin(&cpus[cpus.len() - 1..]).expect("this process may choose its CPU");
-    say(machine::describe());
+    say(gate::describe());
     let memory = items * (value_len as u64 + 64) * 5 / 4 + (64 << 20);
     let options = Options::new().memory(memory).huge_pages(args.has("--huge-pages"));
     let cache = Cache::open(&Place::Memfd, &options).expect("memory for the items");

@@ -4,7 +4,7 @@
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
-use benches::{machine, used};
+use benches::{gate, machine, used};
 use keyway_cache::{Cache, Options, Place};
 use std::hint::black_box;
 use std::time::Instant;
@@ -18,14 +18,14 @@ copies: gets and sets of large values beside plain copies of as many bytes
     --items N      items of the one get (64 and 20000)
     --huge-pages   ask for huge pages for the region
 
-KEYWAY_GATE=off leaves the gate open, as in the figures of docs/performance.md.";
+KEYWAY_GATE=off leaves the gate open, as in most figures of docs/performance.md; with KEYWAY_GATE=on a machine must have one.";
 
 fn main() {
     let args = Args::parse(HELP);
     let (len, runs): (usize, usize) = (args.number("--value-len", 5120), args.number("--runs", 15));
     let cpus = machine::allowed_cpus().expect("the kernel says which");
     machine::pin(&cpus[cpus.len() - 1..]).expect("this process may choose its CPU");
-    say(machine::describe());
+    say(gate::describe());
     say(format!("values of {len} bytes; medians of {runs} runs, in turn"));
     say(head(&["", "items", "Keyway, ns", "plain copy, ns", "ratio"]));
     let does = |verb| args.value("--only").is_none_or(|only| only == verb);

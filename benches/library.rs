@@ -4,9 +4,10 @@
 //! Criterion measures. Groups are named for the operation, so that `cargo bench -p benches --bench library -- delete` runs some of
 //! them. `KEYWAY_BENCH_MEMORY_MIB` sets the region's size (64, the default of `keyway serve`). Every operation's answer is checked.
 
-use benches::machine;
+use benches::report::say;
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
+use benches::{gate, machine};
 use criterion::Criterion;
 use dashmap::DashMap;
 use keyway_cache::{Arithmetic, Cache, Counted, Delete, Deleted, Options, Place, Session, Store, Stored};
@@ -23,6 +24,7 @@ const SEED: u64 = 42;
 const CPU: usize = 1;
 
 fn main() {
+    say(gate::describe());
     if machine::cpus() > CPU {
         machine::pin(&[CPU]).expect("this process may choose its CPU");
     }

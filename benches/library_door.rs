@@ -5,7 +5,7 @@
 //! It builds what it measures: both libraries in the release profile, the C program with gcc -O2.
 
 use benches::report::{Args, Samples, head, row, say};
-use benches::{machine, servers};
+use benches::{gate, machine, servers};
 use keyway_bench::plan::Door;
 use servers::{Server, Settings, memcached_version};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ fn main() -> io::Result<()> {
     // Interrupts and the default of all other programs are on the first.
     let own = cpus[cpus.len() - 1];
     let other = (cpus[0] != own).then_some(cpus[0]);
-    say(machine::describe());
+    say(gate::describe());
     say(format!(
         "{}; client on CPU {own}; medians of {runs} runs in turn",
         memcached_version()

@@ -8,7 +8,7 @@
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
-use benches::{machine, used};
+use benches::{gate, machine, used};
 use keyway_cache::{Cache, Get, Item, Options, Place, Session, Target};
 use keyway_capi::open::keyway_open;
 use keyway_capi::read::keyway_get;
@@ -32,7 +32,7 @@ maps: gets and sets beside DashMap, papaya and LMDB in the same process
     --huge-pages   ask for huge pages for the region
     --only-c       of Keyway only the functions of C: otherwise the process has the region mapped twice, with page tables for each
 
-KEYWAY_GATE=off leaves the gate open, as in the figures of docs/performance.md.";
+KEYWAY_GATE=off leaves the gate open, as in most figures of docs/performance.md; with KEYWAY_GATE=on a machine must have one.";
 
 /// Works on all of the keys; returns how many had an item.
 type Side<'a> = Box<dyn FnMut(&[Key]) -> usize + 'a>;
@@ -50,7 +50,7 @@ fn main() {
     };
     let cpus = machine::allowed_cpus().expect("the kernel says which");
     machine::pin(&cpus[cpus.len() - 1..]).expect("this process may choose its CPU");
-    say(machine::describe());
+    say(gate::describe());
     say(format!(
         "{items} items of 16 + {value_len} bytes, {}; medians of {runs} runs of {count} keys, in turn",
         popularity.name()

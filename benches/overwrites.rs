@@ -3,10 +3,10 @@
 //! Zipfian sets and gets on a region that has twice the memory that the items need, so nothing need be evicted: all room comes from
 //! segments of which much is dead. Prints what the region counted meanwhile, per set.
 
-use benches::machine;
 use benches::report::{Args, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::key;
+use benches::{gate, machine};
 use keyway_cache::{Cache, Options, Place, Store};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ fn main() {
         let text = args.value(name).unwrap_or(default);
         text.split(',').filter_map(|n| n.parse().ok()).collect()
     };
-    say(machine::describe());
+    say(gate::describe());
     say(head(&[
         "value, B",
         "writers",

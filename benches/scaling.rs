@@ -7,7 +7,7 @@
 use benches::report::{Args, Samples, head, row, say};
 use benches::requests::{Popularity, keys};
 use benches::workload::{Key, key};
-use benches::{machine, used};
+use benches::{gate, machine, used};
 use dashmap::DashMap;
 use keyway_cache::{Cache, Options, Place, Session, Store};
 use std::hint::black_box;
@@ -42,7 +42,7 @@ fn main() {
         return;
     }
     let is_wanted = |option, name: &str| args.value(option).is_none_or(|part| name.contains(part));
-    say(machine::describe());
+    say(gate::describe());
     say(format!(
         "{items} items, {} MiB a region, {repeats} rounds of {length:?}",
         memory >> 20

@@ -1,9 +1,10 @@
 //! What the benchmarks share beside `keyway-bench`: a client that counts replies, Markdown tables and arguments.
 //!
-//! Nothing here knows a region or measures by itself; `../*.rs` hold the measurements, one question a file.
+//! Nothing here measures by itself; `../*.rs` hold the measurements, one question a file.
 
 pub mod client;
 pub mod cpu_time;
+pub mod gate;
 pub mod report;
 pub mod requests;
 pub mod servers;

@@ -23,33 +23,34 @@ cargo xtask figures: measures again the tables of docs/performance.md, and write
 Those of the kernel door take root. Programs are built in release mode first.
 ";
 
-/// A title and its command; `{built}` is the folder of the built programs.
+/// A title and its command; `{built}` is the folder of the built programs. A command with `{gate}` makes two tables,
+/// without the gate and with it (which takes a machine with protection keys).
 const TABLES: &[(&str, &str)] = &[
     (
         "Calls beside DashMap",
-        "cargo bench --locked --package benches --bench library",
+        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench library",
     ),
     (
         "Gets and sets beside DashMap, papaya and LMDB",
-        "cargo bench --locked --package benches --bench maps",
+        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench maps",
     ),
     (
         "Large values beside plain copies",
-        "cargo bench --locked --package benches --bench copies",
+        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench copies",
     ),
     ("Web applications", "{built}/lab applications"),
     ("TLS", "{built}/lab tls --server-cpus 0 --client-cpus 1"),
     (
         "Two threads against one",
-        "cargo bench --locked --package benches --bench scaling",
+        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench scaling",
     ),
     (
         "Many keys in one call, 10^7 items",
-        "cargo bench --locked --package benches --bench bulk",
+        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench bulk",
     ),
     (
         "What writers pay for room",
-        "cargo bench --locked --package benches --bench overwrites",
+        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench overwrites",
     ),
     (
         "Instructions of an operation",
@@ -57,13 +58,17 @@ const TABLES: &[(&str, &str)] = &[
     ),
     (
         "Library, drop-in and libmemcached, from C",
-        "cargo bench --locked --package benches --bench library_door",
+        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench library_door",
     ),
     (
         "What a watcher costs",
         "cargo bench --locked --package benches --bench watched",
     ),
     ("Attach", "cargo bench --locked --package benches --bench attach"),
+    (
+        "Repair after a power failure",
+        "cargo bench --locked --package benches --bench repair",
+    ),
     ("Items in 256 MB", "cargo bench --locked --package benches --bench memory"),
     (
         "Network beside memcached",
@@ -114,6 +119,18 @@ const TABLES: &[(&str, &str)] = &[
     ),
 ];
 
+/// All tables, each with a title of its own.
+fn tables() -> Vec<(String, String)> {
+    let both = |(title, command): &(&str, &str)| {
+        if !command.contains("{gate}") {
+            return vec![((*title).to_owned(), (*command).to_owned())];
+        }
+        let one = |how: &str, gate: &str| (format!("{title}, {how}"), command.replace("{gate}", gate));
+        vec![one("without the gate", "off"), one("with the gate", "on")]
+    };
+    TABLES.iter().flat_map(both).collect()
+}
+
 /// Measures the tables that these arguments select.
 pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
     let (mut only, mut to, mut is_short) = ("", context.target.join("figures.md"), false);
@@ -125,7 +142,7 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
                 return Outcome::Passed;
             }
             ("--list", _) => {
-                for (title, command) in TABLES {
+                for (title, command) in tables() {
                     println!("{title}\n    {command}");
                 }
                 return Outcome::Passed;
@@ -140,19 +157,10 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         }
         args.next();
     }
-    let chosen: Vec<_> = TABLES
-        .iter()
+    let chosen: Vec<_> = tables()
+        .into_iter()
         .filter(|(title, _)| title.contains(only))
-        .filter_map(|(title, command)| {
-            Some((
-                title,
-                if is_short {
-                    shortened(command)?
-                } else {
-                    (*command).to_owned()
-                },
-            ))
-        })
+        .filter_map(|(title, command)| Some((title, if is_short { shortened(&command)? } else { command })))
         .collect();
     if chosen.is_empty() {
         return Outcome::Failed(format!("no table has \"{only}\" in its title; --list has them"));
@@ -178,7 +186,7 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
 }
 
 /// Runs the commands and writes what they print.
-fn measure(context: &Context<'_>, chosen: &[(&&str, String)], is_short: bool, to: &Path) -> Outcome {
+fn measure(context: &Context<'_>, chosen: &[(String, String)], is_short: bool, to: &Path) -> Outcome {
     let built = context.target.join(if is_short { "debug" } else { "release" });
     let mut failed = Vec::new();
     let mut text = String::from("# Figures\n");
@@ -302,10 +310,26 @@ mod tests {
 
     #[test]
     fn titles_differ() {
-        let mut titles: Vec<_> = TABLES.iter().map(|(title, _)| title).collect();
+        let tables = tables();
+        let mut titles: Vec<_> = tables.iter().map(|(title, _)| title).collect();
         titles.sort_unstable();
         titles.dedup();
-        assert_eq!(titles.len(), TABLES.len());
+        assert_eq!(titles.len(), tables.len());
+    }
+
+    #[test]
+    fn figures_of_the_library_are_taken_without_the_gate_and_with_it() {
+        let tables = tables();
+        for bench in ["library", "maps", "copies", "scaling", "bulk", "overwrites", "library_door"] {
+            let commands = tables
+                .iter()
+                .filter(|(_, command)| command.ends_with(&format!(" --bench {bench}")));
+            let gates: Vec<_> = commands
+                .map(|(title, command)| (title.ends_with("with the gate"), command.contains("GATE=on ")))
+                .collect();
+            assert_eq!(gates, [(false, false), (true, true)], "{bench}");
+        }
+        assert!(tables.iter().all(|(_, command)| !command.contains("{gate}")));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::creation::{check_item_size, is_at, remake};
 use crate::descriptor::file_id;
 use crate::error::OpenError;
-use crate::liveness::{Attachment, Liveness, Locked, WHOLE, Whole, locked, offset};
+use crate::liveness::{Attachment, Liveness, Locked, Whole, locked, offset};
 use crate::mapping::Mapping;
 use crate::{Gap, Options, proc};
 use keyway_region::layout::superblock::{self, SeenWord};
@@ -23,8 +23,10 @@ use keyway_region::{LastBoot, LastUse, Life, Moment, Region};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How long another process may be at work on a region without visible progress.
+const BUSY_MAX: Duration = Duration::from_secs(5);
 /// Time between two looks at a region that another process replaces or repairs.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
 
@@ -32,11 +34,36 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
 pub(crate) enum Restart {
     /// attach to it
     Use,
-    /// look again: it was replaced or repaired, or another process is working on it
+    /// look again: it was replaced or repaired
     Again {
         /// its items are gone
         cold: bool,
     },
+    /// look again: another process is at work on it
+    Busy {
+        /// it repairs the region, and does not replace it
+        repairs: bool,
+    },
+}
+
+/// Until when an opening looks again.
+pub(crate) struct Deadline(Instant);
+
+impl Deadline {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self(now + BUSY_MAX)
+    }
+
+    /// Notes what was found: what this process has done itself, and a repair, may take as long as they need.
+    pub(crate) fn note(&mut self, found: &Restart, now: Instant) {
+        if matches!(found, Restart::Again { .. } | Restart::Busy { repairs: true }) {
+            *self = Self::new(now);
+        }
+    }
+
+    pub(crate) fn has_passed(&self, now: Instant) -> bool {
+        now > self.0
+    }
 }
 
 /// Decides by the table above, and discards or repairs the region if necessary.
@@ -50,14 +77,16 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<
     // One process does it. Its lock ends with its descriptor.
     let Some(_whole) = Whole::take(file) else {
         crate::wait::sleep(PATIENCE);
-        return Ok(Restart::Again { cold: !inspected.strict });
+        return Ok(Restart::Busy {
+            repairs: inspected.strict,
+        });
     };
     // Another process may have done it meanwhile, or may be attaching.
     if !is_at(file, path) || is_attached(file, &inspected) || !is_cut_off(file, path)? {
         return Ok(Restart::Again { cold: false });
     }
     if inspected.strict {
-        repair(file, path, &inspected)?;
+        repair(file, path, &inspected, options)?;
         return Ok(Restart::Again { cold: false });
     }
     // The region's rules, as far as the options do not say otherwise.
@@ -102,17 +131,9 @@ fn is_cut_off(file: &File, path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// Whether another process holds the lock under which a region is repaired. A repair takes as long as reading the index
-/// and the headers of the items does.
-pub(crate) fn is_being_repaired(path: &Path) -> bool {
-    let Ok(file) = File::options().read(true).write(true).open(path) else {
-        return false;
-    };
-    inspect(&file, path).is_ok_and(|found| found.strict) && locked(&file, WHOLE, 1) == Locked::Yes
-}
-
-fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenError> {
-    let mapping = Mapping::of(file, inspected.layout.len_max, true, &Options::default(), path)?;
+/// Repairs a region, and tells in the log how far it is.
+fn repair(file: &File, path: &Path, inspected: &Inspected, options: &Options) -> Result<(), OpenError> {
+    let mapping = Mapping::of(file, inspected.layout.len_max, true, options, path)?;
     let memory = mapping.memory();
     let id = file_id(file).map_err(|e| io("stat", path, e))?;
     let liveness = Liveness::new(id, None, None, false).map_err(|e| io("describe", path, e))?;
@@ -121,7 +142,23 @@ fn repair(file: &File, path: &Path, inspected: &Inspected) -> Result<(), OpenErr
         mapping,
     });
     let region = Region::open(memory, host).map_err(|why| unusable(path, why))?;
-    region.repair(|_| {}).map_err(|why| unusable(path, why))?;
+    let shown = path.display();
+    log::warn!(
+        "{shown}: the machine stopped while this region was in use; it is repaired, which takes a second or two for each million items"
+    );
+    let mut tenths = 0;
+    let progress = |percent: u8| {
+        if percent / 10 > tenths {
+            tenths = percent / 10;
+            log::warn!("{shown}: {percent} % of the region is repaired");
+        }
+    };
+    let repaired = region.repair(progress).map_err(|why| unusable(path, why))?;
+    let lost = match repaired.lost {
+        0 => String::new(),
+        lost => format!("; {lost} others were damaged and are gone"),
+    };
+    log::warn!("{shown}: the region is repaired and has {} items{lost}", repaired.items);
     region.begin_use(proc::boot_id().unwrap_or_default(), Clock::here().now());
     Ok(())
 }
@@ -140,5 +177,28 @@ pub(crate) fn after_gap(region: &Region, own: usize, seen: SeenWord, now: Moment
         Gap::Serve => {}
         Gap::Stale => region.make_stale(),
         Gap::Flush => region.flush_now(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repair_of_minutes_ends_no_opening_and_a_replacement_without_progress_does() {
+        let begun = Instant::now();
+        let after_a_minute = begun + Duration::from_secs(60);
+        for (found, has_passed) in [
+            (Restart::Again { cold: false }, false),
+            (Restart::Again { cold: true }, false),
+            (Restart::Busy { repairs: true }, false),
+            (Restart::Busy { repairs: false }, true),
+            (Restart::Use, true),
+        ] {
+            let mut deadline = Deadline::new(begun);
+            assert!(!deadline.has_passed(begun));
+            deadline.note(&found, after_a_minute);
+            assert_eq!(deadline.has_passed(after_a_minute), has_passed);
+        }
     }
 }

@@ -43,10 +43,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-/// How long to wait for another process that is replacing a region.
-const BUSY_MAX: Duration = Duration::from_secs(5);
+use std::time::Instant;
 
 /// What a process does that needs the whole file to itself for a long time.
 const AT_IT: &str = "is replacing or repairing the region, or marking it as cleanly stopped,";
@@ -125,11 +122,15 @@ fn open_handed_out(place: &Place, path: &Path, options: &Options) -> Result<Inne
 /// at the same moment, this is tried again.
 fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, OpenError> {
     copy::remove_leftovers(path);
-    let mut deadline = Instant::now() + BUSY_MAX;
+    let mut deadline = restart::Deadline::new(Instant::now());
     let (mut warm, mut discarded) = (true, false);
+    let mut says_repairing = true;
     loop {
         let found =
             open_file(path, options).and_then(|file| restart::before_use(&file, path, options).map(|found| (found, file)));
+        if let Ok((found, _)) = &found {
+            deadline.note(found, Instant::now());
+        }
         let used = found.and_then(|(found, file)| match found {
             Restart::Use => match described_twice(file, Some(path)) {
                 Ok(files) => attach(place, path, files, options, warm),
@@ -137,6 +138,16 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
             },
             Restart::Again { cold } => {
                 (warm, discarded) = (warm && !cold, discarded || cold);
+                Ok(None)
+            }
+            Restart::Busy { repairs: false } => {
+                (warm, discarded) = (false, true);
+                Ok(None)
+            }
+            Restart::Busy { repairs: true } => {
+                if std::mem::take(&mut says_repairing) {
+                    log::warn!("{}: another process repairs the region; waiting for it", path.display());
+                }
                 Ok(None)
             }
         });
@@ -164,11 +175,11 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
                     Err(OpenError::Absent { .. }) => return Err(absent(path)),
                     Err(why) => return Err(why),
                 }
-                deadline = Instant::now() + BUSY_MAX;
+                deadline = restart::Deadline::new(Instant::now());
             }
             Err(e) => return Err(e),
         }
-        if Instant::now() > deadline && !restart::is_being_repaired(path) {
+        if deadline.has_passed(Instant::now()) {
             return Err(OpenError::Busy {
                 path: path.to_path_buf(),
                 doing: AT_IT,

@@ -23,7 +23,7 @@ use crate::region::{Region, Unusable};
 use crate::verbs::KEY_LEN_MAX;
 
 /// Buckets between two reports of progress.
-const PROGRESS: u64 = 1 << 16;
+const PROGRESS: u64 = 1 << 10;
 
 /// What the index needs of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

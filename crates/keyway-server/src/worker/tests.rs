@@ -99,6 +99,10 @@ impl Bench {
         while served(&bench.worker) < clients as u64 {
             bench.round();
         }
+        if event_loop == EventLoop::IoUring {
+            // The ring sends later.
+            (0..SETTLING).for_each(|_| bench.rounds());
+        }
         for client in 0..clients {
             assert_eq!(bench.answers(client), 1);
         }
@@ -147,6 +151,37 @@ impl Bench {
             .round(&mut self.events, &mut self.partners_messages, &mut self.udp);
         served(&self.partner) - before
     }
+}
+
+/// The answer of a client that is alone leaves in the round that served it, without waiting for the ring's next system call. The answers of
+/// several leave together: by that call, or in the same round.
+#[test]
+fn requests_that_arrive_together_are_served_in_one_round_and_one_alone_is_answered_in_it() -> Result<(), StartError> {
+    const CYCLES: usize = 20;
+    let event_loops = match Ring::open() {
+        Ok(_) => vec![EventLoop::Epoll, EventLoop::IoUring],
+        Err(error) => {
+            harness::skip("the event loop io_uring", &error.to_string());
+            vec![EventLoop::Epoll]
+        }
+    };
+    for event_loop in event_loops {
+        for clients in [1, 2, 16] {
+            let mut bench = Bench::with(event_loop, clients)?;
+            for cycle in 0..CYCLES {
+                (0..clients).for_each(|client| bench.send((client + cycle) % clients, 1));
+                let name = format!("{event_loop:?}, {clients} clients, cycle {cycle}");
+                assert_eq!(bench.round(), clients as u64, "{name}");
+                if clients > 1 && event_loop == EventLoop::IoUring {
+                    assert_eq!(bench.round(), 0, "{name}");
+                }
+                for client in 0..clients {
+                    assert_eq!(bench.answers(client), 1, "{name}, client {client}");
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 #[test]
