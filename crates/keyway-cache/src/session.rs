@@ -57,8 +57,9 @@ fn refused<P: probes::Verb>(len: usize) -> WriteError {
 ///
 /// `exptime` is memcached's in all methods: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
 /// time. Keys have 1 to 250 bytes; any byte is allowed.
-pub struct Session(Way);
+pub struct Session(Box<Way>);
 
+/// On the heap: it has some kilobytes, and a thread that makes a session, or moves it, may have a small stack.
 #[expect(clippy::large_enum_variant, reason = "a session is made once, and used by reference")]
 enum Way {
     Writer(Writer),
@@ -69,7 +70,7 @@ enum Way {
 /// copies it itself, which saves the common case a stack frame.
 macro_rules! verb {
     ($session:expr, $key:ident, $way:ident => $work:expr) => {
-        match &mut $session.0 {
+        match &mut *$session.0 {
             Way::Writer($way) => $work,
             Way::Reader($way) => {
                 let mut room = KeyRoom::new();
@@ -83,7 +84,7 @@ macro_rules! verb {
 /// The same for a call without a key.
 macro_rules! either {
     ($session:expr, $way:ident => $work:expr) => {
-        match &mut $session.0 {
+        match &mut *$session.0 {
             Way::Writer($way) => $work,
             Way::Reader($way) => $work,
         }
@@ -92,15 +93,25 @@ macro_rules! either {
 
 impl Session {
     pub(crate) fn new(sessions: &Arc<Sessions>) -> Option<Self> {
-        Some(Self(match sessions.role {
-            Role::Writer(_) => Way::Writer(Writer::new(Arc::clone(sessions))?),
-            Role::Reader(ref peer) => Way::Reader(Reader::new(Arc::clone(sessions), Arc::clone(peer))),
-        }))
+        Some(match sessions.role {
+            Role::Writer(_) => Self::hired(sessions, sessions.hire()?),
+            Role::Reader(ref peer) => Self::reader(sessions, Arc::clone(peer)),
+        })
+    }
+
+    /// Apart: this copies the session, and [`Sessions::hire`] needs as much of the stack for another copy.
+    #[inline(never)]
+    fn hired(sessions: &Arc<Sessions>, hired: (Box<keyway_region::Session>, u64)) -> Self {
+        Self(Box::new(Way::Writer(Writer::new(Arc::clone(sessions), hired))))
+    }
+
+    fn reader(sessions: &Arc<Sessions>, peer: Arc<Peer>) -> Self {
+        Self(Box::new(Way::Reader(Reader::new(Arc::clone(sessions), peer))))
     }
 
     /// A session without a slot: this server does what the session cannot do itself.
     pub(crate) fn served(sessions: &Arc<Sessions>, peer: Peer) -> Self {
-        Self(Way::Reader(Reader::new(Arc::clone(sessions), Arc::new(peer))))
+        Self::reader(sessions, Arc::new(peer))
     }
 
     /// The value of `key`, in new memory; `None`: there is no such item. [`Session::get_append`] saves the allocation, and
@@ -128,7 +139,7 @@ impl Session {
         }
         let mut value = Vec::new();
         let mut room = KeyRoom::new();
-        let found = match &mut self.0 {
+        let found = match &mut *self.0 {
             Way::Writer(writer) => {
                 let key = writer.key(key, &mut room);
                 if let Some(found) = writer.get_at_once(key, Get::VALUE, &mut value, |_| ()) {
@@ -169,7 +180,7 @@ impl Session {
             return Err(ReadError::of(refused::<probes::Get>(key.len())));
         }
         let mut room = KeyRoom::new();
-        let found = match &mut self.0 {
+        let found = match &mut *self.0 {
             Way::Writer(writer) => {
                 let key = writer.key(key, &mut room);
                 if let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item) {
@@ -219,7 +230,7 @@ impl Session {
             return Err(refused::<probes::Get>(key.len()));
         }
         let mut room = KeyRoom::new();
-        let done = match &mut self.0 {
+        let done = match &mut *self.0 {
             Way::Writer(writer) => writer.get(writer.key(key, &mut room), how, &mut Headed::new(out, head)),
             Way::Reader(reader) => get_reading(reader, key, how, &mut Headed::new(out, head)),
         };
@@ -264,7 +275,7 @@ impl Session {
             return Err(refused::<probes::Get>(key.len()));
         }
         let mut room = KeyRoom::new();
-        let found = match &mut self.0 {
+        let found = match &mut *self.0 {
             Way::Writer(writer) => {
                 let key = writer.key(key, &mut room);
                 if let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ()) {
@@ -302,7 +313,7 @@ impl Session {
             return Err(refused::<probes::Get>(key.len()));
         }
         let mut room = KeyRoom::new();
-        let found = match &mut self.0 {
+        let found = match &mut *self.0 {
             Way::Writer(writer) => writer.answer(writer.key(key, &mut room), how, socket, out, head, behind),
             Way::Reader(reader) => {
                 let found = get_reading(reader, key, how, &mut Headed::new(&mut *out, head));
@@ -538,7 +549,7 @@ impl Session {
     #[doc(hidden)]
     #[inline]
     pub fn is_held_up(&self) -> bool {
-        match &self.0 {
+        match &*self.0 {
             Way::Writer(writer) => writer.is_held_up(),
             Way::Reader(_) => false,
         }
@@ -547,7 +558,7 @@ impl Session {
     /// Housekeeping in a bounded step: recovers dead processes and dead threads of this process, and frees dead segments. A
     /// server calls it about once a second from one thread; without a server, threads that allocate do the necessary work.
     pub fn upkeep(&mut self) {
-        if let Way::Writer(writer) = &mut self.0 {
+        if let Way::Writer(writer) = &mut *self.0 {
             writer.upkeep();
         }
     }
@@ -555,7 +566,7 @@ impl Session {
     /// A bounded step towards the region's memory limit ([`crate::Cache::limit`]): evicts while more memory is in use, and gives memory back
     /// to the system a few seconds after it went out of use. [`Session::upkeep`] does one too.
     pub fn shrink(&mut self) -> Shrinking {
-        match &mut self.0 {
+        match &mut *self.0 {
             Way::Writer(writer) => writer.shrink(),
             Way::Reader(_) => Shrinking::Done,
         }
@@ -576,7 +587,7 @@ impl Session {
     #[doc(hidden)]
     #[inline]
     pub fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
-        if let Way::Writer(writer) = &self.0 {
+        if let Way::Writer(writer) = &*self.0 {
             writer.serve_as(door, is_meta, descriptor);
         }
     }
@@ -584,7 +595,7 @@ impl Session {
     /// Whether any watcher wants to see that connections begin and end.
     #[doc(hidden)]
     pub fn tells_connections(&mut self) -> bool {
-        match &mut self.0 {
+        match &mut *self.0 {
             Way::Writer(writer) => writer.tells_connections(),
             Way::Reader(_) => false,
         }
@@ -593,7 +604,7 @@ impl Session {
     /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
     #[doc(hidden)]
     pub fn tell_connection(&mut self, text: &[u8]) {
-        if let Way::Writer(writer) = &mut self.0 {
+        if let Way::Writer(writer) = &mut *self.0 {
             writer.tell_connection(text);
         }
     }
@@ -601,7 +612,7 @@ impl Session {
     /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
     #[doc(hidden)]
     pub fn note_hit(&mut self, key: &[u8]) {
-        if let Way::Writer(writer) = &mut self.0 {
+        if let Way::Writer(writer) = &mut *self.0 {
             writer.note_hit(key);
         }
     }
@@ -609,7 +620,7 @@ impl Session {
     /// Notes that a request, for which this session was used or not, took so long.
     #[doc(hidden)]
     pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
-        if let Way::Writer(writer) = &self.0 {
+        if let Way::Writer(writer) = &*self.0 {
             writer.note_latency(door, verb, ns);
         }
     }
@@ -617,7 +628,7 @@ impl Session {
     /// Adds operations that were counted elsewhere; returns whether that was possible.
     #[doc(hidden)]
     pub fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
-        match &self.0 {
+        match &*self.0 {
             Way::Writer(writer) => writer.add_latency(door, verb, counted),
             _ => false,
         }
@@ -626,7 +637,7 @@ impl Session {
     /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
     #[doc(hidden)]
     pub fn seat(&self) -> Option<Seat> {
-        match &self.0 {
+        match &*self.0 {
             Way::Writer(writer) => Some(writer.seat()),
             Way::Reader(_) => None,
         }
@@ -635,7 +646,7 @@ impl Session {
     /// Gives up the room that this session has reserved for its next writes, so that it can be reclaimed. Worth calling before
     /// a long idle time.
     pub fn release(&mut self) {
-        if let Way::Writer(writer) = &mut self.0 {
+        if let Way::Writer(writer) = &mut *self.0 {
             writer.release();
         }
     }
@@ -654,7 +665,7 @@ impl Session {
     /// [`crate::Cache::limits`].
     #[doc(hidden)]
     pub fn limits(&self) -> Limits {
-        match &self.0 {
+        match &*self.0 {
             Way::Writer(writer) => writer.limits(),
             Way::Reader(reader) => reader.limits(),
         }
@@ -663,7 +674,7 @@ impl Session {
     /// What the region's clock says. No process can set it, and it does not go back.
     #[doc(hidden)]
     pub fn clock(&self) -> Duration {
-        match &self.0 {
+        match &*self.0 {
             Way::Writer(writer) => writer.clock(),
             Way::Reader(reader) => reader.clock(),
         }

@@ -60,8 +60,8 @@ macro_rules! change {
 }
 
 impl Writer {
-    pub(crate) fn new(sessions: Arc<Sessions>) -> Option<Self> {
-        let (inner, id) = sessions.hire()?;
+    /// With a session of the region, and its number ([`Sessions::hire`]).
+    pub(crate) fn new(sessions: Arc<Sessions>, (inner, id): (Box<keyway_region::Session>, u64)) -> Self {
         let latch = sessions.latch;
         let timer = sessions.door.map(|_| Box::new(Timer::new()));
         let first = {
@@ -73,7 +73,7 @@ impl Writer {
             changes: first,
             trail: false,
         };
-        Some(Self {
+        Self {
             sampler: Sampler::new(timer.as_ref().map_or(1, |timer| timer.now().rotate_left(17) ^ id)),
             timer,
             left,
@@ -87,7 +87,7 @@ impl Writer {
             thread: presence::thread_number(),
             latch,
             buffer: Buffer::default(),
-        })
+        }
     }
 
     /// A caller's key, copied to the room: every verb goes by that copy. It has a length that a key can have.
@@ -905,7 +905,8 @@ fn take_seat(inner: &mut keyway_region::Session, member: &mut Membership) -> Res
     member.sessions.regain();
     let (mut fresh, id) = member.sessions.hire().ok_or(WriteError::Detached)?;
     fresh.set_wall_clock_like(inner);
-    (*inner, member.id) = (*fresh, id);
+    std::mem::swap(inner, &mut *fresh);
+    member.id = id;
     Ok(())
 }
 

@@ -141,6 +141,19 @@ fn the_library_takes_few_bytes_of_a_threads_storage() {
     assert!(matches!(bytes[..], [1..=256]), "{bytes:?}");
 }
 
+/// `docs/library.md` says so: "A call needs up to 48 KiB". An unoptimised build has larger frames than a release.
+#[test]
+fn a_call_takes_few_bytes_of_a_threads_stack() {
+    let Some(installed) = Installed::new("a C program that measures its stack") else {
+        return;
+    };
+    let program = installed.compile(&Path::new(HERE).join("tests/c/stack.c"));
+    let region = installed.scratch.join("region");
+    let bytes = run(&installed, &program, &[&region]);
+    let bytes: usize = bytes.trim().parse().expect("a number of bytes");
+    assert!((4096..=48 << 10).contains(&bytes), "{bytes} bytes");
+}
+
 #[test]
 fn a_region_of_another_version_is_refused_with_both_named() {
     use std::os::unix::fs::FileExt;
