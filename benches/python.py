@@ -70,7 +70,7 @@ def django_side(place):
     settings.configure()
     from keyway_cache.django import KeywayCache
 
-    cache = KeywayCache(place, {})
+    cache = KeywayCache(place, {"OPTIONS": {"memory": 64 << 20}})
     cache.set_many(TWENTY)
     first = next(iter(TWENTY))
     return {

@@ -18,6 +18,8 @@ import django
 from django.conf import settings
 
 BASE = {"BACKEND": BACKEND, "LOCATION": LOCATION}
+if BACKEND == "keyway_cache.django.KeywayCache":
+    BASE["OPTIONS"] = {"memory": 64 << 20}
 MEMORY = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
 settings.configure(
     CACHES={"default": BASE},

@@ -330,7 +330,7 @@ def test_it_can_be_derived_and_referred_to(path):
             self.gets_done += 1
             return super().get(key, default)
 
-    client = Counting(path, default_noreply=False)
+    client = Counting(path, memory=MEMORY, default_noreply=False)
     assert client.get("none") is None
     with pytest.raises(KeyError):
         client["none"]

@@ -243,7 +243,7 @@ def test_threads_and_requests_share_one_attachment(path):
 def test_sessions(path):
     from django.contrib.sessions.backends.cache import SessionStore
 
-    with override_settings(CACHES={"default": {"BACKEND": "keyway_cache.django.KeywayCache", "LOCATION": path}}):
+    with override_settings(CACHES={"default": {"BACKEND": "keyway_cache.django.KeywayCache", "LOCATION": path, "OPTIONS": {"memory": 16 * MEGABYTE}}}):
         session = SessionStore()
         session["user"] = {"id": 5, "name": "ü"}
         session.save()

@@ -109,7 +109,7 @@ def test_multiprocessing(client, method):
 
 WRITER = """
 import sys, keyway_cache
-client = keyway_cache.Client(sys.argv[1], default_noreply=False)
+client = keyway_cache.Client(sys.argv[1], memory=16 << 20, default_noreply=False)
 number, turn = int(sys.argv[2]), 0
 while True:
     turn += 1
