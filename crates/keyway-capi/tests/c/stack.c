@@ -104,7 +104,8 @@ static size_t taken_by(void (*calls)(void)) {
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     place = argv[1];
-    cache = keyway_open(place, NULL);
+    keyway_options options = {.size = sizeof options, .memory = 64 << 20};
+    cache = keyway_open(place, &options);
     CHECK(cache != NULL);
     size_t most = 0, own = taken_by(nothing);
     void (*const calls[])(void) = {stores, gets, many, others, opening};

@@ -22,7 +22,7 @@ exec chroot "$@"
 "#;
 
 /// What the packages for Debian depend on, besides the C library.
-const DEPENDENCIES: &str = "adduser,libelf1,zlib1g,python3";
+const DEPENDENCIES: &str = "adduser,libelf1,libhashkit2,libsasl2-2,zlib1g,python3";
 
 /// What is missing to make a clean system, if something is.
 pub fn missing() -> Option<&'static str> {
@@ -158,7 +158,7 @@ impl System {
         // One test makes it, and the others wait.
         static MAKING: Mutex<()> = Mutex::new(());
         let making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        let archive = built().1.join("debian-12.tar");
+        let archive = built().1.join(format!("debian-12-{}.tar", DEPENDENCIES.replace(',', "-")));
         if !archive.exists() {
             let partial = archive.with_extension("partial.tar");
             run(Command::new("mmdebstrap")
