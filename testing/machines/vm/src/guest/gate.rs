@@ -1,6 +1,7 @@
 //! The ways past the gate, tried with protection keys that are sure to be there, and with an old kernel and a new one.
 
 use crate::tests::Verdict;
+use keyway_cache::{Cache, Options, Place};
 use std::path::Path;
 
 /// The library's file.
@@ -9,12 +10,15 @@ pub const LIBRARY: &str = "libkeyway_capi.so";
 /// Each way's outcome is what the table says.
 pub fn try_ways() -> Verdict {
     std::fs::create_dir_all("/run/cache").map_err(|e| format!("/run/cache: {e}"))?;
+    let region = Path::new("/run/cache/region");
+    // `keyway exec` makes none.
+    Cache::open(&Place::at(region), &Options::new().memory(8 << 20)).map_err(|e| e.to_string())?;
     let library = Path::new(crate::image::PROGRAMS).join(LIBRARY);
     let trial = gate::trial::run(
         Path::new("/bin/keyway"),
         &library,
         Path::new("/bin/gate"),
-        (Path::new("/run/cache/region"), Path::new("/run/cache/region")),
+        (region, region),
         &[],
     )?;
     crate::guest::println(&trial.said);
