@@ -80,7 +80,7 @@ pub(crate) unsafe fn server(st: *mut memcached_st, key: *const c_char, length: u
             return Some(0);
         }
         let theirs = |twin: *mut memcached_st| real!(memcached_generate_hash(*const memcached_st, *const c_char, usize) -> u32; twin.cast_const(), key, length);
-        // All servers of a region have all its keys. If no server answers, nobody knows yet whose they are.
+        // All servers of a region have all its keys. If no server answers, it is not known yet whether they are a region's.
         let placed = match handle.open {
             Some(_) => None,
             None => handle.calls.with_twin(theirs).flatten(),

@@ -98,7 +98,7 @@ def call(client, turn, keys, value):
     if unique is not None:
         client.cas(key, part, unique)
     client.set_many({key: part, name: whole})
-    # Results are by the keys' present bytes, so what is stable is told by its value.
+    # Results are by the keys' present bytes, so a stable result is recognised by its value.
     several = client.get_many([key, other, name])
     seen.extend(found for found in several.values() if found != whole)
     assert whole in several.values()

@@ -24,7 +24,7 @@ use crate::liveness::offset;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::libc;
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -132,9 +132,14 @@ pub(crate) fn claim(file: &File) -> Result<(), CopiesOnWrite> {
     }
 }
 
-/// Whether a file may get shared blocks: those in memory have none.
-pub(crate) fn can_be_shared(file: &File) -> bool {
-    !fstatfs(file).is_ok_and(|fs| [TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.filesystem_type()))
+/// Whether the file survives the next boot, as far as is known: not if it is certainly in memory.
+pub(crate) fn is_durable(file: &File) -> bool {
+    lasts(fstatfs(file).map(|fs| fs.filesystem_type()).ok())
+}
+
+/// Whether files on a file system of this type do. `None`: the kernel does not say.
+fn lasts(kind: Option<FsType>) -> bool {
+    kind.is_none_or(|kind| ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&kind))
 }
 
 /// The parts of a file whose blocks it shares with other files. Empty, if its file system does not say.
@@ -196,7 +201,7 @@ impl Extent {
 
 /// The extents of a file on a disk, in its order. `None`: its file system does not say.
 fn extents(file: &File) -> Option<Vec<Extent>> {
-    if !can_be_shared(file) {
+    if !is_durable(file) {
         return None;
     }
     let mut found: Vec<Extent> = Vec::new();
@@ -246,4 +251,16 @@ fn flags(file: &File) -> Option<libc::c_long> {
     // SAFETY: an open file, and a place for the answer.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), GETFLAGS, &raw mut flags) };
     (done == 0).then_some(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::statfs::EXT4_SUPER_MAGIC;
+
+    #[test]
+    fn only_what_is_certainly_in_memory_does_not_last() {
+        let kinds = [None, Some(EXT4_SUPER_MAGIC), Some(TMPFS_MAGIC), Some(HUGETLBFS_MAGIC)];
+        assert_eq!(kinds.map(lasts), [true, true, false, false]);
+    }
 }

@@ -11,7 +11,7 @@
 //! So a file without the magic number whose lock is free was left by a maker that died: the next process that opens the
 //! place makes the region in it. A file that is neither a region nor the beginning of one is only read.
 
-use crate::attach::{copies, io, is_durable, open_file, unusable};
+use crate::attach::{copies, io, open_file, unusable};
 use crate::clock::Clock;
 use crate::descriptor::file_id;
 use crate::error::{GrowError, OpenError};
@@ -251,7 +251,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         // The file of another user, which the caller has allowed: only its owner can set its mode.
         false => Ok(()),
     };
-    if is_durable(file) && proc::boot_id().is_none() && !Clock::here().is_known() {
+    if blocks::is_durable(file) && proc::boot_id().is_none() && !Clock::here().is_known() {
         return Err(OpenError::NoProc {
             path: path.to_path_buf(),
             needs: "a region on a disk outlives a reboot, and this process cannot find out which boot this is (/proc/sys/kernel/random/boot_id)",

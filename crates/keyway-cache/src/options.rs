@@ -100,7 +100,7 @@ macro_rules! setters {
 }
 
 impl Options {
-    /// Memory of a new region for which nobody requests another size, bytes: memcached's default.
+    /// Memory of a new region unless the caller requests another size, bytes: memcached's default.
     pub const MEMORY_DEFAULT: u64 = 64 << 20;
 
     /// The default options: the region that is there, or one with items to 1 MiB and file mode 0600; all else off.

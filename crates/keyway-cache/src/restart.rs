@@ -10,7 +10,8 @@
 //!
 //! In all of these cases, a gap longer than allowed has its own consequence afterwards ([`crate::Gap`]).
 
-use crate::attach::{Inspected, inspect, io, is_durable, unusable};
+use crate::attach::{Inspected, inspect, io, unusable};
+use crate::blocks::is_durable;
 use crate::clock::Clock;
 use crate::creation::{check_item_size, is_at, remake};
 use crate::descriptor::file_id;

@@ -14,7 +14,7 @@ use std::sync::{Condvar, Mutex};
 /// Offsets in the superblock (`docs/region.md`).
 const BOOT_ID: u64 = 968;
 const CLOCK: u64 = 536;
-/// So many that the index is read in several parts, of each of which the progress is told.
+/// So many that the index is read in several parts: progress is reported after each.
 const ITEMS: u64 = 60_000;
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -54,7 +54,7 @@ fn lock_as_its_repairer(file: &File) {
         l_len: 1,
         l_pid: 0,
     };
-    fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).expect("nobody else has it");
+    fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).expect("no other process has the lock");
 }
 
 #[test]

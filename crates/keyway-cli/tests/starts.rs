@@ -11,6 +11,8 @@ use harness::{DEADLINE, Scratch, Wire, free_port, run_to_end, wait_for_ready};
 const KEYWAY: &str = env!("CARGO_BIN_EXE_keyway");
 /// A user without processes.
 const USER: &str = "61234";
+/// Runs the words after it as that user.
+const AS_USER: [&str; 6] = ["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups"];
 
 /// `words` before the program, for example those of prlimit(1).
 fn keyway(words: &[&str], arguments: &[&str]) -> Command {
@@ -89,16 +91,7 @@ fn a_system_that_gives_no_threads_is_named_before_the_server_is_ready() {
     let scratch = open_folder();
     for most in [1, 5, 8] {
         let limit = format!("--nproc={most}:{most}");
-        let words = [
-            "setpriv",
-            "--reuid",
-            USER,
-            "--regid",
-            USER,
-            "--clear-groups",
-            "prlimit",
-            &limit,
-        ];
+        let words = [&AS_USER[..], &["prlimit", &limit]].concat();
         if !can("too few threads", &words) {
             return;
         }
@@ -410,16 +403,7 @@ fn without_proc_it_serves_from_memory_or_makes_nothing() {
 /// A measurement that the limits of its user forbid ends with the limit and what helps.
 #[test]
 fn a_measurement_without_threads_or_descriptors_says_so() {
-    let threads = [
-        "setpriv",
-        "--reuid",
-        USER,
-        "--regid",
-        USER,
-        "--clear-groups",
-        "prlimit",
-        "--nproc=1:1",
-    ];
+    let threads = [&AS_USER[..], &["prlimit", "--nproc=1:1"]].concat();
     let files = ["prlimit", "--nofile=24:24"];
     let measure = "bench --workload get-128b --items 100 --seconds 0.05 --warmup 0.01 --repeat 1 --against none --door";
     for (words, door, says) in [

@@ -14,7 +14,6 @@ use keyway_region::layout::plan::Layout;
 use keyway_region::layout::superblock;
 use keyway_region::{Limits, Region, Unusable};
 use nix::fcntl::OFlag;
-use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -132,16 +131,6 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
     })
 }
 
-/// Whether the file survives the next boot, as far as is known: not if it is certainly in memory.
-pub(crate) fn is_durable(file: &File) -> bool {
-    lasts(fstatfs(file).map(|fs| fs.filesystem_type()).ok())
-}
-
-/// Whether files on a file system of this type do. `None`: the kernel does not say.
-fn lasts(kind: Option<FsType>) -> bool {
-    kind.is_none_or(|kind| ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&kind))
-}
-
 pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
     OpenError::Io {
         what,
@@ -161,17 +150,5 @@ pub(crate) fn copies(path: &Path, why: CopiesOnWrite) -> OpenError {
     OpenError::CopiesOnWrite {
         path: path.to_path_buf(),
         why,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nix::sys::statfs::EXT4_SUPER_MAGIC;
-
-    #[test]
-    fn only_what_is_certainly_in_memory_does_not_last() {
-        let kinds = [None, Some(EXT4_SUPER_MAGIC), Some(TMPFS_MAGIC), Some(HUGETLBFS_MAGIC)];
-        assert_eq!(kinds.map(lasts), [true, true, false, false]);
     }
 }

@@ -18,7 +18,7 @@ mod file;
 mod read;
 mod write;
 
-pub(crate) use file::{Access, Inspected, copies, inspect, io, is_durable, open_file, unusable};
+pub(crate) use file::{Access, Inspected, copies, inspect, io, open_file, unusable};
 pub(crate) use read::map;
 
 use self::file::described_twice;
@@ -34,7 +34,7 @@ use crate::peer::Peer;
 use crate::restart::{self, Restart};
 use crate::sessions::Role;
 use crate::trust::{self, Source};
-use crate::{Inner, Options, Place, copy, fork, handout, kernel, survey, wait};
+use crate::{Inner, Options, Place, blocks, copy, fork, handout, kernel, survey, wait};
 use keyway_region::layout::session::Tenant;
 use keyway_region::layout::superblock;
 use keyway_region::{Life, Limits, Moment, Region, Unusable};
@@ -206,7 +206,7 @@ pub(crate) fn open_kept(given: &File, options: &Options) -> Result<Inner, OpenEr
     let name = PathBuf::from("memfd:keyway");
     trust::check(given, Source::Path, &name, options)?;
     let meta = given.metadata().map_err(|e| io("stat", &name, e))?;
-    if meta.nlink() > 0 || is_durable(given) {
+    if meta.nlink() > 0 || blocks::is_durable(given) {
         return Err(OpenError::NotAnonymous { path: name });
     }
     let id = file_id(given).map_err(|e| io("stat", &name, e))?;

@@ -2,7 +2,7 @@
 //!
 //! Never: decides what happens if there is no slot (`attach` does).
 
-use super::file::{Inspected, copies, inspect, io, is_durable, unusable};
+use super::file::{Inspected, copies, inspect, io, unusable};
 use super::{check_clock, whole, whole_path};
 use crate::clock::{self, Clock};
 use crate::creation::{check_item_size, raise};
@@ -39,7 +39,7 @@ pub(super) fn attach(
     blocks::claim(&file).map_err(|why| copies(path, why))?;
     let Inspected { layout, strict, .. } = found;
     let id = file_id(&file).map_err(|e| io("stat", path, e))?;
-    let durable = is_durable(&probe);
+    let durable = blocks::is_durable(&probe);
     let mapping = Mapping::of(&file, layout.len_max, strict, options, path)?;
     let (latch, gate) = Latch::of(options.gate);
     if let GateState::Unavailable(why) = &gate {

@@ -27,7 +27,7 @@ pub(super) struct Machine {
 /// Where the settings of logind are: of the files of one name the first counts, and of a setting the last.
 const LOGIND: [&str; 4] = ["etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"];
 
-/// Whether logind runs and removes what users leave in /dev/shm: it does so unless it is told otherwise.
+/// Whether logind runs and removes what users leave in /dev/shm: it does so unless its configuration forbids it.
 fn removes_ipc(root: &Path) -> bool {
     if !root.join("run/systemd/users").is_dir() {
         return false;

@@ -80,7 +80,7 @@ pub(super) fn read(line: &[u8]) -> Result<Line<'_>, String> {
 }
 
 /// Reads a line of a file that was made for memcached: a colon ends the password there, whatever follows. What follows is read only if it is
-/// a role, or a mistyped one. `None`: the line begins with `#`, so nobody can have meant a user by it.
+/// a role, or a mistyped one. `None`: the line begins with `#`, so it cannot be meant as a user.
 pub(super) fn read_memcached(line: &[u8]) -> Result<Option<Line<'_>>, String> {
     if line.starts_with(b"#") {
         return Ok(None);

@@ -11,7 +11,7 @@ use harness::program_on_path;
 use crate::list::Runner;
 use crate::run::Side;
 
-/// A suite of Python: a source distribution, and what pytest is told.
+/// A suite of Python: a source distribution, and the arguments of pytest.
 struct Python {
     sdist: Sdist<'static>,
     venv: Venv<'static>,
