@@ -182,6 +182,27 @@ fn a_region_that_is_discarded_is_made_anew_in_the_same_file() {
     );
 }
 
+/// A program that requests no memory, or is to leave it alone, is often the first one after a power failure.
+#[test]
+fn a_region_that_is_discarded_keeps_its_memory_unless_another_is_requested() {
+    for (name, next) in [("unsaid", Options::new()), ("kept", options().keep_memory(true))] {
+        let region = Region::durable(name);
+        let cache = region.open(&Options::new().memory(128 << 20));
+        let before = cache.info().limit_bytes;
+        cache.session().unwrap().set(b"key", b"value", 0).unwrap();
+        drop(cache);
+        region.reboot();
+        let cache = region.open(&next);
+        // What its parts are rounded to may take a segment.
+        let after = cache.info().limit_bytes;
+        assert!(
+            after <= before && before - after < before / 1000,
+            "{name}: {after} of {before} bytes"
+        );
+        assert_eq!(cache.counters().curr_items, 0, "{name}");
+    }
+}
+
 #[test]
 fn use_behind_a_clean_stop_is_not_clean_any_more() {
     let region = Region::durable("again");
