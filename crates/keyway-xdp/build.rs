@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PROGRAMS: [&str; 2] = ["door", "bypass"];
+const PROGRAM: &str = "src/bpf/door.bpf.c";
 const HOST: &str = "src/bpf/host.c";
 
 fn main() {
@@ -17,30 +17,15 @@ fn main() {
         let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the architecture");
         // Of the processors that Linux has a compiler of BPF for, only x86 is known to load in the program's order.
         let loads_in_order = machine == "x86_64";
-        for program in PROGRAMS {
-            let source = format!("src/bpf/{program}.bpf.c");
-            compile_for_bpf(
-                &clang,
-                &machine,
-                &source,
-                loads_in_order,
-                &out.join(format!("{program}.bpf.o")),
-            );
-        }
+        compile_for_bpf(&clang, &machine, loads_in_order, &out.join("door.bpf.o"));
         // For a test: so the verifier sees it here, too.
-        compile_for_bpf(
-            &clang,
-            &machine,
-            "src/bpf/door.bpf.c",
-            false,
-            &out.join("door.reordered.bpf.o"),
-        );
+        compile_for_bpf(&clang, &machine, false, &out.join("door.reordered.bpf.o"));
     }
     compile_for_host(&clang);
 }
 
 /// `loads_in_order`: the processor that runs the program executes its loads in their order (`kw_read_barrier`).
-fn compile_for_bpf(clang: &str, machine: &str, source: &str, loads_in_order: bool, object: &Path) {
+fn compile_for_bpf(clang: &str, machine: &str, loads_in_order: bool, object: &Path) {
     // The headers of the library that is linked; its build script says where they are.
     let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are");
     let status = Command::new(clang)
@@ -50,10 +35,10 @@ fn compile_for_bpf(clang: &str, machine: &str, source: &str, loads_in_order: boo
         .arg(format!("-I/usr/include/{machine}-linux-gnu"))
         // Where Debian's compilers for another processor have them.
         .arg(format!("-idirafter/usr/{machine}-linux-gnu/include"))
-        .args(["-c", source, "-o"])
+        .args(["-c", PROGRAM, "-o"])
         .arg(object)
         .status();
-    let needs = format!("{source} needs {clang} (KEYWAY_CLANG names another one) and Linux's headers");
+    let needs = format!("{PROGRAM} needs {clang} (KEYWAY_CLANG names another one) and Linux's headers");
     match status {
         Ok(status) => assert!(status.success(), "{needs}"),
         Err(error) => panic!("{needs}: {error}"),

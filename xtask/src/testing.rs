@@ -16,7 +16,7 @@ const NETWORK_TESTS: [&str; 9] = [
     "binary", "clients", "frames", "table", "region", "seccomp", "readers", "server", "tls",
 ];
 
-/// The tests that run once more with the same-machine bypass, and once with the kernel door for TCP, as root.
+/// The tests that run once more with the kernel door for TCP, as root.
 const KERNEL_TESTS: [&str; 3] = ["binary", "clients", "table"];
 
 /// Of them, those that run again where the network loses, repeats and delays segments, and how (`testing/harness/src/bin/weathered.rs`).
@@ -153,19 +153,14 @@ pub fn all(context: &Context<'_>) -> Outcome {
             .map(|program| program.job(context, Some(epoll))),
     );
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
-    let doors = [
-        ["KEYWAY_TESTS_LOCAL_BYPASS", "1", "the bypass"],
-        ["KEYWAY_TESTS_KERNEL_TCP", "1", "the kernel door"],
-    ];
+    let kernel_door = ["KEYWAY_TESTS_KERNEL_TCP", "1", "the kernel door"];
     let privileged = |program: &&Program| is_root && program.integration && KERNEL_TESTS.contains(&&*program.target);
-    for door in doors {
-        jobs.extend(
-            programs
-                .iter()
-                .filter(privileged)
-                .map(|program| program.job(context, Some(door))),
-        );
-    }
+    jobs.extend(
+        programs
+            .iter()
+            .filter(privileged)
+            .map(|program| program.job(context, Some(kernel_door))),
+    );
     for program in programs.iter().filter(privileged) {
         if WEATHERED_TESTS.contains(&&*program.name()) {
             jobs.extend(WEATHERS.iter().map(|weather| program.weathered_job(context, weather)));

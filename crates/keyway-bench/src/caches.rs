@@ -239,11 +239,6 @@ impl Store {
         Some(datagrams + self.kernel_tcp_hits().unwrap_or(0))
     }
 
-    /// Messages that bypassed TCP so far, if the server has the bypass.
-    pub fn bypassed(&self) -> Option<u64> {
-        self.stat("keyway_bypass_messages")
-    }
-
     /// Segments that the kernel door has answered on TCP connections so far, if it serves any.
     pub fn kernel_tcp_hits(&self) -> Option<u64> {
         self.stat("keyway_kernel_tcp_hits")
@@ -341,16 +336,13 @@ impl Caches {
         if let Some(given) = &plan.server {
             return self.add_given("Keyway", given, roles(doors));
         }
-        // A server has the bypass, or the kernel door, for all of its TCP connections or for none.
-        let special = [Door::Bypass, Door::KernelTcp];
-        let plain: Vec<_> = doors.iter().copied().filter(|door| !special.contains(door)).collect();
-        let alone = special.into_iter().filter(|door| doors.contains(door)).map(|door| vec![door]);
-        for doors in std::iter::once(plain).chain(alone) {
+        // A server has the kernel door for all of its TCP connections or for none.
+        let (answered, plain): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::KernelTcp);
+        for doors in [plain, answered] {
             if doors.is_empty() {
                 continue;
             }
             let settings = Settings {
-                bypass: doors.contains(&Door::Bypass),
                 kernel_tcp: doors.contains(&Door::KernelTcp),
                 ..settings(plan, cells, true, &plan.server_options)
             };
@@ -414,11 +406,6 @@ impl Caches {
     fn add_given(&mut self, name: &'static str, given: &Target, roles: impl Iterator<Item = (Role, Door)>) -> io::Result<()> {
         let (store, version, threads) = Store::of_server(given, None)?;
         for (role, door) in roles {
-            if door == Door::Bypass && store.bypassed().is_none() {
-                let text =
-                    format!("the server at {given} does not bypass TCP: start it with --local-bypass, or name another door");
-                return Err(io::Error::other(text));
-            }
             if door == Door::KernelTcp && store.kernel_tcp_hits().is_none() {
                 let text = format!("the server at {given} has no kernel door: start it with --kernel, or name another door");
                 return Err(io::Error::other(text));

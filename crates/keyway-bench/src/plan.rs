@@ -14,8 +14,6 @@ pub enum Door {
     Unix,
     /// a TCP socket
     Tcp,
-    /// a TCP socket of a server with the same-machine bypass
-    Bypass,
     /// a TCP socket of a server with the kernel door, on `lo`
     KernelTcp,
     /// UDP, with memcached's frame
@@ -26,15 +24,7 @@ pub enum Door {
 
 impl Door {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Library,
-        Self::Unix,
-        Self::Tcp,
-        Self::Bypass,
-        Self::KernelTcp,
-        Self::Udp,
-        Self::Split,
-    ];
+    pub const ALL: [Self; 6] = [Self::Library, Self::Unix, Self::Tcp, Self::KernelTcp, Self::Udp, Self::Split];
 
     /// As it is written on a command line.
     pub fn name(self) -> &'static str {
@@ -42,7 +32,6 @@ impl Door {
             Self::Library => "library",
             Self::Unix => "unix",
             Self::Tcp => "tcp",
-            Self::Bypass => "bypass",
             Self::KernelTcp => "kernel-tcp",
             Self::Udp => "udp",
             Self::Split => "udp-tcp",
@@ -73,7 +62,7 @@ impl Door {
         let (one, several) = match self {
             Self::Library => ("thread", "threads"),
             Self::Udp | Self::Split => ("socket", "sockets"),
-            Self::Unix | Self::Tcp | Self::Bypass | Self::KernelTcp => ("connection", "connections"),
+            Self::Unix | Self::Tcp | Self::KernelTcp => ("connection", "connections"),
         };
         if count == 1 { one } else { several }
     }
@@ -154,7 +143,7 @@ impl Cell {
     pub fn peer_door(&self) -> Door {
         match self.door {
             Door::Library => Door::Unix,
-            Door::Bypass | Door::KernelTcp => Door::Tcp,
+            Door::KernelTcp => Door::Tcp,
             door => door,
         }
     }

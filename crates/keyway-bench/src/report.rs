@@ -99,7 +99,7 @@ pub struct CellReport {
     /// what else tells it from another cell
     #[serde(default)]
     pub setting: Option<String>,
-    /// `library`, `unix`, `tcp`, `bypass`, `kernel-tcp`, `udp`, `udp-tcp`
+    /// `library`, `unix`, `tcp`, `kernel-tcp`, `udp`, `udp-tcp`
     pub door: String,
     /// connections, sockets or threads
     pub connections: usize,

@@ -49,8 +49,6 @@ pub struct Settings<'a> {
     pub unix: bool,
     /// listen on UDP, at the port of TCP
     pub udp: bool,
-    /// bypass TCP, for clients on this machine; memcached cannot
-    pub bypass: bool,
     /// answer gets on TCP in the kernel, on `lo`; memcached cannot
     pub kernel_tcp: bool,
     /// largest item, bytes; `None`: the server's default
@@ -68,7 +66,6 @@ impl Default for Settings<'_> {
             host: Ipv4Addr::LOCALHOST.into(),
             unix: false,
             udp: false,
-            bypass: false,
             kernel_tcp: false,
             item_max: None,
             more: &[],
@@ -136,9 +133,6 @@ impl Server {
             // Values of any length, as memcached answers them.
             command.args(["--udp", &listen.to_string(), "--udp-answer-max", "64m"]);
             targets.push(Target::Udp(listen));
-        }
-        if settings.bypass {
-            command.arg("--local-bypass").arg(cgroup_root()?);
         }
         if settings.kernel_tcp {
             command.args(["--kernel", "lo", "--kernel-tcp"]);
@@ -211,9 +205,9 @@ impl Server {
     /// Where it is reached through this door.
     pub fn target(&self, door: Door) -> Option<Target> {
         self.targets.iter().find_map(|target| match (target, door) {
-            (Target::Tcp(_), Door::Tcp | Door::Bypass | Door::KernelTcp)
-            | (Target::Unix(_), Door::Unix)
-            | (Target::Udp(_), Door::Udp) => Some(target.clone()),
+            (Target::Tcp(_), Door::Tcp | Door::KernelTcp) | (Target::Unix(_), Door::Unix) | (Target::Udp(_), Door::Udp) => {
+                Some(target.clone())
+            }
             (Target::Udp(address), Door::Split) => Some(Target::Split(*address)),
             _ => None,
         })
@@ -246,20 +240,6 @@ pub fn memcached_path() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/bin"), PathBuf::from("/usr/local/bin")]);
     folders.map(|f| f.join("memcached")).find(|p| p.is_file())
-}
-
-/// Where the root of the cgroup2 hierarchy is mounted, which has all processes (proc_pid_mountinfo(5)).
-fn cgroup_root() -> io::Result<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let root = mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        let mut words = place.split(' ').skip(3);
-        let (root, folder) = (words.next()?, words.next()?);
-        (kind.starts_with("cgroup2 ") && root == "/").then(|| folder.into())
-    });
-    root.ok_or_else(|| {
-        io::Error::other("no cgroup2 file system is mounted, which the bypass needs: mount -t cgroup2 none FOLDER")
-    })
 }
 
 /// memcached's version line, for the table.

@@ -33,7 +33,7 @@ impl Target {
         match (self, door) {
             (Self::Tcp(address), Door::Udp) => Some(Self::Udp(*address)),
             (Self::Tcp(address), Door::Split) => Some(Self::Split(*address)),
-            (Self::Tcp(_), Door::Bypass | Door::KernelTcp) if self.is_here() => Some(self.clone()),
+            (Self::Tcp(_), Door::KernelTcp) if self.is_here() => Some(self.clone()),
             (Self::Tcp(_), Door::Tcp) | (Self::Unix(_), Door::Unix) | (Self::Udp(_), Door::Udp) => Some(self.clone()),
             _ => None,
         }

@@ -117,7 +117,10 @@ impl Expanded {
         for (key, value) in entries {
             let line = line_of(key.span().start);
             let key: &str = key.get_ref();
-            let option = options.iter().find(|option| name(option) == Some(key));
+            // Hidden ones too: clap refuses them, and says why.
+            let option = options
+                .iter()
+                .find(|option| option.get_long() == Some(key) && !COMMAND_LINE_ONLY.contains(&key));
             let option = option.ok_or_else(|| Failure::usage(format_args!("{}: {}", self.at(line), unknown(key, &options))))?;
             let words = words(Kind::of(option), value)
                 .map_err(|wanted| Failure::usage(format_args!("{}: {key} must be {wanted}", self.at(line))))?;

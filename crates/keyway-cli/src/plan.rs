@@ -336,7 +336,6 @@ impl Plan {
             core_files: self.core_dumps.then(std::env::current_dir).and_then(Result::ok),
             io_uring: server.has_io_uring(),
             kernel_door: self.config.kernel.is_some(),
-            local_bypass: self.config.local_bypass.is_some(),
             locked_memory: self.lock_memory,
         };
         match confine::confine(&needs) {

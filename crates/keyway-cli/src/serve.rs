@@ -2,6 +2,7 @@
 //!
 //! Never: binds, opens or starts anything; [`Plan::run`] does.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -85,10 +86,9 @@ pub(crate) struct Serve {
     /// Answers per second that the program gives to one source, and the burst; further requests go to the server
     #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
     kernel_rate: Option<(u32, u32)>,
-    /// Hand data of local TCP connections from process to process, past TCP, by BPF programs on this cgroup (version 2), such as
-    /// /sys/fs/cgroup: connections of which the client and this server are in it, in one network namespace
-    #[arg(long, value_name = "CGROUP")]
-    local_bypass: Option<PathBuf>,
+    /// An option that no longer exists: its value is refused with what replaces it
+    #[arg(long, value_name = "CGROUP", hide = true, value_parser = refuse_local_bypass)]
+    local_bypass: Option<Infallible>,
     /// The region's file, which is made if absent, or memfd: memory that is lost when the server ends [default: /dev/shm/keyway-UID-PORT]
     #[arg(long, value_name = "PATH|memfd", value_parser = place::parse)]
     region: Option<Place>,
@@ -258,7 +258,6 @@ impl Serve {
             http_hosts,
             http_keys: self.http_keys,
             kernel,
-            local_bypass: self.local_bypass,
             threads: self.threads,
             event_loop: self.event_loop,
             cpus: match &self.cpus {
@@ -391,6 +390,12 @@ fn parse_tls_version(text: &str) -> Result<TlsVersion, String> {
         "1.3" => Ok(TlsVersion::V1_3),
         _ => Err("it must be 1.2 or 1.3; older versions are not spoken (RFC 8996)".to_owned()),
     }
+}
+
+fn refuse_local_bypass(_: &str) -> Result<Infallible, &'static str> {
+    Err(
+        "the same-machine bypass no longer exists. Faster than TCP on this machine are a Unix socket (--socket PATH) and the library",
+    )
 }
 
 /// The mode of a socket.

@@ -63,14 +63,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     (
         "Kernel",
-        &[
-            "kernel",
-            "kernel_pinned",
-            "kernel_tcp",
-            "kernel_memory",
-            "kernel_rate",
-            "local_bypass",
-        ],
+        &["kernel", "kernel_pinned", "kernel_tcp", "kernel_memory", "kernel_rate"],
     ),
     ("What clients may do", &["no_flush", "flush", "allow_shutdown", "track_sizes"]),
 ];
@@ -177,7 +170,7 @@ fn words_of(id: &str, name: &str) -> Vec<String> {
 }
 
 fn takes_a_file(name: &str) -> bool {
-    let parts = ["PATH", "FILE", "FOLDER", "PLACE", "PROGRAM", "CGROUP", "DIR"];
+    let parts = ["PATH", "FILE", "FOLDER", "PLACE", "PROGRAM", "DIR"];
     parts.iter().any(|part| name.contains(part)) || matches!(name, "FROM" | "TO")
 }
 
@@ -195,7 +188,6 @@ pub(crate) fn example(id: &str) -> Option<&'static str> {
         "kernel" => "lo",
         "kernel_pinned" => "/sys/fs/bpf/keyway",
         "kernel_rate" => "1000:100",
-        "local_bypass" => "/sys/fs/cgroup",
         "http_host" => "cache.example.org",
         "region" => "/dev/shm/keyway",
         "memory" => "64m",

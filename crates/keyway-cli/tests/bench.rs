@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use harness::{Kind, ServeOptions, Server, cgroup, skip, wait_for_ready};
+use harness::{Kind, ServeOptions, Server, skip, wait_for_ready};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -398,34 +398,6 @@ fn every_workload_runs_through_every_door_that_has_it() {
         for cell in report["cells"].as_array().unwrap() {
             assert!(cell["sides"][0]["runs"][0]["operations"].as_u64() > Some(0), "{cell:#}");
         }
-    }
-}
-
-#[test]
-fn the_bypass_is_measured_beside_tcp_where_it_is_there() {
-    let test = "bench through the bypass";
-    let line = "--workload get-128b --items 1000 --connections 2 --seconds 0.1 --against none --door";
-    let server = Server::start(Kind::Keyway, &ServeOptions::default());
-    let output = finish(
-        bench(&format!("{line} bypass --server {}", server.address()))
-            .spawn()
-            .unwrap(),
-    );
-    assert!(
-        told(&output).contains("does not bypass TCP: start it with --local-bypass"),
-        "{}",
-        told(&output)
-    );
-    drop(server);
-    if !nix::unistd::geteuid().is_root() {
-        return skip(test, "this is not root, which may load its programs");
-    }
-    if let Err(why) = cgroup() {
-        return skip(test, &why);
-    }
-    let report = run(&format!("{line} tcp,bypass"));
-    for door in ["tcp", "bypass"] {
-        assert!(figure(&report, &format!(", {door}"), "throughput") > 0.0, "{report:#}");
     }
 }
 

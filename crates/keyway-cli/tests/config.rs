@@ -98,6 +98,11 @@ fn a_mistake_is_reported_with_its_line() {
         ),
         ("[serve]\nmemory = 1", "k.toml, line 1: no option is called \"serve\""),
         (
+            "local-bypass = \"/sys/fs/cgroup\"",
+            "k.toml, line 1: invalid value '/sys/fs/cgroup' for '--local-bypass <CGROUP>': the same-machine bypass no longer exists. \
+             Faster than TCP on this machine are a Unix socket (--socket PATH) and the library",
+        ),
+        (
             "# x\nmemory = \"x\"",
             "k.toml, line 2: invalid value 'x' for '--memory <SIZE>'",
         ),

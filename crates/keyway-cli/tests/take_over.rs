@@ -65,7 +65,7 @@ impl World {
         let mut command = Command::new(keyway_binary());
         command.args(["serve", "-v", "--listen", &self.address.to_string(), "--socket"]);
         command.arg(self.scratch.join("socket")).arg("--region").arg(self.region());
-        command.args(harness::bypass_arguments()).args(&self.arguments).args(more);
+        command.args(&self.arguments).args(more);
         command
     }
 

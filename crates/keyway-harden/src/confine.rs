@@ -45,8 +45,6 @@ pub struct Needs {
     pub io_uring: bool,
     /// it shows connections to a BPF program, and removes the program from its interfaces at the end
     pub kernel_door: bool,
-    /// it reads the counters of BPF programs
-    pub local_bypass: bool,
     /// its memory is locked, and future memory is to be locked too
     pub locked_memory: bool,
 }
@@ -219,8 +217,6 @@ const IO_URING: &[i64] = &[
 ];
 /// Counters and maps of the program, and the sockets of connections that it may answer (`BPF_MAP_UPDATE_ELEM`); netlink to remove it; and an abstract name that decides which process removes it.
 const KERNEL_DOOR: &[i64] = &[libc::SYS_bpf, libc::SYS_bind];
-/// To read its counters.
-const LOCAL_BYPASS: &[i64] = &[libc::SYS_bpf];
 
 /// Gives up everything else, for this thread and for all that it starts, permanently.
 ///
@@ -254,7 +250,7 @@ fn close_files(needs: &Needs) -> Result<bool, String> {
     let mut rules: Vec<(PathBuf, BitFlags<AccessFs>)> = Vec::new();
     rules.extend(READ.map(|path| (path.into(), read)));
     // Counters are kept for each possible CPU.
-    rules.extend((needs.kernel_door || needs.local_bypass).then(|| ("/sys/devices/system/cpu".into(), read)));
+    rules.extend(needs.kernel_door.then(|| ("/sys/devices/system/cpu".into(), read)));
     let own = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
     rules.extend(needs.files.iter().map(|path| (path.clone(), own)));
     rules.extend(
@@ -302,9 +298,6 @@ fn filters(needs: &Needs) -> Result<[seccompiler::BpfProgram; 2], String> {
     }
     if needs.kernel_door {
         lists.push(KERNEL_DOOR);
-    }
-    if needs.local_bypass {
-        lists.push(LOCAL_BYPASS);
     }
     rules.extend(lists.into_iter().flatten().map(|number| (*number, vec![])));
     // The other filter refuses it.
@@ -382,9 +375,6 @@ fn drop_capabilities(needs: &Needs) -> Result<u64, String> {
     if needs.kernel_door {
         wanted |= 1 << CAP_NET_ADMIN | 1 << CAP_BPF;
     }
-    if needs.local_bypass {
-        wanted |= 1 << CAP_BPF;
-    }
     if needs.locked_memory {
         wanted |= 1 << CAP_IPC_LOCK;
     }
@@ -430,7 +420,6 @@ mod tests {
         let most = filters(&Needs {
             io_uring: true,
             kernel_door: true,
-            local_bypass: true,
             ..Needs::default()
         })
         .unwrap();

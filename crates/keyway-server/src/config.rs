@@ -161,8 +161,6 @@ pub struct Config {
     /// the kernel door; it answers for the only UDP address, and for the TCP address with the same IP address; without UDP, for the first TCP
     /// address
     pub kernel: Option<Kernel>,
-    /// a cgroup: local TCP connections of which both ends are in it are served past TCP
-    pub local_bypass: Option<PathBuf>,
     /// event loops, each on its own thread (`-t`)
     pub threads: usize,
     /// how the threads wait for events of their connections
@@ -236,7 +234,6 @@ impl Default for Config {
             http_hosts: Vec::new(),
             http_keys: false,
             kernel: None,
-            local_bypass: None,
             threads: 4,
             event_loop: EventLoop::Auto,
             protocol: Protocol::Auto,

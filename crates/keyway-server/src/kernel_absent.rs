@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ use keyway_cache::server::Seat;
 use keyway_proto::Request;
 
 use crate::config::{Config, Kernel};
-use crate::shared::{BypassNumbers, KernelNumbers, Shared};
+use crate::shared::{KernelNumbers, Shared};
 use crate::takeover::Predecessor;
 
 /// This build has none.
@@ -26,8 +25,6 @@ pub(crate) enum Served {}
 pub(crate) enum Enrolments {}
 /// This build has none.
 pub(crate) enum Enrolment {}
-/// This build has none.
-pub(crate) enum Bypass {}
 
 pub(crate) fn start(
     _: &Config,
@@ -85,7 +82,7 @@ impl Post {
 }
 
 impl Enrolments {
-    pub(crate) fn admits(&self, _: SocketAddr, _: SocketAddr) -> bool {
+    pub(crate) fn admits(&self, _: SocketAddr) -> bool {
         match *self {}
     }
 
@@ -104,20 +101,6 @@ impl Enrolment {
     }
 
     pub(crate) fn is_published(&self) -> bool {
-        match *self {}
-    }
-}
-
-impl Bypass {
-    pub(crate) fn start<'a>(_: &Config, _: &Path, _: impl Iterator<Item = (BorrowedFd<'a>, u16)>) -> Result<Self, String> {
-        Err("the local bypass: this program was built without it (cargo feature `kernel`)".to_owned())
-    }
-
-    pub(crate) fn stats(&self, _: &mut Vec<u8>) {
-        match *self {}
-    }
-
-    pub(crate) fn numbers(&self) -> BypassNumbers {
         match *self {}
     }
 }

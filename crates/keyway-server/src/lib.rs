@@ -289,13 +289,6 @@ impl Server {
             }
             None => (None, None),
         };
-        let bypass = match &config.local_bypass {
-            Some(cgroup) => {
-                let sockets = listeners.iter().filter_map(Listener::tcp_socket);
-                Some(kernel::Bypass::start(&config, cgroup, sockets).map_err(StartError::Kernel)?)
-            }
-            None => None,
-        };
         let census = Census::new(
             &cache,
             &sessions,
@@ -342,7 +335,6 @@ impl Server {
             udp_sockets: udp_sockets.iter().map(Vec::len).sum(),
             event_loop,
             kernel: post,
-            bypass,
             account: Arc::new(Account::new(config.connection_memory_limit(cache.limits().item_size_max))),
             watch: watch::Hub::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
@@ -420,13 +412,6 @@ impl Server {
                 Some(folder) => format!("kernel {}", folder.display()),
                 None => format!("kernel {}", kernel.interfaces.join(",")),
             }))
-            .chain(
-                self.shared
-                    .config
-                    .local_bypass
-                    .iter()
-                    .map(|cgroup| format!("local bypass {}", cgroup.display())),
-            )
             .collect();
         let state = match self.cache.counters().curr_items {
             0 => "empty".to_owned(),

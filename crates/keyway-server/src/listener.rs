@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -555,14 +555,6 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             Self::Tls(_) | Self::Unix(..) | Self::Region(..) | Self::Lines(_) | Self::TakeOver(_) => None,
-        }
-    }
-
-    /// A TCP socket with its port.
-    pub(crate) fn tcp_socket(&self) -> Option<(BorrowedFd<'_>, u16)> {
-        match self {
-            Self::Tcp(listener) | Self::Tls(listener) => Some((listener.as_fd(), listener.local_addr().ok()?.port())),
-            Self::Unix(..) | Self::Region(..) | Self::Lines(_) | Self::TakeOver(_) => None,
         }
     }
 

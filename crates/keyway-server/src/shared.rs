@@ -19,7 +19,7 @@ use crate::config::{Config, EventLoop, Sasl};
 use crate::connection::{CloseReason, Connection, Stream};
 use crate::detail::Detail;
 use crate::hotkeys;
-use crate::kernel::{Bypass, Post};
+use crate::kernel::Post;
 use crate::quiet::Quiet;
 use crate::rate::{Rates, Source};
 use crate::size_text;
@@ -225,19 +225,6 @@ pub(crate) struct EnrolledNumbers {
     pub(crate) failures: u64,
 }
 
-/// The numbers of the same-machine bypass.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct BypassNumbers {
-    /// connections that joined; those that are open
-    pub(crate) total: u64,
-    pub(crate) open: u64,
-    /// messages that were handed over, and their bytes
-    pub(crate) messages: u64,
-    pub(crate) bytes: u64,
-    /// messages that took TCP, by reason
-    pub(crate) by_tcp: [(&'static str, u64); 2],
-}
-
 /// The kinds of connections.
 pub(crate) const KINDS: [&str; 4] = ["tcp", "tls", "unix", "reader"];
 
@@ -319,8 +306,6 @@ pub(crate) struct Shared {
     pub(crate) event_loop: EventLoop,
     /// the kernel door
     pub(crate) kernel: Option<Arc<Post>>,
-    /// the same-machine bypass
-    pub(crate) bypass: Option<Bypass>,
     pub(crate) account: Arc<Account>,
     pub(crate) watch: Hub,
     pub(crate) detail: Detail,

@@ -166,9 +166,6 @@ fn commands(c: &Counters, traffic: &Traffic, shared: &Shared, out: &mut Vec<u8>)
     if let Some(post) = &shared.kernel {
         post.stats(out);
     }
-    if let Some(bypass) = &shared.bypass {
-        bypass.stats(out);
-    }
     stat(out, "log_worker_dropped", 0);
     stat(out, "log_worker_written", shared.watch.lines());
     stat(out, "log_watcher_skipped", shared.watch.skipped.load(Relaxed));

@@ -29,7 +29,7 @@ use nix::net::if_::if_nameindex;
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/door.bpf.o")));
 
 /// The kernel's BTF: where its structures have their fields.
-pub(crate) const BTF: &str = "/sys/kernel/btf/vmlinux";
+const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// How long connections that are reset may take to end, and how often that is looked at.
 const RESET_MAX: Duration = Duration::from_secs(5);
 const RESET_PAUSE: Duration = Duration::from_millis(5);
@@ -37,7 +37,7 @@ const RESET_PAUSE: Duration = Duration::from_millis(5);
 const TCP_PROGRAMS: [&str; 3] = ["kw_tcp_in", "kw_tcp_out", maps::TRANSLATED];
 
 #[repr(align(8))]
-pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
+struct Aligned<T: ?Sized>(T);
 
 /// A loaded program and its hot set.
 pub struct Door {
@@ -542,7 +542,7 @@ fn missing_capabilities() -> Vec<&'static str> {
 }
 
 /// The capabilities that a process which may not load programs lacks, as the end of a sentence.
-pub(crate) fn lacks() -> String {
+fn lacks() -> String {
     match missing_capabilities().as_slice() {
         [] => "; this process has them, but not in the machine's first user namespace".to_owned(),
         missing => format!("; this process lacks {}", missing.join(", ")),

@@ -9,8 +9,6 @@
 //!
 //! Nothing here decides what is hot, or knows the region: the caller passes keys, values, hashes and words.
 
-#[cfg(feature = "load")]
-pub mod bypass;
 pub mod config;
 pub mod copy;
 #[cfg(feature = "load")]

@@ -13,14 +13,12 @@
 //! - `KEYWAY_TESTS_REQUIRE_ALL=1`: what would be skipped fails instead.
 //! - `KEYWAY_TESTS_SEED`: the seed of every random choice.
 //! - `KEYWAY_TESTS_FULL=1`: tests that have a short and a full form run the full one.
-//! - `KEYWAY_TESTS_LOCAL_BYPASS=1`: servers bypass TCP (`--local-bypass`).
 //! - `KEYWAY_TESTS_KERNEL_TCP=1`: servers answer for hot keys in the kernel (`--kernel lo --kernel-tcp`).
 //! - `KEYWAY_TESTS_SERVERS_IN`: the network namespace of a [`Network`] in which servers are started (the program `weathered` sets it).
 //! - `KEYWAY_TESTS_OUTSIDE`: the network namespace from which clients are downloaded (likewise).
 //! - `KEYWAY_TESTS_KEEP=1`: scratch directories stay, and are named.
 
 mod binary;
-mod cgroup;
 mod http;
 mod kernel;
 mod network;
@@ -32,7 +30,6 @@ mod tls;
 mod wire;
 
 pub use binary::{keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
-pub use cgroup::{bypass_arguments, cgroup};
 pub use http::{HttpAnswer, http_get, http_over};
 pub use kernel::{has_kernel_door, is_across_a_network, kernel_arguments};
 pub use network::{Narrow, Network, Weather, lose_on_loopback};

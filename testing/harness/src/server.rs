@@ -14,8 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, gets
 
 use crate::kernel::{keyway_command, server_address};
 use crate::{
-    Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, bypass_arguments, kernel_arguments, keyway_binary, memcached_binary,
-    wait_until,
+    Authority, DEADLINE, Scratch, TlsClient, Validity, Wire, kernel_arguments, keyway_binary, memcached_binary, wait_until,
 };
 
 /// How long a datagram that asks whether a server is up may take, until it is asked again.
@@ -270,7 +269,7 @@ impl Server {
                 if let Some(event_loop) = event_loop() {
                     command.args(["--event-loop", &event_loop]);
                 }
-                command.args(bypass_arguments()).args(kernel_arguments());
+                command.args(kernel_arguments());
                 command.args(&options.keyway_arguments);
                 command
             }

@@ -7,7 +7,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use keyway_proto::Command;
 use keyway_proto::client::{self, Answer, Heard};
@@ -32,8 +32,6 @@ pub struct Wire {
     /// what has arrived and is not consumed yet, from `start` on
     inbox: Vec<u8>,
     start: usize,
-    /// how long one read or write may take
-    limit: Duration,
 }
 
 #[derive(Debug)]
@@ -68,7 +66,6 @@ impl Wire {
             stream,
             inbox: Vec::new(),
             start: 0,
-            limit: crate::DEADLINE,
         };
         wire.set_timeout(crate::DEADLINE)?;
         Ok(wire)
@@ -76,7 +73,6 @@ impl Wire {
 
     /// Sets how long one read or write may take.
     pub fn set_timeout(&mut self, limit: Duration) -> io::Result<()> {
-        self.limit = limit;
         match &self.stream {
             Stream::Tcp(s) => s
                 .set_read_timeout(Some(limit))
@@ -99,7 +95,6 @@ impl Wire {
             stream,
             inbox: Vec::new(),
             start: 0,
-            limit: self.limit,
         })
     }
 
@@ -146,18 +141,10 @@ impl Wire {
             self.start = 0;
         }
         let mut chunk = [0; 64 << 10];
-        let begun = Instant::now();
-        let got = loop {
-            let got = match &mut self.stream {
-                Stream::Tcp(s) => s.read(&mut chunk),
-                Stream::Unix(s) => s.read(&mut chunk),
-                Stream::Udp(s, id) => receive_payload(s, *id, &mut chunk),
-            };
-            // With the bypass, a receive that blocks may end before its time (docs/kernel.md).
-            let is_early = matches!(&got, Err(e) if e.kind() == ErrorKind::WouldBlock) && begun.elapsed() < self.limit;
-            if !is_early {
-                break got;
-            }
+        let got = match &mut self.stream {
+            Stream::Tcp(s) => s.read(&mut chunk),
+            Stream::Unix(s) => s.read(&mut chunk),
+            Stream::Udp(s, id) => receive_payload(s, *id, &mut chunk),
         };
         match got {
             Ok(0) => Ok(false),

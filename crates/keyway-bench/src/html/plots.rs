@@ -68,7 +68,6 @@ pub fn label(cell: &CellReport, varied: Option<Varied>) -> String {
         Ok(Door::Library) => "in process",
         Ok(Door::Unix) => "Unix socket",
         Ok(Door::Tcp) => "TCP",
-        Ok(Door::Bypass) => "TCP with the bypass",
         Ok(Door::KernelTcp) => "TCP, answered in the kernel",
         Ok(Door::Udp) => "UDP",
         Ok(Door::Split) => "UDP and TCP",

@@ -26,7 +26,7 @@ pub(super) struct Measuring {
     /// Workloads, separated by commas; --list has them
     #[arg(long, short = 'w', value_name = "NAME,...", value_delimiter = ',', value_parser = workloads::find)]
     workload: Vec<Workload>,
-    /// Doors to Keyway: library, unix, tcp, bypass (TCP of a server with the same-machine bypass), kernel-tcp (TCP of a server with the kernel door), udp, udp-tcp (gets over UDP, the rest over TCP)
+    /// Doors to Keyway: library, unix, tcp, kernel-tcp (TCP of a server with the kernel door), udp, udp-tcp (gets over UDP, the rest over TCP)
     #[arg(long, short = 'd', value_name = "DOOR,...", value_delimiter = ',', value_parser = Door::parse)]
     door: Vec<Door>,
     /// Connections; of the library threads

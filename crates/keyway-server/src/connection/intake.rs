@@ -16,7 +16,6 @@ use crate::buffer::Buffer;
 use crate::effort::TURN_WORK;
 use crate::port::{Intake, Port};
 use crate::quiet::Quiet;
-use crate::shared::PeerAddress;
 use crate::tls::{self, Certificates};
 
 /// After this many small requests, the server expects no more large ones from a connection.
@@ -240,10 +239,7 @@ impl Connection {
             Ok(Arrived { count, filled, at_end }) => {
                 self.at_end = at_end;
                 // Fewer bytes than fit: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
-                // With the bypass it may hold others, which a read does not return together with these.
-                let may_be_bypassed =
-                    desk.executor.shared.bypass.is_some() && matches!(self.peer.address, PeerAddress::Tcp { .. });
-                self.readable = (filled || self.read_closed || may_be_bypassed) && !self.stopping;
+                self.readable = (filled || self.read_closed) && !self.stopping;
                 self.has_read(count, desk);
                 desk.executor.effort.spend_on_bytes(count);
                 self.is_parked = false;

@@ -111,14 +111,14 @@ impl Connection {
             return;
         };
         let PeerAddress::Tcp {
-            remote,
             local: Some(local),
             is_secure: false,
+            ..
         } = self.peer.address
         else {
             return;
         };
-        self.rest = enrolments.admits(remote, local).then(|| {
+        self.rest = enrolments.admits(local).then(|| {
             Box::new(Rest {
                 read: 0,
                 after: 0,

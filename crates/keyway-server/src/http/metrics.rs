@@ -32,7 +32,6 @@ pub(super) fn write(s: &Snapshot, page: &mut Exposition) {
     region(s, page);
     memory_of_connections(s, page);
     kernel(s, page);
-    bypass(s, page);
     http(s, page);
 }
 
@@ -604,37 +603,6 @@ fn kernel(s: &Snapshot, page: &mut Exposition) {
     .sample(&[], enrolled.failures);
 }
 
-fn bypass(s: &Snapshot, page: &mut Exposition) {
-    let Some(bypass) = &s.bypass else { return };
-    page.family(
-        "keyway_bypass_connections",
-        Gauge,
-        "Open connections of which both ends are in the same-machine bypass",
-    )
-    .sample(&[], bypass.open)
-    .family(
-        "keyway_bypass_connections_total",
-        Counter,
-        "Connections of which both ends joined the same-machine bypass",
-    )
-    .sample(&[], bypass.total)
-    .family(
-        "keyway_bypass_bytes_total",
-        Counter,
-        "Bytes that were handed over without TCP, both directions",
-    )
-    .sample(&[], bypass.bytes)
-    .family(
-        "keyway_bypass_messages_total",
-        Counter,
-        "What the two ends of these connections sent, by way: handed over, or by TCP with the reason",
-    )
-    .sample(&[("way", "handed")], bypass.messages);
-    for (reason, count) in bypass.by_tcp {
-        page.sample(&[("way", reason)], count);
-    }
-}
-
 fn http(s: &Snapshot, page: &mut Exposition) {
     page.family(
         "keyway_http_requests_total",
@@ -689,7 +657,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{BypassNumbers, EnrolledNumbers, KernelNumbers};
+    use crate::shared::{EnrolledNumbers, KernelNumbers};
     use keyway_cache::{Ages, Door, Latencies, Verb};
     use keyway_http::Format;
     use std::collections::BTreeSet;
@@ -713,10 +681,6 @@ mod tests {
                 cpu_time: vec![("udp", Duration::from_micros(5)), ("tcp", Duration::from_micros(6))],
                 enrolled: Some(EnrolledNumbers::default()),
                 ..KernelNumbers::default()
-            }),
-            bypass: Some(BypassNumbers {
-                by_tcp: [("behind", 1), ("full", 2)],
-                ..BypassNumbers::default()
             }),
             requests: [(("/metrics", 200), 1)].into(),
             ..Snapshot::default()
@@ -827,7 +791,6 @@ mod tests {
         let page = page(&Snapshot::default(), Format::OpenMetrics);
         for absent in [
             "keyway_kernel_",
-            "keyway_bypass_",
             "keyway_udp_",
             "memcached_slab_current_items",
             "door=\"kernel\"",

@@ -8,8 +8,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::Requests;
-use crate::kernel::Bypass;
-use crate::shared::{BypassNumbers, KernelNumbers, Shared, Traffic, lock, unix_time};
+use crate::shared::{KernelNumbers, Shared, Traffic, lock, unix_time};
 use crate::{census, lookout, stats};
 
 /// See the top of the file. Counts start at the server's start or at the last `stats reset`, except those of the doors, which start with
@@ -36,8 +35,6 @@ pub(crate) struct Snapshot {
     pub(crate) udp_sockets: Option<usize>,
     /// `None`: the kernel door is off
     pub(crate) kernel: Option<KernelNumbers>,
-    /// `None`: there is no bypass
-    pub(crate) bypass: Option<BypassNumbers>,
     pub(crate) requests: Requests,
 }
 
@@ -87,7 +84,6 @@ impl Snapshot {
             latencies: stats::latencies(shared, cache),
             udp_sockets: has_udp.then_some(shared.udp_sockets),
             kernel: shared.kernel.as_ref().map(|post| post.numbers()),
-            bypass: shared.bypass.as_ref().map(Bypass::numbers),
             requests: requests.clone(),
         }
     }

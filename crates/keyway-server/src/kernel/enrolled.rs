@@ -57,8 +57,6 @@ pub(crate) struct Enrolments {
     program: Arc<dyn ProgramSide>,
     /// the address, on this side, of the connections that may be enrolled
     local: SocketAddr,
-    /// connections of this machine may be in the same-machine bypass
-    has_bypass: bool,
     slots: Mutex<Slots>,
     total: AtomicU64,
     current: AtomicU64,
@@ -83,11 +81,10 @@ pub(crate) struct Enrolment {
 
 impl Enrolments {
     /// For the connections at this address, which is the program's own.
-    pub(crate) fn new(program: Arc<dyn ProgramSide>, local: SocketAddr, has_bypass: bool) -> Self {
+    pub(crate) fn new(program: Arc<dyn ProgramSide>, local: SocketAddr) -> Self {
         Self {
             program,
             local,
-            has_bypass,
             slots: Mutex::new(Slots {
                 free: Vec::new(),
                 next: 0,
@@ -98,12 +95,9 @@ impl Enrolments {
         }
     }
 
-    /// Whether a connection between these addresses may be enrolled.
-    pub(crate) fn admits(&self, remote: SocketAddr, local: SocketAddr) -> bool {
-        // What comes by the bypass is not counted as received by the socket, and is read before what TCP brings.
-        let is_on_this_machine =
-            remote.ip() == local.ip() || remote.ip().to_canonical().is_loopback() && local.ip().to_canonical().is_loopback();
-        local.ip() == self.local.ip() && local.port() == self.local.port() && !(self.has_bypass && is_on_this_machine)
+    /// Whether a connection that came to this address may be enrolled.
+    pub(crate) fn admits(&self, local: SocketAddr) -> bool {
+        local.ip() == self.local.ip() && local.port() == self.local.port()
     }
 
     /// Enrols a connection with this socket. `None`: it stays in user space; the reason is logged once.

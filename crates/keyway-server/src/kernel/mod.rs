@@ -26,14 +26,12 @@
 //! This file turns the door on, and holds what other threads use of it ([`Post`]); `keeper` has the thread's work, `interfaces` where the program is, `served`
 //! what a worker has served, `enrolled` the TCP connections, `times` how long answers took.
 
-mod bypass;
 mod enrolled;
 mod interfaces;
 mod keeper;
 mod served;
 mod times;
 
-pub(crate) use bypass::Bypass;
 #[cfg(test)]
 pub(crate) use enrolled::ProgramSide;
 pub(crate) use enrolled::{Enrolment, Enrolments};
@@ -144,7 +142,7 @@ pub(crate) fn start(
         .maps()
         .connections()
         .zip(tcp)
-        .map(|(connections, address)| Arc::new(Enrolments::new(connections, address, config.local_bypass.is_some())));
+        .map(|(connections, address)| Arc::new(Enrolments::new(connections, address)));
     if enrolments.is_some() && config.request_rate.is_some() {
         log::warn!("the kernel door answers no TCP connection, because requests are counted (--max-request-rate)");
     }

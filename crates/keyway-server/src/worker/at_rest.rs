@@ -115,10 +115,6 @@ fn event_loops() -> Vec<EventLoop> {
 
 impl Bench {
     fn new(event_loop: EventLoop, config: Config) -> Self {
-        Self::beside_bypass(event_loop, config, false)
-    }
-
-    fn beside_bypass(event_loop: EventLoop, config: Config, has_bypass: bool) -> Self {
         let config = Config {
             threads: 1,
             event_loop,
@@ -133,7 +129,7 @@ impl Bench {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let record = Arc::new(Record::default());
-        let enrolments = Arc::new(Enrolments::new(Arc::new(Side(Arc::clone(&record))), address, has_bypass));
+        let enrolments = Arc::new(Enrolments::new(Arc::new(Side(Arc::clone(&record))), address));
         let candidates = Arc::new(Candidates::default());
         let workers = [short, long].map(|mut worker| {
             worker.settle();
@@ -655,10 +651,6 @@ fn only_certain_connections_are_enrolled() {
         let mut bench = Bench::new(event_loop, limited);
         let client = bench.client();
         assert_eq!(serve(&mut bench, client), 0, "{event_loop:?}: a rate");
-        // The same machine, beside the bypass.
-        let mut bench = Bench::beside_bypass(event_loop, Config::default(), true);
-        let client = bench.client();
-        assert_eq!(serve(&mut bench, client), 0, "{event_loop:?}: the bypass");
         // Another address or port of this server.
         let mut bench = Bench::new(event_loop, Config::default());
         bench.listener = TcpListener::bind("127.0.0.1:0").expect("a port");
