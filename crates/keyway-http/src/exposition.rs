@@ -1,12 +1,10 @@
-//! Numbers as Prometheus reads them: OpenMetrics 1.0, the older text format or the binary one, and the choice between them.
+//! Numbers as Prometheus reads them: OpenMetrics 1.0 or the older text format, and the choice between them.
 //!
 //! OpenMetrics: <https://prometheus.io/docs/specs/om/open_metrics_spec/>; the text format:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. The two differ in the names of counters (OpenMetrics leaves `_total` out in the
-//! description of a counter), in the unit and in the last line, which only OpenMetrics has. The binary format is in [`crate::protobuf`].
+//! description of a counter), in the unit and in the last line, which only OpenMetrics has.
 
 use std::fmt::{Display, Write};
-
-use crate::protobuf::{self, Family};
 
 /// Which format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +13,6 @@ pub enum Format {
     OpenMetrics,
     /// the text format, version 0.0.4
     Text,
-    /// the binary format, with histograms as native ones too
-    Protobuf,
 }
 
 /// What a number is.
@@ -34,34 +30,29 @@ pub enum Kind {
 const UNITS: [&str; 2] = ["bytes", "seconds"];
 
 impl Format {
-    /// The format that a client prefers by its `Accept` header (RFC 9110, 12.5.1): the binary format or OpenMetrics if the client names it and
-    /// prefers nothing else to it, otherwise the text format, which everything reads.
+    /// The format that a client prefers by its `Accept` header (RFC 9110, 12.5.1): OpenMetrics if the client names it and does not prefer
+    /// the text format to it, otherwise the text format, which everything reads.
     pub fn asked_for(accept: &str) -> Self {
-        let (mut protobuf, mut open_metrics, mut text) = (0, 0, 0);
+        let (mut open_metrics, mut text) = (0, 0);
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let name = parts.next().unwrap_or_default().to_ascii_lowercase();
             let mut quality = 1000;
-            let (mut is_known_version, mut is_known_encoding) = (true, true);
+            let mut is_known_version = true;
             for (parameter, value) in parts.filter_map(|part| part.split_once('=')) {
                 match parameter.trim().to_ascii_lowercase().as_str() {
                     "q" => quality = thousandths(value.trim()),
                     "version" => is_known_version = value.trim().trim_matches('"') == "1.0.0",
-                    "proto" => is_known_encoding &= value.trim() == "io.prometheus.client.MetricFamily",
-                    "encoding" => is_known_encoding &= value.trim() == "delimited",
                     _ => {}
                 }
             }
             match name.as_str() {
                 "application/openmetrics-text" if is_known_version => open_metrics = open_metrics.max(quality),
-                "application/vnd.google.protobuf" if is_known_encoding => protobuf = protobuf.max(quality),
                 "text/plain" => text = text.max(quality),
                 _ => {}
             }
         }
-        if protobuf > 0 && protobuf >= open_metrics.max(text) {
-            Self::Protobuf
-        } else if open_metrics > 0 && open_metrics >= text {
+        if open_metrics > 0 && open_metrics >= text {
             Self::OpenMetrics
         } else {
             Self::Text
@@ -73,7 +64,6 @@ impl Format {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
-            Self::Protobuf => "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited",
         }
     }
 }
@@ -94,8 +84,6 @@ fn thousandths(text: &str) -> u32 {
 pub struct Exposition {
     format: Format,
     text: String,
-    /// what the binary format has instead of the text; the others have none
-    families: Vec<Family>,
     /// the name of the present family's samples
     name: &'static str,
 }
@@ -106,7 +94,6 @@ impl Exposition {
         Self {
             format,
             text: String::new(),
-            families: Vec::new(),
             name: "",
         }
     }
@@ -123,10 +110,6 @@ impl Exposition {
         let described = match self.format {
             Format::OpenMetrics => base,
             Format::Text => name,
-            Format::Protobuf => {
-                self.families.push(Family::new(name, kind, help, unit));
-                return self;
-            }
         };
         let word = match kind {
             Kind::Counter => "counter",
@@ -157,11 +140,6 @@ impl Exposition {
         count: u64,
         sum: impl Display,
     ) -> &mut Self {
-        if let Some(family) = self.families.last_mut() {
-            let buckets: Vec<_> = buckets.map(|(bound, events)| (number(bound), events)).collect();
-            family.histogram(labels, &buckets, count, number(&sum));
-            return self;
-        }
         let mut below = 0;
         for (bound, events) in buckets {
             // Counts that a damaged region gives may be anything.
@@ -174,10 +152,6 @@ impl Exposition {
     }
 
     fn suffixed(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
-        if let Some(family) = self.families.last_mut() {
-            family.sample(labels, number(&value));
-            return self;
-        }
         self.text.push_str(self.name);
         self.text.push_str(suffix);
         for (index, (name, text)) in labels.iter().enumerate() {
@@ -193,18 +167,11 @@ impl Exposition {
 
     /// The page.
     pub fn end(mut self) -> Vec<u8> {
-        match self.format {
-            Format::OpenMetrics => self.text.push_str("# EOF\n"),
-            Format::Text => {}
-            Format::Protobuf => return protobuf::encoded(&self.families),
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
         }
         self.text.into_bytes()
     }
-}
-
-/// A number as the text formats write it. All of them are numbers.
-fn number(written: impl Display) -> f64 {
-    written.to_string().parse().unwrap_or(f64::NAN)
 }
 
 /// Backslashes and line ends, and where they have a meaning also quotes, as the formats write them.
@@ -235,10 +202,11 @@ mod tests {
             ("text/plain;version=0.0.4;q=1,*/*;q=0.1", Format::Text),
             (
                 "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-                Format::Protobuf,
+                Format::OpenMetrics,
             ),
+            // Only the binary format, which does not exist here, or something else.
             (
-                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=compact-text,text/plain;q=0.5",
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited",
                 Format::Text,
             ),
             ("*/*", Format::Text),

@@ -6,7 +6,7 @@
 //! makes room for a new one, so other clients are served meanwhile. A request that a page of another site made a browser send gets no answer
 //! ([`Hosts`]).
 //!
-//! [`Exposition`] writes numbers as OpenMetrics or as Prometheus's text or binary format, whichever the client asked for ([`Format::asked_for`]).
+//! [`Exposition`] writes numbers as OpenMetrics or in Prometheus's text format, whichever the client asked for ([`Format::asked_for`]).
 //!
 //! It knows no cache, no region and no memcached, and has no unsafe code.
 
@@ -14,7 +14,6 @@
 
 mod exposition;
 mod hosts;
-mod protobuf;
 mod serve;
 mod stream;
 
