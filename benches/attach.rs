@@ -1,204 +1,160 @@
-//! How long a process takes to attach to a region that exists, and until its first hit.
+//! How long a process takes to attach to a region that exists, and until its first hit; and how long the repair of a region in durable mode
+//! takes, which the first process to open it after a power failure waits for.
 //!
-//! Each measurement is a new process of this program, so that nothing is mapped or warm in it. Half of them attach after the
-//! last user closed the region, the others after the last user was killed (`SIGKILL`) in the middle of its writes.
+//! Each attach is a new process of this program, so that nothing is mapped or warm in it. Half of them attach after the
+//! last user closed the region, the others after the last user was killed (`SIGKILL`) in the middle of its writes. A repaired
+//! region is on ordinary memory, which is read faster than persistent memory is; another boot is played by changing the boot's identity in it.
 
-use benches::machine;
-use benches::report::{Args, Samples, head, row, say};
-use benches::workload::key;
-use keyway_cache::{Cache, Options, Place, Store};
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use benches::{Args, fill, head, row, say};
+use keyway_bench::machine;
+use keyway_bench::medians::Samples;
+use keyway_bench::servers::Folder;
+use keyway_bench::workload::key;
+use keyway_cache::{Cache, Options, Place};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const HELP: &str = "\
-attach: time to attach to an existing region
+attach: time to attach to an existing region; and to repair one in durable mode
 
-    --items N      items in the region (1000000, then 10000000)
-    --repeats N    processes that attach, after a close and after a kill each (20)
-    --folder DIR   where the region's file is (/dev/shm)";
+    --items N,...  items in the region (1000000,10000000)
+    --repeats N    processes that attach, after a close and after a kill each, and repairs (20)
+    --folder DIR   where the region's file is (/dev/shm)
+    --repair       of a region in durable mode, after a power failure";
 
-const VALUE_LEN: usize = 64;
+const VALUE: [u8; 64] = [b'v'; 64];
 /// Bytes of region for each item of 16 + 64 bytes: ample, so that none is evicted.
 const ITEM_BYTES_MAX: u64 = 256;
+/// Offset of the boot's identity in the superblock (docs/region.md), and of the word with the clock's boot.
+const BOOT_ID: u64 = 968;
+const CLOCK: u64 = 536;
 
 fn main() {
-    let role: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    match role.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["role", "fill", path, items] => return fill(Path::new(path), items.parse().expect("a number of items")),
-        ["role", "hold", path] => return hold(Path::new(path)),
-        ["role", "attach", path] => return attach(Path::new(path)),
+    let args = Args::parse(HELP);
+    match args.role().as_deref() {
+        Some(["hold", path]) => return hold(Path::new(path)),
+        Some(["attach", path]) => return attach(Path::new(path)),
         _ => {}
     }
-    let args = Args::parse(HELP);
-    let repeats: usize = args.number("--repeats", 20);
-    let sizes = args
-        .value("--items")
-        .map_or(vec![1_000_000, 10_000_000], |_| vec![args.number("--items", 0)]);
-    let folder = PathBuf::from(args.value("--folder").unwrap_or("/dev/shm"));
+    let (repeats, repair): (usize, bool) = (args.number("--repeats", 20), args.has("--repair"));
+    let folder = Folder::new(Path::new(args.value("--folder").unwrap_or("/dev/shm")), "attach").expect("a new folder");
+    let path = folder.path().join("region");
     say(machine::describe());
-    say(head(&["items", "region", "last user", "attach, µs", "to the first hit, µs"]));
-    for items in sizes {
-        let region = Region(folder.join(format!("keyway-bench-attach-{}", std::process::id())));
-        Helper::start(&["fill", &region.name(), &items.to_string()]).finish();
-        let size_mib = std::fs::metadata(&region.0).map_or(0, |m| m.len() >> 20);
-        for killed in [false, true] {
-            let (mut open, mut hit) = (Samples::default(), Samples::default());
+    if repair {
+        say(head(&["items", "region", "opened and repaired, ms"]));
+    } else {
+        say(head(&["items", "region", "last user", "attach, µs", "to the first hit, µs"]));
+    }
+    for items in args.numbers("--items", &[1_000_000, 10_000_000]) {
+        let options = Options::new().memory((items * ITEM_BYTES_MAX).max(64 << 20));
+        let cache = open(&path, &options.strict(repair).strict_rehearsed(repair));
+        drop(fill(&cache, items, &VALUE));
+        if repair {
+            drop(cache)
+        } else {
+            cache.close();
+        }
+        let size = format!("{} MiB", std::fs::metadata(&path).map_or(0, |m| m.len() >> 20));
+        if repair {
+            let times: Samples = (0..repeats).map(|_| repaired(&path, items)).collect();
+            say(row(&[items.to_string(), size.clone(), times.show(0)]));
+        }
+        for killed in [false, true].into_iter().filter(|_| !repair) {
+            let mut times = [Samples::default(), Samples::default()];
             for _ in 0..repeats {
-                let holder = Helper::start(&["hold", &region.name()]);
-                if killed {
-                    holder.kill();
-                } else {
-                    holder.finish();
-                }
-                let line = Helper::start(&["attach", &region.name()]).finish();
-                let mut numbers = line.split(' ').filter_map(|n| n.parse::<f64>().ok());
-                open.push(numbers.next().expect("microseconds until attached"));
-                hit.push(numbers.next().expect("microseconds until the first hit"));
+                use_and_leave(&path, killed);
+                let output = role("attach", &path).output().expect("another process of this program");
+                let text = String::from_utf8_lossy(&output.stdout);
+                assert!(output.status.success(), "{text}");
+                let numbers = text.split_whitespace().map(|n| n.parse().expect("microseconds"));
+                times.iter_mut().zip(numbers).for_each(|(times, us)| times.push(us));
             }
             let last = if killed { "killed" } else { "closed" };
-            say(row(&[
-                items.to_string(),
-                format!("{size_mib} MiB"),
-                last.to_owned(),
-                open.show(0),
-                hit.show(0),
-            ]));
+            let [open, hit] = times.map(|times| times.show(0));
+            say(row(&[items.to_string(), size.clone(), last.to_owned(), open, hit]));
         }
+        std::fs::remove_file(&path).expect("the region's file is this program's own");
     }
 }
 
-/// The region's file, removed at the end.
-struct Region(PathBuf);
+fn open(path: &Path, options: &Options) -> Cache {
+    Cache::open(&Place::Path(path.to_owned()), options).expect("the region")
+}
 
-impl Region {
-    fn name(&self) -> String {
-        self.0.to_string_lossy().into_owned()
+/// Another process of this program.
+fn role(name: &str, path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the name of this program"));
+    command.args(["role", name]).arg(path).stderr(Stdio::inherit());
+    command
+}
+
+/// A process that writes items, until it is told to close the region, or killed.
+fn use_and_leave(path: &Path, killed: bool) {
+    let mut child = role("hold", path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("another process");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe"))
+        .read_line(&mut line)
+        .expect("a line of text");
+    assert_eq!(line, "holding\n");
+    if killed {
+        child.kill().expect("the child is this process's own");
     }
+    drop(child.stdin.take());
+    assert_eq!(child.wait().is_ok_and(|status| status.success()), !killed);
 }
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Another process of this program. It prints one line when it is ready and ends when its input does.
-struct Helper {
-    child: Child,
-    input: Option<ChildStdin>,
-    line: String,
-}
-
-impl Helper {
-    fn start(role: &[&str]) -> Self {
-        let me = std::env::current_exe().expect("the name of this program");
-        let mut child = Command::new(me)
-            .arg("role")
-            .args(role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("another process of this program");
-        let mut line = String::new();
-        let output = child.stdout.take().expect("its output is a pipe");
-        BufReader::new(output).read_line(&mut line).expect("a line of text");
-        assert!(!line.is_empty(), "{role:?} ended without an answer");
-        let input = child.stdin.take();
-        Self {
-            child,
-            input,
-            line: line.trim().to_owned(),
-        }
-    }
-
-    /// Lets it end by itself; gives the line that it printed.
-    fn finish(mut self) -> String {
-        drop(self.input.take());
-        assert!(self.child.wait().is_ok_and(|s| s.success()));
-        self.line
-    }
-
-    fn kill(mut self) {
-        self.child.kill().expect("the child is this process's own");
-        self.child.wait().expect("a killed process ends");
-    }
-}
-
-/// Tells the parent.
-fn ready(line: &str) {
-    say(line);
-    std::io::stdout().flush().expect("the parent reads");
-}
-
-/// Blocks until the parent has closed this process's input.
-fn until_told() {
-    let _ = std::io::stdin().lock().read_line(&mut String::new());
-}
-
-fn open(path: &Path, memory: u64) -> Cache {
-    Cache::open(&Place::Path(path.to_owned()), &Options::new().memory(memory)).expect("the region")
-}
-
-fn fill(path: &Path, items: u64) {
-    let cache = open(path, (items * ITEM_BYTES_MAX).max(64 << 20));
-    let mut session = cache.session().expect("the first session");
-    for index in 0..items {
-        session
-            .store(&key(index), &[b'v'; VALUE_LEN], &Store::default())
-            .expect("a set is not refused");
-    }
-    drop(session);
-    assert_eq!(
-        (cache.counters().evictions, cache.counters().curr_items),
-        (0, items),
-        "all items fit"
-    );
-    ready("filled");
-    until_told();
-    cache.close();
-}
-
-/// Overwrites items until it gets the order to end, or is killed.
+/// Overwrites items until its input ends, or it is killed.
 fn hold(path: &Path) {
-    let cache = open(path, 64 << 20);
+    let cache = open(path, &Options::new());
     let mut session = cache.session().expect("a session");
-    std::thread::scope(|scope| {
-        let told = scope.spawn(until_told);
-        for index in (0..1000).cycle() {
-            session
-                .store(&key(index), &[b'v'; VALUE_LEN], &Store::default())
-                .expect("a set is not refused");
-            if index == 999 {
-                break;
-            }
-        }
-        ready("holding");
-        for index in (0..1000).cycle() {
-            session
-                .store(&key(index), &[b'v'; VALUE_LEN], &Store::default())
-                .expect("a set is not refused");
-            if told.is_finished() {
-                break;
-            }
-        }
-    });
+    let mut round = || {
+        (0..1000)
+            .map(key)
+            .for_each(|key| session.set(&key, &VALUE, 0).map(drop).expect("a set is not refused"))
+    };
+    round();
+    let told = std::thread::spawn(|| std::io::stdin().lock().read_to_end(&mut Vec::new()));
+    say("holding");
+    while !told.is_finished() {
+        round();
+    }
     drop(session);
     cache.close();
 }
 
 fn attach(path: &Path) {
     let started = Instant::now();
-    let cache = open(path, 64 << 20);
+    let cache = open(path, &Options::new());
     let opened = started.elapsed();
     let mut session = cache.session().expect("a session");
-    let mut value = Vec::new();
-    let found = session.get_append(&key(0), &mut value).unwrap();
+    let found = session.get_append(&key(0), &mut Vec::new()).expect("a good key");
     let hit = started.elapsed();
     assert!(found.is_some() && cache.info().warm, "the region is warm");
-    ready(&format!("{} {}", opened.as_secs_f64() * 1e6, hit.as_secs_f64() * 1e6));
-    until_told();
+    say(format!("{} {}", opened.as_secs_f64() * 1e6, hit.as_secs_f64() * 1e6));
     drop(session);
     cache.close();
+}
+
+/// Milliseconds until a region is open whose last use was cut off in another boot.
+fn repaired(path: &Path, items: u64) -> f64 {
+    let file = File::options().read(true).write(true).open(path).expect("the region's file");
+    for (at, change) in [(BOOT_ID, 1), (CLOCK, 0x10_1234_5678)] {
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at).expect("a superblock");
+        let changed = u64::from_le_bytes(word) ^ change;
+        file.write_all_at(&changed.to_le_bytes(), at).expect("a superblock");
+    }
+    let started = Instant::now();
+    let cache = open(path, &Options::new().strict(true).strict_rehearsed(true));
+    let took = started.elapsed();
+    assert_eq!(cache.counters().curr_items, items, "every acknowledged item is there");
+    took.as_secs_f64() * 1e3
 }

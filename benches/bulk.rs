@@ -1,12 +1,10 @@
 //! Many keys in one call beside as many calls, one thread, items that are not in cache: `get_many_append` beside `get_append`, and `set_many`
 //! and `delete_many` beside theirs, in turn in one process.
 
-use benches::report::{Args, Samples, head, row, say};
-use benches::requests::{Popularity, keys};
-use benches::workload::{Key, key};
-use benches::{gate, machine, used};
-use keyway_cache::{Cache, Delete, Deleted, Options, Place, Session};
-use std::time::Instant;
+use benches::{Args, Turn, describe, fill, head, in_turn, keys, ns_each, on_last_cpu, region, row, say, used};
+use keyway_bench::workload::Key;
+use keyway_cache::{Delete, Deleted, Options, Session};
+use std::cell::{Cell, RefCell};
 
 const HELP: &str = "\
 bulk: many keys in one call beside as many calls with one key, on items that are not in cache
@@ -27,23 +25,25 @@ const SIDES: [Side; 3] = [get, set, delete];
 fn main() {
     let args = Args::parse(HELP);
     let (items, value_len): (u64, usize) = (args.number("--items", 10_000_000), args.number("--value-len", 128));
-    let (runs, count): (u64, usize) = (args.number("--runs", 9), args.number("--keys", 200_000));
-    let cpus = machine::allowed_cpus().expect("the kernel says which");
-    machine::pin(&cpus[cpus.len() - 1..]).expect("this process may choose its CPU");
-    say(gate::describe());
+    let (runs, count): (usize, usize) = (args.number("--runs", 9), args.number("--keys", 200_000));
+    on_last_cpu();
+    describe();
     let memory = items * (value_len as u64 + 64) * 5 / 4 + (64 << 20);
-    let options = Options::new().memory(memory).huge_pages(args.has("--huge-pages"));
-    let cache = Cache::open(&Place::Memfd, &options).expect("memory for the items");
-    let mut session = cache.session().expect("the first session");
-    let value = vec![b'v'; value_len];
-    for index in 0..items {
-        session.set(&key(index), &value, 0).expect("a set is not refused");
-    }
+    let cache = region(&Options::new().memory(memory).huge_pages(args.has("--huge-pages")));
+    let value = &vec![b'v'; value_len];
+    let session = &RefCell::new(fill(&cache, items, value));
     // Other keys in each run, as nothing of them shall be in cache.
-    let mut seed = 0;
-    let mut draw = || {
-        seed += 1;
-        keys(items, Popularity::Uniform, count, seed)
+    let seed = &Cell::new(0);
+    let turn = |side: Side, together: usize| -> Turn<'_> {
+        Box::new(move || {
+            seed.set(seed.get() + 1);
+            side(
+                &mut session.borrow_mut(),
+                &keys(items, true, count, seed.get()),
+                value,
+                together,
+            )
+        })
     };
     say(format!(
         "{items} items of 16 + {value_len} bytes, uniform; medians of {runs} runs of {count} keys, in turn"
@@ -52,12 +52,8 @@ fn main() {
     for together in COUNTS {
         let mut cells = vec![together.to_string()];
         for side in SIDES {
-            let [mut one, mut many] = [Samples::default(), Samples::default()];
-            for _ in 0..runs {
-                one.push(side(&mut session, &draw(), &value, 1));
-                many.push(side(&mut session, &draw(), &value, together));
-            }
-            let (one, many) = (one.median(), many.median());
+            let measured = in_turn(runs, &mut [("one", turn(side, 1)), ("many", turn(side, together))]);
+            let [one, many] = [0, 1].map(|side| measured[side][0].median());
             cells.push(format!("{one:.0} → {many:.0} ({:.2}×)", one / many));
         }
         say(row(&cells));
@@ -67,7 +63,7 @@ fn main() {
 fn get(session: &mut Session, keys: &[Key], value: &[u8], together: usize) -> f64 {
     let mut out = Vec::with_capacity(2 * together * value.len());
     let mut hits = 0;
-    let ns = timed(keys, || {
+    let ns = ns_each(keys.len(), || {
         for keys in keys.chunks(together) {
             out.clear();
             match keys {
@@ -83,7 +79,7 @@ fn get(session: &mut Session, keys: &[Key], value: &[u8], together: usize) -> f6
 
 fn set(session: &mut Session, keys: &[Key], value: &[u8], together: usize) -> f64 {
     let mut items = Vec::with_capacity(together);
-    timed(keys, || {
+    ns_each(keys.len(), || {
         for keys in keys.chunks(together) {
             match keys {
                 [key] => drop(session.set(key, value, 0).expect("a set is not refused")),
@@ -99,7 +95,7 @@ fn set(session: &mut Session, keys: &[Key], value: &[u8], together: usize) -> f6
 
 fn delete(session: &mut Session, keys: &[Key], value: &[u8], together: usize) -> f64 {
     let mut gone = 0;
-    let ns = timed(keys, || {
+    let ns = ns_each(keys.len(), || {
         let mut count = |deleted| gone += usize::from(matches!(deleted, Ok(Deleted::Deleted)));
         for keys in keys.chunks(together) {
             match keys {
@@ -111,10 +107,4 @@ fn delete(session: &mut Session, keys: &[Key], value: &[u8], together: usize) ->
     assert!(gone > 0, "some keys had an item");
     set(session, keys, value, 1);
     ns
-}
-
-fn timed(keys: &[Key], work: impl FnOnce()) -> f64 {
-    let since = Instant::now();
-    work();
-    since.elapsed().as_secs_f64() * 1e9 / keys.len() as f64
 }

@@ -4,9 +4,9 @@
 //! what starting costs. What the loop takes without an operation is subtracted. With `--features bare` sessions leave out what they record for the case of their death (intents, and
 //! the tentative word that an insert is at), so that two runs tell what that costs.
 
-use benches::report::{Args, head, row, say};
-use benches::workload::{Key, key};
-use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Gate, Get, Item, Options, Place, Session, Target};
+use benches::{Args, head, region, row, say};
+use keyway_bench::workload::{Key, key};
+use keyway_cache::{Arithmetic, Delete, Deleted, Gate, Get, Item, Options, Session, Target};
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -62,40 +62,35 @@ const OPERATIONS: [(&str, &str); 9] = [
 ];
 
 fn main() {
-    let role: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    if let ["role", operation, count, how] = role.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    let args = Args::parse(HELP);
+    if let Some([operation, count, how]) = args.role().as_deref() {
         return run(operation, count.parse().expect("a number of operations"), how);
     }
-    let args = Args::parse(HELP);
     let how = match (args.has("--checksums"), args.has("--gate")) {
         (true, _) => "checksums",
         (false, true) => "gate",
         (false, false) => "plain",
     };
-    if !Command::new("valgrind")
+    if Command::new("valgrind")
         .arg("--version")
         .stdout(Stdio::null())
         .status()
-        .is_ok_and(|s| s.success())
+        .is_err()
     {
-        say("SKIP: valgrind is not installed");
-        return;
-    }
-    if args.has("--hashes") {
-        say(head(&["hash", "8 B", "16 B", "40 B", "250 B"]));
-        for (name, _) in HASHES {
-            let of = |len: usize| {
-                let [few, many] = [FEW, MANY].map(|count| counted(&format!("{name} {len}"), count, how));
-                ((many - few) / (MANY - FEW)).to_string()
-            };
-            say(row(&[vec![name.to_owned()], KEY_LENS.map(of).to_vec()].concat()));
-        }
-        return;
+        return say("SKIP: valgrind is not installed");
     }
     let each = |operation: &str| {
         let [few, many] = [FEW, MANY].map(|count| counted(operation, count, how));
         (many - few) / (MANY - FEW)
     };
+    if args.has("--hashes") {
+        say(head(&["hash", "8 B", "16 B", "40 B", "250 B"]));
+        for (name, _) in HASHES {
+            let of = |len: usize| each(&format!("{name} {len}")).to_string();
+            say(row(&[vec![name.to_owned()], KEY_LENS.map(of).to_vec()].concat()));
+        }
+        return;
+    }
     let loop_alone = each("nothing");
     say(head(&["operation", "instructions"]));
     for (operation, name) in OPERATIONS {
@@ -134,7 +129,7 @@ fn run(operation: &str, count: u64, how: &str) {
     }
     let gate = if how == "gate" { Gate::Rehearsed } else { Gate::Off };
     let options = Options::new().memory(128 << 20).checksums(how == "checksums").gate(gate);
-    let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
+    let cache = region(&options);
     let session = &mut cache.session().expect("the first session");
     let keys: Vec<Key> = (0..ITEMS).map(key).collect();
     let counts = matches!(operation, "incr" | "arithmetic");

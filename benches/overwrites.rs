@@ -3,18 +3,21 @@
 //! Zipfian sets and gets on a region that has twice the memory that the items need, so nothing need be evicted: all room comes from
 //! segments of which much is dead. Prints what the region counted meanwhile, per set.
 
-use benches::report::{Args, head, row, say};
-use benches::requests::{Popularity, keys};
-use benches::workload::key;
-use benches::{gate, machine};
-use keyway_cache::{Cache, Options, Place, Store};
-use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use benches::{Args, describe, head, region, row, say};
+use keyway_bench::caches::Side;
+use keyway_bench::mix::{Access, Kind, Workload};
+use keyway_bench::plan::{Cell, Door, Plan};
+use keyway_bench::run::{Draw, Operations, measure};
+use keyway_bench::workload::Sizes;
+use keyway_cache::Options;
+use std::io;
+use std::time::Duration;
 
 const HELP: &str = "\
 overwrites: what writers pay for room, in a region of twice the memory that its items need
 
-    --rounds N        how often as much is written as the region has memory, once it is full (4)
+    --rounds N        how often as much is written as the region has memory, before it is measured (2)
+    --seconds S       length of the measurement (3)
     --threads N,...   writers (1,2,4)
     --sizes B,...     bytes of a value (128,5120,102400)
     --mb N            what the items take (100)
@@ -22,33 +25,13 @@ overwrites: what writers pay for room, in a region of twice the memory that its 
     --set-percent P   sets among the operations (50)
     --uniform         keys are drawn uniformly, not by zipf's law";
 
-struct Plan {
-    size: usize,
-    threads: usize,
-    items: u64,
-    memory: u64,
-    rounds: u64,
-    percent: usize,
-    popularity: Popularity,
-}
-
-/// What one writer did.
-#[derive(Default)]
-struct Done {
-    operations: u64,
-    cpu: Duration,
-    sets_ns: Vec<u64>,
-}
-
-fn main() {
+#[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
+fn main() -> io::Result<()> {
     let args = Args::parse(HELP);
-    let room: u64 = args.number("--room", 2);
-    let mb: u64 = args.number("--mb", 100);
-    let list = |name, default: &str| -> Vec<usize> {
-        let text = args.value(name).unwrap_or(default);
-        text.split(',').filter_map(|n| n.parse().ok()).collect()
-    };
-    say(gate::describe());
+    let (rounds, room): (u64, u64) = (args.number("--rounds", 2), args.number("--room", 2));
+    let (mb, percent): (u64, u32) = (args.number("--mb", 100), args.number("--set-percent", 50));
+    let length = Duration::from_secs_f64(args.number("--seconds", 3.0));
+    describe();
     say(head(&[
         "value, B",
         "writers",
@@ -62,104 +45,57 @@ fn main() {
         "evicted, %",
         "missed, %",
     ]));
-    for size in list("--sizes", "128,5120,102400") {
-        for threads in list("--threads", "1,2,4") {
-            let items = mb * 1_000_000 / (size as u64 + 40);
-            measure(&Plan {
-                size,
-                threads,
-                items,
-                memory: mb * 1_000_000 * room,
-                rounds: args.number("--rounds", 4),
-                percent: args.number("--set-percent", 50),
-                popularity: if args.has("--uniform") {
-                    Popularity::Uniform
+    for size in args.numbers("--sizes", &[128_u64, 5120, 102_400]) {
+        for threads in args.numbers("--threads", &[1, 2, 4]) {
+            let workload = Workload {
+                name: "overwrites".to_owned(),
+                about: String::new(),
+                mix: vec![(Kind::Get, 100 - percent), (Kind::Set, percent)],
+                sizes: Sizes::Fixed(usize::try_from(size).map_err(io::Error::other)?),
+                access: if args.has("--uniform") {
+                    Access::Uniform
                 } else {
-                    Popularity::Zipf
+                    Access::YCSB
                 },
-            });
+                fill: false,
+            };
+            let memory = mb * 1_000_000 * room;
+            let cell = Cell::new(workload, mb * 1_000_000 / (size + 40), Door::Library, threads);
+            let cache = region(&Options::new().memory(memory).prefault(true));
+            let (side, operations) = (
+                Side::of_region("Keyway", String::new(), cache.clone()),
+                Operations::new(&cell),
+            );
+            let mut plan = Plan::new("keyway".into(), vec![cell.clone()], length / 10, 1);
+            let mut step = 0;
+            let mut run = |plan: &Plan| {
+                step += 1;
+                measure(plan, &cell, &side, &operations, Draw { repetition: 0, step })
+            };
+            while cache.counters().cmd_set * size < rounds * memory {
+                run(&plan)?;
+            }
+            (plan.warmup, plan.length) = (Duration::ZERO, length);
+            let before = cache.counters();
+            let ran = run(&plan)?;
+            let counted = cache.counters().since(&before);
+            let sets = counted.cmd_set.max(1);
+            let per_set = |n: u64| format!("{:.3}", n as f64 / sets as f64);
+            let share = |n: u64, of: u64| format!("{:.3}", 100.0 * n as f64 / of.max(1) as f64);
+            say(row(&[
+                size.to_string(),
+                threads.to_string(),
+                format!("{:.0}", ran.rate() / 1e3),
+                format!("{:.2}", ran.client_cpu.as_secs_f64() * 1e6 / ran.operations.max(1) as f64),
+                format!("{:.2}", ran.writes.percentile_us(50.0)),
+                format!("{:.2}", ran.writes.percentile_us(99.0)),
+                per_set(counted.relocations),
+                per_set(counted.purged),
+                share(counted.reserve_empty, counted.segments_recycled),
+                share(counted.evictions, sets),
+                share(counted.get_misses, counted.cmd_get()),
+            ]));
         }
     }
-}
-
-fn measure(plan: &Plan) {
-    let options = Options::new().memory(plan.memory).prefault(true);
-    let cache = Cache::open(&Place::Memfd, &options).expect("a region in anonymous memory");
-    let mut session = cache.session().expect("the first session");
-    let value = vec![b'v'; plan.size];
-    for index in 0..plan.items {
-        session
-            .store(&key(index), &value, &Store::default())
-            .expect("a set is not refused");
-    }
-    drop(session);
-    let barrier = Barrier::new(plan.threads + 1);
-    let (done, counted, took) = std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..plan.threads)
-            .map(|thread| {
-                let (cache, barrier) = (&cache, &barrier);
-                scope.spawn(move || write(plan, cache, thread, barrier))
-            })
-            .collect();
-        barrier.wait();
-        let (before, began) = (cache.counters(), Instant::now());
-        barrier.wait();
-        let done: Vec<Done> = writers.into_iter().map(|w| w.join().expect("the writer ends")).collect();
-        (done, cache.counters().since(&before), began.elapsed())
-    });
-    let operations: u64 = done.iter().map(|d| d.operations).sum();
-    let cpu: Duration = done.iter().map(|d| d.cpu).sum();
-    let mut sets: Vec<u64> = done.into_iter().flat_map(|d| d.sets_ns).collect();
-    sets.sort_unstable();
-    let percentile = |p: usize| sets.get(sets.len() * p / 100).copied().unwrap_or(0) as f64 / 1e3;
-    let per_set = |n: u64| n as f64 / sets.len().max(1) as f64;
-    let share = |n: u64, of: u64| format!("{:.3}", 100.0 * n as f64 / of.max(1) as f64);
-    say(row(&[
-        plan.size.to_string(),
-        plan.threads.to_string(),
-        format!("{:.0}", operations as f64 / took.as_secs_f64() / 1e3),
-        format!("{:.2}", cpu.as_secs_f64() * 1e6 / operations.max(1) as f64),
-        format!("{:.2}", percentile(50)),
-        format!("{:.2}", percentile(99)),
-        format!("{:.3}", per_set(counted.relocations)),
-        format!("{:.3}", per_set(counted.purged)),
-        share(counted.reserve_empty, counted.segments_recycled),
-        share(counted.evictions, sets.len() as u64),
-        share(counted.get_misses, counted.cmd_get()),
-    ]));
-}
-
-/// Half of the rounds to fill the region and to settle, between the two waits nothing, and then the others.
-fn write(plan: &Plan, cache: &Cache, thread: usize, barrier: &Barrier) -> Done {
-    let mut session = cache.session().expect("a session for each thread");
-    let order = keys(plan.items, plan.popularity, 1 << 20, thread as u64);
-    let mut keys = order.iter().cycle();
-    let value = vec![b'w'; plan.size];
-    let mut out = Vec::with_capacity(2 * plan.size);
-    let sets = plan.rounds * plan.memory / (plan.size as u64 * plan.threads as u64);
-    let mut run = |sets: u64| {
-        let mut done = Done::default();
-        let cpu_before = machine::thread_cpu();
-        for key in keys.by_ref() {
-            if done.sets_ns.len() as u64 == sets {
-                break;
-            }
-            done.operations += 1;
-            if done.operations * 37 % 100 < plan.percent as u64 {
-                let from = Instant::now();
-                session.store(key, &value, &Store::default()).expect("a set is not refused");
-                done.sets_ns
-                    .push(u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            } else {
-                out.clear();
-                std::hint::black_box(session.get_append(key, &mut out).unwrap().is_some());
-            }
-        }
-        done.cpu = machine::thread_cpu().saturating_sub(cpu_before);
-        done
-    };
-    run(sets / 2);
-    barrier.wait();
-    barrier.wait();
-    run(sets)
+    Ok(())
 }

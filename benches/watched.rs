@@ -6,19 +6,21 @@
 //! between two calls it works as long as makes a microsecond of both, when no watcher looks. One row is of a client that offers the server
 //! a million operations a second.
 
-use benches::client::{Admin, Door, Exchange, Load};
-use benches::cpu_time::CpuTime;
-use benches::machine;
-use benches::report::{Args, Samples, head, row, say};
-use benches::requests::{Popularity, keys};
-use benches::servers::{Server, Settings, keyway_path};
-use benches::workload::{Key, key};
+use benches::{Args, fill, head, keys, row, say};
+use keyway_bench::caches::Side;
+use keyway_bench::machine;
+use keyway_bench::medians::Samples;
+use keyway_bench::plan::{Cell, Door, Pace, Plan};
+use keyway_bench::run::{Draw, Operations, measure};
+use keyway_bench::servers::{Folder, Server, Settings, keyway_path};
+use keyway_bench::workload::Key;
+use keyway_bench::workloads;
 use keyway_cache::{Cache, Gate, Options, Place, Session};
 use std::hint::black_box;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 watched: the cost of a watcher of everything
@@ -31,7 +33,7 @@ KEYWAY_BIN names another program than target/release/keyway.";
 const CPU: usize = 0;
 const WATCHER_CPU: usize = 1;
 const ITEMS: u64 = 100_000;
-const VALUE_LEN: usize = 128;
+const VALUE: [u8; 128] = [b'v'; 128];
 const MEMORY_MIB: u64 = 256;
 /// One in this many operations is a set (YCSB's B).
 const SETS: usize = 20;
@@ -42,46 +44,35 @@ const OFFERED_PER_S: f64 = 1e6;
 /// Operations between two looks at the clock.
 const ROUND: usize = 10_000;
 
-/// A region's file, removed at the end, and its watcher.
-struct Region {
-    path: PathBuf,
-    watcher: Option<Child>,
-}
+/// A watcher of a region, ended with its handle.
+struct Watcher(Child);
 
-impl Region {
-    fn new(name: &str) -> Self {
-        let name = format!("keyway-bench-watched-{}-{name}", std::process::id());
-        Self {
-            path: Path::new("/dev/shm").join(name),
-            watcher: None,
-        }
-    }
-
-    fn watch(&mut self) -> io::Result<()> {
+impl Watcher {
+    fn of(region: &Path) -> io::Result<Self> {
         machine::pin(&[WATCHER_CPU])?;
         let mut command = Command::new(keyway_path()?);
-        command.args(["watch", "all", "--region"]).arg(&self.path);
-        self.watcher = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        command.args(["watch", "all", "--region"]).arg(region);
+        let watcher = Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
         // Until it watches.
         std::thread::sleep(Duration::from_secs(1));
-        Ok(())
+        machine::pin(&[CPU])?;
+        Ok(watcher)
     }
 }
 
-impl Drop for Region {
+impl Drop for Watcher {
     fn drop(&mut self) {
-        if let Some(mut watcher) = self.watcher.take() {
-            let _ = watcher.kill();
-            let _ = watcher.wait();
-        }
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 fn main() -> io::Result<()> {
     let args = Args::parse(HELP);
-    let length = Duration::from_secs_f64(args.number("--seconds", 1.0));
-    let repeats = args.number("--repeats", 7);
+    let (length, repeats) = (
+        Duration::from_secs_f64(args.number("--seconds", 1.0)),
+        args.number("--repeats", 7),
+    );
     say(machine::describe());
     if machine::cpus() <= WATCHER_CPU {
         say("SKIP: two CPUs are needed, and this process may use one");
@@ -96,144 +87,96 @@ fn main() -> io::Result<()> {
         "watched",
         "ratio",
     ]));
-    network(length, repeats)?;
-    library(length, repeats)
+    let folder = Folder::new(Path::new("/dev/shm"), "watched")?;
+    network(["quiet", "watched"].map(|name| folder.path().join(name)), length, repeats)?;
+    library(["calm", "seen"].map(|name| folder.path().join(name)), length, repeats)
 }
 
-/// Rates of the two sides, by the clock and by processor time, in thousands.
-#[derive(Default)]
-struct Rates {
-    by_clock: [Samples; 2],
-    by_cpu: [Samples; 2],
-    ratios: [Samples; 2],
-}
-
-impl Rates {
-    /// The rates of both sides, one after the other: by the clock and by processor time.
-    fn push(&mut self, sides: [[f64; 2]; 2]) {
-        for (side, [by_clock, by_cpu]) in sides.into_iter().enumerate() {
-            self.by_clock[side].push(by_clock / 1e3);
-            self.by_cpu[side].push(by_cpu / 1e3);
-        }
-        for (kind, ratios) in self.ratios.iter_mut().enumerate() {
-            ratios.push(sides[1][kind] / sides[0][kind]);
+/// Measures both sides in turn, each by the clock and by processor time, and prints their row.
+fn compare(name: &str, repeats: usize, mut side: impl FnMut(usize) -> io::Result<[f64; 2]>) -> io::Result<()> {
+    let mut columns: [[Samples; 3]; 2] = Default::default();
+    for _ in 0..repeats {
+        let rates = [side(0)?, side(1)?];
+        for (kind, [quiet, watched, ratio]) in columns.iter_mut().enumerate() {
+            quiet.push(rates[0][kind] / 1e3);
+            watched.push(rates[1][kind] / 1e3);
+            ratio.push(rates[1][kind] / rates[0][kind]);
         }
     }
-
-    fn row(&self, name: &str) -> String {
-        row(&[
-            name.to_owned(),
-            self.by_clock[0].show(0),
-            self.by_clock[1].show(0),
-            self.ratios[0].show(2),
-            self.by_cpu[0].show(0),
-            self.by_cpu[1].show(0),
-            self.ratios[1].show(2),
-        ])
-    }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
-fn network(length: Duration, repeats: usize) -> io::Result<()> {
-    let mut regions = ["quiet", "watched"].map(Region::new);
-    machine::pin(&[CPU])?;
-    let settings = Settings {
-        memory_mib: MEMORY_MIB,
-        threads: 1,
-        connections: 64,
-        unix: true,
-        ..Settings::default()
-    };
-    let program = keyway_path()?;
-    let servers = [&regions[0], &regions[1]].map(|region| Server::keyway_at(&region.path, &program, &settings));
-    let [quiet, watched] = servers;
-    let servers = [quiet?, watched?];
-    for server in &servers {
-        let mut admin = Admin::open(server.admin())?;
-        (0..ITEMS).try_for_each(|index| admin.set(&key(index), &[b'v'; VALUE_LEN]))?;
-        admin.barrier()?;
-    }
-    regions[1].watch()?;
-    machine::pin(&[CPU])?;
-    let order = keys(ITEMS, Popularity::Zipf, 1 << 14, 42);
-    let exchange = |(number, key): (usize, &Key)| match number % SETS {
-        0 => Exchange::set(key, VALUE_LEN),
-        _ => Exchange::get(&[key], VALUE_LEN),
-    };
-    let exchanges: Vec<Exchange> = order.iter().enumerate().map(exchange).collect();
-    // A batch begins with a set or not, and its answers have one length.
-    for (name, batch, connections, offered) in [
-        ("network, 1 at a time", 1, 4, None),
-        ("network, 20 pipelined", SETS, 4, None),
-        (
-            "network, 20 pipelined, a million a second offered",
-            SETS,
-            16,
-            Some(OFFERED_PER_S),
-        ),
-    ] {
-        let load = Load {
-            exchanges: exchanges.chunks_exact(batch).map(Exchange::pipelined).collect(),
-            connections,
-        };
-        let run = |target: &_, length| match offered {
-            None => load.run(target, length),
-            Some(rate) => load.run_at(target, length, rate / batch as f64),
-        };
-        let mut rates = Rates::default();
-        for _ in 0..repeats {
-            let mut sides = [[0.0; 2]; 2];
-            for (server, side) in servers.iter().zip(&mut sides) {
-                let target = server.target(Door::Unix).ok_or(io::ErrorKind::NotConnected)?;
-                run(&target, length / 10)?;
-                let before = CpuTime::of(server.pid())?;
-                let ran = run(&target, length)?;
-                let used = CpuTime::of(server.pid())?.since(before).total();
-                let requests = (ran.exchanges * batch as u64) as f64;
-                *side = [requests / ran.elapsed.as_secs_f64(), requests / used.as_secs_f64()];
-            }
-            rates.push(sides);
-        }
-        say(rates.row(name));
-    }
+    let shown = columns
+        .iter()
+        .flat_map(|[quiet, watched, ratio]| [quiet.show(0), watched.show(0), ratio.show(2)]);
+    say(row(&std::iter::once(name.to_owned()).chain(shown).collect::<Vec<_>>()));
     Ok(())
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
-fn library(length: Duration, repeats: usize) -> io::Result<()> {
-    let mut regions = ["calm", "seen"].map(Region::new);
-    let options = Options::new().memory(MEMORY_MIB << 20).gate(Gate::Off);
-    let open = |region: &Region| Cache::open(&Place::Path(region.path.clone()), &options).map_err(io::Error::other);
-    let caches = [open(&regions[0])?, open(&regions[1])?];
-    let order = keys(ITEMS, Popularity::Zipf, 1 << 14, 42);
-    let mut sessions = Vec::new();
-    for cache in &caches {
-        let mut session = cache.session().map_err(io::Error::other)?;
-        for index in 0..ITEMS {
-            session.set(&key(index), &[b'v'; VALUE_LEN], 0).map_err(io::Error::other)?;
-        }
-        sessions.push(session);
-    }
-    regions[1].watch()?;
+fn network(regions: [PathBuf; 2], length: Duration, repeats: usize) -> io::Result<()> {
     machine::pin(&[CPU])?;
+    let settings = Settings {
+        memory_mib: MEMORY_MIB,
+        unix: true,
+        ..Settings::default()
+    };
+    let program = keyway_path()?;
+    let start = |region: &PathBuf| Server::keyway_at(region, &program, &settings);
+    let servers = [start(&regions[0])?, start(&regions[1])?];
+    let sides = servers.each_ref().map(|server| Side::of_server("Keyway", server, Door::Unix));
+    let [quiet, watched] = sides;
+    let sides = [quiet?, watched?];
+    let cell = |depth, connections, pace| {
+        let workload = workloads::find("128b-95").map_err(io::Error::other)?;
+        Ok::<_, io::Error>(Cell {
+            depth,
+            pace,
+            ..Cell::new(workload, ITEMS, Door::Unix, connections)
+        })
+    };
+    let mut watcher = None;
+    for (name, cell) in [
+        ("network, 1 at a time", cell(1, 4, Pace::Closed)?),
+        ("network, 20 pipelined", cell(SETS, 4, Pace::Closed)?),
+        ("network, a million a second offered", cell(1, 16, Pace::Rate(OFFERED_PER_S))?),
+    ] {
+        let plan = Plan::new(program.clone(), vec![cell.clone()], length, repeats);
+        let operations = Operations::new(&cell);
+        sides.iter().try_for_each(|side| side.prepare(&cell, &operations.items))?;
+        if watcher.is_none() {
+            watcher = Some(Watcher::of(&regions[1])?);
+        }
+        let mut step = 0;
+        compare(name, repeats, |side| {
+            step += 1;
+            let ran = measure(&plan, &cell, &sides[side], &operations, Draw { repetition: 0, step })?;
+            if ran.wrong.any() {
+                return Err(io::Error::other(ran.wrong.to_string()));
+            }
+            let used = ran.server.map_or(f64::NAN, |used| used.cpu.as_secs_f64());
+            Ok([ran.rate(), ran.operations as f64 / used])
+        })?;
+    }
+    Ok(())
+}
+
+fn library(regions: [PathBuf; 2], length: Duration, repeats: usize) -> io::Result<()> {
+    let options = Options::new().memory(MEMORY_MIB << 20).gate(Gate::Off);
+    let caches = regions
+        .each_ref()
+        .map(|region| Cache::open(&Place::Path(region.clone()), &options).expect("a new region"));
+    let mut sessions = caches.each_ref().map(|cache| fill(cache, ITEMS, &VALUE));
+    let _watcher = Watcher::of(&regions[1])?;
+    let order = keys(ITEMS, false, 1 << 14, 42);
     let paced = pace(&mut sessions[0], &order, length);
     for (name, steps) in [("library, as fast as it can", 0), ("library, a million a second", paced)] {
-        let mut rates = Rates::default();
-        for _ in 0..repeats {
-            let mut sides = [[0.0; 2]; 2];
-            for (session, side) in sessions.iter_mut().zip(&mut sides) {
-                calls(session, &order, length / 10, steps);
-                *side = calls(session, &order, length, steps);
-            }
-            rates.push(sides);
-        }
-        say(rates.row(name));
+        compare(name, repeats, |side| {
+            calls(&mut sessions[side], &order, length / 10, steps);
+            Ok(calls(&mut sessions[side], &order, length, steps))
+        })?;
     }
     Ok(())
 }
 
 /// The work of its own with which a program makes a million calls a second, on a region that no watcher looks at.
-#[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "about a thousand")]
 fn pace(session: &mut Session, order: &[Key], length: Duration) -> u64 {
     let before = machine::thread_cpu();
@@ -251,14 +194,13 @@ fn pace(session: &mut Session, order: &[Key], length: Duration) -> u64 {
 /// Makes calls for so long, with so much work of its own after each. Returns the rate by the clock and by this thread's processor time.
 #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
 fn calls(session: &mut Session, order: &[Key], length: Duration, steps: u64) -> [f64; 2] {
-    let (begun, cpu) = (std::time::Instant::now(), machine::thread_cpu());
-    let mut out = Vec::with_capacity(2 * VALUE_LEN);
-    let mut made = 0;
+    let (begun, cpu) = (Instant::now(), machine::thread_cpu());
+    let (mut out, mut made) = (Vec::with_capacity(2 * VALUE.len()), 0);
     let mut keys = order.iter().cycle();
     while begun.elapsed() < length {
         for (number, key) in keys.by_ref().take(ROUND).enumerate() {
             if number % SETS == 0 {
-                session.set(key, &[b'v'; VALUE_LEN], 0).expect("a set is not refused");
+                session.set(key, &VALUE, 0).expect("a set is not refused");
             } else {
                 out.clear();
                 assert!(session.get_append(key, &mut out).expect("a key of 16 B").is_some());
@@ -267,8 +209,7 @@ fn calls(session: &mut Session, order: &[Key], length: Duration, steps: u64) -> 
         }
         made += ROUND;
     }
-    let rate = |time: Duration| made as f64 / time.as_secs_f64();
-    [rate(begun.elapsed()), rate(machine::thread_cpu() - cpu)]
+    [begun.elapsed(), machine::thread_cpu() - cpu].map(|time| made as f64 / time.as_secs_f64())
 }
 
 /// The program's own work.

@@ -29,7 +29,6 @@ const OTHER_LICENCES: &[(&str, &str, &str)] = &[(
 const TWICE: &[(&str, &str)] = &[
     ("getrandom", "rand 0.8 of shuttle, in the schedules"),
     ("hashbrown", "dashmap, which the benches compare with"),
-    ("itertools", "criterion 0.8, in the benches"),
     ("miniz_oxide", "png, beside the flate2 that png also uses"),
     ("syn", "macros are on their way from 2 to 3: enumflags2 of landlock, maud"),
     ("winnow", "toml 0.9 of cbindgen"),

@@ -27,11 +27,7 @@ Those of the kernel door take root. Programs are built in release mode first.
 /// without the gate and with it (which takes a machine with protection keys).
 const TABLES: &[(&str, &str)] = &[
     (
-        "Calls beside DashMap",
-        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench library",
-    ),
-    (
-        "Gets and sets beside DashMap, papaya and LMDB",
+        "Calls beside DashMap, papaya and LMDB",
         "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench maps",
     ),
     (
@@ -67,12 +63,20 @@ const TABLES: &[(&str, &str)] = &[
     ("Attach", "cargo bench --locked --package benches --bench attach"),
     (
         "Repair after a power failure",
-        "cargo bench --locked --package benches --bench repair",
+        "cargo bench --locked --package benches --bench attach -- --repair --repeats 5",
     ),
     ("Items in 256 MB", "cargo bench --locked --package benches --bench memory"),
     (
         "Network beside memcached",
-        "cargo bench --locked --package benches --bench network",
+        "{built}/keyway bench --door tcp,unix --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 5 -w get-128b,set-128b,128b-95 -c 1,4,64",
+    ),
+    (
+        "Network, several requests in flight",
+        "{built}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-128b --pipeline 16,32 -c 4,64",
+    ),
+    (
+        "Network, many keys in a get",
+        "{built}/keyway bench --door tcp --server-threads 1 --server-cpus 0 --client-cpus 1 --repeat 7 -w get-128b --multiget 16,100 -c 4,64",
     ),
     (
         "Network, gets by connections",
@@ -320,7 +324,7 @@ mod tests {
     #[test]
     fn figures_of_the_library_are_taken_without_the_gate_and_with_it() {
         let tables = tables();
-        for bench in ["library", "maps", "copies", "scaling", "bulk", "overwrites", "library_door"] {
+        for bench in ["maps", "copies", "scaling", "bulk", "overwrites", "library_door"] {
             let commands = tables
                 .iter()
                 .filter(|(_, command)| command.ends_with(&format!(" --bench {bench}")));

@@ -7,7 +7,7 @@ use crate::plan::{Against, Cell, Door, Plan};
 use crate::servers::{Server, Settings, memcached_path};
 use crate::wire::{Admin, Target};
 use crate::workload::mix;
-use keyway_cache::{Cache, Options, Place};
+use keyway_cache::{Cache, Options, Place, Session};
 use std::cell;
 use std::io;
 use std::net::Ipv4Addr;
@@ -165,19 +165,9 @@ impl Store {
             return Ok(());
         }
         let before = self.memory_used();
-        match &self.hold {
-            Hold::Region(cache) => {
-                let mut session = cache.session().map_err(io::Error::other)?;
-                each(cell, items, |key, value| {
-                    session.set(key, value, 0).map(drop).map_err(io::Error::other)
-                })?;
-            }
-            Hold::Server { admin, .. } => {
-                let mut admin = Admin::open(admin)?;
-                each(cell, items, |key, value| admin.set(key, value))?;
-                admin.barrier()?;
-            }
-        }
+        let mut filler = self.filler()?;
+        each(cell, items, |key, value| filler.set(key, value))?;
+        filler.finish()?;
         // Where memory is limited, items may have been evicted meanwhile.
         if self.newest.swap(count, Relaxed) == 0 && count >= WEIGHED_ITEMS_MIN && cell.memory_mib.is_none() {
             self.weigh(before, count);
@@ -209,26 +199,37 @@ impl Store {
         }
     }
 
-    /// Resident memory of a server's process, if it can be looked at.
+    /// A way to store items, and to ask for them.
+    pub fn filler(&self) -> io::Result<Filler> {
+        Ok(match &self.hold {
+            Hold::Region(cache) => Filler::Region(cache.session().map_err(io::Error::other)?, Vec::new()),
+            Hold::Server { admin, .. } => Filler::Server(Admin::open(admin)?),
+        })
+    }
+
+    /// Resident memory of a server's process, if it can be looked at; a region's limit.
     pub fn resident_bytes(&self) -> Option<u64> {
         match &self.hold {
-            Hold::Region(_) => None,
+            Hold::Region(cache) => Some(cache.info().limit_bytes),
             Hold::Server { pid, .. } => pid.and_then(|pid| machine::resident_bytes(pid).ok()),
         }
     }
 
     /// How many items it holds.
     pub fn items_held(&self) -> Option<u64> {
-        match &self.hold {
-            Hold::Region(cache) => Some(cache.counters().curr_items),
-            Hold::Server { .. } => self.stat("curr_items"),
-        }
+        self.stat("curr_items")
     }
 
-    /// A number of the server's `stats`.
+    /// A number of the server's `stats`; of a region those that it counts.
     pub fn stat(&self, name: &str) -> Option<u64> {
         match &self.hold {
-            Hold::Region(_) => None,
+            Hold::Region(cache) => {
+                let counters = cache.counters();
+                let named = [("curr_items", counters.curr_items), ("evictions", counters.evictions)];
+                named
+                    .into_iter()
+                    .find_map(|(known, number)| (known == name).then_some(number))
+            }
             Hold::Server { admin, .. } => Admin::open(admin).and_then(|mut admin| admin.stat(name)).ok(),
         }
     }
@@ -250,6 +251,46 @@ impl Store {
             Hold::Region(_) => None,
             Hold::Server { pid, .. } => pid.and_then(|pid| Usage::of(pid).ok()),
         }
+    }
+}
+
+/// Stores items in a cache without measuring, and asks for them.
+pub enum Filler {
+    /// by calls; with memory for values
+    Region(Session, Vec<u8>),
+    /// by a connection
+    Server(Admin),
+}
+
+impl Filler {
+    /// Stores an item; [`Self::finish`] waits until all are stored.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Region(session, _) => session.set(key, value, 0).map(drop).map_err(io::Error::other),
+            Self::Server(admin) => admin.set(key, value),
+        }
+    }
+
+    /// Waits until all is stored. An error reply in between is an error here.
+    pub fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Region(..) => Ok(()),
+            Self::Server(admin) => admin.barrier(),
+        }
+    }
+
+    /// How many of these keys are there, and bytes of their keys and values.
+    pub fn hits<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> io::Result<(u64, u64)> {
+        let (session, value) = match self {
+            Self::Region(session, value) => (session, value),
+            Self::Server(admin) => return admin.hits(keys),
+        };
+        keys.iter().try_fold((0, 0), |(hits, bytes), key| {
+            value.clear();
+            let found = session.get_append(key.as_ref(), value).map_err(io::Error::other)?;
+            let len = key.as_ref().len() + value.len();
+            Ok(found.map_or((hits, bytes), |_| (hits + 1, bytes + len as u64)))
+        })
     }
 }
 

@@ -223,6 +223,28 @@ const DATAGRAM_VALUE_LEN_MAX: usize = 65_000;
 const RATE_MAX: f64 = 1e8;
 
 impl Plan {
+    /// Closed loops of one thread beside a memcached that is started for it, each measured so long and so often, of the program `keyway`
+    /// that is given.
+    pub fn new(program: PathBuf, cells: Vec<Cell>, length: Duration, repetitions: usize) -> Self {
+        Self {
+            cells,
+            length,
+            warmup: length / 5,
+            repetitions,
+            seed: 0,
+            server_threads: 1,
+            client_threads: 1,
+            server_cpus: Vec::new(),
+            client_cpus: Vec::new(),
+            server_options: Vec::new(),
+            memcached_options: Vec::new(),
+            server: None,
+            against: Against::Memcached,
+            program,
+            silence_max: Duration::from_secs(10),
+        }
+    }
+
     /// Refuses what cannot be done, with the reason and the remedy.
     pub fn check(&self, cpus: usize) -> Result<(), String> {
         if self.cells.is_empty() {
@@ -311,21 +333,8 @@ pub(crate) mod tests {
     /// A plan that holds.
     pub(crate) fn plan(cell: Cell) -> Plan {
         Plan {
-            cells: vec![cell],
-            length: Duration::from_millis(200),
-            warmup: Duration::from_millis(20),
-            repetitions: 1,
-            seed: 0,
-            server_threads: 1,
-            client_threads: 1,
-            server_cpus: Vec::new(),
-            client_cpus: Vec::new(),
-            server_options: Vec::new(),
-            memcached_options: Vec::new(),
-            server: None,
             against: Against::Nothing,
-            program: "keyway".into(),
-            silence_max: Duration::from_secs(10),
+            ..Plan::new("keyway".into(), vec![cell], Duration::from_millis(200), 1)
         }
     }
 

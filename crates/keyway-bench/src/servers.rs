@@ -242,6 +242,26 @@ pub fn memcached_path() -> Option<PathBuf> {
     folders.map(|f| f.join("memcached")).find(|p| p.is_file())
 }
 
+/// The program `keyway` that is measured: what `KEYWAY_BIN` names, or the one that was built with this program.
+pub fn keyway_path() -> io::Result<PathBuf> {
+    if let Some(named) = std::env::var_os("KEYWAY_BIN") {
+        return Ok(named.into());
+    }
+    let me = std::env::current_exe()?;
+    // A benchmark is target/release/deps/NAME-0123456789abcdef.
+    let found = me
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join("keyway"))
+        .find(|path| path.is_file());
+    found.ok_or_else(|| {
+        let why =
+            "no keyway is built beside this program: cargo build -p keyway-cli, in the same profile, or name it in KEYWAY_BIN";
+        io::Error::new(io::ErrorKind::NotFound, why)
+    })
+}
+
 /// memcached's version line, for the table.
 pub fn memcached_version() -> String {
     let output = memcached_path().and_then(|p| Command::new(p).arg("-V").output().ok());

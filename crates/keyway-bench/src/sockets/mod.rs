@@ -195,15 +195,17 @@ impl Client {
         epoll::wait(&self.poll, rustix::buffer::spare_capacity(events), Some(&time)).map(drop)
     }
 
-    /// Sends every request that is due.
+    /// Sends every request that is due; those of a connection together.
     fn send_due(&mut self, schedule: &mut Schedule, now: Instant, window: Window) {
+        let mut asked = Vec::new();
         while schedule.next() <= now && schedule.next() < window.until {
-            let Some(number) = self.next_free() else { return };
+            let Some(number) = self.next_free() else { break };
             self.request(number, schedule.next());
             schedule.advance();
-            // Anything more that is due meanwhile goes with the next turn of the event loop.
-            self.flush(number);
+            asked.push(number);
         }
+        // Anything more that is due meanwhile goes with the next turn of the event loop.
+        asked.into_iter().for_each(|number| self.flush(number));
     }
 
     fn next_free(&mut self) -> Option<usize> {
