@@ -27,7 +27,8 @@ impl HotCounts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hot {
-    /// the key or the prefix; `None`: keys that have no item now, so that nothing but their hash is known
+    /// the key or the prefix; `None`: keys of which nothing but the hash is known, because they have no item now, and are longer than
+    /// 127 bytes or were not read
     pub name: Option<Vec<u8>>,
     /// its hash in this region; `None` for the keys that have no item, as a group
     pub hash: Option<u64>,
@@ -74,7 +75,7 @@ impl Cache {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hot_keys(&self, counts: &HotCounts, since: Option<&HotCounts>, by: By, most: usize) -> Vec<Hot> {
-        hottest(counts, since, by, most, |hash| self.key_of_hash(hash))
+        hottest(counts, since, by, most, |hash| self.name_of_hash(hash))
     }
 
     /// The same by prefix: what is before the first `separator` of a key; the whole key, if it has none. An estimate includes what
@@ -90,7 +91,7 @@ impl Cache {
         let mut groups: HashMap<Option<Vec<u8>>, Group> = HashMap::new();
         let mut foreign = 0u64;
         for range in counts.snapshot.ranges(by, since.map(|since| &since.snapshot)) {
-            let name = self.key_of_hash(range.hash).map(|mut key| {
+            let name = self.name_of_hash(range.hash).map(|mut key| {
                 let end = key.windows(separator.len().max(1)).position(|part| part == separator);
                 key.truncate(end.unwrap_or(key.len()));
                 key
@@ -117,13 +118,12 @@ impl Cache {
         found
     }
 
-    /// The key of the item with this hash. `None`: there is none now.
-    fn key_of_hash(&self, hash: u64) -> Option<Vec<u8>> {
-        let mut key = Vec::with_capacity(2 * KEY_LEN_MAX);
+    /// The key with this hash. `None`: it has no item now, and its counter of gets no text.
+    fn name_of_hash(&self, hash: u64) -> Option<Vec<u8>> {
         let now = self.inner.sessions.clock.now();
         let _inside = self.inner.sessions.latch.open();
         let region = self.region()?;
-        region.key_of_hash(hash, region.tick(now), &mut key).then_some(key)
+        name_of_hash(region, hash, region.tick(now))
     }
 }
 
@@ -139,11 +139,19 @@ impl Watched {
     /// As [`Cache::hot_keys`].
     pub fn hot_keys(&self, counts: &HotCounts, since: Option<&HotCounts>, by: By, most: usize) -> Vec<Hot> {
         let (region, now) = (self.region(), self.tick());
-        hottest(counts, since, by, most, |hash| {
-            let mut key = Vec::with_capacity(2 * KEY_LEN_MAX);
-            region.key_of_hash(hash, now, &mut key).then_some(key)
-        })
+        hottest(counts, since, by, most, |hash| name_of_hash(region, hash, now))
     }
+}
+
+/// The key with this hash: its item's, or what its counter of the gets has.
+fn name_of_hash(region: &Region, hash: u64, now: u32) -> Option<Vec<u8>> {
+    let mut key = Vec::with_capacity(2 * KEY_LEN_MAX);
+    if region.key_of_hash(hash, now, &mut key) {
+        return Some(key);
+    }
+    // An item that has gone may have left its key.
+    key.clear();
+    region.hot_name(hash, &mut key).then_some(key)
 }
 
 /// The `most` hottest keys. `name`: the key of the item with a hash.

@@ -350,7 +350,7 @@ impl Writer {
         })?;
         let given = found.map_or(0, |item| if how.value { item.value_len } else { 0 });
         let _inside = self.latch.open();
-        self.left.gets = self.inner.sample_get(key.hash(), given);
+        self.left.gets = self.inner.sample_get(key.hash(), key.bytes(), given);
         if let Some(name) = self.inner.on_trail(key.hash()) {
             let fate = found.map_or(Fate::Missed, |item| Fate::Hit(extent_of(&item)));
             self.inner.leave_trail(name, fate);

@@ -21,10 +21,10 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) const HELP: &str = "\
 One in 256 operations of each session is counted in the region, by all programs
-with the library and all servers; one in 16 while this program looks. A key that
-has no item now is shown by its hash. The counts are estimates: the true number
-is below AT LEAST or above AT MOST about once in twenty times. Increments and
-decrements count as sets.
+with the library and all servers; one in 16 while this program looks. A key of
+more than 127 bytes that has no item now, or one that is not read, is shown by
+its hash. The counts are estimates: the true number is below AT LEAST or above
+AT MOST about once in twenty times. Increments and decrements count as sets.
 
 Examples:
   keyway hot                             every 5 seconds the hottest keys of

@@ -21,7 +21,7 @@ fn work(session: &Session, random: &mut Random, region: &Region, phase: u64, tru
             _ => 1_000_000 + 10 * phase + random.next() % 10,
         };
         let hash = region.hash(&key.to_le_bytes());
-        session.sample_get(hash, 3);
+        session.sample_get(hash, &key.to_le_bytes(), 3);
         session.sample_set(hash);
         *truth.entry(hash).or_default() += WEIGHT;
     }
@@ -104,8 +104,8 @@ fn a_sample_stands_for_what_it_was_chosen_for() {
     session.first_sample();
     // The store was chosen before a process looked, as one in 256; so was the first get, but not the second.
     region.watch_hot(region.seen().clock_s());
-    session.sample_get(7, 0);
-    session.sample_get(7, 0);
+    session.sample_get(7, b"", 0);
+    session.sample_get(7, b"", 0);
     session.sample_set(7);
     let counts = region.hot_snapshot();
     assert_eq!(counts.ranges(By::Gets, None)[0].estimate, 256 + 16);
@@ -143,8 +143,52 @@ fn any_bytes_in_the_counters_harm_no_process() {
                 }
             }
         }
-        session.sample_get(random.next(), 7);
+        session.sample_get(random.next(), &random.next().to_le_bytes(), 7);
+        let mut key = Vec::with_capacity(600);
+        let hash = random.next();
+        assert!(!region.hot_name(hash, &mut key) || region.hash(&key) == hash);
         session.sample_set(random.next());
         before = counts;
+    }
+}
+
+#[test]
+fn a_key_without_an_item_has_the_name_that_its_counter_has() {
+    let (mut pages, region) = private::region(4 << 20);
+    let session = session(&region);
+    let name = |hash: u64| {
+        let mut key = Vec::with_capacity(600);
+        region.hot_name(hash, &mut key).then_some(key)
+    };
+    let get = |key: &[u8]| {
+        session.sample_get(region.hash(key), key, 0);
+        name(region.hash(key))
+    };
+    for len in [1, 7, 8, 100, 127] {
+        let key = vec![b'k'; len];
+        assert_eq!(get(&key), Some(key), "{len} bytes");
+    }
+    assert_eq!(get(&[b'k'; 128]), None, "no text is so long");
+    assert_eq!(name(region.hash(b"never read")), None);
+    // A key that takes a counter has its text; the one that had it has none any more.
+    let layout = *region.layout();
+    let first = |key: &[u8]| keyway_region::layout::hot::group(region.hash(key), layout.hot_groups);
+    let others: Vec<Vec<u8>> = (0..10_000u32).map(|number| format!("other-{number}").into_bytes()).collect();
+    let of_group: Vec<&Vec<u8>> = others.iter().filter(|key| first(key) == 0).take(9).collect();
+    for key in &of_group {
+        assert_eq!(get(key).as_ref(), Some(*key));
+    }
+    let named = of_group.iter().filter(|key| name(region.hash(key)).is_some()).count();
+    assert_eq!(named, 8, "as many as a group has counters");
+    // Spoiled texts, as of sessions that write at the same time, or of a process that writes anything: nothing is shown until the key is
+    // sampled again.
+    let at = layout.hot_texts / 8;
+    let texts = layout.trail / 8 - at;
+    for word in private::words(&mut pages).skip(at).take(texts) {
+        *word ^= 1 << 40;
+    }
+    for key in of_group {
+        assert_eq!(name(region.hash(key)), None);
+        assert_eq!(get(key).as_ref(), Some(key));
     }
 }

@@ -109,7 +109,7 @@ impl World {
             }
             10 => {
                 let hash = region.hash(key);
-                let _ = (session.sample_get(hash, 7), session.sample_set(hash));
+                let _ = (session.sample_get(hash, b"key-1", 7), session.sample_set(hash));
                 session.leave_trail(hash, Fate::Gone);
                 session.note_latency(Door::Library, Verb::Get, random.next());
                 session.tell_connection(b"type=test");
@@ -136,6 +136,7 @@ impl World {
         }
         let _ = region.hot_snapshot().ranges(By::Gets, None);
         let _ = region.key_of_hash(region.hash(b"key-1"), now, &mut Vec::with_capacity(600));
+        let _ = region.hot_name(region.hash(b"key-1"), &mut Vec::with_capacity(600));
         let _ = (region.counters(), region.latencies(), region.ages(now), region.seated());
         let _ = (region.segment_map(16), region.sessions(), region.flush_at_s());
         let at = Moment::from_secs(UNIX_S);

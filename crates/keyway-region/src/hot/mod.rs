@@ -24,7 +24,7 @@ pub use snapshot::{HotRange, HotSnapshot};
 
 use crate::atomics::Relaxed;
 use crate::hash::Hasher;
-use crate::layout::hot::{By, HotCounter, HotGroup, group};
+use crate::layout::hot::{By, HotCounter, HotGroup, HotText, TEXT_WORDS, WAYS, group};
 use crate::region::{Region, seconds_of};
 use crate::session::Session;
 use std::cell::Cell;
@@ -86,12 +86,13 @@ impl Session {
         self.sampling.again([true, true], self.region.hot_one_in())
     }
 
-    /// Counts a sample: a get of this key, which gave out so many bytes of value. Returns the gets until the next one, that one included.
+    /// Counts a sample: a get of the key with this hash, which gave out so many bytes of value. Returns the gets until the next one,
+    /// that one included.
     /// While a trail is kept, each get is looked at like a sample: then it returns 1, and only those are counted that are samples.
-    pub fn sample_get(&self, hash: u64, given: usize) -> u32 {
+    pub fn sample_get(&self, hash: u64, key: &[u8], given: usize) -> u32 {
         let [ahead, _] = &self.sampling.ahead;
         let next = match ahead.get() {
-            0 => self.count_get(hash, given),
+            0 => self.count_get(hash, key, given),
             left => left,
         };
         self.next_look(ahead, next)
@@ -138,19 +139,21 @@ impl Session {
         if keeps_trail { 1 } else { next }
     }
 
-    fn count_get(&self, hash: u64, given: usize) -> u32 {
+    fn count_get(&self, hash: u64, key: &[u8], given: usize) -> u32 {
         let [one_in, _] = &self.sampling.one_in;
         let weight = one_in.get().into();
-        self.region.note_hot(By::Gets, hash, weight);
+        if let Some(way) = self.region.note_hot(By::Gets, hash, weight) {
+            self.region.note_text(hash, way, key);
+        }
         if given > 0 {
-            self.region.note_hot(By::Bytes, hash, weight.saturating_mul(given as u64));
+            let _ = self.region.note_hot(By::Bytes, hash, weight.saturating_mul(given as u64));
         }
         self.sampling.again([true, false], self.region.hot_one_in())
     }
 
     fn count_set(&self, hash: u64) -> u32 {
         let [_, one_in] = &self.sampling.one_in;
-        self.region.note_hot(By::Sets, hash, one_in.get().into());
+        let _ = self.region.note_hot(By::Sets, hash, one_in.get().into());
         self.sampling.again([false, true], self.region.hot_one_in())
     }
 }
@@ -182,31 +185,77 @@ impl Region {
         self.memory.get(self.layout.hot_group(by, group))
     }
 
-    /// Counts a sample.
-    fn note_hot(&self, by: By, hash: u64, weight: u64) {
+    /// Counts a sample. Returns the number of the key's counter in its group.
+    fn note_hot(&self, by: By, hash: u64, weight: u64) -> Option<usize> {
         let group = self.hot_group(by, group(hash, self.layout.hot_groups));
         let [first, others @ ..] = &group.counters;
-        let (mut least, mut weight_of_least) = (first, first.weight.load(Relaxed));
+        let (mut least, mut way, mut weight_of_least) = (first, 0, first.weight.load(Relaxed));
         if first.hash.load(Relaxed) == hash {
-            return count(first, weight);
+            count(first, weight);
+            return Some(way);
         }
-        for counter in others {
+        for (number, counter) in (1..).zip(others) {
             if counter.hash.load(Relaxed) == hash {
-                return count(counter, weight);
+                count(counter, weight);
+                return Some(number);
             }
             let weight = counter.weight.load(Relaxed);
             if weight < weight_of_least {
-                (least, weight_of_least) = (counter, weight);
+                (least, way, weight_of_least) = (counter, number, weight);
             }
         }
         // In this order, what the words promise is true of the old key until the new one has the counter, and then of that.
         let old = least.hash.load(Relaxed);
         least.error.store(weight_of_least, Relaxed);
         // Otherwise another session was first: this sample is lost, as if it had not been one.
-        if least.hash.compare_exchange(old, hash, Relaxed, Relaxed).is_ok() {
+        let is_taken = least.hash.compare_exchange(old, hash, Relaxed, Relaxed).is_ok();
+        if is_taken {
             least.spread.store(0, Relaxed);
             count(least, weight);
         }
+        is_taken.then_some(way)
+    }
+
+    /// Notes the key that has this counter of the gets. Each of its samples does: a text that another session has spoiled is mended by
+    /// the next one.
+    fn note_text(&self, hash: u64, way: usize, key: &[u8]) {
+        let mut bytes = [0; TEXT_WORDS * size_of::<u64>()];
+        let [len, text @ ..] = &mut bytes;
+        if let (Ok(short), Some(place)) = (u8::try_from(key.len()), text.get_mut(..key.len())) {
+            *len = short;
+            place.copy_from_slice(key);
+        }
+        for (word, bytes) in self.hot_text(hash, way).words.iter().zip(bytes.as_chunks().0) {
+            let new = u64::from_le_bytes(*bytes);
+            // The text that is there already stays in the caches of all sessions.
+            if word.load(Relaxed) != new {
+                word.store(new, Relaxed);
+            }
+        }
+    }
+
+    /// The text of a counter in this key's group.
+    fn hot_text(&self, hash: u64, way: usize) -> &HotText {
+        let group = group(hash, self.layout.hot_groups);
+        self.memory.get(self.layout.hot_text(group, way))
+    }
+
+    /// Appends the key with this hash to `key`, which has space for the longest, if a counter of the gets has its text. Returns whether one
+    /// has.
+    pub fn hot_name(&self, hash: u64, key: &mut Vec<u8>) -> bool {
+        (0..WAYS).any(|way| {
+            let mut bytes = [0; TEXT_WORDS * size_of::<u64>()];
+            for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(&self.hot_text(hash, way).words) {
+                *place = word.load(Relaxed).to_le_bytes();
+            }
+            // Other processes may have written anything there, and may write at this moment: what counts is what was read.
+            let [len, text @ ..] = &bytes;
+            let text = text
+                .get(..usize::from(*len))
+                .filter(|text| !text.is_empty() && self.hash(text) == hash);
+            key.extend_from_slice(text.unwrap_or_default());
+            text.is_some()
+        })
     }
 }
 

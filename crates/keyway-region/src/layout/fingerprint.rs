@@ -6,7 +6,7 @@
 //! (another meaning of the same bits) increments [`superblock::VERSION`], which is an input too.
 
 use super::bucket::{self, Table};
-use super::hot::{HotCounter, HotGroup};
+use super::hot::{HotCounter, HotGroup, HotText};
 use super::item::{self, Header, flag};
 use super::latency::{self, Door, LatencyRow, Verb};
 use super::plan::{Layout, Shape};
@@ -38,6 +38,7 @@ const INPUTS: &[&[Input]] = &[
     LatencyRow::FIELDS,
     HotCounter::FIELDS,
     HotGroup::FIELDS,
+    HotText::FIELDS,
     TrailHead::FIELDS,
     TrailEntry::FIELDS,
     Ring::FIELDS,
@@ -305,7 +306,7 @@ const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
 }
 
 /// The offsets of the arrays in a region of this shape.
-const fn arrays(shape: Shape) -> [Input; 19] {
+const fn arrays(shape: Shape) -> [Input; 20] {
     let layout = Layout::new(shape);
     [
         ("process slots", layout.processes as u64),
@@ -314,6 +315,7 @@ const fn arrays(shape: Shape) -> [Input; 19] {
         ("latency pages: their number", latency::pages(shape.thread_slots) as u64),
         ("hot-key counters", layout.hot as u64),
         ("hot-key groups", layout.hot_groups as u64),
+        ("hot-key texts", layout.hot_texts as u64),
         ("trail", layout.trail as u64),
         ("trail: entries", layout.trail_entries as u64),
         ("rings", layout.rings as u64),

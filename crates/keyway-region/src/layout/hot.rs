@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! per table: groups of 256 bytes, each of 8 counters;  counter: hash (64) | weight (64) | error (64) | spread (64)
+//! then, for each counter of the gets: a text of 128 bytes;  text: length (8) | bytes of the key (127 x 8)
 //! ```
 //!
 //! A key's hash names its group in each table. [`crate::hot`] says what is counted and what the words promise.
@@ -30,10 +31,10 @@ impl By {
 pub const TABLES: usize = 3;
 /// Counters of a group.
 pub const WAYS: usize = 8;
-/// Fewest and most groups of a table: with the most, the tables take 192 KiB.
+/// Fewest and most groups of a table: with the most, the tables take 192 KiB, and the texts 256 KiB.
 const GROUPS: (usize, usize) = (4, 256);
 /// One group for this many buckets of the first index, which has a bucket for each 64 KiB: the tables take a seventh of a percent of a
-/// small region.
+/// small region, and the texts a fifth.
 const BUCKETS_PER_GROUP: usize = 8;
 
 /// One key's counter.
@@ -58,7 +59,20 @@ pub struct HotGroup {
     pub counters: [HotCounter; WAYS],
 }
 
-const _: () = assert!(size_of::<HotGroup>() == 256);
+/// Words of a text.
+pub const TEXT_WORDS: usize = 16;
+/// Longest key that has a text, bytes.
+pub const TEXT_MAX: usize = TEXT_WORDS * size_of::<u64>() - 1;
+
+/// The key that has a counter of the gets, so that a key has its name even if it has no item. Sessions may write it at the same time: a
+/// reader believes a text whose hash is the counter's.
+#[repr(C, align(64))]
+pub struct HotText {
+    /// the length, 0 if the key is longer than [`TEXT_MAX`], and the key's bytes
+    pub words: [AtomicU64; TEXT_WORDS],
+}
+
+const _: () = assert!(size_of::<HotGroup>() == 256 && size_of::<HotText>() == 128);
 super::fields!(HotCounter {
     hash,
     weight,
@@ -66,9 +80,13 @@ super::fields!(HotCounter {
     spread,
 });
 super::fields!(HotGroup { counters });
+super::fields!(HotText { words });
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
 unsafe impl Shared for HotGroup {}
+// SAFETY: `repr(C)`, nothing but atomics.
+#[allow(unsafe_code, reason = "the type is nothing but atomics")]
+unsafe impl Shared for HotText {}
 
 /// Groups of each table in a region with this many buckets in its first index: a power of two.
 pub const fn groups(buckets_initial: usize) -> usize {

@@ -1,13 +1,13 @@
 //! The offset of everything in a region of a given size, and which parts of it must be backed by memory.
 //!
 //! ```text
-//! superblock | process slots | thread slots | latency pages | hot-key counters | trail | rings | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
+//! superblock | process slots | thread slots | latency pages | hot-key counters | their texts | trail | rings | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
 //! ```
 //!
 //! The arrays have space for the most segments that the region can ever have, so that nothing moves when it grows; only the
 //! parts in use are backed. Offsets only, never pointers.
 
-use super::hot::{By, HotGroup};
+use super::hot::{By, HotGroup, HotText, WAYS};
 use super::segment::{CELL_SIZE_MIN, CELLS_MAX, CHAIN_HEADER_SIZE, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::SEGMENTS_MAX;
@@ -219,6 +219,8 @@ pub struct Layout {
     pub hot: usize,
     /// groups of each of their tables, a power of two
     pub hot_groups: usize,
+    /// texts of the hot-key counters of gets
+    pub hot_texts: usize,
     /// the trail
     pub trail: usize,
     /// its entries, a power of two
@@ -252,7 +254,8 @@ impl Layout {
         let latencies = threads + shape.thread_slots * size_of::<ThreadSlot>();
         let hot = latencies + latency::pages(shape.thread_slots) * latency::PAGE_SIZE;
         let hot_groups = hot::groups(shape.buckets_initial);
-        let trail = hot + hot::TABLES * hot_groups * size_of::<HotGroup>();
+        let hot_texts = hot + hot::TABLES * hot_groups * size_of::<HotGroup>();
+        let trail = hot_texts + hot_groups * WAYS * size_of::<HotText>();
         let trail_entries = trail::entries(shape.buckets_initial);
         let rings = trail + size_of::<TrailHead>() + trail_entries * size_of::<TrailEntry>();
         let ring_cells = watch::cells(shape.buckets_initial);
@@ -271,6 +274,7 @@ impl Layout {
             latencies,
             hot,
             hot_groups,
+            hot_texts,
             trail,
             trail_entries,
             rings,
@@ -299,6 +303,11 @@ impl Layout {
     /// Offset of a group of the hot-key counters.
     pub fn hot_group(&self, by: By, group: usize) -> usize {
         self.hot + (by as usize * self.hot_groups + group) * size_of::<HotGroup>()
+    }
+
+    /// Offset of the text of a counter of the gets: of the counter `way` of a group.
+    pub fn hot_text(&self, group: usize, way: usize) -> usize {
+        self.hot_texts + (group * WAYS + way) * size_of::<HotText>()
     }
 
     /// Offset of an entry of the trail.
