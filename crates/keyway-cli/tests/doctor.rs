@@ -281,6 +281,35 @@ fn a_server_that_does_not_keep_up_with_datagrams_is_named() {
     Found::of(&path, &[]).is_wrong("udp", &["were dropped", "rmem_max"]);
 }
 
+/// Stores until one is refused for memory, which items never free.
+fn is_refused(cache: &Cache) {
+    let mut session = cache.session().unwrap();
+    let mut numbers = 0..1_000_000;
+    assert!(numbers.any(|number: u32| session.set(format!("key{number}").as_bytes(), &[7; 20_000], 0).is_err()));
+}
+
+#[test]
+fn what_happened_before_the_hour_that_a_server_knows_is_over() {
+    let folder = Scratch::new();
+    let (path, socket) = (folder.join("region"), folder.join("socket"));
+    let options = Options::new().memory(2 << 20).gate(Gate::Off).evict(false);
+    let cache = Cache::open(&Place::Path(path.clone()), &options).unwrap();
+    is_refused(&cache);
+    let _server = serve(Path::new(PROGRAM), "", &folder, &["--no-evict"]);
+    let asked = ["--server", socket.to_str().unwrap()];
+    // The server's hour has begun when a second of it is over.
+    let found = wait_until("a second", PATIENCE, || {
+        let found = Found::of(&path, &asked);
+        (found.check("memory")["is"] == "ok").then_some(found)
+    });
+    let what = found.check("memory")["what"].as_str().unwrap();
+    assert!(what.ends_with("and 1 since the region was made"), "{what}");
+    is_refused(&cache);
+    Found::of(&path, &asked).is_wrong("memory", &["1 refused store in the last"]);
+    // The command saw none during its own look.
+    Found::of(&path, &[]).is_ok(&["memory"]);
+}
+
 #[test]
 fn a_long_tail_of_keys_is_nothing_wrong() {
     let folder = Scratch::new();

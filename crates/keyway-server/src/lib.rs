@@ -28,6 +28,7 @@ mod execute;
 mod given;
 mod handout;
 mod hotkeys;
+mod hour;
 mod http;
 #[cfg(feature = "kernel")]
 pub mod kernel;
@@ -317,6 +318,12 @@ impl Server {
         let shared = Arc::new(Shared {
             item_size_max: AtomicUsize::new(cache.limits().item_size_max),
             at_place: AtomicU8::new(lookout::code(cache.at_place())),
+            hour: Mutex::new(hour::Hour::new(hour::Note {
+                at: Instant::now(),
+                counters: cache.counters(),
+                rejected: 0,
+                closed: 0,
+            })),
             raising: Mutex::default(),
             shrinker: Mutex::default(),
             memory: AtomicU64::new(config.memory),

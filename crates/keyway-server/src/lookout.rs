@@ -1,4 +1,5 @@
-//! Checks once a second whether the region that is served is still the one at its place, and logs when that changes.
+//! Checks once a second whether the region that is served is still the one at its place, and logs when that changes; and notes once a
+//! minute what was counted ([`crate::hour`]).
 //!
 //! A region whose file was removed or replaced is still served. But programs and servers that open the place get another region,
 //! and so does the next start. The operator has to know that.
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use keyway_cache::{AtPlace, Cache};
 
-use crate::shared::Shared;
+use crate::hour::Note;
+use crate::shared::{Shared, lock};
 
 /// Time between two checks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -38,6 +40,16 @@ impl Lookout {
             return;
         }
         self.next = Instant::now() + EVERY;
+        let mut hour = lock(&shared.hour);
+        if hour.is_due(Instant::now()) {
+            hour.note(Note {
+                at: Instant::now(),
+                counters: cache.counters(),
+                rejected: shared.arrivals.rejected.load(Relaxed),
+                closed: shared.account.closed.load(Relaxed),
+            });
+        }
+        drop(hour);
         let now = cache.at_place();
         shared.at_place.store(code(now), Relaxed);
         if let Some(news) = news(self.seen, now) {

@@ -19,6 +19,7 @@ use crate::config::{Config, EventLoop, Sasl};
 use crate::connection::{CloseReason, Connection, Stream};
 use crate::detail::Detail;
 use crate::hotkeys;
+use crate::hour::Hour;
 use crate::kernel::Post;
 use crate::quiet::Quiet;
 use crate::rate::{Rates, Source};
@@ -283,6 +284,8 @@ pub(crate) struct Shared {
     pub(crate) item_size_max: AtomicUsize,
     /// the state of the region's place, as [`crate::lookout::code`]
     pub(crate) at_place: AtomicU8,
+    /// what was counted in the last hour
+    pub(crate) hour: Mutex<Hour>,
     /// held by the thread that changes the region's memory limit
     pub(crate) raising: Mutex<()>,
     /// the thread that brings the region within its limit

@@ -54,7 +54,28 @@ pub(crate) fn general(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     let info = cache.info();
     store(&counters, &info, shared.memory_limit(&info), out);
     stat(out, "keyway_region_state", lookout::word(shared.at_place.load(Relaxed)));
+    last_hour(shared, cache, out);
     out.extend_from_slice(reply::END);
+}
+
+/// What was counted in the last hour, or since the start if that was later. `stats reset` does not begin it again.
+fn last_hour(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
+    let Some(then) = lock(&shared.hour).first() else {
+        return;
+    };
+    let now = cache.counters();
+    let (rejected, closed) = (shared.arrivals.rejected.load(Relaxed), shared.account.closed.load(Relaxed));
+    stat(out, "keyway_hour_seconds", then.at.elapsed().as_secs());
+    for (name, now, then) in [
+        ("evictions", now.evictions, then.counters.evictions),
+        ("came_back", now.ghost_hits, then.counters.ghost_hits),
+        ("no_memory", now.store_no_memory, then.counters.store_no_memory),
+        ("corrupt", now.corrupt, then.counters.corrupt),
+        ("rejected", rejected, then.rejected),
+        ("closed_for_memory", closed, then.closed),
+    ] {
+        stat(out, &format!("keyway_hour_{name}"), now.saturating_sub(then));
+    }
 }
 
 fn process(shared: &Shared, out: &mut Vec<u8>) {

@@ -7,6 +7,7 @@ use keyway_server::size_text;
 
 use super::facts::{Attached, Facts};
 use super::machine::Process;
+use crate::numbers::counted;
 use crate::plan::DESCRIPTORS_SPARE;
 use crate::regions::user_name;
 
@@ -129,7 +130,8 @@ fn memory(facts: &Facts) -> Vec<Found> {
     if refused > 0 {
         found.push(wrong(
             format!(
-                "{refused} stores were refused in the last {} s, because none of its {} could be freed",
+                "{} in the last {} s, because none of its {} could be freed",
+                counted(refused, "refused store"),
                 facts.looked_s,
                 size_text(seen.limit_bytes)
             ),
@@ -169,10 +171,14 @@ fn evictions(facts: &Facts) -> Vec<Found> {
 }
 
 fn damage(facts: &Facts) -> Vec<Found> {
-    match facts.seen.counters.corrupt {
-        0 => ok("no damaged item was met"),
+    let all = facts.seen.counters.corrupt;
+    match facts.lately(|c| c.corrupt) {
+        0 => ok(format!(
+            "no damaged item was met in the last {} s, and {all} since the region was made",
+            facts.looked_s
+        )),
         n => vec![wrong(
-            format!("{n} damaged words or items were met since the region was made"),
+            format!("{n} damaged words or items were met in the last {} s", facts.looked_s),
             format!(
                 "`keyway check {}` says what is damaged; if it is, stop the users and remove the file",
                 facts.place
@@ -359,21 +365,25 @@ fn connections(facts: &Facts) -> Vec<Found> {
     }
     let of = |name: &str| said(facts, name).unwrap_or(0);
     let mut found = Vec::new();
-    if of("rejected_connections") > 0 {
+    // A server that does not know the last hour has counted since its start.
+    let lately = |name: &str, since_start: &str| said(facts, &format!("keyway_hour_{name}")).unwrap_or_else(|| of(since_start));
+    let refused = lately("rejected", "rejected_connections");
+    if refused > 0 {
         found.push(wrong(
             format!(
-                "{} connections were refused, because {} were open (-c)",
-                of("rejected_connections"),
+                "{refused} connections were refused in the last {} s, because {} were open (-c)",
+                facts.looked_s,
                 of("max_connections")
             ),
             "a higher -c (--connections), or clients that keep fewer connections",
         ));
     }
-    if of("keyway_connections_closed_for_memory") > 0 {
+    let closed = lately("closed_for_memory", "keyway_connections_closed_for_memory");
+    if closed > 0 {
         found.push(wrong(
             format!(
-                "{} connections were closed, because all of them may hold {} (--connection-memory)",
-                of("keyway_connections_closed_for_memory"),
+                "{closed} connections were closed in the last {} s, because all of them may hold {} (--connection-memory)",
+                facts.looked_s,
                 size_text(of("keyway_connection_memory_limit"))
             ),
             "a higher --connection-memory, or clients that read their answers sooner",
@@ -382,9 +392,10 @@ fn connections(facts: &Facts) -> Vec<Found> {
     or_ok(
         found,
         format!(
-            "{} of {} are open, and none was refused",
+            "{} of {} are open, and none was refused in the last {} s",
             of("curr_connections"),
-            of("max_connections")
+            of("max_connections"),
+            facts.looked_s
         ),
     )
 }
@@ -810,7 +821,7 @@ mod tests {
             facts.processes[0].protects = 400
         });
         assert_eq!(after(|facts| facts.processes[0].protects = 399), []);
-        finds("memory", &["3 stores", "64 MiB"], |facts| {
+        finds("memory", &["3 refused stores", "64 MiB"], |facts| {
             facts.seen.counters.store_no_memory = 3
         });
         finds(
@@ -885,7 +896,24 @@ mod tests {
     #[test]
     fn the_server_is_judged() {
         finds("connections", &["4 connections were refused"], |facts| {
-            says(facts, "rejected_connections", "4")
+            says(facts, "keyway_hour_rejected", "4")
+        });
+        finds("connections", &["3 connections were closed"], |facts| {
+            says(facts, "keyway_hour_closed_for_memory", "3")
+        });
+        let long_ago = after(|facts| {
+            for (name, count) in [
+                ("rejected_connections", "4"),
+                ("keyway_hour_rejected", "0"),
+                ("keyway_connections_closed_for_memory", "1"),
+                ("keyway_hour_closed_for_memory", "0"),
+            ] {
+                says(facts, name, count);
+            }
+        });
+        assert_eq!(long_ago, [], "it is more than an hour ago");
+        finds("connections", &["5 connections were refused"], |facts| {
+            says(facts, "rejected_connections", "5")
         });
         finds("connections", &["--connection-memory"], |facts| {
             says(facts, "keyway_connections_closed_for_memory", "1");

@@ -20,7 +20,7 @@ use crate::wire::Access;
 pub(super) struct Facts {
     pub(super) place: String,
     pub(super) seen: Seen,
-    /// what had been counted when the observation began, and how many seconds ago that was
+    /// what had been counted when the observation began, and how many seconds ago that was: an hour, if a server knows
     pub(super) before: Counters,
     pub(super) looked_s: u64,
     pub(super) disk: Disk,
@@ -105,6 +105,8 @@ impl Facts {
                 .filter(|_| process.is_known_here)
                 .and_then(|pid| Process::read(Path::new("/proc"), pid, inode)),
         });
+        let own = (before, seconds);
+        let (before, looked_s) = said.as_ref().and_then(|said| hour_ago(said, &seen.counters)).unwrap_or(own);
         Ok(Self {
             place: path.display().to_string(),
             disk: disk.unwrap_or_default(),
@@ -114,12 +116,51 @@ impl Facts {
             server: said,
             seen,
             before,
-            looked_s: seconds,
+            looked_s,
         })
     }
 
     /// What was counted during the look.
     pub(super) fn lately(&self, of: impl Fn(&Counters) -> u64) -> u64 {
         of(&self.seen.counters).saturating_sub(of(&self.before))
+    }
+}
+
+/// What had been counted an hour ago, or when the server started, and how many seconds ago that was, by what the server says.
+fn hour_ago(said: &BTreeMap<String, String>, now: &Counters) -> Option<(Counters, u64)> {
+    let number = |name: &str| said.get(&format!("keyway_hour_{name}"))?.parse::<u64>().ok();
+    let seconds = number("seconds").filter(|seconds| *seconds > 0)?;
+    let before = |name: &str, now: u64| number(name).map(|counted| now.saturating_sub(counted));
+    let mut then = *now;
+    then.evictions = before("evictions", now.evictions)?;
+    then.ghost_hits = before("came_back", now.ghost_hits)?;
+    then.store_no_memory = before("no_memory", now.store_no_memory)?;
+    then.corrupt = before("corrupt", now.corrupt)?;
+    Some((then, seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_knows_the_last_hour() {
+        let mut now = Counters::default();
+        (now.evictions, now.corrupt) = (100, 7);
+        let mut said = BTreeMap::new();
+        assert_eq!(hour_ago(&said, &now), None);
+        for (name, value) in [
+            ("seconds", "3600"),
+            ("evictions", "90"),
+            ("came_back", "0"),
+            ("no_memory", "0"),
+            ("corrupt", "0"),
+        ] {
+            said.insert(format!("keyway_hour_{name}"), value.to_owned());
+        }
+        let (then, seconds) = hour_ago(&said, &now).unwrap();
+        assert_eq!((then.evictions, then.corrupt, seconds), (10, 7, 3600));
+        said.insert("keyway_hour_seconds".to_owned(), "0".to_owned());
+        assert_eq!(hour_ago(&said, &now), None, "the server has just started");
     }
 }
