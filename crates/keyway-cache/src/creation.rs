@@ -270,7 +270,9 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     let asked = layout.segments_for(memory);
     let beyond = limits::beyond(file, layout.backed_len(asked).saturating_sub(there));
     let segments = without(&layout, asked, beyond);
-    let (len, wanted) = (layout.len(segments) as u64, layout.backed_len(segments));
+    // A file on hugetlbfs consists of whole pages of its own.
+    let len = layout.len(segments).next_multiple_of(shape.page_size) as u64;
+    let wanted = layout.backed_len(segments);
     limits::file_size(len).map_err(|why| over_limit(path, why))?;
     let was = file.metadata().map_err(|e| io("stat", path, e))?.len();
     file.set_len(len.max(was)).map_err(|e| io("set length", path, e))?;

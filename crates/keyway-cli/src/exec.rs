@@ -86,7 +86,7 @@ fn command(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Resul
     let library = std::path::absolute(&library).unwrap_or(library);
     if !library.is_file() {
         return Err(Failure::usage(format_args!(
-            "{}: there is no such library",
+            "{}: there is no such library; --library names libkeyway.so, and without it the installed one is taken",
             library.display()
         )));
     }

@@ -556,7 +556,36 @@ fn whole() -> clap::Command {
 /// clap's message, with words for people where it has those of the standard library.
 fn explained(message: &str) -> String {
     const NUMBER: &str = "it is a whole number";
+    // Words that other programs have for what this one can.
+    const OTHERS: [(&str, &str); 6] = [
+        (
+            "argument '--port'",
+            "an address with its port: --listen ADDR:PORT; memcached's own options: `keyway memcached -p PORT`",
+        ),
+        (
+            "argument '-p'",
+            "an address with its port: --listen ADDR:PORT; memcached's own options: `keyway memcached -p PORT`",
+        ),
+        ("subcommand 'start'", "`keyway serve` starts a server"),
+        (
+            "subcommand 'run'",
+            "`keyway serve` starts a server, and `keyway exec` a program",
+        ),
+        (
+            "subcommand 'monitor'",
+            "`keyway top` shows a region live, and `keyway watch` each event",
+        ),
+        (
+            "subcommand 'backup'",
+            "`keyway dump` writes all items, and `keyway load` restores them",
+        ),
+    ];
     let mut text = message.to_owned();
+    if let Some((_, tip)) = OTHERS.iter().find(|(word, _)| text.contains(word)) {
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("tip: "));
+        let kept: Vec<&str> = lines.collect();
+        text = kept.join("\n").replacen("\n", &format!("\n\n  tip: {tip}\n"), 1) + "\n";
+    }
     for words in [
         "invalid digit found in string",
         "cannot parse integer from empty string",

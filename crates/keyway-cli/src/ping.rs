@@ -1,6 +1,7 @@
 //! `keyway ping`: asks a running server whether it works, by a set and a get as any client sends them, or by its `/readyz`. For health checks
 //! of containers and scripts.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 
@@ -67,7 +68,7 @@ fn set_and_get(server: &mut Client) -> Result<&'static str, String> {
                 "the server answers, and asks for a login: with --user its store is tried, too; so it is with the HTTP port (http://ADDR)",
             );
         }
-        other => return Err(format!("it answers a get with {other:?}")),
+        other => return Err(format!("it answers a get with {other}")),
     }
     for _ in 0..TRIES {
         let key = new_key();
@@ -86,7 +87,7 @@ fn set_and_get(server: &mut Client) -> Result<&'static str, String> {
         );
         match server.ask(&request, Said::of)? {
             Said::Stored => {}
-            other => return Err(format!("it does not store an item: {other:?}")),
+            other => return Err(format!("it does not store an item: {other}")),
         }
         request.clear();
         client::get(&mut request, false, [&key[..]]);
@@ -94,7 +95,7 @@ fn set_and_get(server: &mut Client) -> Result<&'static str, String> {
         if matches!(found, Said::Value(_)) {
             match server.hear(Said::of)? {
                 Said::End => {}
-                other => return Err(format!("after a value it sends {other:?}")),
+                other => return Err(format!("after a value it sends {other}")),
             }
         }
         request.clear();
@@ -111,7 +112,7 @@ fn set_and_get(server: &mut Client) -> Result<&'static str, String> {
                 ));
             }
             (Said::End, _) => {}
-            (found, deleted) => return Err(format!("it answers a get with {found:?}, and a delete with {deleted:?}")),
+            (found, deleted) => return Err(format!("it answers a get with {found}, and a delete with {deleted}")),
         }
     }
     Err(format!(
@@ -144,8 +145,25 @@ impl Said {
             Answer::NotFound => Self::NotFound,
             Answer::End => Self::End,
             Answer::Value { value, .. } => Self::Value(value.to_vec()),
-            Answer::Error(line) => Self::Error(line.escape_ascii().to_string()),
+            Answer::Line(line) if line.starts_with(b"HTTP/") => Self::Error(format!(
+                "{}; it speaks HTTP: write http:// before its address",
+                line.escape_ascii()
+            )),
+            Answer::Error(line) | Answer::Line(line) => Self::Error(line.escape_ascii().to_string()),
             other => Self::Error(format!("{other:?}")),
+        }
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stored => f.write_str("STORED"),
+            Self::Deleted => f.write_str("DELETED"),
+            Self::NotFound => f.write_str("NOT_FOUND"),
+            Self::End => f.write_str("END"),
+            Self::Value(value) => write!(f, "a value of {} bytes", value.len()),
+            Self::Error(line) => f.write_str(line),
         }
     }
 }

@@ -204,6 +204,9 @@ pub(crate) fn said(answer: &Answer<'_>) -> String {
         Answer::Error(line) if UNAUTHENTICATED.strip_suffix(b"\r\n") == Some(line) => {
             "it wants a login: name a user (--user), whose password is asked for or in --password-file".to_owned()
         }
+        Answer::Line(line) if line.starts_with(b"HTTP/") => {
+            format!("it speaks HTTP ({}): give a port of memcached's", line.escape_ascii())
+        }
         Answer::Error(line) | Answer::Line(line) => format!("it answers {}", line.escape_ascii()),
         Answer::Meta { code, .. } => format!("it answers {}", code.escape_ascii()),
         other => format!("it answers {other:?}"),

@@ -353,11 +353,26 @@ fn a_served_region_is_open_to_people_and_outlives_kill_9() {
     assert_eq!(code(&["delete", "a", "--region", &region]), 1);
     assert_eq!(stdout(&["dump", "--region", &region]), "mn\r\nset b 7 0 3\r\ntwo\r\nmn\r\n");
     assert!(stdout(&["stats", "--region", &region]).contains("items                1"));
+    let checked = |code: i32| {
+        let output = keyway(&["check", "--json", &region]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let said = checked(3);
+    assert!(
+        said["in_use"] == true && said["is_sound"] == true && said["items_read"] == 1,
+        "{said}"
+    );
 
     second.signal("-TERM");
     assert_eq!(second.child.wait().unwrap().code(), Some(0));
     assert!(!Path::new(&folder.path("socket")).exists());
     assert!(stdout(&["check", &region]).contains("all invariants hold"));
+    let said = checked(0);
+    assert!(
+        said["in_use"] == false && said["is_sound"] == true && said["problems"] == serde_json::json!([]),
+        "{said}"
+    );
 }
 
 #[test]

@@ -902,6 +902,19 @@ fn a_pinned_program_that_vanishes_is_named() {
             said.contains(&format!("interfaces {interfaces}\n")) && said.contains("\nudp_cpu_us "),
             "{said}"
         );
+        let (status, said) = keyway(&["kernel", "status", "--json", "--pin", PIN]);
+        let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert!(
+            status.success() && json["pinned_at"] == PIN && json["counts"]["udp_cpu_us"].is_u64(),
+            "{said}"
+        );
+        let is_there = !interfaces.ends_with("(gone)");
+        let name = interfaces.trim_end_matches(" (gone)");
+        assert_eq!(
+            json["interfaces"],
+            serde_json::json!([{ "name": name, "is_there": is_there }]),
+            "{said}"
+        );
     };
     shown("lo");
     assert_eq!(stat("keyway_kernel_interfaces"), 1);

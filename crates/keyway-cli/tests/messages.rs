@@ -144,6 +144,30 @@ const TABLE: &[Row] = &[
         never: "",
     },
     Row {
+        line: "serve --port 11",
+        code: 64,
+        says: &["--listen ADDR:PORT", "keyway memcached -p"],
+        never: "",
+    },
+    Row {
+        line: "start",
+        code: 64,
+        says: &["keyway serve"],
+        never: "stats",
+    },
+    Row {
+        line: "monitor",
+        code: 64,
+        says: &["keyway top", "keyway watch"],
+        never: "doctor",
+    },
+    Row {
+        line: "exec --library {}/absent.so true",
+        code: 64,
+        says: &["/absent.so: there is no such library", "--library"],
+        never: "",
+    },
+    Row {
         line: "get a --user ann",
         code: 64,
         says: &["--server"],

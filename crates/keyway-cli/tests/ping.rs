@@ -48,6 +48,11 @@ fn every_door_of_a_server_is_asked_and_nothing_is_left() {
     let (address, http) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
     let socket = path(scratch.join("socket"));
     let _serving = serve(&["--listen", &address, "--socket", &socket, "--http", &http]);
+    let (code, said) = ping(&http);
+    assert!(
+        code == Some(1) && said.contains("HTTP/1.1 400 Bad Request; it speaks HTTP: write http://"),
+        "{said}"
+    );
     for place in [&address, &socket, &format!("http://{http}"), &format!("http://{http}/")] {
         let (code, said) = ping(place);
         assert!(

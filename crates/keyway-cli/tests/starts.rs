@@ -400,6 +400,107 @@ fn without_proc_it_serves_from_memory_or_makes_nothing() {
     assert!(!region.exists());
 }
 
+/// A file system that cannot give a region its memory is named with what it has, what is needed, and what helps.
+#[test]
+fn a_file_system_without_room_is_named_with_what_it_has() {
+    let mounted = |kind: &str, options: &str| {
+        let script = format!("mount -t {kind} -o {options} keyway-test /mnt && exec \"$@\"");
+        ["unshare", "--mount", "sh", "-c", &script, "sh"].map(str::to_owned)
+    };
+    for (kind, options, memory, says) in [
+        (
+            "tmpfs",
+            "size=8m",
+            "16m",
+            &[
+                "room for a region of 16 MiB",
+                "8188 KiB free",
+                "64 KiB stay free",
+                "less memory",
+                "file system more",
+            ][..],
+        ),
+        // Of memory that is no multiple of its pages, too.
+        ("hugetlbfs", "mode=0700", "8m", &["huge pages", "are free", "vm.nr_hugepages"]),
+        (
+            "hugetlbfs",
+            "mode=0700",
+            "64m",
+            &["huge pages", "are free", "vm.nr_hugepages"],
+        ),
+    ] {
+        let words = mounted(kind, options);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let has_pages = std::fs::read_to_string("/proc/meminfo").is_ok_and(|info| !info.contains("HugePages_Free:        0\n"));
+        if kind == "hugetlbfs" && has_pages {
+            harness::skip("hugetlbfs without pages", "this machine has some");
+            continue;
+        }
+        if !can("a region on a file system without room", &words) {
+            continue;
+        }
+        let listen = format!("127.0.0.1:{}", free_port());
+        let serve = ["serve", "--region", "/mnt/region", "--memory", memory, "--listen", &listen];
+        is_refused(keyway(&words, &serve), 2, says);
+    }
+}
+
+/// A ring that the limit of locked memory forbids, and what only root may do, are named with limit and remedy.
+#[test]
+fn a_user_without_rights_is_told_what_is_missing() {
+    let words = [&AS_USER[..], &["prlimit", "--memlock=8192:8192"]].concat();
+    if !can("a start of another user", &words) {
+        return;
+    }
+    // Another user may not be able to reach the program where it was built.
+    let folder = open_folder();
+    let program = folder.join("keyway");
+    std::fs::copy(KEYWAY, &program).unwrap();
+    let command = |arguments: &str| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(&program).args(arguments.split(' '));
+        command
+    };
+    let listen = format!("127.0.0.1:{}", free_port());
+    let serve = |event_loop: &str| {
+        command(&format!(
+            "serve --region memfd --memory 4m --threads 1 --listen {listen} --event-loop {event_loop}"
+        ))
+    };
+    let (_, said) = run_to_end(&mut serve("io_uring"), DEADLINE);
+    if said.contains("it takes Linux 6.1") {
+        harness::skip("a ring beyond the limit of locked memory", "this system gives no rings");
+    } else {
+        is_refused(
+            serve("io_uring"),
+            71,
+            &[
+                "io_uring",
+                "this user may lock 8 KiB",
+                "`ulimit -l`",
+                "LimitMEMLOCK=",
+                "leave --event-loop out",
+            ],
+        );
+    }
+    Served::start(serve("epoll")).0.stop();
+    is_refused(
+        command("kernel attach lo --udp 127.0.0.1"),
+        71,
+        &[
+            "needs root, or CAP_BPF",
+            "this process lacks CAP_BPF",
+            "become root",
+            "--kernel-pinned",
+        ],
+    );
+    is_refused(
+        command("kernel status"),
+        1,
+        &["nothing is pinned at /sys/fs/bpf/keyway", "keyway kernel attach"],
+    );
+}
+
 /// A measurement that the limits of its user forbid ends with the limit and what helps.
 #[test]
 fn a_measurement_without_threads_or_descriptors_says_so() {

@@ -747,10 +747,17 @@ impl fmt::Display for StartError {
             Self::NoCertificate => f.write_str("TLS needs a certificate and its key"),
             Self::Tls(error) => write!(f, "TLS: {error}"),
             Self::AuthFile(path, error) => write!(f, "the authentication file {} {error}", path.display()),
-            Self::NoUring(error) => write!(
-                f,
-                "io_uring is not to be had here: {error}; it takes Linux 6.1, and no seccomp filter or sysctl kernel.io_uring_disabled in its way; leave --event-loop out"
-            ),
+            Self::NoUring(error) => match worker::ring_remedy(error).as_str() {
+                "" => write!(
+                    f,
+                    "io_uring is not to be had here: {error}; it takes Linux 6.1, and no seccomp filter or sysctl kernel.io_uring_disabled in \
+                     its way; leave --event-loop out"
+                ),
+                remedy => write!(
+                    f,
+                    "io_uring is not to be had here: {error}{remedy}; or leave --event-loop out"
+                ),
+            },
             Self::Session {
                 needed,
                 error: SessionError::TableFull { slots },

@@ -393,13 +393,18 @@ impl Drop for Ended {
 /// Says once in a process why a worker cannot use io_uring, which is then so for all.
 fn ring_refused(error: &io::Error) {
     static SAID: Once = Once::new();
+    let remedy = ring_remedy(error);
+    SAID.call_once(|| log::warn!("a worker cannot use io_uring: {error}{remedy}; it uses epoll, and so do others that cannot"));
+}
+
+/// What helps against an error of a ring, as an addition to its message, if the limit of locked memory is why.
+pub(crate) fn ring_remedy(error: &io::Error) -> String {
     // Until Linux 5.12, and from then on for users without CAP_IPC_LOCK, rings are locked memory (io_uring_setup(2)).
-    let remedy = match (error.raw_os_error(), getrlimit(Resource::RLIMIT_MEMLOCK)) {
+    match (error.raw_os_error(), getrlimit(Resource::RLIMIT_MEMLOCK)) {
         (Some(libc::ENOMEM), Ok((limit, _))) => format!(
             " (this user may lock {} KiB, which all its rings share; raise `ulimit -l`, LimitMEMLOCK= of its unit)",
             limit >> 10
         ),
         _ => String::new(),
-    };
-    SAID.call_once(|| log::warn!("a worker cannot use io_uring: {error}{remedy}; it uses epoll, and so do others that cannot"));
+    }
 }
