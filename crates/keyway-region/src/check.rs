@@ -24,7 +24,7 @@ use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
-use crate::log::ItemView;
+use crate::log::{ItemView, dead_draws};
 use crate::region::Region;
 use crate::sink::Unread;
 use std::collections::{HashMap, HashSet};
@@ -72,6 +72,14 @@ pub struct Counts {
     pub frozen: usize,
     /// items in their keys' third buckets
     pub thirds: usize,
+    /// bytes of log segments that no item uses, and that no thread will fill, unless their purge has begun
+    pub dead: usize,
+    /// the same by the counts in the segments' headers
+    pub dead_counted: u64,
+    /// dead bytes that are in no header's count; 0 for segments that count samples
+    pub uncounted: usize,
+    /// bytes of items that no word names, although they are not marked dead: never published, or their thread died before it marked them
+    pub unmarked: usize,
 }
 
 impl Report {
@@ -98,6 +106,7 @@ pub fn check(region: &Region, mut progress: impl FnMut(u8)) -> Report {
     check_directories(region, &mut report, &census);
     check_index(region, &mut report, &mut census, &mut progress);
     check_chains(region, &mut report, &mut census);
+    count_dead(region, &mut census);
     summarise(region, &mut report, &census);
     report
 }
@@ -112,6 +121,8 @@ struct Census {
     /// segments of large values, and whether a live thread is still writing them
     large: HashMap<usize, bool>,
     starts: HashMap<usize, HashSet<usize>>,
+    /// bytes of items in the index, by segment
+    live: HashMap<usize, usize>,
     chained: HashMap<usize, String>,
     chains: Vec<(ItemView, String, u64)>,
     bytes: usize,
@@ -422,6 +433,7 @@ fn check_slot(
     }
     census.value.clear();
     census.counts.items += 1;
+    *census.live.entry(seen.segment).or_default() += seen.header.size();
     census.bytes = census.bytes.saturating_add(region.size(&seen));
     if !keys.insert(key) {
         report.problem(6, format!("bucket {bucket}, slot {index}: key '{shown}' has a second entry"));
@@ -471,6 +483,28 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
     census.counts.reclaimable += orphans.count();
 }
 
+/// What is dead, and what of it is in the segments' counts. No invariant: a death costs them what was about to be counted. A segment whose
+/// purge has begun needs no count.
+fn count_dead(region: &Region, census: &mut Census) {
+    let is_exact = dead_draws(region.layout.shape.segment_size) == 0;
+    let is_open = |segment: &usize| State(region.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Open);
+    for segment in census.starts.keys().filter(|segment| is_open(segment)) {
+        let live = census.live.get(segment).copied().unwrap_or(0);
+        let given = region
+            .given_to_items(*segment)
+            .saturating_sub(region.rest_being_filled(*segment));
+        let (dead, marked) = (given.saturating_sub(live), region.dead_bytes(*segment));
+        let counted = region.header(*segment).dead.load(Relaxed);
+        let counts = &mut census.counts;
+        counts.dead += dead;
+        counts.dead_counted += counted;
+        counts.unmarked += dead.saturating_sub(marked);
+        if is_exact {
+            counts.uncounted += dead.saturating_sub(usize::try_from(counted).unwrap_or(usize::MAX));
+        }
+    }
+}
+
 fn summarise(region: &Region, report: &mut Report, census: &Census) {
     let shape = region.layout.shape;
     let counters = region.counters();
@@ -489,6 +523,8 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
         tentative,
         frozen,
         thirds,
+        dead,
+        dead_counted,
         ..
     } = census.counts;
     let kinds = format!(
@@ -520,5 +556,6 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
         "sessions",
         format!("{} of {} thread slots leased", region.sessions(), shape.thread_slots),
     );
+    line("dead", format!("{dead} bytes of items and rests (counted: {dead_counted})"));
     line("reclaimable", format!("{reclaimable} segments"));
 }

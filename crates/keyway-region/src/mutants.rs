@@ -69,6 +69,8 @@ pub enum Mutant {
     SuspicionFrees,
     /// extents and claims of fenced sessions do not stay valid
     FencedHoldNothing,
+    /// an extent is handed on although a thread that got it has not written its header yet
+    HandedOnTwice,
 }
 
 impl Mutant {

@@ -13,7 +13,7 @@ use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::{Counter, Counters};
-use crate::log::{Leased, Steps, Supply, Verified};
+use crate::log::{Leased, Steps, Supply, Verified, dead_draws};
 use crate::memory::{KeyRoom, Pinned};
 use crate::reclaim::{self, Reclaim};
 use crate::region::Region;
@@ -64,8 +64,8 @@ pub struct Session {
     pub(crate) held: Cell<Slot>,
     /// bytes of the last long value that it got
     pub(crate) long_len: Cell<usize>,
-    /// bytes of dead items that are not yet added to a segment's count
-    pub(crate) dead: Cell<u64>,
+    /// how dead items are sampled to count them
+    pub(crate) dead_draws: usize,
     /// which of its operations are samples
     pub(crate) sampling: Sampling,
     /// what it tells watchers
@@ -136,7 +136,7 @@ impl Region {
                 table: Cell::new(self.table()),
                 held: Cell::new(Slot::EMPTY),
                 long_len: Cell::new(usize::MAX),
-                dead: Cell::new(0),
+                dead_draws: dead_draws(self.layout.shape.segment_size),
                 sampling: Sampling::new(&self.hasher, slot, incarnation),
                 telling: Telling::new(process.slot),
                 reclaim: Reclaim::default(),
@@ -248,8 +248,9 @@ impl Session {
         self.is_abandoned = true;
     }
 
-    /// Gives up every extent, so that their segments can be reclaimed. The next write leases new ones.
+    /// Gives up every extent, so that others can use what is left of it, and their segments can be reclaimed. The next write leases new ones.
     pub fn release_extents(&self) {
+        self.leave_victim();
         for stream in 0..Stream::MAX {
             self.close_extent(stream);
         }

@@ -485,3 +485,143 @@ fn no_item_is_evicted_while_a_segment_is_free() {
         room.assert_sound();
     }
 }
+
+/// Who writes next: sessions by turns, or one that comes for one set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writers {
+    /// one for all sets
+    One,
+    /// so many, in turn
+    Several(usize),
+    /// one for each set, which then ends
+    EachEnds,
+    /// one for each set, which gives up its extents and waits for the next second
+    EachReleases,
+    /// one for each set, whose thread is then gone
+    EachDies,
+}
+
+/// Stores that fit: keys that are written first, and how long their values may be.
+#[derive(Clone, Copy, Debug)]
+struct Fitting {
+    memory: u64,
+    lens: &'static [usize],
+    /// of memory, in hundredths
+    live: u64,
+    writers: Writers,
+    evict: bool,
+}
+
+/// Fills part of a region by one session, and then writes four times its memory over that as the writers do. Nothing may be evicted or
+/// refused, and at the end every key is there. Returns what is dead, and what of it is in no count.
+fn rewrite(what: Fitting) -> check::Counts {
+    let Fitting {
+        memory,
+        lens,
+        live,
+        writers,
+        evict,
+    } = what;
+    let sessions = if let Writers::Several(sessions) = writers {
+        sessions
+    } else {
+        1
+    };
+    let mut room = Room::new(memory, sessions, evict);
+    let mut rng = Random::new(11);
+    let mut second = 1;
+    let len_of = |key: u64| lens[key as usize % lens.len()];
+    let ttl_of = |key: u64| if key.is_multiple_of(5) { 100_000 } else { 0 };
+    let (mut keys, mut filled) = (0, 0);
+    while filled < memory * live / 100 {
+        let set = room.set(keys, len_of(keys), ttl_of(keys), room.now(1));
+        set.unwrap_or_else(|e| panic!("{what:?}: key {keys}: {e}"));
+        filled += len_of(keys) as u64 + 20;
+        keys += 1;
+    }
+    let sets = (4 * memory / 4096).max(4 * filled / lens[0] as u64).min(20_000);
+    for n in 0..sets {
+        let key = rng.below(keys);
+        let now = room.now(second);
+        if !matches!(writers, Writers::One | Writers::Several(_)) {
+            let session = room.session();
+            room.sessions = vec![session];
+        }
+        let set = room.set(key, len_of(key), ttl_of(key), now);
+        set.unwrap_or_else(|e| panic!("{what:?}: set {n} of {sets}: {e}"));
+        match writers {
+            Writers::One | Writers::Several(_) => {}
+            Writers::EachEnds => room.sessions.clear(),
+            Writers::EachReleases => {
+                room.sessions[0].release_extents();
+                second += 1;
+            }
+            Writers::EachDies => {
+                let session = room.sessions.remove(0);
+                die(&room, session);
+            }
+        }
+        let evicted = room.region.counters().evictions;
+        assert_eq!(evicted, 0, "{what:?}: set {n} of {sets}");
+    }
+    if room.sessions.is_empty() {
+        room.sessions = vec![room.session()];
+    }
+    let now = room.now(second);
+    let gone = (0..keys).filter(|key| !room.has(*key, now)).count();
+    assert_eq!(gone, 0, "{what:?}");
+    // The sweep after the last death, and what the last session had begun.
+    for _ in 0..8 {
+        room.sessions[0].upkeep(now);
+    }
+    room.sessions.clear();
+    room.assert_sound()
+}
+
+const WRITERS: [Writers; 5] = [
+    Writers::One,
+    Writers::Several(3),
+    Writers::EachEnds,
+    Writers::EachReleases,
+    Writers::EachDies,
+];
+
+#[test]
+fn a_region_whose_items_fit_evicts_none_whoever_writes_them() {
+    // Segments of 16 KiB, which count each item, and of 128 KiB, which count samples.
+    for (memory, lens) in [
+        (4 << 20, &[20][..]),
+        (4 << 20, &[100, 900]),
+        (4 << 20, &[400, 1_000, 40]),
+        (128 << 20, &[100, 30_000]),
+    ] {
+        for writers in WRITERS {
+            let counts = rewrite(Fitting {
+                memory,
+                lens,
+                live: 50,
+                writers,
+                evict: true,
+            });
+            println!("{writers:?}, {lens:?}: {counts:?}");
+            assert_eq!((counts.uncounted, counts.reclaimable), (0, 0), "{writers:?}, {lens:?}");
+        }
+    }
+}
+
+#[test]
+fn a_region_that_evicts_nothing_takes_every_store_for_which_there_is_dead_space() {
+    for live in [50, 70] {
+        for writers in WRITERS {
+            let counts = rewrite(Fitting {
+                memory: 4 << 20,
+                lens: &[100, 900],
+                live,
+                writers,
+                evict: false,
+            });
+            println!("{writers:?}, {live} %: {counts:?}");
+            assert_eq!(counts.uncounted, 0, "{writers:?}, {live} %");
+        }
+    }
+}

@@ -191,10 +191,14 @@ impl Session {
                 return AGAIN;
             }
         }
-        match self.item_of(key, tagged) {
+        let attempted = match self.item_of(key, tagged) {
             Some(here) => self.change_here(attempt, here, decide),
             None => AGAIN,
+        };
+        if matches!(attempted, Ok(None)) && prepared.is_written {
+            self.region.count_unpublished(prepared.written.word);
         }
+        attempted
     }
 
     /// One more attempt for an item that does not depend on the old one, after [`Self::change_at_once`] has given up: it is written
@@ -238,6 +242,7 @@ impl Session {
         let (written, _) = self.write(&purpose, &draft, &[]).ok()?;
         // PUBLISH: the new item, as in `put_here`.
         if !self.put_over(&here, written.word, Rules::PLAIN) {
+            self.region.count_unpublished(written.word);
             return None;
         }
         let first: &AtomicU32 = region.memory.get(seen.at);
@@ -645,7 +650,9 @@ impl Session {
 
     /// A written item that was never published: its place is dead, and the segments of its value are freed.
     pub(super) fn discard(&self, prepared: &mut Prepared) {
-        prepared.is_written = false;
+        if std::mem::take(&mut prepared.is_written) {
+            self.region.count_unpublished(prepared.written.word);
+        }
         if let Some(chain) = prepared.chain.take() {
             self.free_chain(chain.first);
         }
@@ -653,6 +660,7 @@ impl Session {
 
     /// A written item was published: the segments of its value now belong to it.
     fn published(&self, prepared: &mut Prepared) {
+        prepared.is_written = false;
         if let Some(chain) = prepared.chain.take() {
             self.disown_chain(chain);
         }

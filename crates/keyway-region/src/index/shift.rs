@@ -141,6 +141,9 @@ impl Session {
             self.count(Counter::relocations, 1);
             self.count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
         }
+        if !leaves {
+            region.count_dead(segment, header.size());
+        }
         if arrives {
             // The word of a shift that is undone may not be persistent: its old item is left to the purge.
             self.bury(region.memory.get(seen.at), &seen, seen.header.size());

@@ -130,6 +130,11 @@ const WORDS: &[Input] = &[
         "lease word of a segment: starts",
         LeaseWord::new(0).lease(3, true).lease(3, true).0,
     ),
+    (
+        "lease word of a segment: hands of the last extent",
+        LeaseWord::new(0).lease(1, true).hand_on().expect("it was never handed on").0,
+    ),
+    ("extent: hands", ExtentWord::new(0, 0).in_hands(u64::MAX).0),
     ("extent: generation", ExtentWord::new((1 << 40) - 1, 0).0),
     ("extent: owner", ExtentWord::new(0, u16::MAX).0),
     ("extent: closed", ExtentWord::new(0, 0).close().0),

@@ -4,9 +4,9 @@
 //! segment words: word 0: 63..40 0 | 39..0 generation (40); word 1: flush epoch
 //! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..11 0 | 10..7 TTL class (4) | 6..5 standing | 4 pool | 3..0 state
 //!                withdrawn, without owner: 63..16 0 | 15..5 generation, low bits (11) | 4 its pages were given back | 3..0 state
-//! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 0 | 39..32 cells leased (8) | 31..0 cells at which an extent starts
+//! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 hands of the last extent (7) | 39..32 cells leased (8) | 31..0 cells at which an extent starts
 //! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 purged up to here
-//! extent header: word 0: 63..24 generation (40) | 23..17 0 | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail
+//! extent header: word 0: 63..24 generation (40) | 23..17 hands (7) | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail
 //! link:          63..60 0 | 59..40 segment (20) | 39..0 generation (40); 0 for none
 //! ```
 //!
@@ -63,7 +63,7 @@ pub struct SegmentHeader {
     pub opened: AtomicU32,
     /// the latest expiry of its items; `u32::MAX`: one never expires
     pub expires: AtomicU32,
-    /// bytes of its items that were replaced or removed: a hint, updated without read-modify-writes
+    /// bytes that are dead: of items that were replaced or removed, and of rests that no thread will fill
     pub dead: AtomicU64,
     /// the cursor word: how far its purge has come
     pub cursor: AtomicU64,
@@ -359,6 +359,9 @@ impl Cursor {
     }
 }
 
+/// How often an extent can be handed on.
+const HANDS_MAX: u64 = 0x7F;
+
 /// A segment's lease word: which of its cells have been leased, and where extents start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseWord(pub u64);
@@ -391,8 +394,32 @@ impl LeaseWord {
 
     /// After leasing `count` more cells, as an extent of their own or to extend the last one.
     pub const fn lease(self, count: usize, own_extent: bool) -> Self {
-        let start = if own_extent { 1 << self.cells() } else { 0 };
-        Self((self.0 & !(0xFF << 32) | start) + (((self.cells() + count) as u64) << 32))
+        let (start, kept) = if own_extent {
+            (1 << self.cells(), !(0xFF << 32 | HANDS_MAX << 40))
+        } else {
+            (0, !(0xFF << 32))
+        };
+        Self((self.0 & kept | start) + (((self.cells() + count) as u64) << 32))
+    }
+
+    /// How often the last extent has been handed on.
+    pub const fn hands(self) -> u64 {
+        self.0 >> 40 & HANDS_MAX
+    }
+
+    /// After handing the last extent on; `None`: it was handed on as often as the word can say.
+    pub const fn hand_on(self) -> Option<Self> {
+        if self.hands() < HANDS_MAX {
+            Some(Self(self.0 + (1 << 40)))
+        } else {
+            None
+        }
+    }
+
+    /// The cell at which the last extent starts, if there is one.
+    pub fn last_extent(self) -> Option<usize> {
+        let starts = (self.0 & 0xFFFF_FFFF) as u32;
+        Some(starts.checked_ilog2()? as usize).filter(|cell| *cell < self.cells())
     }
 
     /// The cells at which extents start, and for each the cell after its last.
@@ -416,6 +443,16 @@ impl ExtentWord {
         Self(generation << 24 | owner as u64)
     }
 
+    /// The same extent after it was handed on so often: no word of it comes back.
+    pub const fn in_hands(self, hands: u64) -> Self {
+        Self(self.0 & !(HANDS_MAX << 17) | (hands & HANDS_MAX) << 17)
+    }
+
+    /// How often it had been handed on.
+    pub const fn hands(self) -> u64 {
+        self.0 >> 17 & HANDS_MAX
+    }
+
     /// Its segment's generation when it was leased.
     pub fn generation(self) -> u64 {
         self.0 >> 24
@@ -434,6 +471,14 @@ impl ExtentWord {
     /// The thread slot that leases it.
     pub fn owner(self) -> u16 {
         (self.0 & 0xFFFF) as u16
+    }
+
+    /// Its owner, whose incarnation is in the second word.
+    pub fn owner_with(self, tail: TailWord) -> Owner {
+        Owner {
+            slot: self.owner(),
+            incarnation: tail.incarnation(),
+        }
     }
 }
 

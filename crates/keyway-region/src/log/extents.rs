@@ -10,6 +10,7 @@ use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use crate::layout::index;
 use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentLife, Standing, State, Stream, TailWord};
 use crate::layout::session::LEASING;
+use crate::log::dead::Closed;
 use crate::log::item_view::ATTEMPTS_MAX;
 use crate::mutants::{self, Mutant};
 use crate::region::Rules;
@@ -21,6 +22,9 @@ use std::cell::Cell;
 /// several writers are side by side, and the rest after each one's last item is lost.
 const ITEMS_OF_AN_EXTENT: usize = 8;
 const EXTENTS_OF_A_SEGMENT: usize = 4;
+
+/// The rest of a segment is left to other sessions if it is at least one in so many parts of it.
+const RESTS_OF_A_SEGMENT: usize = 32;
 
 /// A session fills segments of its own if the region has this many for each thread slot that was ever leased, and if its items
 /// have no expiry. Then no rest is lost between the items of several sessions, and no core waits for a header that another one
@@ -365,7 +369,7 @@ impl Session {
     pub(crate) fn close_extent(&self, stream: usize) {
         if let Some(extent) = self.extents.get(stream).and_then(Leased::take) {
             self.close(extent.segment, extent.start, extent.life);
-            if self.fills_alone(extent.stream) {
+            if !self.region.is_current(extent.segment) {
                 self.leave_open(extent.segment, extent.life.epoch, extent.stream);
             }
         }
@@ -385,13 +389,21 @@ impl Session {
         }
     }
 
+    /// Closes one of this session's extents: its rest is dead.
     #[inline(never)]
     fn close(&self, segment: usize, start: usize, life: SegmentLife) {
-        let at = self.region.segment(segment) + start;
-        let word = ExtentWord::new(life.generation, self.owner.slot).close();
+        let region = &self.region;
+        let at = region.segment(segment) + start;
+        let tail = TailWord(region.word(at + 8).load(Relaxed)).tail();
+        // First counted: if this thread dies before it has closed the extent, recovery counts the segment again.
+        region.count_dead(segment, region.end_of_extent(segment, start).saturating_sub(tail));
+        let hands = ExtentWord(region.word(at).load(Relaxed)).hands();
+        let word = ExtentWord::new(life.generation, self.owner.slot).in_hands(hands).close();
         // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees the extent closed sees every publish from
         // it, and the intent for what is still to be published.
-        self.region.word(at).store(word.0, Release);
+        region.word(at).store(word.0, Release);
+        // A thread that took it off the list when it was counted could not reclaim it yet.
+        region.offer_filled(segment);
     }
 
     /// Cells to lease at a time for items of this size.
@@ -438,7 +450,7 @@ impl Session {
                 continue;
             }
             let open = self.named(hint);
-            if let Some(extent) = open.and_then(|segment| self.lease_in(segment, cells, epoch, stream)) {
+            if let Some(extent) = open.and_then(|segment| self.lease_in(segment, size, cells, epoch, stream)) {
                 return Ok(extent);
             }
             if alone {
@@ -469,9 +481,9 @@ impl Session {
     fn leave_open(&self, segment: usize, epoch: u64, stream: Stream) {
         let hint = self.open_hint(stream);
         let open = self.named(hint);
-        let cells_left = |segment| self.cells_left_open(segment, epoch, stream);
-        let left = cells_left(segment);
-        let is_better = left >= self.region.layout.shape.cells() / EXTENTS_OF_A_SEGMENT && left > open.map_or(0, cells_left);
+        let room_left = |segment| self.room_left_open(segment, epoch, stream);
+        let left = room_left(segment);
+        let is_better = left >= self.region.layout.shape.segment_size / RESTS_OF_A_SEGMENT && left > open.map_or(0, room_left);
         let finished = if is_better && self.replace_hint(stream, hint, segment as u64 + 1) {
             open
         } else {
@@ -482,16 +494,24 @@ impl Session {
         }
     }
 
-    /// Ends leasing in this segment: its rest is as good as dead, unless a thread is about to fill it.
+    /// Leaves the rest of a log segment that no session fills to the next one that leases. Such a segment is its dead owner's, or was not
+    /// left because of a race.
+    pub(crate) fn leave_to_others(&self, segment: usize) {
+        let region = &*self.region;
+        if !region.is_sealed(segment) && !region.is_current(segment) && !region.has_live_extent(segment) {
+            let stream = State(region.header(segment).state.load(Relaxed)).stream();
+            self.leave_open(segment, region.segment_life(segment).epoch, stream);
+        }
+    }
+
+    /// Ends leasing in this segment: its rest is dead, unless a thread is about to fill it.
     pub(crate) fn finish_segment(&self, segment: usize) {
         let state = State(self.region.header(segment).state.load(Relaxed));
         if state.kind() != Some(Kind::Open) || state.owner().is_some() {
             return;
         }
-        let left = self.region.cells_left(segment);
-        if left > 0 && !self.region.has_live_extent(segment) && self.seal(segment) {
-            self.region
-                .count_dead(segment, (left * self.region.layout.shape.cell_size()) as u64);
+        if !self.region.is_sealed(segment) && !self.region.has_live_extent(segment) {
+            self.seal(segment);
         }
         self.region.offer_filled(segment);
     }
@@ -514,13 +534,25 @@ impl Session {
         index(hint).checked_sub(1).filter(|segment| self.region.has(*segment))
     }
 
-    fn cells_left_open(&self, segment: usize, epoch: u64, stream: Stream) -> usize {
-        let usable = self.region.segment_life(segment).epoch == epoch
-            && self.region.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0;
-        if usable { self.region.cells_left(segment) } else { 0 }
+    /// Bytes of an open segment that the next session can lease: the rest of the last extent, and the cells after it.
+    fn room_left_open(&self, segment: usize, epoch: u64, stream: Stream) -> usize {
+        let region = &*self.region;
+        let lease = LeaseWord(region.header(segment).lease.load(Relaxed));
+        let usable = region.segment_life(segment).epoch == epoch
+            && region.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0
+            && !lease.is_sealed()
+            // A new item there would be stale.
+            && !region.is_opened_before_gap(segment);
+        if !usable {
+            return 0;
+        }
+        let closed = region.closed_last(segment, lease).filter(|_| lease.hand_on().is_some());
+        let cells = region.cells_left(segment) * region.layout.shape.cell_size();
+        cells + closed.map_or(0, |closed| closed.end - closed.tail)
     }
 
-    fn lease_in(&self, segment: usize, cells: usize, epoch: u64, stream: Stream) -> Option<Extent> {
+    /// Leases an extent in an open segment: the rest of the last one, with cells after it, if no thread fills it any more, or cells of its own.
+    fn lease_in(&self, segment: usize, size: usize, cells: usize, epoch: u64, stream: Stream) -> Option<Extent> {
         let region = &self.region;
         let shape = region.layout.shape;
         let header = region.header(segment);
@@ -531,25 +563,30 @@ impl Session {
             let usable = header.state.load(Acquire) == State::of(Kind::Open, stream).0
                 && life.epoch == epoch
                 && old.is_of_generation(life.generation)
-                && !old.is_sealed()
-                && old.cells() + cells <= shape.cells();
+                && !old.is_sealed();
             if !usable {
                 return None;
             }
+            let left = shape.cells().saturating_sub(old.cells());
+            let handed = self.hand_on(segment, size, cells, old);
+            let own = || (cells <= left).then(|| old.lease(cells, true));
+            let new = handed.map(|(_, new)| new).or_else(own)?;
             // A recycler that finds the cells before their header is written looks for this intent (hazard pointer). Its fence
             // is before every byte that this thread writes there, as that of `claim_from_free` is for the thread that opened the segment.
             self.intend(LEASING, segment);
             // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the intent.
-            if header
-                .lease
-                .compare_exchange(old.0, old.lease(cells, true).0, Release, Relaxed)
-                .is_err()
-            {
+            if header.lease.compare_exchange(old.0, new.0, Release, Relaxed).is_err() {
                 self.relent(LEASING);
                 continue;
             }
-            let extent = self.start_extent(segment, old.cells(), cells, stream);
+            let extent = match handed {
+                None => Some(self.start_extent(segment, old.cells(), cells, stream)),
+                // The segment may have been recycled since the extent was looked at, until the lease word was the same.
+                Some((closed, _)) if region.closed_last(segment, old) != Some(closed) => None,
+                Some((closed, new)) => Some(self.take_extent(segment, closed, new, stream)),
+            };
             self.relent(LEASING);
+            let extent = extent?;
             // The thread that opened the segment may not have reached its barrier yet.
             region.write_back_header(segment);
             region.write_back_words(segment);
@@ -560,6 +597,49 @@ impl Session {
             self.close(extent.segment, extent.start, extent.life);
         }
         None
+    }
+
+    /// The last extent of a segment with this lease word, if it is closed and has space for `size` bytes, perhaps with cells after it that no
+    /// thread has leased; and the lease word after it was handed on.
+    fn hand_on(&self, segment: usize, size: usize, cells: usize, lease: LeaseWord) -> Option<(Closed, LeaseWord)> {
+        let shape = self.region.layout.shape;
+        let closed = self.region.closed_last(segment, lease)?;
+        let rest = closed.end - closed.tail;
+        let left = shape.cells().saturating_sub(lease.cells());
+        let more = (cells * shape.cell_size())
+            .saturating_sub(rest)
+            .div_ceil(shape.cell_size())
+            .min(left);
+        let has_space = size <= rest + more * shape.cell_size();
+        let handed = lease.hand_on().filter(|_| has_space)?;
+        Some((closed, handed.lease(more, false)))
+    }
+
+    /// Writes the header of an extent that was just handed on to this session, and whose segment has this lease word.
+    fn take_extent(&self, segment: usize, closed: Closed, lease: LeaseWord, stream: Stream) -> Extent {
+        let region = &self.region;
+        let life = region.segment_life(segment);
+        let end = lease.cells() * region.layout.shape.cell_size();
+        let at = region.segment(segment) + closed.start;
+        region.fault_in(region.segment(segment) + closed.tail, end - closed.tail);
+        region
+            .word(at + 8)
+            .store(TailWord::new(closed.tail, self.owner.incarnation).0, Relaxed);
+        let header = ExtentWord::new(life.generation, self.owner.slot).in_hands(lease.hands());
+        // PAIRS: extent: as in `start_extent`.
+        region.word(at).store(header.0, Release);
+        region.uncount_dead(segment, closed.end - closed.tail);
+        Extent {
+            segment,
+            life,
+            sequence: region.header(segment).sequence.load(Relaxed),
+            carries: region.header(segment).carries.load(Relaxed) != 0,
+            stream,
+            start: closed.start,
+            next: closed.tail,
+            end,
+            leased: end,
+        }
     }
 
     /// Writes the header of an extent whose cells were just leased.

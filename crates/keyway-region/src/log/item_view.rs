@@ -115,8 +115,14 @@ impl Region {
     /// Whether the item was written before a gap after which all older items are stale.
     #[inline(always)]
     pub(crate) fn is_of_before_gap(&self, seen: &ItemView) -> bool {
+        self.is_opened_before_gap(seen.segment)
+    }
+
+    /// Whether all items in this segment are stale for that reason.
+    #[inline(always)]
+    pub(super) fn is_opened_before_gap(&self, segment: usize) -> bool {
         let before = self.superblock().stale_before.load(Relaxed);
-        before != 0 && self.header(seen.segment).sequence.load(Relaxed) < before
+        before != 0 && self.header(segment).sequence.load(Relaxed) < before
     }
 
     #[inline]

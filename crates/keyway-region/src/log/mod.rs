@@ -2,7 +2,7 @@
 //!
 //! Holds segments as the log uses them (`segments`), the streams that items join (`streams`), the extents that a thread leases
 //! (`extents`), items as they are written and read (`items`, `seen`), copies (`copies`), large values (`large`), checksums
-//! (`checksum`), and two lists of hints: sparse segments (`sparse`), and keys that were evicted (`ghost`).
+//! (`checksum`), what is dead in a segment (`dead`), and two lists of hints: sparse segments (`sparse`), and keys that were evicted (`ghost`).
 //!
 //! - An item is private to its writer until the index publishes a slot that names it. From then on it is immutable, except its
 //!   mark *dead*.
@@ -14,6 +14,7 @@
 
 mod checksum;
 mod copies;
+mod dead;
 mod extents;
 mod ghost;
 mod item_view;
@@ -31,5 +32,6 @@ pub(crate) use ghost::{BITS as GHOST_BITS, LINE_SIZE as GHOST_LINE_SIZE, SPREAD 
 pub(crate) use item_view::{ATTEMPTS_MAX, Chain, ItemView};
 pub(crate) use items::{Draft, Purpose, Replaced, Value, Written};
 pub(crate) use segments::Supply;
+pub(crate) use sparse::dead_draws;
 pub(crate) use streams::{CLASS_TTL_FEW_S, CLASS_TTL_S};
 pub(crate) use uniques::{Steps, UNIQUES_LOST};

@@ -43,6 +43,11 @@ impl Region {
         }
     }
 
+    /// Whether no extent can be leased in the segment any more.
+    pub(super) fn is_sealed(&self, segment: usize) -> bool {
+        LeaseWord(self.header(segment).lease.load(Relaxed)).is_sealed()
+    }
+
     /// Whether new extents are leased in this segment now.
     pub(crate) fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
@@ -80,26 +85,20 @@ impl Region {
             return false;
         }
         let cell_size = self.layout.shape.cell_size();
+        // From before it leases until its extent has a header, a thread has this intent: what is about to be leased is live.
+        if self.is_leasing(segment) {
+            return true;
+        }
         lease.extents().any(|(cell, _)| {
             let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
-            // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`.
-            let mut extent = ExtentWord(self.word(at).load(Acquire));
+            // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`. PAIRS: dead-extent: the
+            // exchange in `close_dead_extents`.
+            let extent = ExtentWord(self.word(at).load(Acquire));
+            // Without a header: its thread died before it wrote it.
             if extent.generation() != generation {
-                // Leased, but the header is not written: the thread is about to write it, or died before it did.
-                if self.is_leasing(segment) {
-                    return true;
-                }
-                // PAIRS: extent: the store in `Session::start_extent`, whose intent has ended.
-                extent = ExtentWord(self.word(at).load(Acquire));
-                if extent.generation() != generation {
-                    return false;
-                }
+                return false;
             }
-            let incarnation = TailWord(self.word(at + 8).load(Relaxed)).incarnation();
-            let owner = crate::layout::segment::Owner {
-                slot: extent.owner(),
-                incarnation,
-            };
+            let owner = extent.owner_with(TailWord(self.word(at + 8).load(Relaxed)));
             !extent.is_closed() && (self.is_held(owner) || mutants::is(Mutant::DeadExtentsStand))
         })
     }
@@ -216,20 +215,6 @@ impl Session {
         // While the region is not full, reuse this segment before memory that was never touched.
         if !self.is_full() {
             sb.free_hint.store(segment as u64, Relaxed);
-        }
-    }
-
-    /// Seals a segment: no more extents are leased in it. Returns whether it was open for them until now.
-    pub(crate) fn seal(&self, segment: usize) -> bool {
-        let lease = &self.region.header(segment).lease;
-        loop {
-            let old = LeaseWord(lease.load(Relaxed));
-            if old.is_sealed() {
-                return false;
-            }
-            if lease.compare_exchange(old.0, old.seal().0, Relaxed, Relaxed).is_ok() {
-                return true;
-            }
         }
     }
 }

@@ -6,25 +6,32 @@
 //! Segments on no list are found by a survey.
 
 use crate::atomics::{AtomicU32, Relaxed, Release};
+use crate::layout::index;
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_FROM, SPARSE_LEVELS, SPARSE_WAYS};
 use crate::log::item_view::ItemView;
 use crate::region::Region;
 use crate::session::Session;
 
-/// Dead bytes that a session collects before it adds them to a segment's count.
-const DEAD_PORTION: u64 = 1024;
+/// In large segments small items are counted by samples of this many bytes: a segment has 128 and more. A power of two.
+const SAMPLE_SIZE: usize = 1024;
+const SAMPLES_OF_A_SEGMENT: usize = 128;
+
+/// How items of a region are sampled to count their dead bytes: numbers below the size of a sample.
+pub(crate) const fn dead_draws(segment_size: usize) -> usize {
+    if segment_size >= SAMPLE_SIZE * SAMPLES_OF_A_SEGMENT {
+        SAMPLE_SIZE - 1
+    } else {
+        0
+    }
+}
 
 impl Region {
-    /// Counts bytes of items that were replaced or removed, and lists the segment when they take it to the next level. Of two
-    /// threads that count at once, one loses its count.
-    #[inline]
-    pub(super) fn count_dead(&self, segment: usize, bytes: u64) {
-        let counter = &self.header(segment).dead;
-        let before = counter.load(Relaxed);
-        let after = before.wrapping_add(bytes);
-        counter.store(after, Relaxed);
-        let level = self.level_of(after);
+    /// Counts bytes that no item uses any more, or that no thread will fill, and lists the segment when they take it to the next level.
+    #[inline(never)]
+    pub(crate) fn count_dead(&self, segment: usize, bytes: usize) {
+        let before = self.header(segment).dead.fetch_add(bytes as u64, Relaxed);
+        let level = self.level_of(before.wrapping_add(bytes as u64));
         if level > self.level_of(before)
             && let Some(level) = level
         {
@@ -111,20 +118,21 @@ impl Region {
 
 impl Session {
     /// Marks an item dead whose word this thread has taken out of the index, while its intent or claim of the segment stands: a
-    /// purge need not look for its word. Its bytes are counted. A segment's count is a hint in a cache line that every writer
-    /// wants. So small items are counted together, for the segment of the item that completes a portion; of random segments each
-    /// gets its share. `first`: its first word. `size`: what its header says ([`crate::layout::item::Header::size`]).
+    /// purge need not look for its word. Its bytes are counted. A segment's count is in a cache line that every writer wants. So in
+    /// large segments the place of a small item decides whether it counts as one sample, or not at all: on average each counts as
+    /// its bytes. Nothing is collected, so nothing is lost when a session ends. `first`: the item's first word. `size`: what its
+    /// header says ([`crate::layout::item::Header::size`]).
     #[inline(always)]
     pub(crate) fn bury(&self, first: &AtomicU32, seen: &ItemView, size: usize) {
         // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
         first.store(seen.header.dead_word(), Release);
-        let dead = self.dead.get() + size as u64;
-        if dead < DEAD_PORTION {
-            self.dead.set(dead);
-            return;
+        /// The fractional part of the golden ratio: multiples of it are spread evenly.
+        const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+        let draws = self.dead_draws;
+        let drawn = index((seen.offset as u64).wrapping_mul(GOLDEN) >> (u64::BITS - SAMPLE_SIZE.trailing_zeros())) & draws;
+        if drawn < size {
+            self.region.count_dead(seen.segment, size.max(draws + 1));
         }
-        self.dead.set(0);
-        self.region.count_dead(seen.segment, dead);
     }
 
     /// An item left the index. `first`: its first word.

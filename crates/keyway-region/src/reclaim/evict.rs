@@ -43,8 +43,12 @@ const SURVEY_MAX: usize = 1 << 16;
 const STEP_COST: usize = 64;
 /// Portions to wait after a survey that found nothing to reclaim.
 const REST: u32 = 64;
-/// Free segments that only relocations take.
+/// Free segments that only relocations take; and where nothing may be evicted: a session that dies while it copies leaves one that is
+/// filled in part.
 const FOR_RELOCATIONS: usize = 1;
+const FOR_RELOCATIONS_ONLY: usize = 2;
+/// Where nothing may be evicted, segments are compacted from one dead byte in this many on.
+const DEAD_SHARE: usize = 16;
 /// Segments that one allocation reclaims in vain before it spares nothing.
 const PATIENCE: usize = 8;
 
@@ -92,6 +96,8 @@ pub(crate) struct Reclaim {
     unswept: Cell<usize>,
     /// segments reclaimed
     count: Cell<u32>,
+    /// when it looked for dead processes last
+    looked: Cell<u32>,
     /// segments reclaimed since its last survey
     unsurveyed: Cell<usize>,
     /// in each pool only segments opened after this one are next in turn: the older ones could not be reclaimed
@@ -115,6 +121,8 @@ struct Survey {
     oldest: [Option<(u64, usize)>; POOLS],
     /// a segment that is still being filled
     current: Option<(u64, usize)>,
+    /// the filled log segment with the most dead bytes, and how many
+    sparsest: Option<(u64, usize)>,
     lengths: [usize; POOLS],
 }
 
@@ -196,7 +204,22 @@ impl Region {
     fn is_compactable(&self, segment: usize) -> bool {
         let state = State(self.header(segment).state.load(Relaxed));
         state.0 == State::of(Kind::Open, state.stream()).0
-            && (self.cells_left(segment) == 0 || !self.is_current(segment) && !self.has_live_extent(segment))
+            && !self.is_current(segment)
+            && (self.cells_left(segment) == 0 || !self.has_live_extent(segment))
+    }
+
+    /// Whether its purge has begun, and no thread continues it now.
+    fn is_begun(&self, segment: usize) -> bool {
+        let state = State(self.header(segment).state.load(Relaxed));
+        state.kind() == Some(Kind::Retired) && state.owner().is_none()
+    }
+
+    /// Lists a segment whose purge has begun, for the next session that needs space. Its copies take space until it is free: sessions that
+    /// each begin another one would fill the region with what is there twice.
+    pub(super) fn offer_begun(&self, segment: usize) {
+        if self.is_begun(segment) {
+            self.offer(segment, SPARSE_LEVELS - 1);
+        }
     }
 
     /// Whether no new extent can be leased in this segment.
@@ -215,9 +238,15 @@ impl Session {
         if !make_room {
             return self.claim_free().ok_or(WriteError::OutOfMemory);
         }
+        self.sweep_lost_among(SURVEY_STEP, now);
         let (mut need, mut recovered) = (Need::Policy, false);
+        let for_relocations = if self.region.evicts() {
+            FOR_RELOCATIONS
+        } else {
+            FOR_RELOCATIONS_ONLY
+        };
         for attempt in 0..2 * self.region.segments() {
-            if self.free_segments() > FOR_RELOCATIONS
+            if self.free_segments() > for_relocations
                 && let Some(segment) = self.claim_free()
             {
                 return Ok(segment);
@@ -305,6 +334,11 @@ impl Session {
         let mut left = budget;
         while left > 0 {
             let Some(victim) = self.reclaim.victim.get() else {
+                // What the dead left goes before anything that is live.
+                if self.sweep_lost_among(SURVEY_STEP, now) {
+                    left = left.saturating_sub(SURVEY_COST);
+                    continue;
+                }
                 if !self.is_survey_due()
                     && let Some(segment) = self.take_to_compact(now)
                 {
@@ -312,6 +346,9 @@ impl Session {
                     continue;
                 }
                 left = left.saturating_sub(SURVEY_COST);
+                if self.finds_deaths(now) {
+                    continue;
+                }
                 match self.survey(SURVEY_STEP, now) {
                     None => continue,
                     Some(survey) => match self.choose(&survey, Need::Policy, now) {
@@ -379,6 +416,8 @@ impl Session {
                 Some(victim) => victim,
                 None => {
                     self.reclaim.survey.take();
+                    self.finds_deaths(now);
+                    self.sweep_lost_among(self.region.segments(), now);
                     let survey = (0..).find_map(|_| self.survey(SURVEY_STEP, now));
                     let Some(victim) = survey.and_then(|survey| self.choose(&survey, need, now)) else {
                         self.forget_passed();
@@ -395,6 +434,20 @@ impl Session {
         }
         self.forget_passed();
         false
+    }
+
+    /// Looks for dead processes, at most once a second: before anything is evicted. Returns whether there were any.
+    fn finds_deaths(&self, now: u32) -> bool {
+        self.reclaim.looked.replace(now) != now && self.region.recover() > 0
+    }
+
+    /// After a death: looks at up to `count` of the segments that are still to be looked at. Returns whether there were any.
+    fn sweep_lost_among(&self, count: usize, now: u32) -> bool {
+        let has_lost = self.region.superblock().lost.load(Relaxed) > 0;
+        if has_lost {
+            self.reclaim_lost(count, now);
+        }
+        has_lost
     }
 
     /// Reads the next `count` headers. Returns the result once all have been read.
@@ -455,7 +508,12 @@ impl Session {
             return;
         }
         if kind == Kind::Open {
+            self.leave_to_others(segment);
             region.offer_filled(segment);
+            let dead = header.dead.load(Relaxed);
+            if survey.sparsest.is_none_or(|(most, _)| dead > most) && region.is_compactable(segment) {
+                survey.sparsest = Some((dead, segment));
+            }
         }
         let sequence = header.sequence.load(Relaxed);
         let floor = self.reclaim.floors.get().get(pool).copied().unwrap_or(0);
@@ -484,7 +542,10 @@ impl Session {
             return victim(segment, nothing(Spare::All));
         }
         if !self.region.evicts() {
-            return None;
+            // Before it refuses, it copies more than a session that may evict would copy for as much space.
+            let least = (self.region.layout.shape.segment_size / DEAD_SHARE) as u64;
+            let worth_it = survey.sparsest.filter(|(dead, _)| *dead >= least);
+            return worth_it.and_then(|(_, segment)| victim(segment, Spare::All));
         }
         let [admission, main] = survey.lengths;
         let first = if admission * ADMISSION_SHARE >= admission + main {
@@ -550,18 +611,28 @@ impl Session {
     fn take_sparse(&self, least: usize, now: u32) -> Option<usize> {
         let region = &*self.region;
         let epoch = region.epoch(now);
-        // Without space for the copies, compaction would evict items that it must keep.
-        let least = if self.free_segments() == 0 { SPARSE_LEVELS - 1 } else { least };
+        // Without space for the copies, compaction would evict items that it must keep. If nothing may be evicted, the copies go as far as
+        // there is space in segments that are open.
+        let has_space = self.free_segments() > 0 || !self.region.evicts();
+        let least = if has_space { least } else { SPARSE_LEVELS - 1 };
         for _ in 0..SPARSE_LEVELS * SPARSE_WAYS {
             let (segment, level) = region.take_listed(least)?;
             if self.is_passed(segment) {
                 continue;
             }
-            if region.level(segment) >= Some(level) && region.is_compactable(segment) || region.is_dead(segment, now, epoch) {
+            let is_sparse = region.level(segment) >= Some(level) && region.is_compactable(segment);
+            if is_sparse || region.is_begun(segment) || region.is_dead(segment, now, epoch) {
                 return Some(segment);
             }
         }
         None
+    }
+
+    /// Leaves the purge that this session has begun to others.
+    pub(crate) fn leave_victim(&self) {
+        if let Some(victim) = self.reclaim.victim.take() {
+            self.region.offer_begun(victim.segment);
+        }
     }
 
     fn victim(&self, segment: usize, spare: Spare) -> Victim {

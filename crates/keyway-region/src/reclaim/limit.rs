@@ -82,6 +82,8 @@ impl Region {
             for word in self.superblock().open_words() {
                 word.store(0, Relaxed);
             }
+            // What is left of those segments is for the sweep to finish.
+            self.sweep_lost();
         }
         allowed
     }

@@ -185,9 +185,12 @@ impl Session {
                 self.purge_step(victim, usize::MAX, now).0
             }
             (Some(Kind::Open), None) => {
-                if !self.region.is_current(segment) {
-                    self.finish_segment(segment);
-                }
+                self.close_dead_extents(segment);
+                self.leave_to_others(segment);
+                Step::Passed
+            }
+            (Some(Kind::Retired), None) => {
+                self.region.offer_begun(segment);
                 Step::Passed
             }
             (Some(Kind::Large), owner) if owner.is_none_or(|owner| !self.region.is_held(owner)) => {
@@ -409,6 +412,7 @@ impl Session {
         let moved = region.move_item(place, word, new);
         self.relent(UPKEEP);
         if !moved {
+            region.count_dead(segment, header.size());
             return Relocated::Changed;
         }
         purge.cursor.relocated += header.size();

@@ -23,6 +23,7 @@ pub(crate) mod repair;
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::heap::List;
+use crate::layout::index;
 use crate::layout::session::{Entrance, Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -208,6 +209,12 @@ impl Region {
     /// Undoes the insert that a dead tenant had begun, and reports the counts that it had not reported.
     fn undo(&self, slot: usize) {
         self.abort_on_record(slot);
+        // Where it may have made an item dead that it had not counted.
+        for intent in &self.thread(slot).intents {
+            if let Some(segment) = index(intent.load(Relaxed)).checked_sub(1) {
+                self.recount_dead(segment);
+            }
+        }
         self.count_untold(slot);
         let items = self.thread(slot).items.swap(0, Relaxed);
         self.superblock().items.fetch_add(items, Relaxed);
@@ -224,8 +231,8 @@ impl Region {
         }
     }
 
-    /// Marks every segment to be checked for a dead owner.
-    fn sweep_lost(&self) {
+    /// Marks every segment to be checked for what a dead owner left.
+    pub(crate) fn sweep_lost(&self) {
         // PAIRS: sweep: the load in `Session::reclaim_lost`: a sweep takes no dead owner for a living one.
         self.superblock().lost.store(self.segments() as u64, Release);
     }

@@ -43,6 +43,8 @@ struct Needs {
     segments: Vec<Need>,
     /// for each cell of each segment the end of the last item that begins in it, in bytes from the segment's start
     ends: Vec<u32>,
+    /// bytes of each segment's items
+    live: Vec<usize>,
     items: u64,
     bytes: u64,
 }
@@ -66,6 +68,7 @@ impl Region {
         let mut needs = Needs {
             segments: vec![Need::Nothing; self.segments()],
             ends: vec![0; self.segments() * self.layout.shape.cells()],
+            live: vec![0; self.segments()],
             items: 0,
             bytes: 0,
         };
@@ -83,6 +86,8 @@ impl Region {
             self.repair_segment(segment, &needs);
         }
         self.recount(&needs, sequence.saturating_add(UNIQUES_LOST));
+        // No session fills the segments that were open.
+        self.sweep_lost();
         progress(100);
         Ok(Repaired {
             items: needs.items,
@@ -246,6 +251,9 @@ impl Region {
         if let Some(end) = needs.ends.get_mut(seen.segment * shape.cells() + cell) {
             *end = (*end).max(u32::try_from(seen.offset + seen.header.size()).unwrap_or(0));
         }
+        if let Some(live) = needs.live.get_mut(seen.segment) {
+            *live += seen.header.size();
+        }
         needs.items += 1;
         needs.bytes = needs.bytes.saturating_add(self.size(seen) as u64);
         true
@@ -315,7 +323,10 @@ impl Region {
             }
         };
         header.state.store(new.0, Relaxed);
-        header.dead.store(0, Relaxed);
+        let live = needs.live.get(segment).copied().unwrap_or(0);
+        header
+            .dead
+            .store(self.given_to_items(segment).saturating_sub(live) as u64, Relaxed);
     }
 
     /// Closes every extent after its last item.
@@ -329,7 +340,12 @@ impl Region {
             let start = first * shape.cell_size();
             let tail = ends.iter().copied().max().unwrap_or(0) as usize;
             let at = self.segment(segment) + start;
-            let closed = ExtentWord::new(generation, 0).close();
+            let hands = if lease.last_extent() == Some(first) {
+                lease.hands()
+            } else {
+                0
+            };
+            let closed = ExtentWord::new(generation, 0).in_hands(hands).close();
             self.word(at).store(closed.0, Relaxed);
             self.word(at + 8)
                 .store(TailWord::new(tail.max(start + EXTENT_HEADER_SIZE), 0).0, Relaxed);

@@ -203,6 +203,13 @@ fn when_dead(ground: &mut Ground, image: &[u8], brief: &Brief, was_done: Option<
             report.counts.reclaimable, report.counts
         ));
     }
+    // An item that was not published is not marked, and nothing leads to it.
+    if report.counts.uncounted > report.counts.unmarked {
+        return Err(format!(
+            "dead bytes are not counted after {UPKEEPS} upkeeps: {:?}",
+            report.counts
+        ));
+    }
     if brief.is_done(&others.look(brief)?)? != was_done {
         return Err("upkeep changed what is seen".into());
     }

@@ -777,6 +777,52 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "the rest of an extent that two threads want",
+        overtaken: 2,
+        mutant: Some(Mutant::HandedOnTwice),
+        setup: |stage| {
+            // The session that stored it ends.
+            stage.call(store(Verb::Set, Key(3), 1));
+            threads([
+                vec![store(Verb::Set, K, 1), get(K), get(Key(3))],
+                vec![store(Verb::Set, L, 2), get(L), get(K)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "the rest of an extent that a thread wants, in a segment that another one reclaims",
+        evicts: true,
+        overtaken: 2,
+        setup: |stage| {
+            stage.call(store(Verb::Set, Key(3), 1));
+            let rest = stage.fill_segments(5);
+            threads([vec![store(Verb::Set, K, 1), get(K), store(Verb::Set, L, 2), get(L)], rest])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "the rest of an extent whose owner died",
+        dies: true,
+        setup: |stage| {
+            stage.call(store(Verb::Set, Key(3), 1));
+            let heirs = [
+                Act::Upkeep,
+                Act::Call(store(Verb::Set, L, 2)),
+                Act::Call(get(L)),
+                Act::Call(get(K)),
+            ];
+            threads_of([
+                [store(Verb::Set, K, 1), store(Verb::Set, Key(4), 2), get(K)]
+                    .map(Act::Call)
+                    .to_vec(),
+                heirs.to_vec(),
+                heirs.to_vec(),
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "a writer that is taken for dead, while its extent's segment is wanted",
         evicts: true,
         is_suspected: true,

@@ -602,8 +602,37 @@ pub const ALL: &[Pairing] = &[
         end: judged,
     },
     Pairing {
+        name: "dead-extent",
+        says: "a recycler that sees an extent closed for its dead owner sees every publish from it",
+        operations: &[
+            elsewhere("vacate", Shape::Exchange(Release)),
+            elsewhere("leases", Shape::Load(Acquire)),
+            of("close", Shape::Exchange(Release)),
+            elsewhere("headers", Shape::Load(Acquire)),
+        ],
+        initial: &[(HEADER, 1)],
+        threads: &[
+            |w| {
+                w.swap(SLOT, 0, 1);
+                w.exchange(LEASE, 0, 1, "vacate");
+            },
+            |w| {
+                if w.load(LEASE, "leases") == 1 {
+                    w.exchange(HEADER, 1, 2, "close");
+                }
+            },
+            |w| {
+                if w.load(HEADER, "headers") == 2 {
+                    w.reached();
+                    w.violated(w.look(SLOT) != 1);
+                }
+            },
+        ],
+        end: judged,
+    },
+    Pairing {
         name: "leasing",
-        says: "a recycler that finds cells leased, and neither a header there nor the intent to write one, finds the header at its second look",
+        says: "a recycler that finds cells leased, and no intent to write a header there, finds the header",
         operations: &[
             of("lease", Shape::Exchange(Release)),
             of("leases", Shape::Load(Acquire)),
@@ -619,7 +648,7 @@ pub const ALL: &[Pairing] = &[
                 w.store(INTENT, 0, "end");
             },
             |w| {
-                if w.load(LEASE, "leases") == 1 && w.look(HEADER) == 0 && w.load(INTENT, "intents") == 0 {
+                if w.load(LEASE, "leases") == 1 && w.load(INTENT, "intents") == 0 {
                     w.reached();
                     w.violated(w.look(HEADER) == 0);
                 }

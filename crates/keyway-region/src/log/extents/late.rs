@@ -40,7 +40,7 @@ fn an_extent_is_of_the_epoch_that_was_asked_for() {
                 other.release();
             }
         };
-        let (extent, happened) = overtaken(access, again, || late.session().lease_in(segment, 1, epoch, STREAM));
+        let (extent, happened) = overtaken(access, again, || late.session().lease_in(segment, LEN, 1, epoch, STREAM));
         if !happened {
             break;
         }
