@@ -611,7 +611,7 @@ fn a_region_whose_items_fit_evicts_none_whoever_writes_them() {
 
 #[test]
 fn a_region_that_evicts_nothing_takes_every_store_for_which_there_is_dead_space() {
-    for live in [50, 70] {
+    for live in [50, 70, 80] {
         for writers in WRITERS {
             let counts = rewrite(Fitting {
                 memory: 4 << 20,

@@ -230,29 +230,25 @@ impl Session {
         region.offer_filled(segment);
     }
 
-    /// Seals a segment: no more extents are leased in it, so the cells that are left are dead. Returns whether it was open for them
-    /// until now.
-    pub(crate) fn seal(&self, segment: usize) -> bool {
+    /// Seals a segment, if it still has this generation: no more extents are leased in it, so the cells that are left are dead.
+    pub(crate) fn seal(&self, segment: usize, generation: u64) {
         let (region, header) = (&*self.region, self.region.header(segment));
+        let is_open = |lease: LeaseWord| !lease.is_sealed() && lease.is_of_generation(generation);
         let mut old = LeaseWord(header.lease.load(Relaxed));
-        if old.is_sealed() {
-            return false;
+        if !is_open(old) {
+            return;
         }
         // If this thread dies before it has counted the rest, recovery counts the segment again.
         self.intend(LEASING, segment);
-        let sealed = loop {
+        while is_open(old) {
             match header.lease.compare_exchange(old.0, old.seal().0, Relaxed, Relaxed) {
-                Ok(_) => break true,
+                Ok(_) => {
+                    region.count_dead(segment, region.sealed_rest(old.seal()));
+                    break;
+                }
                 Err(now) => old = LeaseWord(now),
             }
-            if old.is_sealed() {
-                break false;
-            }
-        };
-        if sealed {
-            region.count_dead(segment, region.sealed_rest(old.seal()));
         }
         self.relent(LEASING);
-        sealed
     }
 }

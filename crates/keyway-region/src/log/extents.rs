@@ -506,12 +506,13 @@ impl Session {
 
     /// Ends leasing in this segment: its rest is dead, unless a thread is about to fill it.
     pub(crate) fn finish_segment(&self, segment: usize) {
+        let generation = self.region.segment_life(segment).generation;
         let state = State(self.region.header(segment).state.load(Relaxed));
         if state.kind() != Some(Kind::Open) || state.owner().is_some() {
             return;
         }
         if !self.region.is_sealed(segment) && !self.region.has_live_extent(segment) {
-            self.seal(segment);
+            self.seal(segment, generation);
         }
         self.region.offer_filled(segment);
     }

@@ -281,7 +281,7 @@ impl Session {
     fn pay_share(&self, bytes: usize, now: u32) -> usize {
         let (free, reserve) = (self.free_segments(), self.reserve());
         if free > reserve {
-            if self.reclaim.victim.get().is_none() && self.is_sweep_due(bytes) {
+            if self.victim_at_hand().is_none() && self.is_sweep_due(bytes) {
                 self.sweep(SWEEP, now);
                 // Reuse what is nearly dead before memory that was never touched, which costs more.
                 if self.reclaim.victim.get().is_none() {
@@ -291,7 +291,7 @@ impl Session {
                         .set(segment.map(|segment| self.victim(segment, Spare::All)));
                 }
             }
-            let Some(victim) = self.reclaim.victim.get() else {
+            let Some(victim) = self.victim_at_hand() else {
                 return usize::MAX;
             };
             let bytes = if bytes <= PORTION { PORTIONS_AT_ONCE * bytes } else { bytes };
@@ -333,7 +333,7 @@ impl Session {
     fn work(&self, budget: usize, now: u32) {
         let mut left = budget;
         while left > 0 {
-            let Some(victim) = self.reclaim.victim.get() else {
+            let Some(victim) = self.victim_at_hand() else {
                 // What the dead left goes before anything that is live.
                 if self.sweep_lost_among(SURVEY_STEP, now) {
                     left = left.saturating_sub(SURVEY_COST);
@@ -412,7 +412,9 @@ impl Session {
             self.reclaim.victim.set(None);
         }
         for _ in 0..2 * self.region.segments() {
-            let victim = match self.reclaim.victim.take() {
+            let at_hand = self.victim_at_hand();
+            self.reclaim.victim.set(None);
+            let victim = match at_hand {
                 Some(victim) => victim,
                 None => {
                     self.reclaim.survey.take();
@@ -635,6 +637,14 @@ impl Session {
         }
     }
 
+    /// What this session was about to reclaim, if no other session has reclaimed it since.
+    fn victim_at_hand(&self) -> Option<Victim> {
+        let is_same = |victim: &Victim| self.region.segment_life(victim.segment).generation == victim.generation;
+        let victim = self.reclaim.victim.get().filter(is_same);
+        self.reclaim.victim.set(victim);
+        victim
+    }
+
     fn victim(&self, segment: usize, spare: Spare) -> Victim {
         Victim {
             segment,
@@ -689,7 +699,7 @@ impl Session {
         self.forget_passed();
         let mut left = UPKEEP_WORK;
         while left > 0 {
-            if self.reclaim.victim.get().is_none() {
+            if self.victim_at_hand().is_none() {
                 self.sweep(UPKEEP_SWEEP, now);
             }
             let Some(victim) = self.reclaim.victim.get() else { return };

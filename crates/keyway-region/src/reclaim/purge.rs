@@ -132,7 +132,7 @@ impl Session {
         if self.operates_on(segment) {
             return false;
         }
-        self.seal(segment);
+        self.seal(segment, victim.generation);
         self.close_extents_in(segment);
         !self.region.has_live_extent(segment) && self.claim_idle(victim, state)
     }
@@ -159,7 +159,7 @@ impl Session {
             return false;
         }
         let segment = victim.segment;
-        self.seal(segment);
+        self.seal(segment, victim.generation);
         let is_idle = !self.region.has_live_extent(segment);
         if !is_idle {
             let open = state.leave(Kind::Open);

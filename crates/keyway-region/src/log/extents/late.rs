@@ -61,7 +61,7 @@ fn lease_beside_a_purge(sealed: bool) {
         writer.release();
         let segment = ground.segment_of("one");
         if sealed {
-            writer.session().seal(segment);
+            writer.session().seal(segment, ground.region.segment_life(segment).generation);
         }
         let (other, victim) = (writer.clone(), ground.victim(segment));
         let uses_again = move || {
