@@ -337,6 +337,7 @@ pub(crate) fn victim(region: &Region, segment: usize) -> Victim {
         generation: region.segment_life(segment).generation,
         spare: Spare::All,
         in_turn: false,
+        is_offered: false,
     }
 }
 

@@ -81,6 +81,8 @@ pub(crate) struct Victim {
     pub spare: Spare,
     /// it is the oldest segment of its pool
     pub in_turn: bool,
+    /// other sessions know that its purge has begun
+    pub is_offered: bool,
 }
 
 /// What a session is about to reclaim. Private to the session; any other session can find out the same.
@@ -386,6 +388,14 @@ impl Session {
     fn advance(&self, victim: Victim, budget: usize, now: u32) -> usize {
         let (step, used) = self.purge_step(victim, budget, now);
         match step {
+            // The other sessions go on with it before they begin another one.
+            Step::More if !victim.is_offered => {
+                self.region.offer_begun(victim.segment);
+                self.reclaim.victim.set(Some(Victim {
+                    is_offered: true,
+                    ..victim
+                }));
+            }
             Step::More => {}
             Step::Freed | Step::Spared => {
                 self.reclaim.victim.set(None);
@@ -574,8 +584,8 @@ impl Session {
     fn take_to_compact(&self, now: u32) -> Option<usize> {
         let region = &*self.region;
         let listed = self.take_sparse(0, now);
-        let is_all_but_dead = |segment| region.level(segment) >= Some(ALL_BUT_DEAD);
-        if self.free_segments() == 0 || listed.is_some_and(is_all_but_dead) {
+        let goes_first = |segment| region.is_begun(segment) || region.level(segment) >= Some(ALL_BUT_DEAD);
+        if self.free_segments() == 0 || listed.is_some_and(goes_first) {
             return listed;
         }
         let worth = listed.map_or(0, |segment| region.worth(segment));
@@ -651,6 +661,7 @@ impl Session {
             generation: self.region.segment_life(segment).generation,
             spare,
             in_turn: false,
+            is_offered: false,
         }
     }
 

@@ -181,6 +181,7 @@ impl Session {
                     generation: self.region.segment_life(segment).generation,
                     spare: Spare::All,
                     in_turn: false,
+                    is_offered: false,
                 };
                 self.purge_step(victim, usize::MAX, now).0
             }
