@@ -227,6 +227,10 @@ impl Session {
             }
             self.relent(LEASING);
         }
+        // Cells whose thread died before it wrote their header are in no count, because recovery took it for about to write it.
+        if region.leaseholds(segment, lease).any(|extent| extent.header.is_none()) && !region.is_leasing(segment) {
+            region.recount_dead(segment);
+        }
         region.offer_filled(segment);
     }
 
