@@ -24,7 +24,7 @@ use crate::layout::item;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Link, State, TailWord};
 use crate::layout::session::Lease;
 use crate::layout::slot::Slot;
-use crate::log::{ItemView, dead_draws};
+use crate::log::{ItemView, counts_samples};
 use crate::region::Region;
 use crate::sink::Unread;
 use std::collections::{HashMap, HashSet};
@@ -486,7 +486,7 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
 /// What is dead, and what of it is in the segments' counts. No invariant: a death costs them what was about to be counted. A segment whose
 /// purge has begun needs no count.
 fn count_dead(region: &Region, census: &mut Census) {
-    let is_exact = dead_draws(region.layout.shape.segment_size) == 0;
+    let is_exact = !counts_samples(region.layout.shape.segment_size);
     let is_open = |segment: &usize| State(region.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Open);
     for segment in census.starts.keys().filter(|segment| is_open(segment)) {
         let live = census.live.get(segment).copied().unwrap_or(0);

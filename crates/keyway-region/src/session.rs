@@ -13,7 +13,7 @@ use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
 use crate::layout::slot::Slot;
 use crate::layout::stats::{Counter, Counters};
-use crate::log::{Leased, Steps, Supply, Verified, dead_draws};
+use crate::log::{Leased, Steps, Supply, Verified, dead_factor};
 use crate::memory::{KeyRoom, Pinned};
 use crate::reclaim::{self, Reclaim};
 use crate::region::Region;
@@ -64,8 +64,8 @@ pub struct Session {
     pub(crate) held: Cell<Slot>,
     /// bytes of the last long value that it got
     pub(crate) long_len: Cell<usize>,
-    /// how dead items are sampled to count them
-    pub(crate) dead_draws: usize,
+    /// how it draws which dead items it counts
+    pub(crate) dead_factor: u64,
     /// which of its operations are samples
     pub(crate) sampling: Sampling,
     /// what it tells watchers
@@ -136,7 +136,7 @@ impl Region {
                 table: Cell::new(self.table()),
                 held: Cell::new(Slot::EMPTY),
                 long_len: Cell::new(usize::MAX),
-                dead_draws: dead_draws(self.layout.shape.segment_size),
+                dead_factor: dead_factor(self.layout.shape.segment_size),
                 sampling: Sampling::new(&self.hasher, slot, incarnation),
                 telling: Telling::new(process.slot),
                 reclaim: Reclaim::default(),

@@ -191,14 +191,19 @@ impl Session {
                 return AGAIN;
             }
         }
-        let attempted = match self.item_of(key, tagged) {
+        match self.item_of(key, tagged) {
             Some(here) => self.change_here(attempt, here, decide),
-            None => AGAIN,
-        };
-        if matches!(attempted, Ok(None)) && prepared.is_written {
-            self.region.count_unpublished(prepared.written.word);
+            None => self.again(&attempt),
         }
-        attempted
+    }
+
+    /// Gives an attempt up. If it is the only one that would publish the item that it has written, that is dead.
+    #[inline(always)]
+    fn again<N, const PLAIN: bool>(&self, attempt: &Attempt<'_, '_, N, PLAIN>) -> Attempted {
+        if PLAIN && attempt.prepared.is_written {
+            self.region.count_unpublished(attempt.prepared.written.word);
+        }
+        AGAIN
     }
 
     /// One more attempt for an item that does not depend on the old one, after [`Self::change_at_once`] has given up: it is written
@@ -318,7 +323,7 @@ impl Session {
         let seen = here.seen;
         match self.hold_unfrozen(here.slot, here.word) {
             Some(word) => here.word = word,
-            None => return AGAIN,
+            None => return self.again(&attempt),
         }
         let view = region.memory.view();
         // SAFETY: there is the item's segment: see `Here`.
@@ -328,7 +333,7 @@ impl Session {
         // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
         // recycled, and an item does not change in it.
         if !Region::is_still(words, seen.life) {
-            return AGAIN;
+            return self.again(&attempt);
         }
         let present = !D::LOOKS || seen.is_present(epoch, &mut attempt.now);
         let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
@@ -425,14 +430,14 @@ impl Session {
         } else if !self.prepare_over(&mut attempt, &draft, stamp, header, seen.offset)
             || !self.exceeds(&attempt.prepared.written, &draft, &seen)
         {
-            return AGAIN;
+            return self.again(&attempt);
         }
         let written = attempt.prepared.written;
         let stays_fetched = self.stays_fetched(&seen, draft.value, &written);
         let word = if stays_fetched { written.word.fetched() } else { written.word };
         // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
         if !self.put_over(here, word, rules) {
-            return AGAIN;
+            return self.again(&attempt);
         }
         let now = attempt.now.recent(region.seen().0);
         // SAFETY: the item is in its segment, and begins at a multiple of 4.

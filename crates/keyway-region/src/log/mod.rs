@@ -32,6 +32,6 @@ pub(crate) use ghost::{BITS as GHOST_BITS, LINE_SIZE as GHOST_LINE_SIZE, SPREAD 
 pub(crate) use item_view::{ATTEMPTS_MAX, Chain, ItemView};
 pub(crate) use items::{Draft, Purpose, Replaced, Value, Written};
 pub(crate) use segments::Supply;
-pub(crate) use sparse::dead_draws;
+pub(crate) use sparse::{counts_samples, dead_factor};
 pub(crate) use streams::{CLASS_TTL_FEW_S, CLASS_TTL_S};
 pub(crate) use uniques::{Steps, UNIQUES_LOST};

@@ -6,7 +6,6 @@
 //! Segments on no list are found by a survey.
 
 use crate::atomics::{AtomicU32, Relaxed, Release};
-use crate::layout::index;
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_FROM, SPARSE_LEVELS, SPARSE_WAYS};
 use crate::log::item_view::ItemView;
@@ -17,13 +16,16 @@ use crate::session::Session;
 const SAMPLE_SIZE: usize = 1024;
 const SAMPLES_OF_A_SEGMENT: usize = 128;
 
-/// How items of a region are sampled to count their dead bytes: numbers below the size of a sample.
-pub(crate) const fn dead_draws(segment_size: usize) -> usize {
-    if segment_size >= SAMPLE_SIZE * SAMPLES_OF_A_SEGMENT {
-        SAMPLE_SIZE - 1
-    } else {
-        0
-    }
+/// Whether a region with such segments counts samples.
+pub(crate) const fn counts_samples(segment_size: usize) -> bool {
+    segment_size >= SAMPLE_SIZE * SAMPLES_OF_A_SEGMENT
+}
+
+/// By what an item's offset is multiplied to draw whether it counts: 0 draws every item.
+pub(crate) const fn dead_factor(segment_size: usize) -> u64 {
+    /// The fractional part of the golden ratio: multiples of it are spread evenly.
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    if counts_samples(segment_size) { GOLDEN } else { 0 }
 }
 
 impl Region {
@@ -126,13 +128,17 @@ impl Session {
     pub(crate) fn bury(&self, first: &AtomicU32, seen: &ItemView, size: usize) {
         // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
         first.store(seen.header.dead_word(), Release);
-        /// The fractional part of the golden ratio: multiples of it are spread evenly.
-        const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-        let draws = self.dead_draws;
-        let drawn = index((seen.offset as u64).wrapping_mul(GOLDEN) >> (u64::BITS - SAMPLE_SIZE.trailing_zeros())) & draws;
-        if drawn < size {
-            self.region.count_dead(seen.segment, size.max(draws + 1));
+        let drawn = (seen.offset as u64).wrapping_mul(self.dead_factor) >> (u64::BITS - SAMPLE_SIZE.trailing_zeros());
+        if drawn < size as u64 {
+            self.count_sample(seen.segment, size);
         }
+    }
+
+    /// Counts an item that is dead and was drawn.
+    #[inline(never)]
+    fn count_sample(&self, segment: usize, size: usize) {
+        let least = if self.dead_factor == 0 { 0 } else { SAMPLE_SIZE };
+        self.region.count_dead(segment, size.max(least));
     }
 
     /// An item left the index. `first`: its first word.
