@@ -598,13 +598,13 @@ const WRITERS: [Writers; 6] = [
 fn a_region_whose_items_fit_evicts_none_whoever_writes_them() {
     // Segments of 16 KiB, which count each item, and of 128 KiB, which count samples. Copies carry their CAS uniques, so items of 20 bytes
     // grow by a fifth.
-    for (memory, lens, live) in [
-        (4 << 20, &[20][..], 62),
-        (4 << 20, &[100, 900], 75),
-        (4 << 20, &[400, 1_000, 40], 75),
-        (128 << 20, &[100, 30_000], 75),
+    let few = [Writers::Several(16), Writers::EachDies];
+    for (memory, lens, live, writers) in [
+        (4 << 20, &[20][..], 62, &few[..]),
+        (4 << 20, &[100, 900], 75, &WRITERS),
+        (128 << 20, &[100, 30_000], 75, &few),
     ] {
-        for writers in WRITERS {
+        for writers in writers.iter().copied() {
             let counts = rewrite(Fitting {
                 memory,
                 lens,
@@ -614,6 +614,9 @@ fn a_region_whose_items_fit_evicts_none_whoever_writes_them() {
             });
             println!("{writers:?}, {lens:?}: {counts:?}");
             assert_eq!((counts.uncounted, counts.reclaimable), (0, 0), "{writers:?}, {lens:?}");
+            if memory == 4 << 20 {
+                assert_eq!(counts.dead_counted, counts.dead as u64, "{writers:?}, {lens:?}");
+            }
         }
     }
 }
@@ -630,7 +633,11 @@ fn a_region_that_evicts_nothing_takes_every_store_for_which_there_is_dead_space(
                 evict: false,
             });
             println!("{writers:?}, {live} %: {counts:?}");
-            assert_eq!(counts.uncounted, 0, "{writers:?}, {live} %");
+            assert_eq!(
+                (counts.uncounted, counts.dead_counted),
+                (0, counts.dead as u64),
+                "{writers:?}, {live} %"
+            );
         }
     }
 }
