@@ -248,7 +248,8 @@ fn uniques_are_small_in_a_new_region() {
 }
 
 /// Clients that keep a unique in a double keep it exactly, for 20 years with ten million changes a second: a region whose uniques are as far as
-/// they may be at its age takes no more than one for a change, whoever writes, and however long the items are.
+/// they may be at its age takes one for a change and one for a segment that is opened, whoever writes. That stays below 14 for ten changes,
+/// which is the rate at which they may be taken, although items of this test are up to 300 kB long.
 #[test]
 fn uniques_stay_below_what_a_double_holds_for_twenty_years_of_ten_million_changes_a_second() {
     for age_s in [0, 86_400, 365 * 86_400, 12 * 365 * 86_400, TWENTY_YEARS_S] {
@@ -260,7 +261,7 @@ fn uniques_stay_below_what_a_double_holds_for_twenty_years_of_ten_million_change
         next_unique!(sessions).store(most + 1, Relaxed);
         let (count, last) = changes(&mut sessions, 20_000, now);
         let used = next_unique!(sessions).load(Relaxed) - most - 1;
-        assert!(used <= count, "{used} for {count} changes at {age_s} s");
+        assert!(used * 10 < count * 14, "{used} for {count} changes at {age_s} s");
         let rest = (TWENTY_YEARS_S - age_s) * 10_000_000;
         assert!(last + rest < DOUBLE, "{last} at {age_s} s, and {rest} more");
         let report = keyway_region::check::check(sessions[0].region(), |_| {});

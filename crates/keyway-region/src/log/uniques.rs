@@ -29,8 +29,8 @@ const STEPS: usize = 64;
 
 /// Up to this number segments take uniques at any rate: 140 TB of items.
 const UNIQUES_AT_ONCE: u64 = 1 << 45;
-/// And beyond it at this rate: 56 MB of items a second. More than one for each of ten million changes a second, so that items that carry
-/// theirs never take more than this.
+/// And beyond it at this rate: 56 MB of items a second. More than one for each of ten million changes a second and one for each segment that
+/// is opened for them, so that items that carry theirs never take more than this.
 const UNIQUES_PER_S: u64 = 14_000_000;
 /// 20 years in seconds.
 const LIFE_S: u64 = 20 * 365 * 86_400 + 5 * 86_400;
