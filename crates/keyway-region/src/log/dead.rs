@@ -164,7 +164,7 @@ impl Region {
     }
 
     /// The lease word, if cells were leased in this generation.
-    fn lease_of(&self, segment: usize) -> Option<LeaseWord> {
+    pub(super) fn lease_of(&self, segment: usize) -> Option<LeaseWord> {
         // PAIRS: leasing: the exchange in `Session::lease_in`.
         let lease = LeaseWord(self.header(segment).lease.load(Acquire));
         lease.is_of_generation(self.segment_life(segment).generation).then_some(lease)
@@ -191,10 +191,17 @@ impl Region {
             })
     }
 
+    /// Whether a thread may still put an item into any of the segment's extents.
+    pub(super) fn has_open_extent(&self, segment: usize, lease: LeaseWord) -> bool {
+        self.leaseholds(segment, lease).any(|extent| self.is_being_filled(segment, &extent))
+    }
+
     /// Whether a thread may still put an item into the extent.
     fn is_being_filled(&self, segment: usize, extent: &Leasehold) -> bool {
         match extent.header {
-            Some((word, tail)) => !word.is_closed() && self.is_held(word.owner_with(tail)),
+            Some((word, tail)) => {
+                !word.is_closed() && (self.is_held(word.owner_with(tail)) || mutants::is(Mutant::DeadExtentsStand))
+            }
             // Its thread is about to write it, or died before it did.
             None => self.is_leasing(segment),
         }

@@ -623,6 +623,8 @@ impl Session {
         let end = lease.cells() * region.layout.shape.cell_size();
         let at = region.segment(segment) + closed.start;
         region.fault_in(region.segment(segment) + closed.tail, end - closed.tail);
+        // What a thread that died has put in front may not be persistent, and recovery reads an extent's items one after the other.
+        region.write_back(at, closed.tail - closed.start);
         region
             .word(at + 8)
             .store(TailWord::new(closed.tail, self.owner.incarnation).0, Relaxed);

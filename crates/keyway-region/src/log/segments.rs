@@ -3,11 +3,10 @@
 //! A segment belongs to the thread that its state names, or has no owner. Only its owner gives it a new generation, and only
 //! after every word that named it was purged (or if it never had one).
 
-use crate::atomics::{AcqRel, Acquire, AtomicU64, Relaxed, Release, fence};
-use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentHeader, Standing, State, Stream, TailWord};
+use crate::atomics::{AcqRel, AtomicU64, Relaxed, Release, fence};
+use crate::layout::segment::{Kind, LeaseWord, SegmentHeader, Standing, State, Stream};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{FREE, SPARSE_WAYS};
-use crate::mutants::{self, Mutant};
 use crate::region::{Region, number};
 use crate::session::Session;
 use crate::verbs::WriteError;
@@ -78,29 +77,9 @@ impl Region {
     /// Whether a live thread may still publish an item of this segment. The lease word must be sealed, otherwise the answer can
     /// become stale.
     pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
-        let generation = self.segment_life(segment).generation;
-        // PAIRS: leasing: the exchange in `Session::lease_in`.
-        let lease = LeaseWord(self.header(segment).lease.load(Acquire));
-        if !lease.is_of_generation(generation) {
-            return false;
-        }
-        let cell_size = self.layout.shape.cell_size();
         // From before it leases until its extent has a header, a thread has this intent: what is about to be leased is live.
-        if self.is_leasing(segment) {
-            return true;
-        }
-        lease.extents().any(|(cell, _)| {
-            let at = self.segment(segment) + (cell * cell_size).min(self.layout.shape.segment_size - EXTENT_HEADER_SIZE);
-            // PAIRS: closed: the store in `Session::close`. PAIRS: extent: that in `Session::start_extent`. PAIRS: dead-extent: the
-            // exchange in `close_dead_extents`.
-            let extent = ExtentWord(self.word(at).load(Acquire));
-            // Without a header: its thread died before it wrote it.
-            if extent.generation() != generation {
-                return false;
-            }
-            let owner = extent.owner_with(TailWord(self.word(at + 8).load(Relaxed)));
-            !extent.is_closed() && (self.is_held(owner) || mutants::is(Mutant::DeadExtentsStand))
-        })
+        self.lease_of(segment)
+            .is_some_and(|lease| self.is_leasing(segment) || self.has_open_extent(segment, lease))
     }
 }
 
