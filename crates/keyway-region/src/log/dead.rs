@@ -193,7 +193,8 @@ impl Region {
 
     /// Whether a thread may still put an item into any of the segment's extents.
     pub(super) fn has_open_extent(&self, segment: usize, lease: LeaseWord) -> bool {
-        self.leaseholds(segment, lease).any(|extent| self.is_being_filled(segment, &extent))
+        self.leaseholds(segment, lease)
+            .any(|extent| self.is_being_filled(segment, &extent))
     }
 
     /// Whether a thread may still put an item into the extent.

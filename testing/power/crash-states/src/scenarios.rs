@@ -390,13 +390,16 @@ pub const ALL: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
-        name: "set while a segment is opened behind a flush",
+        name: "sets while a segment is opened behind a flush",
+        size: Size { segments: 24, most: 24 },
         before: |s, now| {
-            few(s, now);
             s.flush_all(0, now).expect("epochs are left");
+            few(s, now);
+            fill(s, "old", 0..86, 700, now);
         },
-        operations: &[|s, now| set(s, "a", "after the flush", now)],
-        meanwhile: &[(|s, now| set(s, "b", "the other thread's", now), &[])],
+        operations: &[|s, now| set(s, "a", &large('o', 3_000), now)],
+        meanwhile: &[(|s, now| fill(s, "fill", 0..6, 700, now), &[])],
+        watched: || keys(&["a", "old-85", "fill-0", "fill-5"]),
         ..PLAIN
     },
     Scenario {
@@ -555,10 +558,10 @@ pub const ALL: &[Scenario] = &[
             fill(s, "old", 0..140, 700, now);
         },
         operations: &[|s, _| s.region().raise(16).expect("there is memory")],
-        meanwhile: &[(|s, now| fill(s, "fill", 0..80, 700, now), &[])],
+        meanwhile: &[(|s, now| fill(s, "fill", 0..120, 700, now), &[])],
         evicts: true,
         // Not one of the first, which it evicts again before it is through.
-        watched: || keys(&["a", "old-139", "fill-70", "fill-79"]),
+        watched: || keys(&["a", "old-139", "fill-110", "fill-119"]),
         ..PLAIN
     },
     Scenario {
