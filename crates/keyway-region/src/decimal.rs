@@ -20,12 +20,13 @@ impl Digits {
     /// The last `len` of these eight characters, the first of them in the lowest byte, if all are decimal digits.
     #[inline(always)]
     pub fn read(word: u64, len: usize) -> Option<Self> {
-        const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
+        const HIGH: u64 = 0x8080_8080_8080_8080;
         let others = 64 - 8 * len;
         // The bytes before them become zeros. A shift by all 64 bits does not occur.
-        let text = word >> others << others | (ZEROS & ((1 << others) - 1));
-        let is_number = text & HIGH == ZEROS && text.wrapping_add(0x0606_0606_0606_0606) & HIGH == ZEROS;
-        is_number.then(|| Self(text - ZEROS))
+        let digits = (word ^ ZEROS) >> others << others;
+        // The high bit of a byte that is no digit is set, or becomes set when this is added. No digit carries to the next byte.
+        let marked = digits.wrapping_add(0x7676_7676_7676_7676) | digits;
+        (marked & HIGH == 0).then_some(Self(digits))
     }
 
     /// The same with blanks after the digits.

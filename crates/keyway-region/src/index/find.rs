@@ -84,7 +84,7 @@ impl Session {
         let same = Slot::with_tag_in_pair(&lines, wanted);
         if same == 0 {
             let pair = [(a, first), (b, second)];
-            return (!region.has_thirds() && region.table() == table).then_some(Glance::Absent(table, pair));
+            return (!region.has_thirds() && region.is_table(table)).then_some(Glance::Absent(table, pair));
         }
         if !same.is_power_of_two() {
             return None;
@@ -99,7 +99,7 @@ impl Session {
         if !word.is_confirmed_with(wanted) {
             return None;
         }
-        let led = region.follow_known(word)?;
+        let led = region.follow_known(view, word)?;
         Some(Glance::Tagged(Tagged { place, slot, word, led }))
     }
 
@@ -114,7 +114,8 @@ impl Session {
         if Slot(slot.load(Acquire)) != word {
             return None;
         }
-        let header = region.header_of(&led);
+        let view = region.memory.view();
+        let header = region.header_of(view, &led);
         let room = region.layout.shape.segment_size - led.offset;
         // No segment has room for the length that a value with segments of its own has in its header.
         const _: () = assert!(SIZE_MAX < LARGE);
@@ -124,7 +125,7 @@ impl Session {
         // SAFETY: a value that ends in its segment is shorter than that.
         unsafe { core::hint::assert_unchecked(!header.is_large()) };
         // SAFETY: the whole item is in its segment, which there is.
-        let bytes = unsafe { region.memory.view().window(led.at + header.key_offset(), key.bytes.len()) };
+        let bytes = unsafe { view.window(led.at + header.key_offset(), key.bytes.len()) };
         let seen = ItemView {
             segment: led.segment,
             life: led.life,

@@ -11,7 +11,7 @@ use crate::layout::item::{Header, LIFETIME_OFFSET, SIZE_MIN};
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
 use crate::log::{ATTEMPTS_MAX, ItemView};
-use crate::memory::Line;
+use crate::memory::{Line, View};
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
 use crate::sink::{Sink, Unread};
@@ -250,20 +250,21 @@ impl Region {
     /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
     pub(super) fn follow(&self, word: Slot) -> Option<ItemAt> {
-        self.has(word.segment()).then(|| self.follow_known(word)).flatten()
+        self.has(word.segment())
+            .then(|| self.follow_known(self.memory.view(), word))
+            .flatten()
     }
 
     /// The same for a caller that does not ask whether the region has grown.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
-    pub(super) fn follow_known(&self, word: Slot) -> Option<ItemAt> {
+    pub(super) fn follow_known(&self, view: View<'_>, word: Slot) -> Option<ItemAt> {
         let (segment, offset) = (word.segment(), word.offset());
         if segment >= self.segments() {
             return None;
         }
         let at = self.segment(segment) + offset;
         // Header, key and the beginning of the value arrive together, while the words are being compared: three lines.
-        let view = self.memory.view();
         view.prefetch_three(at);
         let led = ItemAt {
             segment,
@@ -284,7 +285,10 @@ impl Region {
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Followed::Moved;
         }
-        match self.header_of(&led).validate(self.layout.shape.segment_size - led.offset) {
+        match self
+            .header_of(self.memory.view(), &led)
+            .validate(self.layout.shape.segment_size - led.offset)
+        {
             Some(header) => Followed::Got(ItemView {
                 segment: led.segment,
                 life: led.life,
@@ -307,8 +311,7 @@ impl Region {
     /// The header at the place to which a word leads, or what is now in its place.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the item's first words, where `follow` has led")]
-    pub(super) fn header_of(&self, led: &ItemAt) -> Header {
-        let view = self.memory.view();
+    pub(super) fn header_of(&self, view: View<'_>, led: &ItemAt) -> Header {
         // SAFETY: `follow`, which alone makes this, has found that there is the segment, and that the smallest item, which has both
         // words, ends in it. Items begin at multiples of 4.
         // PAIRS: dead-mark: the store in `Session::bury`.

@@ -17,6 +17,7 @@ use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ItemView;
+use crate::memory::View;
 use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
 use crate::session::Session;
@@ -41,6 +42,7 @@ impl Session {
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
     pub(crate) fn get_quickly<S: Sink, R>(
         &self,
+        (region, view): (&Region, View<'_>),
         key: &Key<'_>,
         how: &Get,
         epoch: u64,
@@ -48,9 +50,7 @@ impl Session {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Quick<R> {
-        let region = &*self.region;
         debug_assert!(region.is_plain());
-        let view = region.memory.view();
         let table = region.table_kept(&self.table);
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
@@ -64,7 +64,7 @@ impl Session {
         let same = Slot::with_tag_in_pair(&lines, wanted);
         if same == 0 {
             // A split may have moved the key between the two loads of the table word.
-            return if !region.has_thirds() && region.table() == table {
+            return if !region.has_thirds() && region.is_table(table) {
                 Quick::Miss
             } else {
                 Quick::Unusual
@@ -83,7 +83,7 @@ impl Session {
         if !word.is_confirmed_with(wanted) {
             return Quick::Unusual;
         }
-        let Some(led) = region.follow_known(word).filter(|led| led.life.is_since(epoch)) else {
+        let Some(led) = region.follow_known(view, word).filter(|led| led.life.is_since(epoch)) else {
             return Quick::Unusual;
         };
         // The nine bits of generation in a slot wrap: it must still name the segment.
@@ -91,7 +91,7 @@ impl Session {
         if Slot(slot.load(Acquire)) != word {
             return Quick::Unusual;
         }
-        let header = region.header_of(&led);
+        let header = region.header_of(view, &led);
         let room = region.layout.shape.segment_size - led.offset;
         // No segment has room for the length that a value with segments of its own has in its header.
         const _: () = assert!(SIZE_MAX < LARGE);
@@ -119,7 +119,7 @@ impl Session {
             },
         };
         // SAFETY: the whole item is in its segment, which there is; its value has no segments of its own.
-        unsafe { self.take_quickly((place, word, seen), how, ttl_s, now, sink, hit) }
+        unsafe { self.take_quickly(region, view, (place, word, seen), how, ttl_s, now, sink, hit) }
     }
 
     /// Gives the item to the sink, and marks the hit.
@@ -131,6 +131,8 @@ impl Session {
     #[allow(unsafe_code, reason = "contract above")]
     unsafe fn take_quickly<S: Sink, R>(
         &self,
+        region: &Region,
+        view: View<'_>,
         (place, word, seen): Got,
         how: &Get,
         ttl_s: Option<u32>,
@@ -138,8 +140,6 @@ impl Session {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Quick<R> {
-        let region = &*self.region;
-        let view = region.memory.view();
         let (len, value_at) = (seen.header.inline_len(), seen.at + seen.header.value_offset());
         let start = sink.len();
         let item = region.plain_facts(&seen, len, padded(seen.header.end()), ttl_s);

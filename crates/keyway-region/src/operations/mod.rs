@@ -174,7 +174,9 @@ impl Session {
         leave: impl Fn(),
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        let epoch = epoch_at_any_time(self.region.superblock()).filter(|_| how.is_plain());
+        let region = &*self.region;
+        let view = region.memory.view();
+        let epoch = epoch_at_any_time(view.get(0)).filter(|_| how.is_plain());
         let Some(epoch) = epoch else {
             leave();
             return None;
@@ -183,7 +185,7 @@ impl Session {
             leave();
             hit(item)
         };
-        match self.get_quickly(&key, how, epoch, now, sink, hit) {
+        match self.get_quickly((region, view), &key, how, epoch, now, sink, hit) {
             Quick::Hit(found) => Some(Some(found)),
             Quick::Miss => {
                 self.count(Counter::get_misses, 1);
@@ -206,7 +208,8 @@ impl Session {
             return None;
         }
         let epoch = self.region.epoch_if_watched()?;
-        let found = match self.get_quickly(&key, how, epoch, now, sink, |item| item) {
+        let region = &*self.region;
+        let found = match self.get_quickly((region, region.memory.view()), &key, how, epoch, now, sink, |item| item) {
             Quick::Hit(item) => Some(item),
             Quick::Miss => None,
             Quick::Unusual => return None,

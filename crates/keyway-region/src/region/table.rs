@@ -83,6 +83,13 @@ impl Region {
         kept.get()
     }
 
+    /// Whether the table word is still that of this table, and persistent.
+    #[inline(always)]
+    pub(crate) fn is_table(&self, table: Table) -> bool {
+        // PAIRS: table: as in `table`.
+        self.superblock().table.load(Acquire) == table.count
+    }
+
     #[cold]
     #[inline(never)]
     fn keep_table(&self, kept: &Cell<Table>) {
