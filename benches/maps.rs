@@ -28,7 +28,6 @@ maps: gets, sets, deletes and increments beside DashMap, papaya and LMDB in the 
     --runs N       runs of each side, in turn (15)
     --no-lmdb      without LMDB
     --huge-pages   ask for huge pages for the region
-    --only-c       of Keyway only the functions of C: otherwise the process has the region mapped twice, with page tables for each
 
 KEYWAY_GATE=off leaves the gate open, as in most figures of docs/performance.md; with KEYWAY_GATE=on a machine must have one.";
 
@@ -67,65 +66,44 @@ fn main() {
         dashmap.insert(Box::from(key.as_slice()), value.clone());
         papaya.pin().insert(Box::from(key.as_slice()), value.clone());
     }
-    let of_map = || {
-        (
-            "DashMap",
-            gets(order, value_len, |key, out| {
-                dashmap
-                    .get(key.as_slice())
-                    .map(|found| out.extend_from_slice(&found))
-                    .is_some()
-            }),
-        )
-    };
-    let of_c = |c| ("Keyway, `keyway_get` of C", c_gets(c, order, value_len));
-    if args.has("--only-c") {
-        drop((session, cache));
-        return compare("get", runs, vec![of_map(), of_c(open_c(&path))]);
-    }
     let lmdb = (!args.has("--no-lmdb")).then(|| Lmdb::filled(folder.path(), items, &value));
     let mut into = cache.session().expect("another session");
+    let copied = |out: &mut Vec<u8>, found: Option<&[u8]>| found.map(|found| out.extend_from_slice(found)).is_some();
+    let of_map = gets(order, value_len, |key, out| {
+        copied(out, dashmap.get(key.as_slice()).as_deref().map(Vec::as_slice))
+    });
+    let of_papaya = gets(order, value_len, |key, out| {
+        copied(out, papaya.pin().get(key.as_slice()).map(Vec::as_slice))
+    });
+    let append = gets(order, value_len, |key, out| {
+        session.get_append(key, out).expect("a good key").is_some()
+    });
     let mut sides: Sides<'_> = vec![
-        of_map(),
-        (
-            "papaya",
-            gets(order, value_len, |key, out| {
-                papaya
-                    .pin()
-                    .get(key.as_slice())
-                    .map(|found| out.extend_from_slice(found))
-                    .is_some()
-            }),
-        ),
-        (
-            "Keyway, `get_append`",
-            gets(order, value_len, |key, out| {
-                session.get_append(key, out).expect("a good key").is_some()
-            }),
-        ),
+        ("DashMap", of_map),
+        ("papaya", of_papaya),
+        ("Keyway, `get_append`", append),
         ("Keyway, `get_into`", into_gets(&mut into, order, value_len)),
-        of_c(open_c(&path)),
+        ("Keyway, `keyway_get` of C", c_gets(open_c(&path), order, value_len)),
     ];
-    sides.extend(
-        lmdb.as_ref()
-            .map(|lmdb| ("LMDB", gets(order, value_len, |key, out| lmdb.get(key, out)))),
-    );
+    if let Some(lmdb) = &lmdb {
+        sides.push(("LMDB", gets(order, value_len, |key, out| lmdb.get(key, out))));
+    }
     compare("get", runs, sides);
 
     let (mut session, value) = (cache.session().expect("another session"), value.as_slice());
     let mut set = |key: &Key| session.set(key, value, 0).map(drop).expect("a set is not refused");
     let in_map = |key: &Key| drop(dashmap.insert(Box::from(key.as_slice()), value.to_vec()));
+    let of_papaya = warm(order, |key| {
+        papaya.pin().insert(Box::from(key.as_slice()), value.to_vec());
+    });
     let mut sides: Sides<'_> = vec![
         ("DashMap", warm(order, in_map)),
-        (
-            "papaya",
-            warm(order, |key| {
-                papaya.pin().insert(Box::from(key.as_slice()), value.to_vec());
-            }),
-        ),
+        ("papaya", of_papaya),
         ("Keyway, `set`", warm(order, &mut set)),
     ];
-    sides.extend(lmdb.as_ref().map(|lmdb| ("LMDB", warm(order, |key| lmdb.set(key, value)))));
+    if let Some(lmdb) = &lmdb {
+        sides.push(("LMDB", warm(order, |key| lmdb.set(key, value))));
+    }
     compare("set over an item", runs, sides);
 
     let new: &Vec<Key> = &(ABSENT..ABSENT + NEW).map(key).collect();

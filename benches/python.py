@@ -49,17 +49,18 @@ def answers(family, address):
         return False
 
 
-def keyway_side(client):
-    """One with pymemcache's methods."""
+def calls(client, get_many, **now):
+    """What is asked of a client; `now` makes it wait for an answer."""
+    keys = [f"many:{n}" for n in range(MANY)]
     return {
         "get 128 B": lambda: client.get("small"),
         "get 5 KB": lambda: client.get("large"),
         "get of an absent key": lambda: client.get("absent"),
-        "set 128 B": lambda: client.set("small", SMALL, noreply=False),
-        "set 5 KB": lambda: client.set("large", LARGE, noreply=False),
+        "set 128 B": lambda: client.set("small", SMALL, **now),
+        "set 5 KB": lambda: client.set("large", LARGE, **now),
         "incr": lambda: client.incr("count", 1),
-        "delete of an absent key": lambda: client.delete("absent", noreply=False),
-        f"get_many of {MANY}, 128 B": lambda keys=[f"many:{n}" for n in range(MANY)]: client.get_many(keys),
+        "delete of an absent key": lambda: client.delete("absent", **now),
+        f"get_many of {MANY}, 128 B": lambda: get_many(keys),
     }
 
 
@@ -76,20 +77,6 @@ def django_side(place):
     return {
         "Django: get 100 B": lambda: cache.get(first),
         "Django: get_many of 20, 100 B": lambda: cache.get_many(TWENTY),
-    }
-
-
-def pylibmc_side(client):
-    """One with python-memcached's methods."""
-    return {
-        "get 128 B": lambda: client.get("small"),
-        "get 5 KB": lambda: client.get("large"),
-        "get of an absent key": lambda: client.get("absent"),
-        "set 128 B": lambda: client.set("small", SMALL),
-        "set 5 KB": lambda: client.set("large", LARGE),
-        "incr": lambda: client.incr("count", 1),
-        "delete of an absent key": lambda: client.delete("absent"),
-        f"get_many of {MANY}, 128 B": lambda keys=[f"many:{n}" for n in range(MANY)]: client.get_multi(keys),
     }
 
 
@@ -140,16 +127,14 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         place = os.path.join(folder, "region")
         client = keyway_cache.Client(place, memory=64 << 20)
-        sides["keyway"] = keyway_side(client)
+        sides["keyway"] = calls(client, client.get_many, noreply=False)
         try:
             sides["keyway"] |= django_side(place)
         except ImportError:
             left_out.append("Django is not installed")
 
-        def fill(client=client):
-            client.set_many({"small": SMALL, "large": LARGE, "count": "0", **{f"many:{n}": SMALL for n in range(MANY)}}, noreply=False)
-
-        prepare(sides["keyway"], fill)
+        items = {"small": SMALL, "large": LARGE, **{f"many:{n}": SMALL for n in range(MANY)}}
+        prepare(sides["keyway"], lambda: client.set_many({**items, "count": "0"}, noreply=False))
         if memcached is None:
             left_out.append("memcached is not installed")
         else:
@@ -162,8 +147,8 @@ def main():
 
                 for name, server in [("Unix", path), ("TCP", ("127.0.0.1", port))]:
                     client = Client(server, no_delay=True)
-                    sides[f"pymemcache, {name}"] = keyway_side(client)
-                    prepare(sides[f"pymemcache, {name}"], lambda client=client: fill(client))
+                    sides[f"pymemcache, {name}"] = calls(client, client.get_many, noreply=False)
+                    prepare(sides[f"pymemcache, {name}"], lambda: client.set_many({**items, "count": "0"}, noreply=False))
             except ImportError:
                 left_out.append("pymemcache is not installed")
             try:
@@ -171,12 +156,8 @@ def main():
 
                 for name, server in [("Unix", path), ("TCP", f"127.0.0.1:{port}")]:
                     client = pylibmc.Client([server], behaviors={"tcp_nodelay": True})
-
-                    def fill_it(client=client):
-                        client.set_multi({"small": SMALL, "large": LARGE, "count": 0, **{f"many:{n}": SMALL for n in range(MANY)}})
-
-                    sides[f"pylibmc, {name}"] = pylibmc_side(client)
-                    prepare(sides[f"pylibmc, {name}"], fill_it)
+                    sides[f"pylibmc, {name}"] = calls(client, client.get_multi)
+                    prepare(sides[f"pylibmc, {name}"], lambda: client.set_multi({**items, "count": 0}))
             except ImportError:
                 left_out.append("pylibmc is not installed")
 

@@ -3,10 +3,9 @@
 //! A veth's receiving is done by the CPU that sent, so the kernel door works on the client's CPU, and the CPU time of the whole machine is what
 //! compares. Each server has a link of its own, so that none has another's filter on its interface.
 
-use crate::flood::Flood;
+use crate::datagrams::Datagrams;
 use crate::namespaces::{Clients, INTERFACE, Link};
 use crate::peak::{self, Limit};
-use crate::pipelined_udp::PipelinedUdp;
 use keyway_bench::caches::{Side, Store, Way, on_cpus};
 use keyway_bench::items::Items;
 use keyway_bench::measurement::Measurement;
@@ -165,13 +164,13 @@ fn datagrams(
     let target = target(side)?;
     let threads = plan.client_threads.min(cell.connections);
     let loads = operations.loads(plan, cell, side, draw, threads, None).into_iter();
-    if let Some(rate) = flood {
-        let floods = loads.map(|load| Flood::open(target, load)).collect::<io::Result<Vec<_>>>()?;
-        let each = rate / threads as f64;
-        return run::at_once(plan, side, floods, |flood, window| flood.run(each, window));
-    }
-    let sockets = loads.map(|load| PipelinedUdp::open(target, cell.depth, plan.silence_max, load));
-    run::at_once(plan, side, sockets.collect::<io::Result<Vec<_>>>()?, PipelinedUdp::run)
+    let sockets = loads
+        .map(|load| Datagrams::open(target, load))
+        .collect::<io::Result<Vec<_>>>()?;
+    run::at_once(plan, side, sockets, |socket, window| match flood {
+        Some(rate) => socket.flood(rate / threads as f64, window),
+        None => socket.closed(cell.depth, plan.silence_max, window),
+    })
 }
 
 /// Where a side's server listens.

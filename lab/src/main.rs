@@ -1,5 +1,5 @@
 //! `cargo run --release -p lab -- COMMAND`: a command line becomes presets or a plan of the kernel door; progress goes to the terminal, the
-//! report to where it is asked for.
+//! tables to the standard output.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -8,22 +8,20 @@
 
 use clap::{Args, Parser, Subcommand};
 use keyway_bench::caches::Caches;
-use keyway_bench::compare::{Comparison, THRESHOLD_PERCENT};
 use keyway_bench::machine;
-use keyway_bench::mix::Workload;
-use keyway_bench::plan::{Against, Cell, Door, Pace, Plan};
-use keyway_bench::report;
+use keyway_bench::mix::{Kind, Workload};
+use keyway_bench::options::{Common, parse_count, parse_seconds};
+use keyway_bench::plan::{Against, Cell, Door};
+use keyway_bench::report::{self, Report};
 use keyway_bench::run::{self, Outcome};
-use keyway_bench::workload::Sizes;
+use keyway_bench::servers::keyway_path;
 use keyway_bench::workloads;
-use lab::applications;
-use lab::idle;
+use lab::datagrams::DEPTH_MAX;
 use lab::kernel::{self, ALL_WAYS, How, Job};
 use lab::namespaces::Clients;
 use lab::papers::kernel_door;
-use lab::presets::{self, Event, Preset, Reproduced, Scale, Setup};
-use lab::report::LabReport;
-use lab::tls;
+use lab::presets::{self, Event, LabReport, PRESETS, Preset, Reproduced, Scale, Setup};
+use lab::{applications, idle, tls};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,7 +34,7 @@ const SYSTEM: u8 = 71;
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo run --release -p lab -- reproduce hodor-fig5 --json fig5.json --html fig5.html
+  cargo run --release -p lab -- reproduce hodor-fig5 --json fig5.json
                                   a paper's figure, measured here; its numbers and ours side by side
   sudo target/release/lab kernel --value-size 20,128,1024 --connections 1,32 --multiget 1,10
                                   the kernel door and UDP in user space beside memcached's UDP, over veth
@@ -48,12 +46,10 @@ Examples:
                                   pages a second of web applications with memcached and with Keyway
   KEYWAY_MEMCACHED=... target/release/lab tls
                                   TLS beside a memcached that was built with --enable-tls
-  target/release/lab show fig5.json --compare old.json
-                                  a stored report: its tables, page, or what changed
 
 The program `keyway` that is measured lies beside this one, or is named in KEYWAY_BIN (cargo build --release -p keyway-cli). memcached is
 taken from the PATH, or from KEYWAY_MEMCACHED.
-Exit codes: 0 done; 1 a value was wrong, a connection was lost, a server failed, or a figure got worse; 64 wrong command line; 71 a
+Exit codes: 0 done; 1 a value was wrong, a connection was lost, or a server failed; 64 wrong command line; 71 a
 server cannot be started or reached.";
 
 #[derive(Parser)]
@@ -77,8 +73,6 @@ enum Command {
     Applications(Applications),
     /// TLS beside that of a memcached which was built with it: gets, and handshakes
     Tls(Tls),
-    /// Tables of a report that --json wrote, its page, or what changed since another
-    Show(Show),
 }
 
 #[derive(Args)]
@@ -90,9 +84,10 @@ struct Reproduce {
     #[arg(long, default_value = "small", value_parser = Scale::parse)]
     scale: Scale,
     #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    outputs: Outputs,
+    beside: Beside,
+    /// Write the report as JSON; - for standard output, instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -116,9 +111,10 @@ struct Kernel {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = parse_count)]
     multiget: Vec<usize>,
     #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    outputs: Outputs,
+    beside: Beside,
+    /// Write the report as JSON; - for standard output, instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -127,7 +123,7 @@ struct Idle {
     #[arg(long, short = 'c', default_value = "10000", value_parser = parse_count)]
     connections: usize,
     #[command(flatten)]
-    common: Common,
+    beside: Beside,
 }
 
 #[derive(Args)]
@@ -135,7 +131,7 @@ struct Applications {
     /// Connections that ask for pages
     #[arg(long, short = 'c', default_value = "8", value_parser = parse_count)]
     connections: usize,
-    /// Length of one measurement
+    /// Length of one measurement, seconds
     #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "3")]
     seconds: Duration,
     /// Measurements of each application with each cache
@@ -151,80 +147,21 @@ struct Tls {
     /// Size of a value
     #[arg(long, value_name = "BYTES", default_value = "128", value_parser = parse_count)]
     value_size: usize,
-    /// Length of one measurement
-    #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "0.5")]
-    seconds: Duration,
-    /// Measurements of each kind of each server
-    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "7")]
-    repeat: usize,
-    /// CPUs on which servers run
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    server_cpus: Vec<usize>,
-    /// CPUs on which the client runs
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    client_cpus: Vec<usize>,
-    /// More options for the Keyway that is started, as `keyway serve` takes them
-    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
-    server_options: String,
-}
-
-#[derive(Args)]
-struct Show {
-    /// The report
-    file: PathBuf,
     #[command(flatten)]
-    outputs: Outputs,
+    common: Common,
 }
 
-/// What is `None` or empty is the experiment's to choose.
+/// What is left open is the experiment's to choose.
 #[derive(Args)]
-struct Common {
+struct Beside {
     /// Items stored before measuring
     #[arg(long)]
     items: Option<u64>,
-    /// Length of one measurement
-    #[arg(long, value_name = "S", value_parser = parse_seconds)]
-    seconds: Option<Duration>,
-    /// Warm-up before each [default: a fifth of its length]
-    #[arg(long, value_name = "S", value_parser = parse_seconds)]
-    warmup: Option<Duration>,
-    /// Measurements of each kind on each side
-    #[arg(long, value_name = "N", value_parser = parse_count)]
-    repeat: Option<usize>,
     /// What to compare with
     #[arg(long, default_value = "memcached", value_parser = ["memcached", "none"])]
     against: String,
-    /// Worker threads of each server
-    #[arg(long, value_name = "N", value_parser = parse_count)]
-    server_threads: Option<usize>,
-    /// CPUs on which servers run
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    server_cpus: Vec<usize>,
-    /// CPUs on which the client runs
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    client_cpus: Vec<usize>,
-    /// More options for the Keyway that is started, as `keyway serve` takes them
-    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
-    server_options: String,
-    /// More options for the memcached that is started
-    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
-    memcached_options: String,
-    /// How long a server may be silent before it counts as dead
-    #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "10")]
-    patience: Duration,
-}
-
-#[derive(Args)]
-struct Outputs {
-    /// Write the report as JSON; - for standard output, instead of the tables
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the report as one page with plots, for a browser
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Show what changed since a report that --json wrote
-    #[arg(long, value_name = "FILE")]
-    compare: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Why it ends, and the exit code.
@@ -234,6 +171,11 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self(SYSTEM, error.to_string())
     }
+}
+
+/// A command line that makes no sense.
+fn usage(why: String) -> Failure {
+    Failure(USAGE, why)
 }
 
 fn main() -> ExitCode {
@@ -254,54 +196,38 @@ impl Command {
     fn run(self) -> Result<(), Failure> {
         match self {
             Self::List => {
-                let width = presets::PRESETS.iter().map(|preset| preset.name.len()).max().unwrap_or(0);
-                for preset in presets::PRESETS {
-                    println!("{:<width$}  {}", preset.name, preset.about);
-                }
+                let width = PRESETS.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+                PRESETS
+                    .iter()
+                    .for_each(|(name, about, _)| println!("{name:<width$}  {about}"));
                 Ok(())
             }
-            Self::Reproduce(reproduce) => {
-                let setup = reproduce.common.setup(reproduce.scale)?;
-                let old = reproduce.outputs.old()?;
-                let tables = !reproduce.outputs.take_stdout();
-                let screen = Screen { tables };
-                let reproduced = presets::run(&reproduce.presets, &setup, &mut |event| screen.show(&event));
-                screen.clear();
-                let report = LabReport::new(reproduced?, command());
-                reproduce.outputs.deliver(&report, old.as_ref())
+            Self::Reproduce(asked) => {
+                let (setup, screen) = (asked.beside.setup(asked.scale)?, Screen::new(asked.json));
+                let reproduced = presets::run(&asked.presets, &setup, &mut |event| screen.show(&event));
+                screen.deliver(reproduced?)
             }
             Self::Kernel(kernel) => kernel.run(),
             Self::Idle(idle) => idle.run(),
-            Self::Applications(how) => {
+            Self::Applications(asked) => {
                 // Packages are kept beside the program, so that they are fetched once.
                 let program = std::env::current_exe()?;
                 let folder = program.parent().unwrap_or(Path::new("."));
-                let rows = applications::measure(folder, how.connections, how.seconds, how.repeat);
-                let rows = rows.map_err(|why| Failure(SYSTEM, why))?;
-                print!("{}", applications::table(&rows));
+                let rows = applications::measure(folder, asked.connections, asked.seconds, asked.repeat);
+                print!("{}", rows.map_err(|why| Failure(SYSTEM, why))?);
                 Ok(())
             }
             Self::Tls(asked) => {
-                let rows = tls::measure(&tls::How {
-                    program: program()?,
-                    connections: asked.connections,
-                    value_size: asked.value_size,
-                    seconds: asked.seconds,
-                    repeat: asked.repeat,
-                    server_cpus: asked.server_cpus,
-                    client_cpus: asked.client_cpus,
-                    server_options: asked.server_options.split_whitespace().map(str::to_owned).collect(),
-                })?;
-                print!("{}", tls::table(&rows));
+                let workload = workloads::find("get-128b").map_err(usage)?.with_values(asked.value_size);
+                let cells = asked
+                    .connections
+                    .iter()
+                    .map(|&count| Cell::new(workload.clone(), 1000, Door::Tcp, count))
+                    .collect();
+                let plan = asked.common.plan(keyway_path()?, cells, (Duration::from_millis(500), 7, 1));
+                plan.check(machine::cpus_online()).map_err(usage)?;
+                print!("{}", tls::measure(&plan)?);
                 Ok(())
-            }
-            Self::Show(show) => {
-                let (report, old) = (read(&show.file)?, show.outputs.old()?);
-                if !show.outputs.take_stdout() {
-                    report.papers.iter().for_each(|table| println!("{}", table.text()));
-                    print!("{}", report.report.text());
-                }
-                show.outputs.deliver(&report, old.as_ref())
             }
         }
     }
@@ -309,103 +235,77 @@ impl Command {
 
 impl Kernel {
     fn run(self) -> Result<(), Failure> {
-        let jobs = self.jobs()?;
-        let setup = self.common.setup(Scale::Small)?;
-        let old = self.outputs.old()?;
-        let mut plan = plan(&setup, Cell::new(kernel_door::mixed(20, 20, 100)?, 1, Door::Split, 1));
-        plan.server_threads = setup.server_threads.unwrap_or(1);
+        let (jobs, setup) = (self.jobs()?, self.beside.setup(Scale::Small)?);
+        let any = Cell::new(kernel_door::mixed(20, 20, 100)?, 1, Door::Split, 1);
+        let mut plan = setup.plan(vec![any], Duration::from_secs(2), 5, 1);
         kernel_door::place(&mut plan)?;
-        let most = jobs
-            .iter()
-            .filter(|job| job.cell.depth > 1)
-            .map(|job| job.cell.connections)
-            .max();
-        plan.client_threads = most.unwrap_or(1);
-        plan.check(machine::cpus_online()).map_err(|why| Failure(USAGE, why))?;
-        let tables = !self.outputs.take_stdout();
-        let screen = Screen { tables };
+        let pipelined = jobs.iter().filter(|job| job.cell.depth > 1);
+        plan.client_threads = pipelined.map(|job| job.cell.connections).max().unwrap_or(1);
+        plan.check(machine::cpus_online()).map_err(usage)?;
+        let screen = Screen::new(self.json);
         let mut outcome = Outcome::begin();
         let clients = Clients::enter()?;
-        let measured = kernel::measure(&clients, &plan, &jobs, &mut outcome, &mut |event| match event {
+        kernel::measure(&clients, &plan, &jobs, &mut outcome, &mut |event| match event {
             run::Event::Doing { what, done } => screen.show(&Event::Doing { what, done }),
             run::Event::Cell(cell) => screen.print(&report::cell_text(cell)),
-        });
-        screen.clear();
-        measured?;
-        let reproduced = Reproduced {
+        })?;
+        screen.deliver(Reproduced {
             outcome,
             conditions: vec![report::conditions(&plan)],
             tables: Vec::new(),
-        };
-        self.outputs.deliver(&LabReport::new(reproduced, command()), old.as_ref())
+        })
     }
 
     /// Every combination of what was asked for.
     fn jobs(&self) -> Result<Vec<Job>, Failure> {
         let mut jobs = Vec::new();
-        for workload in &self.workload {
-            let sizes = if self.value_size.is_empty() {
-                vec![workload.clone()]
-            } else {
-                self.value_size.iter().map(|size| workload.with_values(*size)).collect()
-            };
-            for workload in sizes {
-                self.of(&workload, &mut jobs)?;
+        let sizes = |workload: &Workload| match self.value_size.as_slice() {
+            [] => vec![workload.clone()],
+            sizes => sizes.iter().map(|size| workload.with_values(*size)).collect(),
+        };
+        for workload in self.workload.iter().flat_map(sizes) {
+            let gets_only = workload.mix.iter().all(|(kind, _)| *kind == Kind::Get);
+            let pipelines = gets_only && self.multiget == [1] && self.pipeline.iter().all(|&depth| depth <= DEPTH_MAX);
+            if self.pipeline.iter().any(|&depth| depth > 1) && !pipelines {
+                let why = format!(
+                    "{}: up to {DEPTH_MAX} gets of one key are pipelined, and nothing else",
+                    workload.name
+                );
+                return Err(usage(why));
             }
-        }
-        Ok(jobs)
-    }
-
-    fn of(&self, workload: &Workload, jobs: &mut Vec<Job>) -> Result<(), Failure> {
-        let gets_only = workload.mix.iter().all(|(kind, _)| *kind == keyway_bench::mix::Kind::Get);
-        for (named, way) in ALL_WAYS {
-            if !self.way.iter().any(|way| way == named) {
-                continue;
-            }
-            for &connections in &self.connections {
-                for &depth in &self.pipeline {
-                    if depth > 1 && !(gets_only && self.multiget == [1] && depth <= lab::pipelined_udp::DEPTH_MAX) {
-                        let most = lab::pipelined_udp::DEPTH_MAX;
-                        return Err(Failure(
-                            USAGE,
-                            format!(
-                                "{}: up to {most} gets of one key are pipelined, and nothing else",
-                                workload.name
-                            ),
-                        ));
-                    }
-                    for &keys_per_get in &self.multiget {
-                        let cell = Cell {
-                            depth,
-                            keys_per_get,
-                            pace: Pace::Closed,
-                            ..Cell::new(
-                                workload.clone(),
-                                self.common.items.unwrap_or(10_000),
-                                Door::Split,
-                                connections,
+            let asked = |named: &str| self.way.iter().any(|way| way == named);
+            for (_, way) in ALL_WAYS.into_iter().filter(|(named, _)| asked(named)) {
+                for &connections in &self.connections {
+                    for &depth in &self.pipeline {
+                        jobs.extend(self.multiget.iter().map(|&keys_per_get| {
+                            let items = self.beside.items.unwrap_or(10_000);
+                            let cell = Cell::new(workload.clone(), items, Door::Split, connections);
+                            Job::new(
+                                way,
+                                Cell {
+                                    depth,
+                                    keys_per_get,
+                                    ..cell
+                                },
+                                How::AsSaid,
                             )
-                        };
-                        jobs.push(Job::new(way, cell, How::AsSaid));
+                        }));
                     }
                 }
             }
         }
-        Ok(())
+        Ok(jobs)
     }
 }
 
 impl Idle {
     fn run(self) -> Result<(), Failure> {
-        let setup = self.common.setup(Scale::Small)?;
-        let workload = Workload {
-            sizes: Sizes::Fixed(128),
-            ..workloads::find("get-128b").map_err(|why| Failure(USAGE, why))?
-        };
+        let setup = self.beside.setup(Scale::Small)?;
+        let workload = workloads::find("get-128b").map_err(usage)?;
         // As many connections as are measured, so that the servers allow them.
         let cell = Cell::new(workload, setup.items.unwrap_or(1000), Door::Tcp, self.connections);
-        let plan = plan(&setup, cell.clone());
-        let caches = Caches::start(&plan, std::slice::from_ref(&cell))?;
+        let plan = setup.plan(vec![cell.clone()], Duration::from_secs(1), 1, 2);
+        let caches = Caches::start(&plan, &plan.cells)?;
         for side in caches.sides(&cell) {
             side.prepare(&cell, &cell.workload.items(cell.items))?;
             let bytes = idle::bytes_per_connection(side, self.connections)?;
@@ -420,111 +320,42 @@ impl Idle {
     }
 }
 
-impl Common {
+impl Beside {
     fn setup(&self, scale: Scale) -> Result<Setup, Failure> {
         let cpus = machine::cpus_online();
-        if let Some(cpu) = self.server_cpus.iter().chain(&self.client_cpus).find(|&&cpu| cpu >= cpus) {
-            return Err(Failure(
-                USAGE,
-                format!("there is no CPU {cpu}: this machine has {cpus}, numbered from 0"),
-            ));
+        let common = self.common.clone();
+        if let Some(cpu) = common.server_cpus.iter().chain(&common.client_cpus).find(|&&cpu| cpu >= cpus) {
+            return Err(usage(format!(
+                "there is no CPU {cpu}: this machine has {cpus}, numbered from 0"
+            )));
         }
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+        let against = if self.against == "memcached" {
+            Against::Memcached
+        } else {
+            Against::Nothing
+        };
         Ok(Setup {
-            program: program()?,
+            program: keyway_path()?,
             scale,
             items: self.items,
-            length: self.seconds,
-            warmup: self.warmup,
-            repetitions: self.repeat,
-            server_threads: self.server_threads,
-            server_cpus: self.server_cpus.clone(),
-            client_cpus: self.client_cpus.clone(),
-            server_options: words(&self.server_options),
-            memcached_options: words(&self.memcached_options),
-            against: if self.against == "memcached" {
-                Against::Memcached
-            } else {
-                Against::Nothing
-            },
-            silence_max: self.patience,
+            against,
+            common,
         })
-    }
-}
-
-/// With what the user asked for; what is left open is as in `keyway bench`.
-fn plan(setup: &Setup, cell: Cell) -> Plan {
-    let length = setup.length.unwrap_or(Duration::from_secs(2));
-    Plan {
-        cells: vec![cell],
-        ..setup.plan(length, 5)
-    }
-}
-
-/// The `keyway` that is measured: what KEYWAY_BIN names, or the one beside this program.
-fn program() -> Result<PathBuf, Failure> {
-    if let Some(named) = std::env::var_os("KEYWAY_BIN") {
-        return Ok(named.into());
-    }
-    let beside = std::env::current_exe()?.with_file_name("keyway");
-    if beside.is_file() {
-        return Ok(beside);
-    }
-    let why = format!(
-        "there is no {}: build it (cargo build -p keyway-cli, in the same profile), or name it in KEYWAY_BIN",
-        beside.display()
-    );
-    Err(Failure(SYSTEM, why))
-}
-
-impl Outputs {
-    fn take_stdout(&self) -> bool {
-        self.json.as_ref().is_some_and(|path| path.as_os_str() == "-")
-    }
-
-    /// To be read before anything is measured, so that a wrong file costs no time.
-    fn old(&self) -> Result<Option<LabReport>, Failure> {
-        self.compare.as_deref().map(read).transpose()
-    }
-
-    /// Writes and shows all that was asked for, and judges it.
-    fn deliver(&self, report: &LabReport, old: Option<&LabReport>) -> Result<(), Failure> {
-        let tables = !self.take_stdout();
-        if tables {
-            print!("\n{}{}", report.report.head(), report.report.tail());
-        }
-        let comparison = old.map(|old| report.since(old, THRESHOLD_PERCENT)).transpose();
-        let comparison = comparison.map_err(|why| Failure(USAGE, format!("--compare: {why}")))?;
-        if let Some(path) = &self.json {
-            let text = report.to_json().map_err(|why| Failure(SYSTEM, why))?;
-            if tables {
-                write(path, &text)?;
-            } else {
-                println!("{text}");
-            }
-        }
-        if let Some(path) = &self.html {
-            write(path, &report.page(comparison.as_ref()))?;
-        }
-        if let Some(comparison) = comparison.as_ref().filter(|_| tables) {
-            print!("\n{}", comparison.text());
-        }
-        if let Some(failure) = report.report.failures.first() {
-            return Err(Failure(NO, failure.clone()));
-        }
-        match comparison.as_ref().map(Comparison::worse).as_deref() {
-            None | Some([]) => Ok(()),
-            Some(worse) => Err(Failure(NO, format!("{} figures got worse", worse.len()))),
-        }
     }
 }
 
 /// What is seen of a run: tables as they are complete, and below them, on a terminal, a line that says what happens.
 struct Screen {
+    json: Option<PathBuf>,
     tables: bool,
 }
 
 impl Screen {
+    fn new(json: Option<PathBuf>) -> Self {
+        let tables = json.as_ref().is_none_or(|path| path.as_os_str() != "-");
+        Self { json, tables }
+    }
+
     fn show(&self, event: &Event<'_>) {
         match event {
             Event::Doing { what, done } if io::stderr().is_terminal() => {
@@ -537,41 +368,32 @@ impl Screen {
     }
 
     fn print(&self, table: &str) {
-        self.clear();
+        if io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
         if self.tables {
             println!("\n{}", table.trim_end());
         }
     }
 
-    fn clear(&self) {
-        if io::stderr().is_terminal() {
-            eprint!("\r\x1b[K");
+    /// Shows the rest, and writes what is asked for; a measurement that went wrong is an error.
+    fn deliver(&self, reproduced: Reproduced) -> Result<(), Failure> {
+        let command = format!("lab {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
+        let report = Report::of(&reproduced.outcome, reproduced.conditions.join("\n"), command);
+        self.print(&format!("{}{}", report.head(), report.tail()));
+        let failure = report.failures.first().cloned();
+        if let Some(path) = &self.json {
+            let papers = reproduced.tables;
+            let text = serde_json::to_string_pretty(&LabReport { report, papers }).map_err(io::Error::other)?;
+            if self.tables {
+                let written = std::fs::write(path, text);
+                written.map_err(|error| Failure(SYSTEM, format!("cannot write {}: {error}", path.display())))?;
+            } else {
+                println!("{text}");
+            }
         }
+        failure.map_or(Ok(()), |failure| Err(Failure(NO, failure)))
     }
-}
-
-fn command() -> String {
-    format!("lab {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "))
-}
-
-fn read(path: &Path) -> Result<LabReport, Failure> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Failure(USAGE, format!("cannot read {}: {error}", path.display())))?;
-    LabReport::from_json(&text).map_err(|why| Failure(USAGE, format!("{}: {why}", path.display())))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| Failure(SYSTEM, format!("cannot write {}: {error}", path.display())))
-}
-
-fn parse_count(text: &str) -> Result<usize, String> {
-    let count = text.parse().ok().filter(|count| *count > 0);
-    count.ok_or_else(|| "it is a number from 1".to_owned())
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
-    seconds.ok_or_else(|| "it is a number of seconds".to_owned())
 }
 
 #[cfg(test)]

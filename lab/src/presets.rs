@@ -9,9 +9,12 @@ use crate::papers::{hippos, hodor, pmemcached, restart, unbuckle};
 use crate::table::PaperTable;
 use keyway_bench::caches::Side;
 use keyway_bench::machine;
+use keyway_bench::options::Common;
 use keyway_bench::plan::{Against, Cell, Plan};
+use keyway_bench::report::Report;
 use keyway_bench::run::{self, CellResult, Outcome};
 use keyway_cache::{Cache, GateState, Options, Place};
+use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,34 +36,28 @@ pub enum Event<'a> {
 /// Receives them.
 pub type Progress<'a> = &'a mut dyn FnMut(Event<'_>);
 
-/// Something of a paper that can be measured again.
-#[derive(Debug)]
-pub struct Preset {
-    /// as it is written on a command line: the paper's system, and its figure or table
-    pub name: &'static str,
-    /// what it measures
-    pub about: &'static str,
-    /// Measures it. What goes wrong in a measurement ends it with an error, and is among the outcome's failures.
-    pub run: fn(&mut Reproduction<'_>) -> io::Result<()>,
-}
+/// Something of a paper that can be measured again: its name on a command line (the paper's system, and its figure or table), what it
+/// measures, and what does so. What goes wrong in a measurement ends it with an error, and is among the outcome's failures.
+pub type Preset = (&'static str, &'static str, fn(&mut Reproduction<'_>) -> io::Result<()>);
 
 /// All of them, in the papers' order.
+#[rustfmt::skip]
 pub const PRESETS: &[Preset] = &[
-    hodor::FIG5,
-    hodor::FIG6_9,
-    pmemcached::FIG1,
-    restart::RESTART,
-    hippos::FIG7,
-    hippos::FIG9,
-    hippos::FIG10,
-    hippos::TABLE4,
-    hippos::SURGE,
-    unbuckle::FIG4_3B,
-    unbuckle::FIG4_6,
-    unbuckle::FIG4_7,
-    unbuckle::FIG4_8,
-    unbuckle::FIG4_9,
-    unbuckle::TABLE4_1,
+    ("hodor-fig5", "memcached as a protected library (ICPP 2020), Figure 5: latency of one caller, on memcached's CPU and on another one", hodor::fig5),
+    ("hodor-fig6-9", "the same, Figures 6 to 9: throughput of 1 to 8 threads, 128 B and 5 KB, 95 % and 50 % read", hodor::fig6_9),
+    ("pmemcached-fig1", "pmemcached (HotStorage 2017), Figure 1: what persistence costs under YCSB A, B, C and F, with 100 ns at each persist barrier", pmemcached::fig1),
+    ("pmemcached-restart", "the same, section 4: attach, first touches, and hit ratio before and after a server was killed", restart::restart),
+    ("hippos-fig7", "Hippos (2014), Figure 7: latency of gets against their rate, and the highest rate with a mean below 1 ms; as root", hippos::fig7),
+    ("hippos-fig9", "Hippos, Figure 9: latency of mixes from all gets to all sets at three rates; as root", hippos::fig9),
+    ("hippos-fig10", "Hippos, Figure 10: highest rate of Facebook's five pools with a mean below 1 ms; as root", hippos::fig10),
+    ("hippos-table4", "Hippos, Table 4: latency and CPU time of Facebook's five pools at low, medium and high rate; as root", hippos::table4),
+    ("hippos-surge", "Hippos, section 2.1: a surge to three times the peak rate and back, and what is lost in it; as root", hippos::surge),
+    ("unbuckle-fig4.3b", "Unbuckle (2014), Figure 4.3b: packets lost above capacity; as root", unbuckle::fig4_3b),
+    ("unbuckle-fig4.6", "Unbuckle, Figure 4.6: median latency in the kernel and in user space against the size of a value; as root", unbuckle::fig4_6),
+    ("unbuckle-fig4.7", "Unbuckle, Figure 4.7: one thread beside memcached with one, three sizes; as root", unbuckle::fig4_7),
+    ("unbuckle-fig4.8", "Unbuckle, Figure 4.8: a thread a CPU beside memcached with as many, three sizes; as root", unbuckle::fig4_8),
+    ("unbuckle-fig4.9", "Unbuckle, Figure 4.9: throughput against threads, values of 1 KB; as root", unbuckle::fig4_9),
+    ("unbuckle-table4.1", "Unbuckle, Table 4.1: small and large items, beside other systems' figures; as root", unbuckle::table4_1),
 ];
 
 /// The preset of that name.
@@ -69,8 +66,8 @@ pub const PRESETS: &[Preset] = &[
 ///
 /// There is none; the reason says which there are.
 pub fn find(name: &str) -> Result<&'static Preset, String> {
-    PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| {
-        let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
+    PRESETS.iter().find(|(known, ..)| *known == name).ok_or_else(|| {
+        let names: Vec<_> = PRESETS.iter().map(|(name, ..)| *name).collect();
         format!("there is no preset \"{name}\"; there are {}", names.join(", "))
     })
 }
@@ -100,7 +97,7 @@ impl Scale {
     }
 }
 
-/// What the user asked for. What is `None` or empty is the preset's to choose.
+/// What the user asked for. What is left open is the preset's to choose.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// the program whose `serve` is measured
@@ -109,48 +106,18 @@ pub struct Setup {
     pub scale: Scale,
     /// items stored before measuring
     pub items: Option<u64>,
-    /// of one measurement
-    pub length: Option<Duration>,
-    /// before each
-    pub warmup: Option<Duration>,
-    /// measurements of each cell and side
-    pub repetitions: Option<usize>,
-    /// of each server that is started
-    pub server_threads: Option<usize>,
-    /// where servers may run
-    pub server_cpus: Vec<usize>,
-    /// where the client, and the library, may run
-    pub client_cpus: Vec<usize>,
-    /// more options for the Keyway that is started
-    pub server_options: Vec<String>,
-    /// more options for memcached
-    pub memcached_options: Vec<String>,
     /// `Nothing` or `Memcached`: presets start their servers themselves
     pub against: Against,
-    /// how long a server may be silent while it owes answers
-    pub silence_max: Duration,
+    /// how to measure
+    pub common: Common,
 }
 
 impl Setup {
-    /// A plan without cells; where the user did not say, with this length and number of repetitions.
-    pub fn plan(&self, length: Duration, repetitions: usize) -> Plan {
-        let length = self.length.unwrap_or(length);
+    /// A plan for these cells; where the user did not say, with this length, number of repetitions, and threads of each server.
+    pub fn plan(&self, cells: Vec<Cell>, length: Duration, repetitions: usize, threads: usize) -> Plan {
         Plan {
-            cells: Vec::new(),
-            length,
-            warmup: self.warmup.unwrap_or(length / 5),
-            repetitions: self.repetitions.unwrap_or(repetitions),
-            seed: 0,
-            server_threads: self.server_threads.unwrap_or(2),
-            client_threads: 1,
-            server_cpus: self.server_cpus.clone(),
-            client_cpus: self.client_cpus.clone(),
-            server_options: self.server_options.clone(),
-            memcached_options: self.memcached_options.clone(),
-            server: None,
             against: self.against.clone(),
-            program: self.program.clone(),
-            silence_max: self.silence_max,
+            ..self.common.plan(self.program.clone(), cells, (length, repetitions, threads))
         }
     }
 }
@@ -164,6 +131,16 @@ pub struct Reproduced {
     pub conditions: Vec<String>,
     /// in their order
     pub tables: Vec<PaperTable>,
+}
+
+/// A report of the lab: that of `keyway bench`, with the papers' tables.
+#[derive(Debug, Serialize)]
+pub struct LabReport {
+    /// cells, notes, failures
+    #[serde(flatten)]
+    pub report: Report,
+    /// figures and tables of papers, with what was measured beside them
+    pub papers: Vec<PaperTable>,
 }
 
 /// Runs these presets, one after the other. `progress` receives what happens.
@@ -184,8 +161,8 @@ pub fn run(presets: &[&Preset], setup: &Setup, progress: Progress<'_>) -> io::Re
         clients: None,
     };
     for preset in presets {
-        reproduction.preset = preset.name;
-        match (preset.run)(&mut reproduction) {
+        reproduction.preset = preset.0;
+        match (preset.2)(&mut reproduction) {
             Err(e) if reproduction.made.outcome.failures.is_empty() => return Err(e),
             Err(_) => break,
             Ok(()) => {}
@@ -206,15 +183,6 @@ pub struct Reproduction<'a> {
 }
 
 impl Reproduction<'_> {
-    /// A plan for these cells, with what the user asked for: everything that this leaves open has the values given here, and may be
-    /// changed.
-    pub fn plan(&self, cells: Vec<Cell>, length: Duration, repetitions: usize) -> Plan {
-        Plan {
-            cells,
-            ..self.setup.plan(length, repetitions)
-        }
-    }
-
     /// Runs a plan; what each of its cells gave, in their order.
     ///
     /// # Errors
@@ -316,11 +284,13 @@ impl Reproduction<'_> {
         io::Error::other(why)
     }
 
-    /// A table is complete.
-    pub fn table(&mut self, mut table: PaperTable) {
-        self.preset.clone_into(&mut table.preset);
-        (self.progress)(Event::Paper(&table));
-        self.made.tables.push(table);
+    /// These tables are complete.
+    pub fn tables(&mut self, tables: impl IntoIterator<Item = PaperTable>) {
+        for mut table in tables {
+            self.preset.clone_into(&mut table.preset);
+            (self.progress)(Event::Paper(&table));
+            self.made.tables.push(table);
+        }
     }
 
     /// Items to store: what the user asked for, or what the scale says.
@@ -368,9 +338,9 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_an_error_lists_the_known_ones() {
-        let names: HashSet<_> = PRESETS.iter().map(|preset| preset.name).collect();
+        let names: HashSet<_> = PRESETS.iter().map(|preset| preset.0).collect();
         assert_eq!(names.len(), PRESETS.len());
-        assert_eq!(find("hodor-fig5").unwrap().name, "hodor-fig5");
+        assert_eq!(find("hodor-fig5").unwrap().0, "hodor-fig5");
         assert!(find("hodor").unwrap_err().contains("hodor-fig5"));
         assert_eq!(Scale::parse("full"), Ok(Scale::Full));
         assert!(Scale::parse("x").unwrap_err().contains("small and full"));

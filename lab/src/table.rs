@@ -4,8 +4,8 @@
 //! did and its peer here, what the paper's system did and the paper's peer there, each side's ratio, and the ratio of the ratios: what
 //! is left of the difference when each machine is compared with itself. A ratio is always that of the new system to its peer.
 
-use keyway_bench::medians::{Sides, Spread, finite};
-use keyway_bench::report::Better;
+use keyway_bench::medians::{Sides, finite};
+use keyway_bench::report::{self, Better};
 use keyway_bench::table::{Entry, columns};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -81,23 +81,26 @@ impl PaperRow {
         }
     }
 
-    /// With Keyway's measurements, in their order; NaN is none.
-    #[must_use]
-    pub fn keyway(mut self, by: &str, values: &[f64]) -> Self {
-        self.keyway_by = by.to_owned();
-        self.sides = Sides::of(values, &[]);
-        self
+    /// Of a figure of the report.
+    pub fn of_figure(name: String, figure: &str) -> Self {
+        let (unit, digits, better) = report::shown(figure);
+        Self::new(name, unit, digits, better)
     }
 
-    /// With both sides' measurements, those with the same place made one after the other; NaN is none.
+    /// With Keyway's measurements, in their order; NaN is none.
     #[must_use]
-    pub fn measured(self, keyway_by: &str, keyway: &[f64], peer_by: &str, peer: &[f64]) -> Self {
-        let row = Self {
-            peer_by: peer_by.to_owned(),
-            sides: Sides::of(keyway, peer),
-            ..self.keyway(keyway_by, &[])
-        };
-        row.compared()
+    pub fn keyway(self, by: &str, values: &[f64]) -> Self {
+        self.measured(by, values, "", &[])
+    }
+
+    /// With both sides' measurements, those with the same place made one after the other; NaN is none. A peer of which nothing was measured
+    /// is none.
+    #[must_use]
+    pub fn measured(mut self, keyway_by: &str, keyway: &[f64], peer_by: &str, peer: &[f64]) -> Self {
+        keyway_by.clone_into(&mut self.keyway_by);
+        self.peer_by = if peer.is_empty() { String::new() } else { peer_by.to_owned() };
+        self.sides = Sides::of(keyway, peer);
+        self.compared()
     }
 
     /// With the paper's figures.
@@ -125,14 +128,6 @@ impl PaperRow {
         self.compared()
     }
 
-    pub(crate) fn of_paper_ratio(&self) -> Spread {
-        Spread {
-            median: self.paper_ratio,
-            low: self.paper_ratio_low,
-            high: self.paper_ratio_high,
-        }
-    }
-
     fn compared(mut self) -> Self {
         let both = self.sides.ratio.zip(self.paper_ratio);
         self.ratio_of_ratios = both.and_then(|(here, there)| finite(here / there));
@@ -141,6 +136,19 @@ impl PaperRow {
 }
 
 impl PaperTable {
+    /// Without rows; whose figures the paper's are: its peer and its system.
+    pub fn new(title: impl Into<String>, source: &str, [peer, system]: [&str; 2], differs: Vec<String>) -> Self {
+        Self {
+            preset: String::new(),
+            title: title.into(),
+            source: source.to_owned(),
+            paper_peer: peer.to_owned(),
+            paper_system: system.to_owned(),
+            rows: Vec::new(),
+            differs,
+        }
+    }
+
     /// For people.
     pub fn text(&self) -> String {
         let mut text = format!("{}: {}\n  {}\n", self.preset, self.title, self.source);
@@ -282,7 +290,7 @@ pub(crate) mod tests {
         let rows = table().rows;
         assert_eq!(
             rows[0].sides.of_ratio(),
-            Spread {
+            keyway_bench::medians::Spread {
                 median: Some(0.1),
                 low: Some(0.1),
                 high: Some(0.2)

@@ -13,7 +13,6 @@ use keyway_bench::run::Operations;
 use keyway_bench::servers::{Server, Settings};
 use keyway_bench::workloads;
 use lab::peak::{Limit, peak};
-use lab::presets::{Scale, Setup};
 use serde_json::Value;
 
 /// Longest that anything here may take; nothing takes nearly as long.
@@ -242,25 +241,9 @@ fn what_cannot_be_reproduced_is_refused() {
 fn served() -> (Server, Plan) {
     let server = Server::keyway(harness::keyway_binary(), &Settings::default()).unwrap();
     let cell = Cell::new(workloads::find("get-128b").unwrap(), 1000, Door::Tcp, 1);
-    let setup = Setup {
-        program: harness::keyway_binary().to_path_buf(),
-        scale: Scale::Small,
-        items: None,
-        length: None,
-        warmup: None,
-        repetitions: None,
-        server_threads: None,
-        server_cpus: Vec::new(),
-        client_cpus: Vec::new(),
-        server_options: Vec::new(),
-        memcached_options: Vec::new(),
-        against: Against::Nothing,
-        silence_max: PATIENCE,
-    };
-    let plan = Plan {
-        cells: vec![cell],
-        ..setup.plan(Duration::from_millis(100), 1)
-    };
+    let program = harness::keyway_binary().to_path_buf();
+    let mut plan = Plan::new(program, vec![cell], Duration::from_millis(100), 1);
+    plan.against = Against::Nothing;
     (server, plan)
 }
 

@@ -78,8 +78,21 @@ impl Side {
     ///
     /// It has no such door, or does not answer.
     pub fn of_server(name: &'static str, server: &Server, door: Door) -> io::Result<Self> {
-        let (store, version, threads) = Store::of_server(server.admin(), Some(server.pid()))?;
         let target = server.target(door).ok_or(io::ErrorKind::NotConnected)?;
+        Self::filled_at(name, server, server.admin(), target)
+    }
+
+    /// A server that was started for this, through a door of its own.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer there.
+    pub fn at(name: &'static str, server: &Server, target: Target) -> io::Result<Self> {
+        Self::filled_at(name, server, &target.clone(), target)
+    }
+
+    fn filled_at(name: &'static str, server: &Server, admin: &Target, target: Target) -> io::Result<Self> {
+        let (store, version, threads) = Store::of_server(admin, Some(server.pid()))?;
         let about = format!("{version}, {}", server.options());
         Ok(Self::new(name, about, Way::Socket(target), threads, store))
     }
@@ -124,6 +137,7 @@ impl Way {
             Self::Socket(Target::Tcp(_)) => "over TCP",
             Self::Socket(Target::Udp(_)) => "over UDP",
             Self::Socket(Target::Split(_)) => "over UDP, the rest over TCP",
+            Self::Socket(Target::Made(_)) => "over a stream of its own",
         }
     }
 }

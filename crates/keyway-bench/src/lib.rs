@@ -17,6 +17,7 @@ pub mod machine;
 pub mod measurement;
 pub mod medians;
 pub mod mix;
+pub mod options;
 pub mod plan;
 pub mod report;
 pub mod run;

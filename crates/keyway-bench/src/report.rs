@@ -351,6 +351,12 @@ pub fn values(side: &SideResult, figure: &str) -> Vec<f64> {
     FIGURES.iter().find(|known| known.name == figure).map_or_else(Vec::new, of)
 }
 
+/// Unit and digits of the figure of this name, and which way is better; of another one what a plain number has.
+pub fn shown(figure: &str) -> (&'static str, usize, Better) {
+    let found = FIGURES.iter().find(|known| known.name == figure);
+    found.map_or(("", 2, Better::Higher), |figure| (figure.unit, figure.digits, figure.better))
+}
+
 /// The rows of a cell: every figure that at least one side has.
 fn rows(cell: &CellResult) -> Vec<Row> {
     let of_side = |side: Option<&SideResult>, figure: &Figure| side.map_or_else(Vec::new, |side| values(side, figure.name));

@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a server may take to accept a connection, or to answer where nothing is measured.
@@ -25,6 +26,42 @@ pub enum Target {
     Udp(SocketAddr),
     /// both, at one port: gets over UDP, the rest over TCP
     Split(SocketAddr),
+    /// a stream that is made otherwise, such as one with TLS
+    Made(Made),
+}
+
+/// What a connection sends and receives by.
+pub trait Stream: Read + Write + AsFd + Send {}
+
+impl<T: Read + Write + AsFd + Send> Stream for T {}
+
+/// How a stream to one server is made; told apart by its name.
+#[derive(Clone)]
+pub struct Made {
+    name: String,
+    open: Arc<dyn Fn() -> io::Result<Box<dyn Stream>> + Send + Sync>,
+}
+
+impl Made {
+    /// By this, to a server of this name.
+    pub fn new(name: String, open: impl Fn() -> io::Result<Box<dyn Stream>> + Send + Sync + 'static) -> Self {
+        let open = Arc::new(open);
+        Self { name, open }
+    }
+}
+
+impl PartialEq for Made {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Made {}
+
+impl std::fmt::Debug for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.name.fmt(f)
+    }
 }
 
 impl Target {
@@ -43,7 +80,7 @@ impl Target {
     pub fn is_here(&self) -> bool {
         match self {
             Self::Tcp(address) | Self::Udp(address) | Self::Split(address) => address.ip().is_loopback(),
-            Self::Unix(_) => true,
+            Self::Unix(_) | Self::Made(_) => true,
         }
     }
 }
@@ -53,15 +90,14 @@ impl std::fmt::Display for Target {
         match self {
             Self::Tcp(address) | Self::Udp(address) | Self::Split(address) => address.fmt(f),
             Self::Unix(path) => path.display().fmt(f),
+            Self::Made(made) => made.name.fmt(f),
         }
     }
 }
 
 /// A connection to a server: a stream, datagrams, or both, one after the other.
-#[derive(Debug)]
 pub struct Connection {
-    /// over TCP, without Nagle's delay, or over a Unix socket
-    stream: Option<OwnedFd>,
+    stream: Option<Box<dyn Stream>>,
     /// one write is one request, and reads give the pieces of its answer; beside a stream, for gets
     datagrams: Option<Datagrams>,
     /// whether the last request was a datagram: what is read is its answer
@@ -71,14 +107,18 @@ pub struct Connection {
 impl Connection {
     /// Connects; blocking.
     pub fn open(target: &Target) -> io::Result<Self> {
-        let stream = match target {
-            Target::Tcp(address) | Target::Split(address) => Some(connect_tcp(address).map_err(|e| unreached(address, &e))?),
-            Target::Unix(path) => Some(connect_unix(path).map_err(|e| unreached(&path.display(), &e))?),
-            Target::Udp(_) => None,
+        let opened: io::Result<Option<Box<dyn Stream>>> = match target {
+            Target::Tcp(address) | Target::Split(address) => {
+                connect_tcp(address).map(|socket| Some(Box::new(Plain(socket)) as _))
+            }
+            Target::Unix(path) => connect_unix(path).map(|socket| Some(Box::new(Plain(socket)) as _)),
+            Target::Made(made) => (made.open)().map(Some),
+            Target::Udp(_) => Ok(None),
         };
+        let stream = opened.map_err(|e| io::Error::new(e.kind(), format!("{target}: no server answers: {e}")))?;
         let datagrams = match target {
             Target::Udp(address) | Target::Split(address) => Some(Datagrams::open(*address)?),
-            Target::Tcp(_) | Target::Unix(_) => None,
+            Target::Tcp(_) | Target::Unix(_) | Target::Made(_) => None,
         };
         Ok(Self {
             asked: stream.is_none(),
@@ -121,14 +161,34 @@ impl Connection {
     }
 
     fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let stream = self.stream.as_ref().map(OwnedFd::as_fd);
+        let stream = self.stream.as_ref().map(AsFd::as_fd);
         stream.into_iter().chain(self.datagrams.as_ref().map(Datagrams::as_fd))
     }
 }
 
-/// The error of a connection that was not made, with the place of the server.
-fn unreached(place: &dyn std::fmt::Display, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{place}: no server answers: {error}"))
+/// A socket over TCP, without Nagle's delay, or a Unix socket.
+struct Plain(OwnedFd);
+
+impl Read for Plain {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, buffer)?)
+    }
+}
+
+impl Write for Plain {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(net::send(&self.0, bytes, net::SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Plain {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 fn connect_tcp(address: &SocketAddr) -> io::Result<OwnedFd> {
@@ -155,9 +215,9 @@ fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
 
 impl Read for Connection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match (&mut self.datagrams, &self.stream) {
+        match (&mut self.datagrams, &mut self.stream) {
             (Some(datagrams), _) if self.asked => datagrams.read(buffer),
-            (_, Some(stream)) => Ok(rustix::io::read(stream, buffer)?),
+            (_, Some(stream)) => stream.read(buffer),
             (_, None) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -165,14 +225,14 @@ impl Read for Connection {
 
 impl Write for Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match (&mut self.datagrams, &self.stream) {
+        match (&mut self.datagrams, &mut self.stream) {
             (Some(datagrams), stream) if stream.is_none() || bytes.starts_with(b"get ") => {
                 self.asked = true;
                 datagrams.write(bytes)
             }
             (_, Some(stream)) => {
                 self.asked = false;
-                Ok(net::send(stream, bytes, net::SendFlags::NOSIGNAL)?)
+                stream.write(bytes)
             }
             (_, None) => Err(io::ErrorKind::NotConnected.into()),
         }

@@ -4,28 +4,15 @@
 //! The paper's machine: one Xeon Gold 5215 (10 cores, 20 hyperthreads, 2.5 GHz, 192 GB), a kernel with Hodor, YCSB's zipfian keys,
 //! 4·10⁷ records of 128 B or 10⁶ of 5 KB, memcached over Unix sockets with 4 or 8 threads.
 
-use crate::presets::{Preset, Reproduction, has_gate, machines, side};
+use crate::presets::{Reproduction, has_gate, machines, side};
 use crate::table::{PaperRow, PaperTable};
 use keyway_bench::machine;
 use keyway_bench::medians::Samples;
 use keyway_bench::plan::{Cell, Door};
-use keyway_bench::report::Better;
 use keyway_bench::run::CellResult;
 use keyway_bench::workloads;
 use std::io;
 use std::time::Duration;
-
-pub(crate) const FIG5: Preset = Preset {
-    name: "hodor-fig5",
-    about: "memcached as a protected library (ICPP 2020), Figure 5: latency of one caller, on memcached's CPU and on another one",
-    run: fig5,
-};
-
-pub(crate) const FIG6_9: Preset = Preset {
-    name: "hodor-fig6-9",
-    about: "the same, Figures 6 to 9: throughput of 1 to 8 threads, 128 B and 5 KB, 95 % and 50 % read",
-    run: fig6_9,
-};
 
 const PAPER: &str = "Safe, fast sharing of memcached as a protected library (ICPP 2020)";
 /// As the paper says, section 4.
@@ -49,38 +36,27 @@ const OPERATIONS: [Operation; 6] = [
     ("incr", "increment", 54.0, 1.6, 1.5),
 ];
 
-/// What is read off a cell: the figure's name in the report, and the digits that are worth showing.
+/// Figures of the report that a table is made of; the paper has the first.
 const FIGURES: [(&str, &str); 3] = [("mean", "latency, mean"), ("p50", "latency, p50"), ("p99", "latency, p99")];
 
-fn fig5(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
+pub(crate) fn fig5(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let gate = has_gate()?;
     let allowed = machine::allowed_cpus()?;
+    let common = &reproduction.setup.common;
     // Interrupts, and programs that do not choose, are on the first.
-    let own = reproduction
-        .setup
-        .client_cpus
-        .first()
-        .or(allowed.last())
-        .copied()
-        .unwrap_or(0);
-    let mut placements = vec![("one CPU", own)];
-    let chosen = reproduction.setup.server_cpus.first();
-    placements.extend(
-        chosen
-            .or(allowed.first())
-            .filter(|&&cpu| cpu != own)
-            .map(|&cpu| ("two CPUs", cpu)),
-    );
-    for (placement, server) in placements {
+    let own = *common.client_cpus.first().or(allowed.last()).unwrap_or(&0);
+    let other = *common.server_cpus.first().or(allowed.first()).unwrap_or(&own);
+    for (placement, server) in [("one CPU", own), ("two CPUs", other)] {
+        if placement == "two CPUs" && other == own {
+            continue;
+        }
         let cells = fig5_cells(reproduction, placement)?;
-        let mut plan = reproduction.plan(cells, Duration::from_millis(200), 5);
+        let mut plan = reproduction.setup.plan(cells, Duration::from_millis(200), 5, 2);
         (plan.client_cpus, plan.server_cpus) = (vec![own], vec![server]);
         let ran = reproduction.measure(&plan)?;
-        let [mean, p50, p99] = FIGURES.map(|figure| fig5_table(ran, placement, figure, gate));
-        let differs = fig5_differs(gate, reproduction.items(FEW, FULL_SMALL));
-        reproduction.table(PaperTable { differs, ..mean });
-        reproduction.table(p50);
-        reproduction.table(p99);
+        let mut tables = FIGURES.map(|figure| fig5_table(ran, placement, figure, gate));
+        tables[0].differs = fig5_differs(gate, reproduction.items(FEW, FULL_SMALL));
+        reproduction.tables(tables);
     }
     Ok(())
 }
@@ -96,12 +72,11 @@ fn fig5_differs(gate: bool, items: u64) -> Vec<String> {
             "This run has no gate: beside it is the paper's library without Hodor.".to_owned()
         },
     ];
-    if items != FULL_SMALL {
-        differs.push(format!(
-            "{items} items of each size instead of 4·10⁷ of 128 B and 10⁶ of 5 KB, so that calls are measured and not the memory's latency \
-             (--scale full has the paper's)."
-        ));
-    }
+    let few = format!(
+        "{items} items of each size instead of 4·10⁷ of 128 B and 10⁶ of 5 KB, so that calls are measured and not the memory's latency \
+         (--scale full has the paper's)."
+    );
+    differs.extend((items != FULL_SMALL).then_some(few));
     differs
 }
 
@@ -110,12 +85,8 @@ fn fig5_cells(reproduction: &Reproduction<'_>, placement: &str) -> io::Result<Ve
     let mut cells = Vec::new();
     for (workload, ..) in OPERATIONS {
         let workload = workloads::find(workload).map_err(io::Error::other)?;
-        let full = if workload.sizes.of(0).1 > 1024 {
-            FULL_LARGE
-        } else {
-            FULL_SMALL
-        };
-        let items = reproduction.items(FEW, full);
+        let is_large = workload.sizes.of(0).1 > 1024;
+        let items = reproduction.items(FEW, if is_large { FULL_LARGE } else { FULL_SMALL });
         cells.extend([Door::Library, Door::Tcp].map(|door| Cell {
             setting: Some(placement.to_owned()),
             ..Cell::new(workload.clone(), items, door, 1)
@@ -126,35 +97,32 @@ fn fig5_cells(reproduction: &Reproduction<'_>, placement: &str) -> io::Result<Ve
 
 /// The library beside memcached's faster socket.
 fn fig5_table(ran: &[CellResult], placement: &str, (short, figure): (&str, &str), gate: bool) -> PaperTable {
-    let mut rows = Vec::new();
+    let mut table = PaperTable::new(
+        format!("latency of one caller, {short}, client and memcached on {placement}"),
+        &format!("{PAPER}, Figure 5"),
+        ["memcached", if gate { "library with Hodor" } else { "library without Hodor" }],
+        vec!["The paper gives means alone.".to_owned()],
+    );
     for (workload, name, peer_us, gated_us, bare_us) in OPERATIONS {
         let of = |door: Door| {
             ran.iter()
                 .find(|ran| ran.cell.workload.name == workload && ran.cell.door == door)
         };
         let peers = [(Door::Library, "memcached, Unix socket"), (Door::Tcp, "memcached, TCP")];
-        let peer = faster(peers.map(|(door, by)| (by, side(of(door), 1, figure))));
-        let own = side(of(Door::Library), 0, figure);
-        let row = PaperRow::new(format!("{name}, library"), "µs", 3, Better::Lower);
-        let row = match &peer {
-            Some((peer_by, peer)) => row.measured("library", &own, peer_by, peer),
-            None => row.keyway("library", &own),
-        };
-        rows.push(if short == "mean" {
+        let faster = peers
+            .map(|(door, by)| (by, side(of(door), 1, figure)))
+            .into_iter()
+            .min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)));
+        let (by, peer) = faster.unwrap_or_default();
+        let row = PaperRow::of_figure(format!("{name}, library"), figure);
+        let row = row.measured("library", &side(of(Door::Library), 0, figure), by, &peer);
+        table.rows.push(if short == "mean" {
             row.paper(peer_us, if gate { gated_us } else { bare_us })
         } else {
             row
         });
     }
-    PaperTable {
-        preset: String::new(),
-        title: format!("latency of one caller, {short}, client and memcached on {placement}"),
-        source: format!("{PAPER}, Figure 5"),
-        paper_peer: "memcached".to_owned(),
-        paper_system: if gate { "library with Hodor" } else { "library without Hodor" }.to_owned(),
-        rows,
-        differs: vec!["The paper gives means alone.".to_owned()],
-    }
+    table
 }
 
 /// A figure of throughput: workload, what it is called, items for minutes, and the paper's.
@@ -176,14 +144,7 @@ const RATIO_BEYOND: f64 = 2.0;
 /// Read off its figures.
 const PEAK_K_PER_S: f64 = 1500.0;
 
-/// What so many callers did, and as many connections to memcached.
-struct Point {
-    callers: usize,
-    keyway: Vec<f64>,
-    peer: Vec<f64>,
-}
-
-fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
+pub(crate) fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let gate = has_gate()?;
     for (name, title, small, full) in THROUGHPUTS {
         let workload = workloads::find(name).map_err(io::Error::other)?;
@@ -191,43 +152,16 @@ fn fig6_9(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         let cells = CALLERS
             .map(|callers| Cell::new(workload.clone(), items, Door::Library, callers))
             .into();
-        let mut plan = reproduction.plan(cells, Duration::from_millis(300), 3);
+        let mut plan = reproduction.setup.plan(cells, Duration::from_millis(300), 3, 2);
         // As many clients as can run at the same time: each of the paper's is a thread.
         plan.client_threads = machine::cpus().min(CALLERS[3]);
-        let points: Vec<Point> = reproduction
-            .measure(&plan)?
-            .iter()
-            .map(|ran| Point {
-                callers: ran.cell.connections,
-                keyway: side(Some(ran), 0, "throughput"),
-                peer: side(Some(ran), 1, "throughput"),
-            })
-            .collect();
-        reproduction.table(fig6_9_table(&points, title, items, full, gate));
+        let table = fig6_9_table(reproduction.measure(&plan)?, title, items, full, gate);
+        reproduction.tables([table]);
     }
     Ok(())
 }
 
-fn fig6_9_table(points: &[Point], title: &str, items: u64, full: u64, gate: bool) -> PaperTable {
-    let peer_by = "memcached, Unix socket";
-    let row = |name: String, own: &[f64], peer: &[f64]| {
-        PaperRow::new(format!("threads: {name}"), "k/s", 0, Better::Higher).measured("threads", own, peer_by, peer)
-    };
-    let point = |point: &Point| {
-        let named = row(point.callers.to_string(), &point.keyway, &point.peer);
-        // The paper says no more of single points than that it stays so beyond the last hyperthread.
-        if point.callers > machine::cpus() {
-            named.paper_ratio(RATIO_BEYOND, RATIO_BEYOND)
-        } else {
-            named
-        }
-    };
-    let mut rows: Vec<_> = points.iter().map(point).collect();
-    let best = |of: fn(&Point) -> &Vec<f64>| points.iter().map(of).max_by(|a, b| median(a).total_cmp(&median(b)));
-    if let (Some(own), Some(peer)) = (best(|point| &point.keyway), best(|point| &point.peer)) {
-        let named = row("best".to_owned(), own, peer);
-        rows.push(named.paper_system(PEAK_K_PER_S).paper_ratio(RATIO_AT_PEAK, RATIO_AT_PEAK));
-    }
+fn fig6_9_table(ran: &[CellResult], title: &str, items: u64, full: u64, gate: bool) -> PaperTable {
     let mut differs = vec![
         machines(MACHINE),
         format!(
@@ -242,28 +176,40 @@ fn fig6_9_table(points: &[Point], title: &str, items: u64, full: u64, gate: bool
             .to_owned(),
         if gate { "With a gate." } else { "Without a gate." }.to_owned(),
     ];
-    if items != full {
-        differs.push(format!("{items} items instead of {full} (--scale full has as many)."));
+    differs.extend((items != full).then(|| format!("{items} items instead of {full} (--scale full has as many).")));
+    let source = format!("{PAPER}, Figures 6 to 9");
+    let mut table = PaperTable::new(format!("throughput, {title}"), &source, ["memcached", "library"], differs);
+    let row = |name: String, [own, peer]: [&[f64]; 2]| {
+        PaperRow::of_figure(format!("threads: {name}"), "throughput").measured("threads", own, "memcached, Unix socket", peer)
+    };
+    let points: Vec<[Vec<f64>; 2]> = ran
+        .iter()
+        .map(|ran| [0, 1].map(|at| side(Some(ran), at, "throughput")))
+        .collect();
+    for (ran, [own, peer]) in ran.iter().zip(&points) {
+        let row = row(ran.cell.connections.to_string(), [own, peer]);
+        // The paper says no more of single points than that it stays so beyond the last hyperthread.
+        let is_beyond = ran.cell.connections > machine::cpus();
+        table.rows.push(if is_beyond {
+            row.paper_ratio(RATIO_BEYOND, RATIO_BEYOND)
+        } else {
+            row
+        });
     }
-    PaperTable {
-        preset: String::new(),
-        title: format!("throughput, {title}"),
-        source: format!("{PAPER}, Figures 6 to 9"),
-        paper_peer: "memcached".to_owned(),
-        paper_system: "library".to_owned(),
-        rows,
-        differs,
-    }
+    let best = |at: usize| {
+        points
+            .iter()
+            .map(|point| point[at].as_slice())
+            .max_by(|a, b| median(a).total_cmp(&median(b)))
+    };
+    let row = row("best".to_owned(), [0, 1].map(|at| best(at).unwrap_or(&[])));
+    table
+        .rows
+        .push(row.paper_system(PEAK_K_PER_S).paper_ratio(RATIO_AT_PEAK, RATIO_AT_PEAK));
+    table
 }
 
-/// The peer with the least median, if any was measured.
-fn faster<const N: usize>(peers: [(&'static str, Vec<f64>); N]) -> Option<(&'static str, Vec<f64>)> {
-    peers
-        .into_iter()
-        .filter(|(_, values)| !values.is_empty())
-        .min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
-}
-
+/// NaN of nothing, which is the greatest of all.
 fn median(values: &[f64]) -> f64 {
     values.iter().copied().collect::<Samples>().median()
 }

@@ -4,23 +4,16 @@
 //! 100 ns; YCSB on one socket, the store on the other one.
 
 use super::restart::region_folder;
-use crate::presets::{Preset, Reproduction, machines, side};
+use crate::presets::{Reproduction, machines, side};
 use crate::table::{PaperRow, PaperTable};
 use keyway_bench::caches::Side;
 use keyway_bench::machine;
 use keyway_bench::plan::{Cell, Door};
-use keyway_bench::report::Better;
 use keyway_bench::workloads;
 use keyway_cache::{Cache, Options, Place};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
-
-pub(crate) const FIG1: Preset = Preset {
-    name: "pmemcached-fig1",
-    about: "pmemcached (HotStorage 2017), Figure 1: what persistence costs under YCSB A, B, C and F, with 100 ns at each persist barrier",
-    run: fig1,
-};
 
 pub(crate) const PAPER: &str =
     "Persistent Memcached: Bringing Legacy Code to Byte-Addressable Persistent Memory (HotStorage 2017)";
@@ -46,7 +39,7 @@ const WITH_ONE_THREAD: (f64, f64) = (0.4, 0.6);
 /// The paper goes to as many.
 const THREADS_MAX: usize = 8;
 
-fn fig1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
+pub(crate) fn fig1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let records = reproduction.items(RECORDS_FEW, RECORDS);
     let cpus = machine::cpus().min(THREADS_MAX);
     let threads = if cpus > 1 { vec![1, cpus] } else { vec![1] };
@@ -59,7 +52,7 @@ fn fig1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
                 .map(|&count| Cell::new(workload.clone(), records, Door::Library, count)),
         );
     }
-    let plan = reproduction.plan(cells, Duration::from_millis(500), 5);
+    let plan = reproduction.setup.plan(cells, Duration::from_millis(500), 5, 2);
     let memory_mib = plan.cells[0].memory();
     let folder = region_folder()?;
     let (strict, cache) = (
@@ -67,27 +60,6 @@ fn fig1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         region(folder.path(), memory_mib, false)?,
     );
     let ran = reproduction.measure_sides(&plan, &[&strict, &cache])?;
-    let mut rows = Vec::new();
-    for (name, title, low, high) in WORKLOADS {
-        for &count in &threads {
-            let cell = ran
-                .iter()
-                .find(|ran| ran.cell.workload.name == name && ran.cell.connections == count);
-            let (low, high) = if count == 1 { WITH_ONE_THREAD } else { (low, high) };
-            let unit = if count == 1 { "thread" } else { "threads" };
-            let row = PaperRow::new(format!("{title}, {count} {unit}"), "k/s", 0, Better::Higher);
-            let [own, peer] = [0, 1].map(|at| side(cell, at, "throughput"));
-            rows.push(
-                row.measured("library, strict mode", &own, "library, cache mode", &peer)
-                    .paper_ratio(low, high),
-            );
-        }
-    }
-    reproduction.table(fig1_table(rows, records));
-    Ok(())
-}
-
-fn fig1_table(rows: Vec<PaperRow>, records: u64) -> PaperTable {
     let mut differs = vec![
         machines(MACHINE),
         "Here loads have ordinary memory's latency; each persist barrier is 100 ns slower, as in the paper.".to_owned(),
@@ -98,18 +70,22 @@ fn fig1_table(rows: Vec<PaperRow>, records: u64) -> PaperTable {
          written."
             .to_owned(),
     ];
-    if records != RECORDS {
-        differs.push(format!("{records} records instead of {RECORDS} (--scale full has as many)."));
+    differs.extend((records != RECORDS).then(|| format!("{records} records instead of {RECORDS} (--scale full has as many).")));
+    let title = "what persistence costs, 100 ns at each persist barrier";
+    let mut table = PaperTable::new(title, &format!("{PAPER}, Figure 1"), ["memcached", "pmemcached"], differs);
+    for ran in ran {
+        let (name, count) = (&ran.cell.workload.name, ran.cell.connections);
+        let Some((_, title, low, high)) = WORKLOADS.into_iter().find(|(known, ..)| known == name) else {
+            continue;
+        };
+        let (low, high) = if count == 1 { WITH_ONE_THREAD } else { (low, high) };
+        let row = PaperRow::of_figure(format!("{title}, {count} {}", Door::Library.unit(count)), "throughput");
+        let [own, peer] = [0, 1].map(|at| side(Some(ran), at, "throughput"));
+        let row = row.measured("library, strict mode", &own, "library, cache mode", &peer);
+        table.rows.push(row.paper_ratio(low, high));
     }
-    PaperTable {
-        preset: String::new(),
-        title: "what persistence costs, 100 ns at each persist barrier".to_owned(),
-        source: format!("{PAPER}, Figure 1"),
-        paper_peer: "memcached".to_owned(),
-        paper_system: "pmemcached".to_owned(),
-        rows,
-        differs,
-    }
+    reproduction.tables([table]);
+    Ok(())
 }
 
 /// A region of one of the modes, in memory. Strict mode is rehearsed: this memory persists nothing, but all is done as if it did.

@@ -4,11 +4,10 @@
 //! before and after the end of a server, beside memcached's, which begins cold, unless it was started with `-e` and asked to end.
 
 use super::pmemcached::{MACHINE, PAPER};
-use crate::presets::{Preset, Reproduction, machines};
+use crate::presets::{Reproduction, machines};
 use crate::table::{PaperRow, PaperTable};
 use keyway_bench::items::Items;
-use keyway_bench::mix::Workload;
-use keyway_bench::plan::{Against, Cell, Door};
+use keyway_bench::plan::{Against, Cell, Door, Plan};
 use keyway_bench::report::Better;
 use keyway_bench::servers::{Folder, Server, Settings, memcached_path, memcached_version};
 use keyway_bench::wire::Admin;
@@ -17,14 +16,8 @@ use keyway_bench::workloads;
 use keyway_cache::{Cache, Options, Place};
 use rustix::process::Signal;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
-
-pub(crate) const RESTART: Preset = Preset {
-    name: "pmemcached-restart",
-    about: "the same, section 4: attach, first touches, and hit ratio before and after a server was killed",
-    run: restart,
-};
 
 /// Records of 1,000 bytes, zipfian.
 const WORKLOAD: &str = "ycsb-c";
@@ -33,109 +26,75 @@ const RECORDS_FEW: u64 = 150_000;
 /// "Sub-millisecond warm up intervals, irrespective of the dataset size."
 const PAPER_ATTACH_MS: f64 = 1.0;
 /// Random gets after an attach whose times are averaged.
-const TOUCHES: u64 = 2000;
+const TOUCHES: u32 = 2000;
 /// Requests whose hits are counted, before and after.
-const REQUESTS: u64 = 10_000;
+const REQUESTS: u32 = 10_000;
 /// Share of the records' bytes that caches hold when hits are counted.
 const HELD: f64 = 0.35;
 /// memcached takes back what it left only if the clock shows another second than when it began.
 const MEMCACHED_SECOND: Duration = Duration::from_millis(1100);
 
-fn restart(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
+pub(crate) fn restart(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let workload = workloads::find(WORKLOAD).map_err(io::Error::other)?;
     let records = reproduction.items(RECORDS_FEW, RECORDS);
-    let repetitions = reproduction.setup.repetitions.unwrap_or(5);
+    let cell = Cell::new(workload, records, Door::Library, 1);
+    let plan = reproduction.setup.plan(vec![cell.clone()], Duration::ZERO, 5, 2);
     let bench = Bench {
-        program: reproduction.setup.program.clone(),
-        threads: reproduction.setup.server_threads.unwrap_or(2),
-        items: workload.items(records),
+        items: cell.workload.items(records),
         records,
-        keyway_options: reproduction.setup.server_options.clone(),
-        memcached_options: reproduction.setup.memcached_options.clone(),
+        plan,
     };
-    let all = Cell::new(workload.clone(), records, Door::Library, 1).memory();
-    let rows = bench.attaches(reproduction, all, repetitions);
-    let rows = rows.map_err(|e| reproduction.failed(format!("attach: {e}")))?;
-    reproduction.table(PaperTable {
-        title: format!("attach to the region of a killed server, {records} records of 1,000 B"),
-        differs: differs(records),
-        ..table(rows)
-    });
-    let held = bench.held_mib(&workload);
-    let rows = bench.lives(reproduction, held, repetitions.min(3))?;
-    reproduction.table(PaperTable {
-        title: format!("before and after the end of a server, {held} MiB for {records} records of 1,000 B, zipf 0.99"),
-        differs: vec![
-            "The paper measures no hit ratios: its cache comes back whole.".to_owned(),
-            format!("Hits are those of {REQUESTS} requests, what was missed is stored: a cold cache fills meanwhile."),
-            "memcached keeps its items only with -e (a file in memory) and if it is asked to end with SIGUSR1; Keyway is asked with SIGTERM."
-                .to_owned(),
-        ],
-        ..table(rows)
-    });
-    Ok(())
-}
-
-fn differs(records: u64) -> Vec<String> {
-    let mut differs = vec![
+    let few = (records != RECORDS).then(|| format!("{records} records instead of {RECORDS} (--scale full has as many)."));
+    let differs = [
         machines(MACHINE),
         "The paper's millisecond is the upper bound that it gives; here an attach is opening the file, mapping it, and looking at the \
          superblock."
             .to_owned(),
         "The region is a file in memory (tmpfs), not on persistent memory.".to_owned(),
     ];
-    if records != RECORDS {
-        differs.push(format!("{records} records instead of {RECORDS} (--scale full has as many)."));
-    }
-    differs
+    let title = format!("attach to the region of a killed server, {records} records of 1,000 B");
+    let rows = bench.attaches(reproduction, cell.memory());
+    let rows = rows.map_err(|e| reproduction.failed(format!("attach: {e}")))?;
+    reproduction.tables([table(title, rows, differs.into_iter().chain(few).collect())]);
+    let held = bench.held_mib();
+    let rows = bench.lives(reproduction, held)?;
+    let title = format!("before and after the end of a server, {held} MiB for {records} records of 1,000 B, zipf 0.99");
+    let differs = vec![
+        "The paper measures no hit ratios: its cache comes back whole.".to_owned(),
+        format!("Hits are those of {REQUESTS} requests, what was missed is stored: a cold cache fills meanwhile."),
+        "memcached keeps its items only with -e (a file in memory) and if it is asked to end with SIGUSR1; Keyway is asked with SIGTERM."
+            .to_owned(),
+    ];
+    reproduction.tables([table(title, rows, differs)]);
+    Ok(())
 }
 
-fn table(rows: Vec<PaperRow>) -> PaperTable {
-    PaperTable {
-        preset: String::new(),
-        title: String::new(),
-        source: format!("{PAPER}, section 4"),
-        paper_peer: "memcached".to_owned(),
-        paper_system: "pmemcached".to_owned(),
-        rows,
-        differs: Vec::new(),
-    }
+fn table(title: String, rows: Vec<PaperRow>, differs: Vec<String>) -> PaperTable {
+    let table = PaperTable::new(title, &format!("{PAPER}, section 4"), ["memcached", "pmemcached"], differs);
+    PaperTable { rows, ..table }
 }
 
 /// A folder in memory, for a region that several processes map.
 pub(super) fn region_folder() -> io::Result<Folder> {
     let memory = Path::new("/dev/shm");
-    let parent = if memory.is_dir() {
-        memory.to_path_buf()
-    } else {
-        std::env::temp_dir()
-    };
-    Folder::new(&parent, "region")
+    Folder::new(if memory.is_dir() { memory } else { Path::new("/tmp") }, "region")
 }
 
-/// What all servers are given.
+/// What is stored, and what all servers are given.
 struct Bench {
-    program: PathBuf,
-    threads: usize,
+    plan: Plan,
     items: Items,
     records: u64,
-    keyway_options: Vec<String>,
-    memcached_options: Vec<String>,
 }
 
-/// What one attach took.
-struct Attach {
-    attach_ms: f64,
-    touch_us: f64,
-    again_us: f64,
-}
+/// What one attach took: milliseconds until the region is open, microseconds of a get of a page that was not touched before, and of one that was.
+type Attach = [f64; 3];
 
 impl Bench {
     fn settings<'a>(&self, memory_mib: u64, more: &'a [String]) -> Settings<'a> {
         Settings {
             memory_mib,
-            threads: self.threads,
-            connections: 64,
+            threads: self.plan.server_threads,
             unix: true,
             more,
             ..Settings::default()
@@ -143,7 +102,8 @@ impl Bench {
     }
 
     fn keyway(&self, region: &Path, memory_mib: u64) -> io::Result<Server> {
-        Server::keyway_at(region, &self.program, &self.settings(memory_mib, &self.keyway_options))
+        let settings = self.settings(memory_mib, &self.plan.server_options);
+        Server::keyway_at(region, &self.plan.program, &settings)
     }
 
     /// Memory that holds a part of the records.
@@ -153,51 +113,52 @@ impl Bench {
         clippy::cast_precision_loss,
         reason = "a count of MiB far below 2^53, and not negative"
     )]
-    fn held_mib(&self, workload: &Workload) -> u64 {
+    fn held_mib(&self) -> u64 {
         /// memcached -e takes no less than 39 MiB: a page of 1 MiB for each of its size classes.
         const LEAST: u64 = 48;
-        let bytes = workload.items(1).mean_len() * self.records as f64 * HELD;
+        let bytes = self.items.mean_len() * self.records as f64 * HELD;
         ((bytes / f64::from(1 << 20)) as u64).max(LEAST)
     }
 
-    fn attaches(&self, reproduction: &mut Reproduction<'_>, memory_mib: u64, repetitions: usize) -> io::Result<Vec<PaperRow>> {
+    fn attaches(&self, reproduction: &mut Reproduction<'_>, memory_mib: u64) -> io::Result<Vec<PaperRow>> {
         let folder = region_folder()?;
         let region = folder.path().join("region");
         let mut attaches: [Vec<Attach>; 2] = [Vec::new(), Vec::new()];
-        for repetition in 0..repetitions {
+        for repetition in 0..self.plan.repetitions {
             for (prefault, attaches) in [false, true].into_iter().zip(&mut attaches) {
-                reproduction.doing("attach after a kill", share(repetition, repetitions));
+                reproduction.doing("attach after a kill", 0.25);
                 let server = self.keyway(&region, memory_mib)?;
-                if attaches.is_empty() && !prefault {
+                let is_first = repetition == 0 && !prefault;
+                if is_first {
                     reproduction.measured("Keyway", format!("{}, {}", env!("CARGO_PKG_VERSION"), server.options()));
                 }
                 let mut admin = Admin::open(server.admin())?;
                 // The first server stores all; the others are killed with the region in use.
-                let count = if repetition == 0 && !prefault { self.records } else { 1 };
+                let count = if is_first { self.records } else { 1 };
                 (0..count).try_for_each(|index| self.store(&mut admin, index))?;
                 admin.barrier()?;
                 drop(server);
                 attaches.push(self.attach(&region, prefault)?);
             }
         }
-        let [plain, prefaulted] = &attaches;
-        let of = |attaches: &[Attach], what: fn(&Attach) -> f64| attaches.iter().map(what).collect::<Vec<_>>();
-        let row =
-            |name: &str, unit: &str, by: &str, values: &[f64]| PaperRow::new(name, unit, 3, Better::Lower).keyway(by, values);
-        let (without, with) = ("library", "library, prefault");
+        let row = |name: &str, unit: &str, prefault: usize, what: usize| {
+            let by = ["library", "library, prefault"][prefault];
+            let values: Vec<f64> = attaches[prefault].iter().map(|attach| attach[what]).collect();
+            PaperRow::new(name, unit, 3, Better::Lower).keyway(by, &values)
+        };
         Ok(vec![
-            row("attach", "ms", without, &of(plain, |a| a.attach_ms)).paper_system(PAPER_ATTACH_MS),
-            row("attach, prefault", "ms", with, &of(prefaulted, |a| a.attach_ms)),
-            row("get, first touches", "µs", without, &of(plain, |a| a.touch_us)),
-            row("get, first touches, prefault", "µs", with, &of(prefaulted, |a| a.touch_us)),
-            row("get, the same keys again", "µs", without, &of(plain, |a| a.again_us)),
+            row("attach", "ms", 0, 0).paper_system(PAPER_ATTACH_MS),
+            row("attach, prefault", "ms", 1, 0),
+            row("get, first touches", "µs", 0, 1),
+            row("get, first touches, prefault", "µs", 1, 1),
+            row("get, the same keys again", "µs", 0, 2),
         ])
     }
 
     /// A new mapping, and gets of random records in it, twice the same.
     fn attach(&self, region: &Path, prefault: bool) -> io::Result<Attach> {
-        let options = Options::new().prefault(prefault);
         let begun = Instant::now();
+        let options = Options::new().prefault(prefault);
         let cache = Cache::open(&Place::Path(region.to_owned()), &options).map_err(io::Error::other)?;
         let attach_ms = begun.elapsed().as_secs_f64() * 1e3;
         let mut session = cache.session().map_err(io::Error::other)?;
@@ -211,19 +172,15 @@ impl Bench {
                 value.clear();
                 self.items.push_key(index, &mut key);
                 let begun = Instant::now();
-                let found = session.get_append(&key, &mut value).unwrap();
+                let found = session.get_append(&key, &mut value).map_err(io::Error::other)?;
                 spent += begun.elapsed();
                 if found.is_none() || !self.items.is_value(index, &value) {
                     return Err(io::Error::other(format!("record {index} did not survive the kill")));
                 }
             }
-            Ok(spent.as_secs_f64() * 1e6 / count(TOUCHES))
+            Ok(spent.as_secs_f64() * 1e6 / f64::from(TOUCHES))
         };
-        Ok(Attach {
-            attach_ms,
-            touch_us: gets()?,
-            again_us: gets()?,
-        })
+        Ok([attach_ms, gets()?, gets()?])
     }
 
     fn store(&self, admin: &mut Admin, index: u64) -> io::Result<()> {
@@ -232,79 +189,57 @@ impl Bench {
         self.items.push_value(index, 0, &mut value);
         admin.set(&key, &value)
     }
-}
 
-/// How a server ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Killed,
-    Asked,
-}
-
-/// One life of a server and the next one.
-struct Life {
-    before: f64,
-    after: f64,
-    first_answer_ms: f64,
-}
-
-impl Bench {
-    fn lives(&self, reproduction: &mut Reproduction<'_>, memory_mib: u64, repetitions: usize) -> io::Result<Vec<PaperRow>> {
-        let zipf = Zipf::new(self.records);
-        let peer = reproduction.setup.against != Against::Nothing && memcached_path().is_some();
-        if !peer && reproduction.setup.against != Against::Nothing {
+    fn lives(&self, reproduction: &mut Reproduction<'_>, memory_mib: u64) -> io::Result<Vec<PaperRow>> {
+        let is_wanted = self.plan.against != Against::Nothing;
+        let peer = is_wanted && memcached_path().is_some();
+        if is_wanted && !peer {
             reproduction.note("memcached is not installed: Keyway is measured alone");
         }
-        let mut lives: [Vec<Life>; 4] = std::array::from_fn(|_| Vec::new());
-        for repetition in 0..repetitions {
-            for (at, lives) in lives.iter_mut().enumerate() {
-                let (keyway, end) = (at < 2, if at % 2 == 0 { End::Killed } else { End::Asked });
-                if !keyway && !peer {
-                    continue;
-                }
-                let name = if keyway { "Keyway" } else { "memcached" };
-                reproduction.doing(&format!("{name} ends and begins again"), share(repetition, repetitions));
-                let life = self.life(reproduction, keyway, end, memory_mib, &zipf, repetition);
+        // Keyway killed, and asked to end; memcached the same.
+        let mut lives: [Vec<Life>; 4] = Default::default();
+        for repetition in 0..self.plan.repetitions.min(3) {
+            for (at, lives) in lives.iter_mut().enumerate().filter(|(at, _)| peer || *at < 2) {
+                let (name, is_asked) = (["Keyway", "memcached"][at / 2], at % 2 == 1);
+                reproduction.doing(&format!("{name} ends and begins again"), 0.75);
+                let life = self.life(reproduction, name, is_asked, memory_mib, repetition as u64);
                 lives.push(life.map_err(|e| reproduction.failed(format!("{name}: {e}")))?);
             }
         }
-        let of = |at: usize, what: fn(&Life) -> f64| lives[at].iter().map(what).collect::<Vec<_>>();
-        let row = |name: &str, unit, better, at: usize, what: fn(&Life) -> f64| {
-            let peer_by = if at == 0 { "memcached" } else { "memcached -e" };
-            let row = PaperRow::new(name, unit, 2, better);
-            if peer {
-                row.measured("keyway serve", &of(at, what), peer_by, &of(at + 2, what))
+        let row = |what: &str, at: usize, figure: usize| {
+            let (unit, better) = if figure == 2 {
+                ("ms", Better::Lower)
             } else {
-                row.keyway("keyway serve", &of(at, what))
-            }
+                ("%", Better::Higher)
+            };
+            let name = format!("{what} {}", ["SIGKILL", "an orderly end"][at]);
+            let of = |at: usize| lives[at].iter().map(|life| life[figure]).collect::<Vec<_>>();
+            let peer_by = ["memcached", "memcached -e"][at];
+            PaperRow::new(name, unit, 2, better).measured("keyway serve", &of(at), peer_by, &of(at + 2))
         };
         Ok(vec![
-            row("hits before SIGKILL", "%", Better::Higher, 0, |life| life.before),
-            row("hits after SIGKILL", "%", Better::Higher, 0, |life| life.after),
-            row("hits before an orderly end", "%", Better::Higher, 1, |life| life.before),
-            row("hits after an orderly end", "%", Better::Higher, 1, |life| life.after),
-            row("first answer after SIGKILL", "ms", Better::Lower, 0, |life| {
-                life.first_answer_ms
-            }),
-            row("first answer after an orderly end", "ms", Better::Lower, 1, |life| {
-                life.first_answer_ms
-            }),
+            row("hits before", 0, 0),
+            row("hits after", 0, 1),
+            row("hits before", 1, 0),
+            row("hits after", 1, 1),
+            row("first answer after", 0, 2),
+            row("first answer after", 1, 2),
         ])
     }
 
     fn life(
         &self,
         reproduction: &mut Reproduction<'_>,
-        keyway: bool,
-        end: End,
+        name: &'static str,
+        is_asked: bool,
         memory_mib: u64,
-        zipf: &Zipf,
-        repetition: usize,
+        repetition: u64,
     ) -> io::Result<Life> {
+        let keyway = name == "Keyway";
         let folder: Folder = region_folder()?;
         let path = folder.path().join("items");
-        let mut more = self.memcached_options.clone();
-        if end == End::Asked {
+        let mut more = self.plan.memcached_options.clone();
+        if is_asked {
             more.extend(["-e".to_owned(), path.display().to_string()]);
         }
         let start = || {
@@ -315,33 +250,34 @@ impl Bench {
             };
             server.ok_or_else(|| io::Error::other("memcached is not installed"))
         };
-        // The same requests for all servers of a repetition.
-        let mut rng = Rng::new(mix(repetition as u64 + 1));
         let server = start()?;
-        let (name, version) = if keyway {
-            ("Keyway", env!("CARGO_PKG_VERSION").to_owned())
-        } else {
-            ("memcached", memcached_version())
-        };
         if repetition == 0 {
+            let version = if keyway {
+                env!("CARGO_PKG_VERSION").to_owned()
+            } else {
+                memcached_version()
+            };
             reproduction.measured(name, format!("{version}, {}", server.options()));
         }
+        // The same requests for all servers of a repetition.
+        let (mut rng, zipf) = (Rng::new(mix(repetition + 1)), Zipf::new(self.records));
         let begun = Instant::now();
         let mut admin = Admin::open(server.admin())?;
         // The most popular come last: what is left is near to what a cache ends up with.
         (0..self.records).try_for_each(|number| self.store(&mut admin, mix(self.records - 1 - number) % self.records))?;
-        self.ask(&mut admin, zipf, &mut rng)?;
-        let before = self.ask(&mut admin, zipf, &mut rng)?;
+        self.ask(&mut admin, &zipf, &mut rng)?;
+        let before = self.ask(&mut admin, &zipf, &mut rng)?;
         admin.barrier()?;
-        let wait = !keyway && end == End::Asked;
-        if wait {
+        let waits = !keyway && is_asked;
+        if waits {
             std::thread::sleep(MEMCACHED_SECOND.saturating_sub(begun.elapsed()));
         }
-        match end {
-            End::Killed => drop(server),
-            End::Asked => server.stop(if keyway { Signal::TERM } else { Signal::USR1 })?,
+        if is_asked {
+            server.stop(if keyway { Signal::TERM } else { Signal::USR1 })?;
+        } else {
+            drop(server);
         }
-        if wait {
+        if waits {
             std::thread::sleep(MEMCACHED_SECOND);
         }
         let begun = Instant::now();
@@ -349,38 +285,24 @@ impl Bench {
         let mut admin = Admin::open(server.admin())?;
         admin.version()?;
         let first_answer_ms = begun.elapsed().as_secs_f64() * 1e3;
-        let after = self.ask(&mut admin, zipf, &mut rng)?;
-        Ok(Life {
-            before,
-            after,
-            first_answer_ms,
-        })
+        Ok([before, self.ask(&mut admin, &zipf, &mut rng)?, first_answer_ms])
     }
 
     /// Share of hits in percent; what was missed is stored.
     fn ask(&self, admin: &mut Admin, zipf: &Zipf, rng: &mut Rng) -> io::Result<f64> {
-        let mut hits = 0;
-        let mut key = Vec::new();
+        let (mut missed, mut key) = (0_u32, Vec::new());
         for _ in 0..REQUESTS {
             let index = mix(zipf.rank(rng)) % self.records;
             key.clear();
             self.items.push_key(index, &mut key);
-            let (hit, _) = admin.hits(&[&key])?;
-            hits += hit;
-            if hit == 0 {
+            if admin.hits(&[&key])?.0 == 0 {
+                missed += 1;
                 self.store(admin, index)?;
             }
         }
-        Ok(count(hits) / count(REQUESTS) * 100.0)
+        Ok(100.0 - f64::from(missed) / f64::from(REQUESTS) * 100.0)
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
-fn count(n: u64) -> f64 {
-    n as f64
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a few repetitions")]
-fn share(done: usize, all: usize) -> f64 {
-    done as f64 / all as f64
-}
+/// One life of a server and the next one: percent of hits before the end and after it, and milliseconds until the first answer.
+type Life = [f64; 3];

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use keyway_bench::mix::{Access, Workload};
+use keyway_bench::options::{Common, parse_count};
 use keyway_bench::plan::{Against, Cell, Door, Pace, Plan};
 use keyway_bench::wire::Target;
 use keyway_bench::{caches, machine, workloads};
@@ -56,15 +57,6 @@ pub(super) struct Measuring {
     /// Memory of each cache [default: room for all items]
     #[arg(long, short = 'm', value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse_cache_memory)]
     memory: Vec<u64>,
-    /// Length of one measurement [default: 2; with --quick 0.5]
-    #[arg(long, value_name = "S", value_parser = parse_seconds)]
-    seconds: Option<Duration>,
-    /// Warm-up before each [default: a fifth of its length]
-    #[arg(long, value_name = "S", value_parser = parse_seconds)]
-    warmup: Option<Duration>,
-    /// Measurements of each kind on each side [default: 5; with --quick 3]
-    #[arg(long, value_name = "N", value_parser = parse_count)]
-    repeat: Option<usize>,
     /// Seed of the random operations: the same seed repeats them, with operations of its own for each kind and measurement
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -74,55 +66,28 @@ pub(super) struct Measuring {
     /// The Keyway to measure, if it runs already: its address or the path of its Unix socket [default: one is started]
     #[arg(long, value_name = "ADDR|PATH", value_parser = parse_target)]
     server: Option<Target>,
-    /// Worker threads of each server that is started [default: as many as it has CPUs, at most 4]
-    #[arg(long, value_name = "N", value_parser = parse_count)]
-    server_threads: Option<usize>,
-    /// CPUs on which servers run
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    server_cpus: Vec<usize>,
-    /// More options for the Keyway that is started, as `keyway serve` takes them
-    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
-    server_options: String,
-    /// More options for the memcached that is started
-    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
-    memcached_options: String,
     /// Threads that drive connections
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
     client_threads: usize,
-    /// CPUs on which the client runs, and the library
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
-    client_cpus: Vec<usize>,
-    /// Time without an answer after which a server counts as dead
-    #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "10")]
-    patience: Duration,
+    #[command(flatten)]
+    common: Common,
 }
 
 impl Measuring {
     pub(super) fn plan(self) -> Result<Plan, Failure> {
-        let cpus = if self.server_cpus.is_empty() {
-            machine::cpus()
-        } else {
-            self.server_cpus.len()
+        let cpus = match self.common.server_cpus.len() {
+            0 => machine::cpus(),
+            chosen => chosen,
         };
-        let length = self
-            .seconds
-            .unwrap_or(Duration::from_millis(if self.quick { 500 } else { 2000 }));
+        let (length, repetitions) = if self.quick { (500, 3) } else { (2000, 5) };
+        let usual = (Duration::from_millis(length), repetitions, cpus.min(4));
+        let program = caches::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?;
         Ok(Plan {
-            cells: self.cells()?,
-            length,
-            warmup: self.warmup.unwrap_or(length / 5),
-            repetitions: self.repeat.unwrap_or(if self.quick { 3 } else { 5 }),
             seed: self.seed,
-            server_threads: self.server_threads.unwrap_or(cpus.min(4)),
             client_threads: self.client_threads,
-            server_cpus: self.server_cpus,
-            client_cpus: self.client_cpus,
-            server_options: words(&self.server_options),
-            memcached_options: words(&self.memcached_options),
-            server: self.server,
-            against: self.against,
-            program: caches::own_program().map_err(|error| Failure::new(exit::SYSTEM, error))?,
-            silence_max: self.patience,
+            server: self.server.clone(),
+            against: self.against.clone(),
+            ..self.common.plan(program, self.cells()?, usual)
         })
     }
 
@@ -241,30 +206,8 @@ impl Measuring {
     }
 }
 
-fn words(text: &str) -> Vec<String> {
-    text.split_whitespace().map(str::to_owned).collect()
-}
-
 fn product<A: Clone, B: Clone>(a: &[A], b: &[B]) -> Vec<(A, B)> {
     a.iter().flat_map(|a| b.iter().map(|b| (a.clone(), b.clone()))).collect()
-}
-
-fn parse_count(text: &str) -> Result<usize, String> {
-    /// One address has no more ports than this.
-    const MOST: usize = 65_000;
-    match text.parse() {
-        Ok(n @ 1..=MOST) => Ok(n),
-        _ => Err(format!("it is a number from 1 to {MOST}")),
-    }
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    /// A day.
-    const MOST: f64 = 86_400.0;
-    match text.parse::<f64>() {
-        Ok(s) if (0.0..=MOST).contains(&s) => Ok(Duration::from_secs_f64(s)),
-        _ => Err(format!("it is a number of seconds, at most {MOST}")),
-    }
 }
 
 fn parse_against(text: &str) -> Result<Against, String> {

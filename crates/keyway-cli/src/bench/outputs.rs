@@ -19,7 +19,7 @@ pub(super) struct Outputs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Take a report that --json wrote instead of measuring: shows its tables, or makes the page or the comparison that is asked for
-    #[arg(long, value_name = "FILE", conflicts_with = "Measuring")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["Measuring", "Common"])]
     from: Option<PathBuf>,
     /// Show what changed since a report that --json wrote; the exit code is 1 if anything got worse
     #[arg(long, value_name = "FILE")]
