@@ -329,145 +329,137 @@ fn each(cell: &Cell, items: &Items, mut store: impl FnMut(&[u8], &[u8]) -> io::R
     })
 }
 
-/// Whose a side is, and through which door.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Keyway(Door),
-    Peer(Door),
-}
-
 /// All sides of cells that share caches. What was started for it ends with it.
+#[derive(Default)]
 pub struct Caches {
-    sides: Vec<(Role, Side)>,
+    /// with whose it is, and through which door
+    sides: Vec<(Whose, Door, Side)>,
     /// what the user should know before any figure
     pub notes: Vec<String>,
     servers: Vec<Server>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Keyway,
+    Peer,
+}
+
 impl Caches {
     /// Starts what `cells` of `plan` need, which share their caches.
     pub fn start(plan: &Plan, cells: &[Cell]) -> io::Result<Self> {
-        let mut caches = Self {
-            sides: Vec::new(),
-            notes: Vec::new(),
-            servers: Vec::new(),
-        };
-        caches.start_region(cells)?;
-        caches.start_keyway(plan, cells)?;
-        caches.start_peer(plan, cells)?;
+        let mut caches = Self::default();
+        if cells.iter().any(|cell| cell.door == Door::Library) {
+            caches.start_region(cells)?;
+        }
+        let doors = doors(cells.iter().map(|cell| cell.door).filter(|door| !door.is_region()));
+        match &plan.server {
+            Some(given) if !doors.is_empty() => caches.add_given(Whose::Keyway, given, &doors)?,
+            _ => caches.start_keyway(plan, cells, doors)?,
+        }
+        caches.add_peer(plan, cells)?;
         Ok(caches)
     }
 
     /// The sides of a cell: Keyway, then the peer if there is one.
     pub fn sides(&self, cell: &Cell) -> Vec<&Side> {
-        let roles = [Role::Keyway(cell.door), Role::Peer(cell.peer_door())];
-        let of = |role| self.sides.iter().find(|(has, _)| *has == role).map(|(_, side)| side);
-        roles.into_iter().filter_map(of).collect()
+        let wanted = [(Whose::Keyway, cell.door), (Whose::Peer, cell.peer_door())];
+        let of = |(whose, door)| {
+            self.sides
+                .iter()
+                .find(|side| (side.0, side.1) == (whose, door))
+                .map(|side| &side.2)
+        };
+        wanted.into_iter().filter_map(of).collect()
     }
 
     fn start_region(&mut self, cells: &[Cell]) -> io::Result<()> {
-        if !cells.iter().any(|cell| cell.door == Door::Library) {
-            return Ok(());
-        }
         let memory = memory(cells);
         let options = Options::new()
             .memory(memory << 20)
             .item_size_max(item_max(cells))
             .prefault(true);
         let cache = Cache::open(&Place::Memfd, &options).map_err(io::Error::other)?;
-        let store = Store::new(Hold::Region(cache.clone()));
         let about = format!("{}, library, {memory} MiB", env!("CARGO_PKG_VERSION"));
-        let side = Side::new("Keyway", about, Way::Library(cache), 0, store);
-        self.sides.push((Role::Keyway(Door::Library), side));
+        self.sides
+            .push((Whose::Keyway, Door::Library, Side::of_region("Keyway", about, cache)));
         Ok(())
     }
 
-    fn start_keyway(&mut self, plan: &Plan, cells: &[Cell]) -> io::Result<()> {
-        let doors = doors(cells.iter().map(|cell| cell.door).filter(|door| !door.is_region()));
-        if doors.is_empty() {
-            return Ok(());
-        }
-        let roles = |doors: Vec<Door>| doors.into_iter().map(|door| (Role::Keyway(door), door));
-        if let Some(given) = &plan.server {
-            return self.add_given("Keyway", given, roles(doors));
-        }
+    fn start_keyway(&mut self, plan: &Plan, cells: &[Cell], doors: Vec<Door>) -> io::Result<()> {
         // A server has the kernel door for all of its TCP connections or for none.
         let (answered, plain): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::KernelTcp);
-        for doors in [plain, answered] {
-            if doors.is_empty() {
-                continue;
-            }
+        for doors in [plain, answered].into_iter().filter(|doors| !doors.is_empty()) {
             let settings = Settings {
                 kernel_tcp: doors.contains(&Door::KernelTcp),
                 ..settings(plan, cells, true, &plan.server_options)
             };
             let server = on_cpus(plan, || Server::keyway(&plan.program, &settings))?;
-            self.add_started("Keyway", server, roles(doors))?;
+            self.add_started(Whose::Keyway, server, doors)?;
         }
         Ok(())
     }
 
-    fn start_peer(&mut self, plan: &Plan, cells: &[Cell]) -> io::Result<()> {
+    fn add_peer(&mut self, plan: &Plan, cells: &[Cell]) -> io::Result<()> {
         let doors = doors(cells.iter().map(Cell::peer_door));
-        let roles = |doors: Vec<Door>| doors.into_iter().map(|door| (Role::Peer(door), door));
         match &plan.against {
-            Against::Nothing => Ok(()),
-            Against::Server(given) => self.add_given("peer", given, roles(doors)),
-            Against::Memcached if memcached_path().is_none() => {
+            Against::Nothing => return Ok(()),
+            Against::Server(given) => return self.add_given(Whose::Peer, given, &doors),
+            Against::Memcached if memcached_path().is_some() => {}
+            Against::Memcached => {
                 let running = Target::Tcp((Ipv4Addr::LOCALHOST, MEMCACHED_PORT).into());
                 if Admin::open(&running).and_then(|mut admin| admin.version()).is_ok() {
-                    self.notes.push(format!(
-                        "memcached is not installed here; the server that runs at {running} is the peer"
-                    ));
-                    return self.add_given("peer", &running, roles(doors));
+                    let note = format!("memcached is not installed here; the server that runs at {running} is the peer");
+                    self.notes.push(note);
+                    return self.add_given(Whose::Peer, &running, &doors);
                 }
                 self.notes.push(
                     "memcached is not installed (neither on the PATH nor named in KEYWAY_MEMCACHED), and nothing runs at its port: Keyway \
                      is measured alone"
                         .to_owned(),
                 );
-                Ok(())
-            }
-            Against::Memcached => {
-                // memcached has a Unix socket or TCP and UDP, never both.
-                let (unix, inet): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::Unix);
-                for (doors, is_unix) in [(unix, true), (inet, false)] {
-                    if doors.is_empty() {
-                        continue;
-                    }
-                    let settings = settings(plan, cells, is_unix, &plan.memcached_options);
-                    if let Some(server) = on_cpus(plan, || Server::memcached(&settings))? {
-                        self.add_started("memcached", server, roles(doors))?;
-                    }
-                }
-                Ok(())
+                return Ok(());
             }
         }
+        // memcached has a Unix socket or TCP and UDP, never both.
+        let (unix, inet): (Vec<_>, Vec<_>) = doors.into_iter().partition(|door| *door == Door::Unix);
+        for (doors, is_unix) in [(unix, true), (inet, false)]
+            .into_iter()
+            .filter(|(doors, _)| !doors.is_empty())
+        {
+            let settings = settings(plan, cells, is_unix, &plan.memcached_options);
+            if let Some(server) = on_cpus(plan, || Server::memcached(&settings))? {
+                self.add_started(Whose::Peer, server, doors)?;
+            }
+        }
+        Ok(())
     }
 
-    fn add_started(&mut self, name: &'static str, server: Server, roles: impl Iterator<Item = (Role, Door)>) -> io::Result<()> {
+    fn add_started(&mut self, whose: Whose, server: Server, doors: Vec<Door>) -> io::Result<()> {
+        let name = if whose == Whose::Keyway { "Keyway" } else { "memcached" };
         let (store, version, threads) = Store::of_server(server.admin(), Some(server.pid()))?;
-        for (role, door) in roles {
+        for door in doors {
             let target = server.target(door).ok_or(io::ErrorKind::NotConnected)?;
             let about = format!("{version}, {}", server.options());
             let side = Side::new(name, about, Way::Socket(target), threads, Rc::clone(&store));
-            self.sides.push((role, side));
+            self.sides.push((whose, door, side));
         }
         self.servers.push(server);
         Ok(())
     }
 
     /// Where a server runs already. The peer of calls is taken through whatever door its address is of.
-    fn add_given(&mut self, name: &'static str, given: &Target, roles: impl Iterator<Item = (Role, Door)>) -> io::Result<()> {
+    fn add_given(&mut self, whose: Whose, given: &Target, doors: &[Door]) -> io::Result<()> {
+        let name = if whose == Whose::Keyway { "Keyway" } else { "peer" };
         let (store, version, threads) = Store::of_server(given, None)?;
-        for (role, door) in roles {
+        for &door in doors {
             if door == Door::KernelTcp && store.kernel_tcp_hits().is_none() {
                 let text = format!("the server at {given} has no kernel door: start it with --kernel, or name another door");
                 return Err(io::Error::other(text));
             }
             let way = Way::Socket(given.through(door).unwrap_or_else(|| given.clone()));
             let side = Side::new(name, format!("{version}, at {given}"), way, threads, Rc::clone(&store));
-            self.sides.push((role, side));
+            self.sides.push((whose, door, side));
         }
         Ok(())
     }
@@ -475,13 +467,10 @@ impl Caches {
 
 /// Each once, in their order.
 fn doors(all: impl Iterator<Item = Door>) -> Vec<Door> {
-    let mut doors: Vec<Door> = Vec::new();
-    for door in all {
-        if !doors.contains(&door) {
-            doors.push(door);
-        }
-    }
-    doors
+    all.fold(Vec::new(), |mut doors, door| {
+        doors.extend((!doors.contains(&door)).then_some(door));
+        doors
+    })
 }
 
 fn memory(cells: &[Cell]) -> u64 {

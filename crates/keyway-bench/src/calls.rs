@@ -49,10 +49,9 @@ impl Caller {
     /// Runs until `window` is over.
     pub fn run(mut self, window: Window) -> Measurement {
         let begun = Instant::now();
-        let end = if self.load.rate.is_some() {
-            self.run_open(window, begun)
-        } else {
-            self.run_closed(window)
+        let end = match self.load.schedule(begun) {
+            Some(schedule) => self.run_open(window, schedule),
+            None => self.run_closed(window),
         };
         self.ran.elapsed = end.saturating_duration_since(window.from);
         self.ran.used(self.cpu_before.unwrap_or_else(thread_cpu), window.from);
@@ -74,10 +73,7 @@ impl Caller {
         }
     }
 
-    fn run_open(&mut self, window: Window, begun: Instant) -> Instant {
-        let Some(mut schedule) = self.load.schedule(begun) else {
-            return begun;
-        };
+    fn run_open(&mut self, window: Window, mut schedule: Schedule) -> Instant {
         let patience_end = window.patience_end();
         loop {
             let due = schedule.next();
@@ -123,10 +119,10 @@ impl Caller {
         let Operation { kind, item } = self.load.stream.draw();
         self.key.clear();
         self.load.items.push_key(item, &mut self.key);
-        let clock = Clock { timed, due };
+        let start = || timed.then(|| due.unwrap_or_else(Instant::now));
         match kind {
             Kind::Get | Kind::GetNew => {
-                let begun = clock.start();
+                let begun = start();
                 let hit = self.get();
                 self.took(begun, due, true);
                 self.verify(item, hit, counted);
@@ -137,12 +133,12 @@ impl Caller {
             }
             Kind::Set | Kind::Insert | Kind::Add => {
                 self.make_value(item);
-                let begun = clock.start();
+                let begun = start();
                 self.store(kind == Kind::Add);
                 self.took(begun, due, false);
             }
             Kind::ReadModifyWrite => {
-                let begun = clock.start();
+                let begun = start();
                 let hit = self.get();
                 self.verify(item, hit, counted);
                 self.make_value(item);
@@ -154,7 +150,7 @@ impl Caller {
                     self.make_value(item);
                     self.store(false);
                 }
-                let begun = clock.start();
+                let begun = start();
                 let deleted = self.cache.delete(&self.key, &Delete::default());
                 self.took(begun, due, false);
                 self.found(
@@ -163,7 +159,7 @@ impl Caller {
                 );
             }
             Kind::Incr => {
-                let begun = clock.start();
+                let begun = start();
                 let incremented = self.cache.arithmetic(&self.key, &Arithmetic::default());
                 self.took(begun, due, false);
                 self.found(incremented.map(|answer| matches!(answer, Counted::Value { .. })), counted);
@@ -177,11 +173,8 @@ impl Caller {
         let Some(begun) = begun else { return };
         let took = begun.elapsed();
         // What was due earlier has waited; what starts now has only been looked at twice by the clock.
-        let took = if due.is_some() {
-            took
-        } else {
-            took.saturating_sub(self.clock_cost)
-        };
+        let looks = if due.is_some() { Duration::ZERO } else { self.clock_cost };
+        let took = took.saturating_sub(looks);
         let latencies = if read { &mut self.ran.reads } else { &mut self.ran.writes };
         latencies.record(took);
     }
@@ -189,13 +182,8 @@ impl Caller {
     #[inline]
     fn get(&mut self) -> bool {
         self.value.clear();
-        match self.cache.get_append(&self.key, &mut self.value) {
-            Ok(found) => found.is_some(),
-            Err(why) => {
-                self.failed(&why);
-                false
-            }
-        }
+        let found = self.cache.get_append(&self.key, &mut self.value);
+        found.map_err(|why| self.failed(&why)).is_ok_and(|found| found.is_some())
     }
 
     fn make_value(&mut self, item: u64) {
@@ -246,19 +234,5 @@ impl Caller {
                 .wrong
                 .describe(|| format!("key {key}: a value of {len} bytes that was never written to it"));
         }
-    }
-}
-
-/// Whether an operation is timed, and from when.
-#[derive(Clone, Copy)]
-struct Clock {
-    timed: bool,
-    due: Option<Instant>,
-}
-
-impl Clock {
-    #[inline]
-    fn start(self) -> Option<Instant> {
-        self.timed.then(|| self.due.unwrap_or_else(Instant::now))
     }
 }

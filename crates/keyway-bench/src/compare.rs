@@ -96,7 +96,7 @@ impl Verdict {
     }
 }
 
-/// A median with the lowest and the highest measurement, all known.
+/// A median with the lowest and the highest measurement.
 #[derive(Clone, Copy)]
 struct Known {
     median: f64,
@@ -107,11 +107,8 @@ struct Known {
 impl Known {
     fn of(spread: Spread) -> Option<Self> {
         let median = spread.median?;
-        Some(Self {
-            median,
-            low: spread.low.unwrap_or(median),
-            high: spread.high.unwrap_or(median),
-        })
+        let (low, high) = spread.ends().unwrap_or((median, median));
+        Some(Self { median, low, high })
     }
 
     /// From the lowest to the highest: a factor where there is one, so that half and twice are equally far.

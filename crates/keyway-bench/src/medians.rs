@@ -93,13 +93,28 @@ pub struct Spread {
 }
 
 impl Spread {
+    const fn new(median: Option<f64>, low: Option<f64>, high: Option<f64>) -> Self {
+        Self { median, low, high }
+    }
+
     /// Of what was measured once.
-    pub fn none(median: Option<f64>) -> Self {
-        Self {
-            median,
-            low: None,
-            high: None,
-        }
+    pub const fn none(median: Option<f64>) -> Self {
+        Self::new(median, None, None)
+    }
+
+    /// Of measurements; NaN is none.
+    pub fn of(values: &[f64]) -> Self {
+        let samples: Samples = values.iter().copied().filter(|value| value.is_finite()).collect();
+        Self::new(finite(samples.median()), finite(samples.low()), finite(samples.high()))
+    }
+
+    fn parts(self) -> (Option<f64>, Option<f64>, Option<f64>) {
+        (self.median, self.low, self.high)
+    }
+
+    /// The lowest and the highest, if they differ.
+    pub fn ends(self) -> Option<(f64, f64)> {
+        self.low.zip(self.high).filter(|(low, high)| low < high)
     }
 }
 
@@ -107,54 +122,26 @@ impl Sides {
     /// Of measurements in their order, those with the same place made one after the other; NaN is none.
     pub fn of(keyway: &[f64], peer: &[f64]) -> Self {
         let ratios: Vec<f64> = keyway.iter().zip(peer).map(|(keyway, peer)| keyway / peer).collect();
-        let [keyway, peer, ratio] = [keyway, peer, &ratios].map(summary);
-        Self {
-            keyway: keyway.median,
-            keyway_low: keyway.low,
-            keyway_high: keyway.high,
-            peer: peer.median,
-            peer_low: peer.low,
-            peer_high: peer.high,
-            ratio: ratio.median,
-            ratio_low: ratio.low,
-            ratio_high: ratio.high,
-        }
+        let mut sides = Self::default();
+        (sides.keyway, sides.keyway_low, sides.keyway_high) = Spread::of(keyway).parts();
+        (sides.peer, sides.peer_low, sides.peer_high) = Spread::of(peer).parts();
+        (sides.ratio, sides.ratio_low, sides.ratio_high) = Spread::of(&ratios).parts();
+        sides
     }
 
     /// Keyway's measurements.
     pub fn of_keyway(&self) -> Spread {
-        Spread {
-            median: self.keyway,
-            low: self.keyway_low,
-            high: self.keyway_high,
-        }
+        Spread::new(self.keyway, self.keyway_low, self.keyway_high)
     }
 
     /// The peer's.
     pub fn of_peer(&self) -> Spread {
-        Spread {
-            median: self.peer,
-            low: self.peer_low,
-            high: self.peer_high,
-        }
+        Spread::new(self.peer, self.peer_low, self.peer_high)
     }
 
     /// Keyway's over the peer's.
     pub fn of_ratio(&self) -> Spread {
-        Spread {
-            median: self.ratio,
-            low: self.ratio_low,
-            high: self.ratio_high,
-        }
-    }
-}
-
-fn summary(values: &[f64]) -> Spread {
-    let samples: Samples = values.iter().copied().filter(|value| value.is_finite()).collect();
-    Spread {
-        median: finite(samples.median()),
-        low: finite(samples.low()),
-        high: finite(samples.high()),
+        Spread::new(self.ratio, self.ratio_low, self.ratio_high)
     }
 }
 

@@ -37,10 +37,11 @@ impl Entry {
     /// A median with this many digits after the point, and its lowest and highest if they differ.
     pub fn of(spread: Spread, digits: usize) -> Self {
         let number = |value: f64| fixed(value, digits);
-        let ends = spread.low.zip(spread.high).filter(|(low, high)| low < high);
         Self {
             value: spread.median.map_or("–".to_owned(), number),
-            spread: ends.map_or(String::new(), |(low, high)| format!(" ({}–{})", number(low), number(high))),
+            spread: spread
+                .ends()
+                .map_or(String::new(), |(low, high)| format!(" ({}–{})", number(low), number(high))),
             class: "",
         }
     }

@@ -3,7 +3,7 @@
 //! A plot *against* something takes the cells that differ in nothing else; one cell alone is in the tables, and gives no plot.
 
 use crate::html::bars::{Bar, Chart, Row, Scale, number};
-use crate::medians::{Sides, Spread};
+use crate::medians::Spread;
 use crate::plan::Door;
 use crate::report::{CellReport, Report, SideReport};
 
@@ -212,7 +212,7 @@ impl Sweep {
             Some(Bar {
                 class: format!("{}{shade}", ["keyway", "peer"][at]),
                 value: spread.median?,
-                spread: spread.low.zip(spread.high).filter(|(low, high)| low < high),
+                spread: spread.ends(),
                 whose: format!("{}{}", side.name, figure.strip_prefix("latency").unwrap_or_default()),
             })
         };
@@ -234,5 +234,5 @@ fn hit_percents(side: &SideReport) -> Spread {
     let percents: Vec<f64> = runs
         .map(|run| run.hits as f64 / (run.hits + run.misses) as f64 * 100.0)
         .collect();
-    Sides::of(&percents, &[]).of_keyway()
+    Spread::of(&percents)
 }
