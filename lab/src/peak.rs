@@ -71,7 +71,7 @@ pub fn peak(
 ///
 /// Those of [`run::measure`], and a measurement in which something was wrong.
 pub fn whole(plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, draw: Draw) -> io::Result<Measurement> {
-    let made = run::measure(plan, cell, side, operations, draw)?;
+    let made = run::with_a_turn(plan, |plan| run::measure(plan, cell, side, operations, draw))?;
     if made.wrong.any() {
         return Err(io::Error::other(made.wrong.to_string()));
     }

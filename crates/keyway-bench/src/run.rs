@@ -217,7 +217,11 @@ pub fn run_cell(
 }
 
 /// Measures again, longer, where a busy machine gave a side no turn at all in the time that was asked for.
-fn with_a_turn(plan: &Plan, measure: impl Fn(&Plan) -> io::Result<Measurement>) -> io::Result<Measurement> {
+///
+/// # Errors
+///
+/// Those of `measure`.
+pub fn with_a_turn(plan: &Plan, measure: impl Fn(&Plan) -> io::Result<Measurement>) -> io::Result<Measurement> {
     /// Of the length, from one try to the next; the last one takes a thousand times as long.
     const LONGER: u32 = 4;
     const TRIES: usize = 6;

@@ -69,13 +69,11 @@ pub(super) struct Measuring {
     /// Threads that drive connections
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
     client_threads: usize,
-    #[command(flatten)]
-    common: Common,
 }
 
 impl Measuring {
-    pub(super) fn plan(self) -> Result<Plan, Failure> {
-        let cpus = match self.common.server_cpus.len() {
+    pub(super) fn plan(self, common: &Common) -> Result<Plan, Failure> {
+        let cpus = match common.server_cpus.len() {
             0 => machine::cpus(),
             chosen => chosen,
         };
@@ -87,7 +85,7 @@ impl Measuring {
             client_threads: self.client_threads,
             server: self.server.clone(),
             against: self.against.clone(),
-            ..self.common.plan(program, self.cells()?, usual)
+            ..common.plan(program, self.cells()?, usual)
         })
     }
 

@@ -8,6 +8,7 @@ mod outputs;
 mod screen;
 
 use clap::Args;
+use keyway_bench::options::Common;
 use keyway_bench::report::Report;
 use keyway_bench::{machine, run, workloads};
 
@@ -64,6 +65,8 @@ Exit codes:
 pub(crate) struct Bench {
     #[command(flatten)]
     measuring: Measuring,
+    #[command(flatten)]
+    common: Common,
     /// Print where the figures of papers are measured
     #[arg(long, num_args = 0.., allow_hyphen_values = true, hide = true)]
     reproduce: Option<Vec<String>>,
@@ -98,7 +101,7 @@ impl Bench {
     /// Measures every cell of the plan.
     fn measure(self) -> Result<Report, Failure> {
         let outputs = self.outputs.clone();
-        let plan = self.measuring.plan()?;
+        let plan = self.measuring.plan(&self.common)?;
         plan.check(machine::cpus()).map_err(Failure::usage)?;
         outputs.check()?;
         let tables = !outputs.take_stdout();
@@ -153,12 +156,8 @@ mod tests {
 
     fn plan(line: &str) -> Plan {
         let words = ["bench"].into_iter().chain(line.split_whitespace());
-        Line::try_parse_from(words)
-            .unwrap_or_else(|e| panic!("{line}: {e}"))
-            .bench
-            .measuring
-            .plan()
-            .unwrap()
+        let Bench { measuring, common, .. } = Line::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}")).bench;
+        measuring.plan(&common).unwrap()
     }
 
     #[test]
