@@ -49,7 +49,7 @@ def answers(family, address):
         return False
 
 
-def calls(client, get_many, **now):
+def asked_of(client, get_many, **now):
     """What is asked of a client; `now` makes it wait for an answer."""
     keys = [f"many:{n}" for n in range(MANY)]
     return {
@@ -127,7 +127,7 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         place = os.path.join(folder, "region")
         client = keyway_cache.Client(place, memory=64 << 20)
-        sides["keyway"] = calls(client, client.get_many, noreply=False)
+        sides["keyway"] = asked_of(client, client.get_many, noreply=False)
         try:
             sides["keyway"] |= django_side(place)
         except ImportError:
@@ -147,7 +147,7 @@ def main():
 
                 for name, server in [("Unix", path), ("TCP", ("127.0.0.1", port))]:
                     client = Client(server, no_delay=True)
-                    sides[f"pymemcache, {name}"] = calls(client, client.get_many, noreply=False)
+                    sides[f"pymemcache, {name}"] = asked_of(client, client.get_many, noreply=False)
                     prepare(sides[f"pymemcache, {name}"], lambda: client.set_many({**items, "count": "0"}, noreply=False))
             except ImportError:
                 left_out.append("pymemcache is not installed")
@@ -156,7 +156,7 @@ def main():
 
                 for name, server in [("Unix", path), ("TCP", f"127.0.0.1:{port}")]:
                     client = pylibmc.Client([server], behaviors={"tcp_nodelay": True})
-                    sides[f"pylibmc, {name}"] = calls(client, client.get_multi)
+                    sides[f"pylibmc, {name}"] = asked_of(client, client.get_multi)
                     prepare(sides[f"pylibmc, {name}"], lambda: client.set_multi({**items, "count": 0}))
             except ImportError:
                 left_out.append("pylibmc is not installed")
