@@ -11,7 +11,7 @@ mod checks;
 mod facts;
 mod machine;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use clap::Args;
 use serde_json::json;
@@ -22,13 +22,17 @@ use crate::wire::Access;
 use checks::{Finding, Is};
 use facts::Facts;
 
+/// Fewest columns beside the names in which words are easy to read.
+const WORDS_MIN: usize = 24;
+
 pub(crate) const HELP: &str = "\
 Each check prints one line: `ok`, `unknown` with what would make it known, or
 `WRONG` with the value, the limit and, in a line of its own, a remedy. The
 region and the files of /proc are only read. Other users' processes can be
-examined by root only. Stores and evictions are judged by what happens while it
-looks (--seconds): what is over, and what is normal for a full cache, is not
-wrong.
+examined by root only. Stores, evictions, damage and refused connections are
+judged by the last hour that the server (--server) knows, and without a server
+by what happens while it looks (--seconds): what is over, and what is normal for
+a full cache, is not wrong.
 
 Exit codes: 0 all is well, or unknown; 1 something is wrong; 2 the region cannot
 be opened.
@@ -49,7 +53,7 @@ pub(crate) struct Doctor {
     server: Option<String>,
     #[command(flatten)]
     access: Access,
-    /// Seconds for which stores and evictions are looked at, such as 3600 for an hour
+    /// Seconds for which stores and evictions are looked at, such as 3600 for an hour; a server (--server) knows the last hour
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     /// Print it as a JSON object
@@ -65,7 +69,7 @@ impl Doctor {
         let wrong = findings.iter().filter(|finding| finding.is == Is::Wrong).count();
         let text = match self.json {
             true => format!("{}\n", json(&facts, &findings)),
-            false => text(&facts, &findings, wrong),
+            false => text(&facts, &findings, wrong, columns()),
         };
         commands::written(std::io::stdout().write_all(text.as_bytes()))?;
         match wrong {
@@ -76,12 +80,47 @@ impl Doctor {
     }
 }
 
-fn text(facts: &Facts, findings: &[Finding], wrong: usize) -> String {
+/// Columns of the terminal on standard output. `None`: it is none, and each finding is one line.
+fn columns() -> Option<usize> {
+    let stdout = std::io::stdout();
+    let (columns, _) = stdout.is_terminal().then(ratatui::crossterm::terminal::size)?.ok()?;
+    Some(columns.into())
+}
+
+/// Appends a text to a line that has so many columns already, and goes on in the next one where the terminal ends: within no word.
+fn wrap(text: &str, has: usize, columns: Option<usize>, out: &mut String) {
+    // What is too narrow for a column of words beside the names has them below.
+    let indent = if columns.is_some_and(|columns| columns < has + WORDS_MIN) {
+        2
+    } else {
+        has
+    };
+    let most = columns.unwrap_or(usize::MAX);
+    let mut at = has;
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if at > indent && at + len > most {
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push_str(&format!("\n{:indent$}", ""));
+            at = indent;
+        }
+        out.push_str(word);
+        out.push(' ');
+        at += len + 1;
+    }
+    out.truncate(out.trim_end_matches(' ').len());
+    out.push('\n');
+}
+
+fn text(facts: &Facts, findings: &[Finding], wrong: usize, columns: Option<usize>) -> String {
     let mut text = format!("keyway doctor  {}\n", facts.place);
     for finding in findings {
-        text.push_str(&format!("{:<8} {:<13} {}\n", finding.is.word(), finding.check, finding.what));
+        let names = format!("{:<8} {:<13} ", finding.is.word(), finding.check);
+        text.push_str(&names);
+        wrap(&finding.what, names.len(), columns, &mut text);
         if let Some(remedy) = &finding.remedy {
-            text.push_str(&format!("{:<8} {:<13} remedy: {remedy}\n", "", ""));
+            text.push_str(&" ".repeat(names.len()));
+            wrap(&format!("remedy: {remedy}"), names.len(), columns, &mut text);
         }
     }
     let unknown = findings.iter().filter(|finding| finding.is == Is::Unknown).count();
@@ -111,4 +150,35 @@ fn json(facts: &Facts, findings: &[Finding]) -> serde_json::Value {
         })
         .collect();
     json!({ "place": facts.place, "checks": checks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapped(columns: Option<usize>) -> String {
+        let mut out = "ok    udp  ".to_owned();
+        wrap("no server of this region has a socket for datagrams", 11, columns, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_whole_words() {
+        assert_eq!(
+            wrapped(None),
+            "ok    udp  no server of this region has a socket for datagrams\n"
+        );
+        assert_eq!(
+            wrapped(Some(40)),
+            "ok    udp  no server of this region has\n           a socket for datagrams\n"
+        );
+        assert_eq!(
+            wrapped(Some(26)),
+            "ok    udp  no server of\n  this region has a socket\n  for datagrams\n"
+        );
+        for columns in 20..80 {
+            let text = wrapped(Some(columns));
+            assert!(text.lines().all(|line| line.len() <= columns), "{columns}: {text}");
+        }
+    }
 }
