@@ -12,7 +12,10 @@ PROFILE ?= release
 # What packages are for, as Debian names it: amd64 or arm64, and the tools of the other one.
 ARCH ?= $(if $(filter aarch64,$(shell uname -m)),arm64,amd64)
 CROSS = $(if $(filter arm64/x86_64,$(ARCH)/$(shell uname -m)),aarch64-unknown-linux-gnu)
-CARGO_DIR = $(abspath $(TARGET_DIR))$(if $(CROSS),/arm)
+# make takes a path with a blank for two.
+NO_BLANK = $(if $(filter-out 2,$(words $(CURDIR) $(TARGET_DIR))),$(error "$(CURDIR)" or CARGO_TARGET_DIR has a blank, \
+  which make takes for two paths: move it to a path without one (`cargo build` takes any)))
+CARGO_DIR = $(NO_BLANK)$(abspath $(TARGET_DIR))$(if $(CROSS),/arm)
 CARGO_BUILD = --profile $(PROFILE) --locked --target-dir $(CARGO_DIR) $(if $(CROSS),--target $(CROSS))
 BUILT = $(CARGO_DIR)/$(if $(CROSS),$(CROSS)/)$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 # It runs a make for libbpf, which would take PREFIX and DESTDIR for its own.
@@ -23,7 +26,7 @@ SONAME = libkeyway.so.0
 TO = $(DESTDIR)$(PREFIX)
 
 # The manual pages, completions and configuration of packages, and the licences of what they contain.
-MANUAL = $(abspath $(TARGET_DIR))/manual
+MANUAL = $(NO_BLANK)$(abspath $(TARGET_DIR))/manual
 # Who answers for a package: set it to yourself if you give packages to others. This address reaches no one (RFC 2606).
 MAINTAINER ?= Keyway's builders <packages@keyway.invalid>
 # The name of the container image, and the tool that makes it: podman, docker or buildah.
@@ -113,7 +116,7 @@ loader:
 
 # For every Linux with glibc 2.28 or later, wherever it is built: zig links with that version's symbols, and maturin checks them.
 MANYLINUX = manylinux_2_28
-WHEEL_TOOLS = $(abspath $(TARGET_DIR))/wheel-tools
+WHEEL_TOOLS = $(NO_BLANK)$(abspath $(TARGET_DIR))/wheel-tools
 
 wheel:
 	test -x $(WHEEL_TOOLS)/bin/maturin || { python3 -m venv $(WHEEL_TOOLS) && $(WHEEL_TOOLS)/bin/pip install --quiet 'maturin[zig]>=1.10,<2'; }

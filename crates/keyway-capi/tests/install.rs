@@ -34,6 +34,21 @@ fn make(target: &str) -> Command {
     command
 }
 
+/// Enemy: files that are installed to half of a path.
+#[test]
+fn a_path_with_a_blank_is_refused_with_the_reason() {
+    if program_on_path("make").is_none() {
+        return skip("a path with a blank", "there is no make");
+    }
+    let mut make = make("install");
+    make.arg("-n").env("CARGO_TARGET_DIR", "/nowhere/a b");
+    let (status, output) = run_to_end(&mut make, DEADLINE);
+    assert!(
+        !status.success() && output.contains("CARGO_TARGET_DIR has a blank") && output.contains("cargo build"),
+        "{output}"
+    );
+}
+
 /// Enemy: the build of libbpf, which is a make, and puts its headers where this one's variables say.
 #[test]
 fn a_build_is_not_told_where_it_will_be_installed() {

@@ -153,34 +153,33 @@ fn only_unused_regions_are_removed_and_only_when_told() {
 /// The enemy: another user's program, which has a file of this name mapped in a mount namespace of its own.
 #[test]
 fn a_region_that_a_mapping_of_another_mount_namespace_names_is_not_taken_for_it() {
+    let unshare = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command
+            .arg("--mount")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    };
+    if !unshare(&["mount", "-t", "tmpfs", "none", "/mnt"])
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        return harness::skip("mappings of other mount namespaces", "it needs root, for a mount namespace");
+    }
     let folder = Scratch::new();
     assert!(region(&folder, "here", 3).close());
     let path = folder.join("here");
-    let script = format!(
-        "mount -t tmpfs none {0} && exec {1} serve --listen 127.0.0.1:0 --region {0}/here --memory 4m --socket {0}/socket",
-        folder.path().display(),
-        env!("CARGO_BIN_EXE_keyway")
-    );
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c", &script])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
-    let mut other = command.spawn().unwrap();
-    let is_mapped = || {
+    let script = "mount -t tmpfs none \"$0\" && exec \"$1\" serve --listen 127.0.0.1:0 --region \"$0/here\" --memory 4m --socket \"$0/socket\"";
+    let place = folder.path().to_str().unwrap();
+    let mut other = unshare(&["sh", "-c", script, place, env!("CARGO_BIN_EXE_keyway")])
+        .spawn()
+        .unwrap();
+    harness::wait_until("the other namespace's region is mapped", harness::DEADLINE, || {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", other.id())).unwrap_or_default();
-        maps.contains(path.to_str().unwrap())
-    };
-    let begun = std::time::Instant::now();
-    while !is_mapped() {
-        if begun.elapsed() > harness::DEADLINE {
-            harness::skip("mappings of other mount namespaces", "it needs root, for a mount namespace");
-            let _ = other.kill();
-            let _ = other.wait();
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+        maps.contains(path.to_str().unwrap()).then_some(())
+    });
     let listed = listed(&[]);
     other.kill().unwrap();
     other.wait().unwrap();

@@ -305,6 +305,10 @@ fn a_check_refuses_what_the_start_would_refuse() {
         (&["--gap", "stale"], &["--max-gap"]),
     ];
     for (options, says) in cases {
+        if options.contains(&"--kernel") && !nix::unistd::geteuid().is_root() {
+            harness::skip("an interface that is absent", "only root gets as far as that");
+            continue;
+        }
         for check in [&["--check"][..], &[]] {
             let mut command = keyway(&[], &[&always, options, check].concat());
             let (status, output) = run_to_end(&mut command, DEADLINE);
