@@ -3,6 +3,9 @@
 //! The list is `xtask/mutants.txt`; `docs/testing.md` has the rules by which it was made. All faults are compiled at once, into a copy of
 //! the tree. Each is placed beside the line that it replaces, and an environment variable selects the active one. So the list
 //! costs two builds of the region, and for each fault the time until one form of the checks fails.
+//!
+//! Faults with a name in `testing/mutants` (`known`) go into a second copy ([`known`]), from which the tools of the promises are built: each
+//! tool switches on, one after the other, those that it must reject.
 
 use crate::run::{Context, Outcome};
 use std::collections::BTreeMap;
@@ -15,6 +18,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LIST: &str = "xtask/mutants.txt";
+/// What chooses the active fault, in the copy's region; and what hands a tool's choice to it.
+const SWITCH: &str = include_str!("../faults/switch.rs");
+const FORWARD: &str = include_str!("../faults/forward.rs");
+const FORWARD_TO: &str = "testing/mutants/src/switch.rs";
 /// The sources that have the faults.
 const SOURCES: &str = "crates/keyway-region/src";
 /// The variable that selects the active fault, by its place in the list, from 1 on.
@@ -23,14 +30,20 @@ const VARIABLE: &str = "KEYWAY_MUTANT";
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// Of the faults that are not marked as equivalent, this percentage must be caught.
 const CAUGHT_MIN_PERCENT: usize = 95;
+/// The rule of edits that are no faults: they are in every copy, and count accesses.
+const COUNTED: &str = "counted";
+/// The rule of faults that only the tools of the promises switch on.
+const KNOWN: &str = "known";
 
 const HELP: &str = "\
 cargo xtask mutants: one-line faults of the region, each of which one of the checks must find
 
-    cargo xtask mutants            all of xtask/mutants.txt, except those that are argued to be harmless
+    cargo xtask mutants            all of xtask/mutants.txt, except those that are argued to be harmless, and those that the tools of
+                                   the promises reject themselves (`known`)
     cargo xtask mutants NAME...    the faults with one of these names or rules
     cargo xtask mutants --argued   also those that are argued to be harmless, and whether they are caught nevertheless
-    cargo xtask mutants --list     list the faults, by rule
+    cargo xtask mutants --list     list the faults, by rule, with their numbers for KEYWAY_MUTANT
+    cargo xtask mutants --copy     make the copy with all faults, and print where it is
     --jobs N                       number of faults at a time [default: 2]
 
 The checks run on each fault until one fails: first the part that found it before, as the list says, then all, the cheapest first.
@@ -42,10 +55,12 @@ The exit status is 0 if at least 95 of 100 faults are caught. For faults that ar
 struct Mutant {
     name: String,
     rule: String,
-    /// relative to [`SOURCES`]
+    /// relative to [`SOURCES`]; the last one, if there are several
     file: String,
-    /// the replaced text, between « and » in a text that occurs once; and its replacement
-    edits: Vec<(String, String)>,
+    /// the file, the replaced text, between « and » in a text that occurs once, and its replacement
+    edits: Vec<(String, String, String)>,
+    /// its name in `testing/mutants`
+    known: String,
     /// the same fault in `model/region_protocol.py`, by its name there
     model: String,
     /// the part of a form that detected it last, which is tried first: `FORM: SCENARIO` or `FORM: TEST`
@@ -54,7 +69,7 @@ struct Mutant {
     equivalent: String,
 }
 
-/// A replacement in a file: these bytes, by this text, for the fault with this number.
+/// A replacement in a file: these bytes, by this text, for the fault with this number; 0: always.
 #[derive(Clone, Debug)]
 struct Edit {
     at: Range<usize>,
@@ -73,16 +88,25 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         Err(why) => return Outcome::Failed(why),
     };
     if args.contains(&"--list") {
-        for mutant in &all {
+        for (at, mutant) in all.iter().enumerate().filter(|(_, mutant)| mutant.rule != COUNTED) {
             let model = if mutant.model.is_empty() {
                 String::new()
             } else {
                 format!(" (the model's {})", mutant.model)
             };
-            println!("{:14} {:16} {}{model}", mutant.rule, mutant.file, mutant.name);
+            println!("{:3} {:14} {:16} {}{model}", at + 1, mutant.rule, mutant.file, mutant.name);
         }
-        println!("{} faults", all.len());
+        println!("{} faults", all.iter().filter(|mutant| mutant.rule != COUNTED).count());
         return Outcome::Passed;
+    }
+    if args.contains(&"--copy") {
+        return match copy(context, &context.target.join("mutants/tree"), &all, |_| true) {
+            Ok(tree) => {
+                println!("{}", tree.display());
+                Outcome::Passed
+            }
+            Err(why) => Outcome::Failed(why),
+        };
     }
     let jobs_at = args.iter().position(|arg| *arg == "--jobs");
     let jobs = jobs_at.and_then(|at| args.get(at + 1)?.parse().ok()).unwrap_or(2);
@@ -94,7 +118,8 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         .collect();
     let with_argued = args.contains(&"--argued");
     let wanted = |mutant: &Mutant| {
-        let is_fault = with_argued || mutant.equivalent.is_empty();
+        let is_fault = mutant.rule != COUNTED && (with_argued || mutant.equivalent.is_empty());
+        let is_fault = is_fault && mutant.rule != KNOWN;
         names.contains(&mutant.name.as_str()) || is_fault && (names.is_empty() || names.contains(&mutant.rule.as_str()))
     };
     let chosen: Vec<usize> = (0..all.len()).filter(|at| wanted(&all[*at])).collect();
@@ -268,35 +293,93 @@ impl Form {
     }
 }
 
-/// Builds the forms from a copy of the tree that has all the faults.
-fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
-    let copy = context.target.join("mutants");
-    let tree = copy.join("tree");
+/// A copy of the tree with the faults that the tools of the promises must reject.
+pub fn known(context: &Context<'_>) -> Result<PathBuf, String> {
+    let all = read_list(context.root)?;
+    copy(context, &context.target.join("known/tree"), &all, |mutant| {
+        !mutant.known.is_empty()
+    })
+}
+
+/// Makes a copy of the tree that has the faults that are `wanted`, and counts accesses. Its packages have another version: in the target
+/// directory of the tree it uses others' packages as they are built there, and replaces none of the tree's own.
+fn copy(context: &Context<'_>, tree: &Path, all: &[Mutant], wanted: impl Fn(&Mutant) -> bool) -> Result<PathBuf, String> {
     let mut edits: BTreeMap<String, Vec<Edit>> = BTreeMap::new();
-    for (at, mutant) in all.iter().enumerate() {
-        let file = format!("{SOURCES}/{}", mutant.file);
-        let source = read(&context.root.join(&file))?;
-        for (find, with) in &mutant.edits {
-            let place = place(&source, find).map_err(|why| format!("{}: {why}", mutant.name))?;
-            edits.entry(file.clone()).or_default().push(Edit {
+    let is_in = |mutant: &Mutant| mutant.rule == COUNTED || wanted(mutant);
+    for (at, mutant) in all.iter().enumerate().filter(|(_, mutant)| is_in(mutant)) {
+        for (file, find, with) in &mutant.edits {
+            let file = format!("{SOURCES}/{file}");
+            let place = place(&read(&context.root.join(&file))?, find).map_err(|why| format!("{}: {why}", mutant.name))?;
+            edits.entry(file).or_default().push(Edit {
                 at: place,
-                number: at + 1,
+                number: if mutant.rule == COUNTED { 0 } else { at + 1 },
                 with: with.clone(),
             });
         }
     }
-    let with_switch = format!("{SOURCES}/mutants.rs");
-    copy_tree(context.root, &tree, |file, bytes| {
-        let Some(edits) = edits.get(file).cloned().or_else(|| (file == with_switch).then(Vec::new)) else {
+    let (library, version) = (format!("{SOURCES}/lib.rs"), own_version(context.root)?);
+    copy_tree(context.root, tree, |file, bytes| {
+        match file {
+            FORWARD_TO => return Ok(FORWARD.into()),
+            "Cargo.toml" | "Cargo.lock" => return Ok(as_copy(&String::from_utf8_lossy(&bytes), &version).into_bytes()),
+            _ => {}
+        }
+        let (edits, is_library) = (edits.get(file).cloned(), file == library);
+        if edits.is_none() && !is_library {
             return Ok(bytes);
-        };
+        }
         let source = String::from_utf8(bytes).map_err(|e| format!("{file}: {e}"))?;
-        let end = if file == with_switch { SWITCH } else { "" };
-        Ok(format!("{}{end}", switched(&source, edits)?).into_bytes())
+        let (begin, end) = if is_library {
+            ("#![allow(warnings)]\n", "pub mod mutants;\n")
+        } else {
+            ("", "")
+        };
+        Ok(format!("{begin}{}{end}", switched(&source, edits.unwrap_or_default())?).into_bytes())
     })?;
+    let names: String = all
+        .iter()
+        .enumerate()
+        .filter(|(_, mutant)| !mutant.known.is_empty())
+        .map(|(at, mutant)| format!("(\"{}\", {}), ", mutant.known, at + 1))
+        .collect();
+    let switch = format!("{SWITCH}\nconst KNOWN: &[(&str, u32)] = &[{names}];\n");
+    let path = tree.join(SOURCES).join("mutants.rs");
+    if std::fs::read_to_string(&path).is_ok_and(|there| there == switch) {
+        return Ok(tree.to_owned());
+    }
+    std::fs::write(&path, switch).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(tree.to_owned())
+}
+
+/// The version of the copy's packages; what comes after the plus means nothing to those that depend on them.
+const COPYS_VERSION: &str = concat!("version = \"", env!("CARGO_PKG_VERSION"), "+faults\"");
+
+/// A manifest or lock file with the version of the copy's packages. In a lock file others' packages have a line `source` after theirs.
+fn as_copy(text: &str, version: &str) -> String {
+    let mut lines = text.lines().peekable();
+    let mut changed = String::new();
+    while let Some(line) = lines.next() {
+        let is_own = line == version && !lines.peek().is_some_and(|next| next.starts_with("source = "));
+        changed.push_str(if is_own { COPYS_VERSION } else { line });
+        changed.push('\n');
+    }
+    changed
+}
+
+/// The line of the workspace's manifest with the version of its packages.
+fn own_version(root: &Path) -> Result<String, String> {
+    let manifest = read(&root.join("Cargo.toml"))?;
+    let line = manifest.lines().find(|line| line.starts_with("version = "));
+    line.map(str::to_owned).ok_or_else(|| "Cargo.toml has no version".to_owned())
+}
+
+/// Builds the forms from a copy of the tree that has all the faults.
+fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
+    let folder = context.target.join("mutants");
+    let tree = copy(context, &folder.join("tree"), all, |_| true)?;
     let cargo = |args: &[&str]| {
         let mut command = context.command("cargo", args);
-        command.current_dir(&tree).env("CARGO_TARGET_DIR", copy.join("target"));
+        command.current_dir(&tree).env("CARGO_TARGET_DIR", folder.join("target"));
         command.env("RUSTFLAGS", "-Awarnings");
         command
     };
@@ -306,7 +389,7 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
         "--package",
         "schedules",
         "--features",
-        "schedules/mutants",
+        "schedules/watched",
     ]));
     if let Outcome::Failed(why) = built {
         return Err(why);
@@ -339,22 +422,13 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
     forms.extend(tests_of("watched", &["--features", "observe", "--lib", "--test", "chains"])?);
     forms.push(Form {
         name: "schedules".to_owned(),
-        program: copy.join("target/debug/schedules"),
+        program: folder.join("target/debug/schedules"),
         args: &["--short", "--sound"],
         of_part: ["--only", "--sound"],
     });
     forms.extend(slow);
     Ok(forms)
 }
-
-/// What is appended to the copy's `mutants.rs`: whether the fault of a number is in force.
-const SWITCH: &str = "
-/// Whether the fault of this number is in force.
-pub(crate) fn listed(number: u32) -> bool {
-    static ON: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-    *ON.get_or_init(|| std::env::var(\"KEYWAY_MUTANT\").ok().and_then(|n| n.parse().ok()).unwrap_or(0)) == number
-}
-";
 
 /// Names and paths of the test programs that cargo has built, from its messages.
 fn executables(messages: &str) -> Vec<(String, PathBuf)> {
@@ -405,9 +479,9 @@ fn read(path: &Path) -> Result<String, String> {
 fn read_list(root: &Path) -> Result<Vec<Mutant>, String> {
     let all = parse(&read(&root.join(LIST))?)?;
     for mutant in &all {
-        let source = read(&root.join(SOURCES).join(&mutant.file))?;
-        for (find, _) in &mutant.edits {
-            place(&source, find).map_err(|why| format!("{LIST}: {}: in {}: {why}", mutant.name, mutant.file))?;
+        for (file, find, _) in &mutant.edits {
+            let source = read(&root.join(SOURCES).join(file))?;
+            place(&source, find).map_err(|why| format!("{LIST}: {}: in {file}: {why}", mutant.name))?;
         }
     }
     Ok(all)
@@ -438,13 +512,14 @@ fn parse(text: &str) -> Result<Vec<Mutant>, String> {
             "name" => mutant.name = value,
             "rule" => mutant.rule = value,
             "file" => mutant.file = value,
-            "find" => mutant.edits.push((value, String::new())),
+            "find" => mutant.edits.push((mutant.file.clone(), value, String::new())),
             "with" => match mutant.edits.last_mut() {
-                Some((_, with)) => *with = value,
+                Some((.., with)) => *with = value,
                 None => return Err(format!("{LIST}:{}: a `with` without a `find`", number + 1)),
             },
             "model" => mutant.model = value,
             "seen" => mutant.seen = value,
+            "known" => mutant.known = value,
             "equivalent" => mutant.equivalent = value,
             other => return Err(format!("{LIST}:{}: no field is called '{other}'", number + 1)),
         }
@@ -503,6 +578,11 @@ fn render(source: &str, all: Range<usize>, edits: &[Edit]) -> Result<String, Str
             ));
         }
         text.push_str(&source[from..first.at.start]);
+        if let Some(always) = here.iter().find(|edit| edit.number == 0) {
+            text.push_str(&always.with);
+            (from, rest) = (first.at.end, behind);
+            continue;
+        }
         let original = render(source, first.at.clone(), inner)?;
         let is_statement = source[first.at.clone()].ends_with([';', '}']);
         let mut choice = String::new();
@@ -523,6 +603,7 @@ fn render(source: &str, all: Range<usize>, edits: &[Edit]) -> Result<String, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     const SOURCE: &str = "fn f() {\n    if a()\n        && b() {\n        c();\n    }\n}\n";
 
@@ -542,6 +623,21 @@ mod tests {
         names.sort_unstable();
         assert!(names.windows(2).all(|two| two[0] != two[1]), "a name is there twice");
         assert!(all.iter().all(|m| !m.rule.is_empty() && !m.edits.is_empty()));
+        let listed: BTreeSet<&str> = all
+            .iter()
+            .map(|mutant| mutant.known.as_str())
+            .filter(|known| !known.is_empty())
+            .collect();
+        let names = read(&crate::root().join("testing/mutants/src/lib.rs")).unwrap();
+        let (_, names) = names.split_once("pub enum Mutant {").unwrap();
+        let (names, _) = names.split_once("\n}").unwrap();
+        let is_name = |line: &&str| line.starts_with(|c: char| c.is_ascii_uppercase());
+        let names: BTreeSet<&str> = names.lines().map(str::trim).filter(is_name).collect();
+        let names: BTreeSet<&str> = names.iter().filter_map(|line| line.split([',', ' ']).next()).collect();
+        assert_eq!(
+            names, listed,
+            "the faults of testing/mutants, and those of the list with `known`"
+        );
     }
 
     #[test]

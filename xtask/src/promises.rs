@@ -5,7 +5,9 @@
 //! run for minutes.
 
 use crate::lanes::{self, Job};
+use crate::mutants;
 use crate::run::{Context, Outcome};
+use std::process::Command;
 
 /// The variant of the region that a tool is built with. Its features are off by default; a build of the whole workspace would otherwise turn
 /// them on in the product.
@@ -13,9 +15,9 @@ use crate::run::{Context, Outcome};
 enum Region {
     /// as in the product
     Plain,
-    /// with its broken variants, which the tool must reject
-    Broken,
-    /// with the broken variants, and reporting every access
+    /// with faults that the tool must reject, which it switches on itself (`testing/mutants`)
+    Faulty,
+    /// with these faults, and reporting every access
     Watched,
 }
 
@@ -72,31 +74,31 @@ pub const ALL: &[Promise] = &[
     Promise {
         name: "storm",
         shows: "processes killed, stopped and restarted at random see one linearizable history for each key",
-        region: Region::Broken,
+        region: Region::Faulty,
         alone: true,
     },
     Promise {
         name: "kernel",
         shows: "the kernel door answers exactly what user space would, or passes a packet on unchanged",
-        region: Region::Broken,
+        region: Region::Faulty,
         alone: true,
     },
     Promise {
         name: "hit-ratio",
         shows: "fewer misses than memcached in the same memory, and as few as item-level S3-FIFO",
-        region: Region::Broken,
+        region: Region::Faulty,
         alone: false,
     },
     Promise {
         name: "growth",
         shows: "index and memory grow under traffic, and no item is lost",
-        region: Region::Broken,
+        region: Region::Faulty,
         alone: false,
     },
     Promise {
         name: "kill-points",
         shows: "a process may die or stop at any instruction of any operation",
-        region: Region::Broken,
+        region: Region::Faulty,
         alone: false,
     },
     Promise {
@@ -116,15 +118,17 @@ pub const ALL: &[Promise] = &[
 /// Runs a promise's tool with these arguments.
 pub fn run(context: &Context<'_>, name: &str, args: &[&str]) -> Outcome {
     let profile = if args.contains(&"--short") { "dev" } else { "fast" };
-    let mut command = context.command(
-        "cargo",
-        &["run", "--quiet", "--locked", "--profile", profile, "--package", name],
-    );
-    if ALL
+    let region = ALL
         .iter()
-        .any(|promise| promise.name == name && promise.region != Region::Plain)
-    {
-        command.args(["--features", "mutants"]);
+        .find(|promise| promise.name == name)
+        .map_or(Region::Plain, |promise| promise.region);
+    let mut command = match cargo(context, region, "run") {
+        Ok(command) => command,
+        Err(why) => return Outcome::Failed(why),
+    };
+    command.args(["--profile", profile, "--package", name]);
+    if region == Region::Watched {
+        command.args(["--features", "watched"]);
     }
     command.arg("--").args(args);
     context.expect(command)
@@ -154,16 +158,37 @@ fn short<'a>(context: &'a Context<'a>, promise: &Promise) -> Job<'a> {
     Job::command(context, promise.name.to_owned(), promise.alone, command)
 }
 
+/// A command of cargo for tools with this region: in the tree, or in its copy with faults.
+fn cargo(context: &Context<'_>, region: Region, verb: &str) -> Result<Command, String> {
+    let mut command = context.command("cargo", &[verb, "--quiet"]);
+    if region == Region::Plain {
+        command.arg("--locked");
+        return Ok(command);
+    }
+    command
+        .current_dir(mutants::known(context)?)
+        .arg("--target-dir")
+        .arg(&context.target);
+    Ok(command)
+}
+
 /// Builds tools with the same variant together. As a part of the workspace, so that others' code has the features that it has in
 /// [`Context::build_all`], and is not compiled again.
 fn build(context: &Context<'_>, together: &[Promise]) -> Outcome {
-    if together.iter().all(|promise| promise.region == Region::Plain) {
+    let region = together.first().map_or(Region::Plain, |promise| promise.region);
+    if region == Region::Plain {
         return context.build_all();
     }
-    let mut command = context.command("cargo", &["build", "--quiet", "--locked", "--workspace"]);
+    let mut command = match cargo(context, region, "build") {
+        Ok(command) => command,
+        Err(why) => return Outcome::Failed(why),
+    };
+    command.arg("--workspace");
     for promise in together {
-        command.args(["--bin", promise.name, "--features"]);
-        command.arg(format!("{}/mutants", promise.name));
+        command.args(["--bin", promise.name]);
+        if region == Region::Watched {
+            command.args(["--features", &format!("{}/watched", promise.name)]);
+        }
     }
     context.expect(command)
 }

@@ -29,7 +29,6 @@ mod late;
 pub mod layout;
 mod log;
 pub mod memory;
-pub mod mutants;
 #[cfg(feature = "observe")]
 pub mod observe;
 mod operations;

@@ -182,7 +182,6 @@ impl<'m> View<'m> {
     /// with those of the layout.
     #[inline(always)]
     pub unsafe fn at<T: Shared>(self, offset: usize) -> &'m T {
-        crate::mutants::accessed();
         debug_assert!(offset.is_multiple_of(align_of::<T>()) && offset <= self.len && size_of::<T>() <= self.len - offset);
         // SAFETY: the caller's promise; valid for every bit pattern, and only ever accessed atomically.
         unsafe { self.base.add(offset).cast().as_ref() }
@@ -212,7 +211,6 @@ impl<'m> View<'m> {
     /// As many bytes at `offset` are in the mapping.
     #[inline(always)]
     pub unsafe fn write(self, offset: usize, src: &[u8]) {
-        crate::mutants::accessed();
         debug_assert!(src.len() <= self.len && offset <= self.len - src.len());
         // SAFETY: the caller's promise; `src` is private memory.
         unsafe { copy::into(src.as_ptr(), self.base.add(offset).as_ptr(), src.len()) }
@@ -225,7 +223,6 @@ impl<'m> View<'m> {
     /// Eight bytes at `offset` are in the mapping.
     #[inline(always)]
     pub unsafe fn u64_unaligned(self, offset: usize) -> u64 {
-        crate::mutants::accessed();
         debug_assert!(offset <= self.len - 8);
         // SAFETY: the caller's promise.
         unsafe { copy::load8(self.base.add(offset).as_ptr()) }
@@ -238,7 +235,6 @@ impl<'m> View<'m> {
     /// They are in the mapping.
     #[inline(always)]
     pub unsafe fn window(self, offset: usize, len: usize) -> Window<'m> {
-        crate::mutants::accessed();
         debug_assert!(len <= self.len && offset <= self.len - len);
         Window {
             // SAFETY: the caller's promise.
@@ -506,7 +502,6 @@ impl Memory {
 
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        crate::mutants::accessed();
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             outside(offset);
         }

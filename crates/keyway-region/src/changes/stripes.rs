@@ -23,7 +23,6 @@ use crate::layout::session::Lease;
 use crate::layout::slot::{Slot, TAG_BITS};
 use crate::layout::superblock::{DoorWord, Superblock};
 use crate::memory::Memory;
-use crate::mutants::{self, Mutant};
 use crate::region::{Life, Region};
 use crate::session::{Process, Session};
 use crate::verbs::WriteError;
@@ -167,9 +166,6 @@ impl Region {
 
     /// Whether every session counts its changes by now: none is still in an operation that began before it could know.
     pub fn is_door_acknowledged(&self) -> bool {
-        if mutants::is(Mutant::DoorBeforeAcknowledged) {
-            return true;
-        }
         let door = self.door();
         // PAIRS: door: the light fence in `Session::enter`. After this, a session that has not read the door word yet will read
         // this one; a session that has read another one is seen to be writing.
@@ -215,7 +211,7 @@ impl Region {
         // PAIRS: stripe: `Stripes::step`: a session that is counted here has the stripe on its record. One that counts later
         // makes the exchange fail.
         let now = Changes(word.load(Acquire));
-        if now.is_at_rest() || mutants::is(Mutant::StripeForgotten) {
+        if now.is_at_rest() {
             return false;
         }
         let name = stripe as u64 + 1;
@@ -303,17 +299,11 @@ impl Session {
     /// The same, for a change that no client has requested.
     #[inline(always)]
     pub(crate) fn counted_eviction<R>(&self, word: Slot, publish: impl FnOnce() -> R) -> R {
-        if mutants::is(Mutant::EvictionsUncounted) {
-            return publish();
-        }
         self.counted(word, publish)
     }
 
     /// The same, for a flush.
     pub(crate) fn counted_flush<R>(&self, publish: impl FnOnce() -> R) -> R {
-        if mutants::is(Mutant::FlushUncounted) {
-            return publish();
-        }
         self.counted_in(FLUSH, publish)
     }
 
@@ -324,14 +314,11 @@ impl Session {
 
     #[inline(always)]
     fn counted_in<R>(&self, stripe: usize, publish: impl FnOnce() -> R) -> R {
-        if self.counts() && !mutants::is(Mutant::CountedLate) {
+        if self.counts() {
             self.begin_change(stripe);
         }
         let result = publish();
         if self.counts() {
-            if mutants::is(Mutant::CountedLate) {
-                self.begin_change(stripe);
-            }
             self.end_change(stripe);
         }
         result
@@ -340,9 +327,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn begin_change(&self, stripe: usize) {
-        if let Some(stripes) = &*self.stripes.borrow()
-            && !mutants::is(Mutant::ChangesUncounted)
-        {
+        if let Some(stripes) = &*self.stripes.borrow() {
             // Before the count: recovery does not touch the stripe as long as a live session names it.
             self.thread().stripe.store(stripe as u64 + 1, Relaxed);
             // The publish releases, so it does not become visible before the count.
@@ -353,9 +338,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn end_change(&self, stripe: usize) {
-        if let Some(stripes) = &*self.stripes.borrow()
-            && !mutants::is(Mutant::ChangesUncounted)
-        {
+        if let Some(stripes) = &*self.stripes.borrow() {
             stripes.step(stripe, Changes::with_one_finished);
             // PAIRS: stripe-name: the load in `Region::mend`: a change that is no longer on record is seen finished.
             self.thread().stripe.store(0, Release);

@@ -21,7 +21,6 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::Status;
 use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
-use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules, epoch_at_any_time};
 use crate::session::Session;
 use crate::sink::Unread;
@@ -101,11 +100,7 @@ pub(super) struct Prepared {
 /// The flush epoch of an item that replaces another one and is independent of it: never an older epoch.
 #[inline(always)]
 pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
-    if mutants::is(Mutant::StampDown) {
-        epoch
-    } else {
-        epoch.max(replaced.epoch)
-    }
+    epoch.max(replaced.epoch)
 }
 
 /// One attempt at a change.
@@ -538,13 +533,9 @@ impl Session {
     fn put_absent(&self, mut attempt: Attempt<'_, '_, u32, false>, absent: &Absent, draft: &Draft<'_>) -> Attempted {
         let region = &*self.region;
         let (key, epoch, now) = (attempt.key, attempt.epoch, attempt.now);
-        if let Some((place, word)) = absent.tentative
-            && !mutants::is(Mutant::InsertWithoutRescan)
-        {
+        if let Some((place, word)) = absent.tentative {
             // Any thread may abort a tentative entry of any other: its owner may be dead.
-            if !mutants::is(Mutant::WaitOnTentative) {
-                region.abort(place, word);
-            }
+            region.abort(place, word);
             return AGAIN;
         }
         let (place, over) = match (absent.empty, absent.victim) {

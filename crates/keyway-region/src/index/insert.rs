@@ -10,7 +10,6 @@ use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{ATTEMPTS_MAX, Written};
-use crate::mutants::{self, Mutant};
 use crate::region::Rules;
 use crate::session::Session;
 use keyway_probes as probes;
@@ -79,7 +78,7 @@ impl Session {
             self.end_removal();
         }
         // First twins (tentative words of the same key), then the table word, then the epoch: the model's order.
-        let confirmed = (self.rescan(key, table, place) || mutants::is(Mutant::InsertWithoutRescan))
+        let confirmed = self.rescan(key, table, place)
             && region.table() == table
             && region.epoch(now) == epoch
             && self.stamp_insert()
@@ -111,7 +110,7 @@ impl Session {
     fn announce_third(&self, key: &Key<'_>, table: Table, place: Place) {
         let region = &self.region;
         let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
-        if !region.has_thirds() && is_third() && !mutants::is(Mutant::ThirdUnannounced) {
+        if !region.has_thirds() && is_third() {
             // PAIRS: third: the load in `Region::thirds`. Not written back in durable mode: the repair after a power failure sets it.
             region.superblock().thirds.fetch_add(1, SeqCst);
         }

@@ -12,7 +12,6 @@ use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
 use crate::log::{ATTEMPTS_MAX, ItemView};
 use crate::memory::{Line, View};
-use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
 use crate::sink::{Sink, Unread};
 use crate::verbs::{Get, Item};
@@ -400,7 +399,7 @@ impl Region {
                     } else {
                         Ok(())
                     };
-                    if copied.is_err() || !self.still(&seen) && !mutants::is(Mutant::GetWithoutSecondLook) {
+                    if copied.is_err() || !self.still(&seen) {
                         sink.truncate(start);
                         // A value's segments are freed, and an item is marked dead, only after its slot has changed (or the
                         // table word, where a split left a frozen word). So if neither has changed, the item is corrupted.

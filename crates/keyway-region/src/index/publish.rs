@@ -10,7 +10,6 @@ use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{Chain, ItemView, Value};
-use crate::mutants::{self, Mutant};
 use crate::region::{Region, Rules};
 use crate::session::Session;
 use crate::sink::{Nowhere, Unread};
@@ -29,23 +28,10 @@ impl Region {
     /// Makes a slot lead to the copy of its item. `false`: the slot has changed.
     pub(crate) fn move_item(&self, place: Place, word: Slot, copy: Slot) -> bool {
         let slot = self.slot(place.at);
-        let word = if mutants::is(Mutant::RelocateInTwoSteps) {
-            let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, Relaxed, Relaxed);
-            // Gives another thread the chance to see it.
-            std::thread::yield_now();
-            Slot::EMPTY
-        } else {
-            word
-        };
         self.barrier();
         // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
-        let moved = if mutants::is(Mutant::RelocateBlindly) {
-            slot.store(copy.0, Relaxed);
-            true
-        } else {
-            // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
-            slot.compare_exchange(word.0, copy.0, Release, Relaxed).is_ok()
-        };
+        // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
+        let moved = slot.compare_exchange(word.0, copy.0, Release, Relaxed).is_ok();
         if moved {
             self.write_back(place.at, 8);
         }
@@ -105,10 +91,7 @@ impl Session {
 
     /// Compare-and-swap of a slot from an item's word to its successor. The frequency may have changed meanwhile.
     #[inline(always)]
-    fn swap(&self, slot: &AtomicU64, mut from: Slot, to: Next) -> bool {
-        if mutants::is(Mutant::OverwriteInTwoSteps) && slot.compare_exchange(from.0, Slot::EMPTY.0, Relaxed, Relaxed).is_ok() {
-            from = Slot::EMPTY;
-        }
+    fn swap(&self, slot: &AtomicU64, from: Slot, to: Next) -> bool {
         match self.swap_same(slot, from, to) {
             Ok(()) => true,
             Err(now) => self.swap_again(slot, from, now, to),
@@ -123,12 +106,7 @@ impl Session {
             Next::Gone(word) => word,
         };
         // PAIRS: item: the loads of slots: a reader that sees the word sees the item.
-        let publish = if mutants::is(Mutant::PublishUnordered) {
-            Relaxed
-        } else {
-            Release
-        };
-        slot.compare_exchange(from.0, to.0, publish, Relaxed)
+        slot.compare_exchange(from.0, to.0, Release, Relaxed)
             .map(|_| probes::publish(from.0, to.0))
             .map_err(Slot)
     }

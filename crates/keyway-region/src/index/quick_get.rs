@@ -18,7 +18,6 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ItemView;
 use crate::memory::View;
-use crate::mutants::{self, Mutant};
 use crate::region::{Region, ttl};
 use crate::session::Session;
 use crate::sink::Sink;
@@ -152,7 +151,7 @@ impl Session {
         };
         // SAFETY: there is the segment.
         let words = unsafe { region.words_in(view, seen.segment) };
-        if !is_copied || !Region::is_still(words, seen.life) && !mutants::is(Mutant::GetWithoutSecondLook) {
+        if !is_copied || !Region::is_still(words, seen.life) {
             sink.truncate(start);
             return Quick::Unusual;
         }

@@ -22,7 +22,6 @@ use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{CopyOf, Relocated};
-use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 
@@ -195,10 +194,8 @@ impl Session {
         // The new word must be persistent before the old one goes, and this before the new one can be changed.
         region.write_back(to.at, 8);
         region.barrier();
-        if !mutants::is(Mutant::ShiftUncounted) {
-            // PAIRS: shift-arrived: the load in `Region::thirds`: a thread that begins with this count finds the new word.
-            region.superblock().thirds.fetch_add(1, Release);
-        }
+        // PAIRS: shift-arrived: the load in `Region::thirds`: a thread that begins with this count finds the new word.
+        region.superblock().thirds.fetch_add(1, Release);
         let (slot, other) = (region.slot(from.at), region.slot(to.at));
         // PAIRS: shift: the loads of slots: a thread that finds the slot emptied sees the count.
         let _ = slot.compare_exchange(copy.leaving().0, Slot::EMPTY.0, Release, Relaxed);
@@ -235,9 +232,7 @@ impl Session {
             region.barrier();
         } else {
             // From here on the item cannot arrive, unless it has.
-            if let Some(to) = region.place_of(hash, copy.tentative(), place.bucket)
-                && !mutants::is(Mutant::ShiftUndoneBlindly)
-            {
+            if let Some(to) = region.place_of(hash, copy.tentative(), place.bucket) {
                 let _ = region
                     .slot(to.at)
                     .compare_exchange(copy.tentative().0, Slot::EMPTY.0, Relaxed, Relaxed);

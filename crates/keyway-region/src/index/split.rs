@@ -16,7 +16,6 @@ use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ATTEMPTS_MAX;
-use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
@@ -204,10 +203,6 @@ impl Session {
                 return false;
             }
         }
-        if mutants::is(Mutant::TableBeforeFill) {
-            let table = &region.superblock().table;
-            let _ = table.compare_exchange(split.target, split.target + 1, Relaxed, Relaxed);
-        }
         // 2. Fill the new bucket, slot by slot at the same index.
         for (from, to) in source.into_iter().zip(target) {
             // PAIRS: item: the publish in `Session::swap_same` and in `insert`: the copy that follows hands the item on.
@@ -216,7 +211,7 @@ impl Session {
                 return false;
             }
             let mut copy = Slot::EMPTY;
-            if word.is_item() && !(mutants::is(Mutant::SplitLosesASlot) && from.index + 1 == SLOTS) {
+            if word.is_item() {
                 match region.key_hash(from.at, word) {
                     KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = word.thaw(),
                     KeyHash::Of(_) => {}
@@ -339,9 +334,6 @@ impl Session {
     /// word is read after the slot. A shift is ended.
     pub(crate) fn unfreeze(&self, place: Place, word: Slot) {
         let region = &self.region;
-        if mutants::is(Mutant::WaitOnFrozen) {
-            return;
-        }
         if word.is_shifting() {
             return self.land(place, word);
         }

@@ -10,7 +10,6 @@ use crate::layout::item::{self, flag};
 use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, State, TailWord};
 use crate::layout::session::LEASING;
 use crate::layout::slot::Slot;
-use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 
@@ -127,7 +126,7 @@ impl Region {
         let last = self
             .leaseholds(segment, lease)
             .find(|extent| extent.start == first * self.layout.shape.cell_size())?;
-        let is_current = |word: &ExtentWord| word.hands() == lease.hands() || mutants::is(Mutant::HandedOnTwice);
+        let is_current = |word: &ExtentWord| word.hands() == lease.hands();
         let (word, _) = last.header.filter(|(word, _)| word.is_closed() && is_current(word))?;
         let tail = last.tail();
         Some(Closed {
@@ -200,9 +199,7 @@ impl Region {
     /// Whether a thread may still put an item into the extent.
     fn is_being_filled(&self, segment: usize, extent: &Leasehold) -> bool {
         match extent.header {
-            Some((word, tail)) => {
-                !word.is_closed() && (self.is_held(word.owner_with(tail)) || mutants::is(Mutant::DeadExtentsStand))
-            }
+            Some((word, tail)) => !word.is_closed() && self.is_held(word.owner_with(tail)),
             // Its thread is about to write it, or died before it did.
             None => self.is_leasing(segment),
         }

@@ -12,7 +12,6 @@ use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, Se
 use crate::layout::session::LEASING;
 use crate::log::dead::Closed;
 use crate::log::item_view::ATTEMPTS_MAX;
-use crate::mutants::{self, Mutant};
 use crate::region::Rules;
 use crate::session::Session;
 use crate::verbs::WriteError;
@@ -328,12 +327,7 @@ impl Session {
             }
         }
         // PAIRS: tail: the loads in `Session::purge_items` and in `check`: everything before the tail is complete.
-        let told = if mutants::is(Mutant::PublishBeforeTail) {
-            room.next
-        } else {
-            tail
-        };
-        tail_word.store(TailWord::new(told, self.owner.incarnation).0, Release);
+        tail_word.store(TailWord::new(tail, self.owner.incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier is between this and the publish. Not so the header with the
         // latest expiry, which is a hint: a purge because of it looks at each item.
         if rules.is_strict() {

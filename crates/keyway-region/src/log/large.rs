@@ -10,7 +10,6 @@ use crate::layout::segment::{CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, Kind, Link, Stat
 use crate::layout::session::FREEING;
 use crate::log::checksum::begin_part;
 use crate::log::item_view::Chain;
-use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 use crate::sink::{Sink, Unread};
@@ -103,11 +102,7 @@ impl Session {
             let expires = if expiry == 0 { u32::MAX } else { expiry };
             region.header(segment).expires.store(expires, Relaxed);
             let none = State::of(Kind::Large, stream);
-            let state = if mutants::is(Mutant::ChainWithoutOwner) {
-                none
-            } else {
-                none.take(Kind::Large, self.owner)
-            };
+            let state = none.take(Kind::Large, self.owner);
             // PAIRS: large: the load in `Session::purge_step`: a thread that sees it large sees its words.
             region.header(segment).state.store(state.0, Release);
             // The thread that gave the segment its generation may not have reached a barrier.

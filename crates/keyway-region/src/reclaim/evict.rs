@@ -18,7 +18,6 @@ use crate::layout::segment::{ADMISSION, Kind, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
 use crate::log::{PORTION, Supply};
-use crate::mutants::{self, Mutant};
 use crate::reclaim::purge::Step;
 use crate::region::{Region, seconds_left};
 use crate::session::Session;
@@ -496,7 +495,7 @@ impl Session {
             return;
         }
         if let Some(owner) = state.owner() {
-            let stands = owner == self.owner || region.is_held(owner) || mutants::is(Mutant::DeadClaimsStand);
+            let stands = owner == self.owner || region.is_held(owner);
             if !stands && !self.is_passed(segment) {
                 survey.lost = Some(segment);
             }

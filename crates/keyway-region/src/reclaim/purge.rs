@@ -19,7 +19,6 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{ATTEMPTS_MAX, CopyOf, ItemView, Relocated};
 use crate::memory::Line;
-use crate::mutants::{self, Mutant};
 use crate::reclaim::evict::Victim;
 use crate::region::Region;
 use crate::session::Session;
@@ -101,7 +100,7 @@ impl Session {
         // `disown_chain`.
         let state = State(region.header(segment).state.load(Acquire));
         if let Some(owner) = state.owner()
-            && (owner == self.owner || region.is_held(owner) || mutants::is(Mutant::DeadClaimsStand))
+            && (owner == self.owner || region.is_held(owner))
         {
             return (Step::Passed, 0);
         }
@@ -385,7 +384,6 @@ impl Session {
         match purge.cursor.spare {
             Spare::Nothing => None,
             Spare::All => Some(frequency),
-            _ if mutants::is(Mutant::NoSecondChance) => None,
             Spare::Promoted => (room && frequency >= PROMOTED_FROM).then_some(0),
             Spare::Hit => (room && frequency > 0).then(|| frequency - 1),
         }
@@ -503,7 +501,7 @@ impl Session {
                 }
                 _ => {
                     // No item leads here, and no live writer is about to make one: an orphan.
-                    if mutants::is(Mutant::OrphansForgotten) || !self.claim(segment, state) {
+                    if !self.claim(segment, state) {
                         return Step::Passed;
                     }
                     // The word that replaced its head may be of a thread that did not reach a barrier.
@@ -541,7 +539,7 @@ impl Session {
                 Spare::Hit => (1, word.frequency().saturating_sub(1)),
                 Spare::Nothing | Spare::All => return false,
             };
-            if word.frequency() < least || mutants::is(Mutant::NoSecondChance) {
+            if word.frequency() < least {
                 return false;
             }
             region.set_frequency(place, word, after);

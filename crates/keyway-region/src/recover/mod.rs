@@ -27,7 +27,6 @@ use crate::layout::index;
 use crate::layout::session::{Entrance, Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
-use crate::mutants::{self, Mutant};
 use crate::region::{Life, Region};
 use crate::session::{Process, Seat};
 use keyway_probes as probes;
@@ -163,7 +162,6 @@ impl Region {
             }
             match life(lease) {
                 Life::Alive => {}
-                Life::Suspect if mutants::is(Mutant::SuspicionFrees) => dead.push((slot, lease)),
                 Life::Suspect => self.fence(slot, lease),
                 Life::Dead => {
                     self.undo(slot);
@@ -226,7 +224,7 @@ impl Region {
         // PAIRS: record: the stores in `Session::pend` and `settle`.
         let at = usize::try_from(thread.pending_slot.load(Acquire)).unwrap_or(0);
         let word = Slot(thread.pending_word.load(Relaxed));
-        if word.is_tentative() && !mutants::is(Mutant::TentativeForgotten) {
+        if word.is_tentative() {
             self.abort_at(at, word);
         }
     }

@@ -19,7 +19,6 @@
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::durable::line;
 use crate::layout::segment::{Kind, SegmentLife, State};
-use crate::mutants::{self, Mutant};
 use crate::region::Region;
 
 /// Attempts to correct the count of free segments while other threads claim and free.
@@ -46,11 +45,6 @@ impl Region {
             return Ok(());
         }
         let (was, is) = (self.layout.backed(old), self.layout.backed(segments));
-        if mutants::is(Mutant::RaisedBeforeBacked) {
-            let end = self.layout.len(segments);
-            self.host().back(end - self.layout.shape.page_size..end)?;
-            self.publish_segments(segments as u64);
-        }
         for (was, is) in was.into_iter().zip(is) {
             if was.end < is.end {
                 self.host().back(was.end..is.end)?;

@@ -16,7 +16,6 @@ use crate::layout::index;
 use crate::layout::segment::Owner;
 use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP};
 use crate::layout::slot::Slot;
-use crate::mutants::{self, Mutant};
 use crate::region::Region;
 use crate::session::Session;
 
@@ -30,7 +29,7 @@ impl Region {
         slot < self.layout.shape.thread_slots && {
             // PAIRS: vacate: the end of the owner's session: a thread that takes over what the owner held comes after it.
             let lease = Lease(self.thread(slot).lease.load(Acquire));
-            lease.is_held_by(owner) && !(lease.is_fenced() && mutants::is(Mutant::FencedHoldNothing))
+            lease.is_held_by(owner)
         }
     }
 

@@ -3,9 +3,9 @@
 use crate::ground::{Ground, OTHER, STOPPED};
 use crate::operation::{Door, Op, Player, Seen, View, cas_of, view};
 use crate::scenario::large;
+use keyway_region::Region;
 use keyway_region::check::{Report, check};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Store, StoreMode, Stored};
-use keyway_region::{Region, mutants};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Accesses to the region that one verb may take. The most that a verb takes where nothing is stopped, an eviction with all

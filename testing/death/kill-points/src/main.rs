@@ -6,12 +6,12 @@
 )]
 
 use harness::Random;
-use keyway_region::mutants::{self, Mutant};
 use kill_points::door::{self, Way};
 use kill_points::foreign::Libraries;
 use kill_points::real::{self, Fate};
 use kill_points::scenario::{self, Scenario};
 use kill_points::trial::{self, Effort, Trial, Tried};
+use mutants::Mutant;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     if !mutants::BUILT_IN {
-        eprintln!("kill-points: built without the feature `mutants`; `cargo xtask kill-points` builds it right");
+        eprintln!("kill-points: built without faults; `cargo xtask kill-points` builds it right");
         return ExitCode::from(2);
     }
     // What panics inside a trial is reported with its trial.

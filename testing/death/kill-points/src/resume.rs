@@ -9,7 +9,6 @@ use crate::operation::{Op, Player, View, view};
 use crate::step::Stepped;
 use crate::trial::{Begun, Stage};
 use keyway_region::check::check;
-use keyway_region::mutants;
 
 /// Stops a process after `steps` instructions, lets others work and evict, and lets it go on. The others leave its key absent, or
 /// `is_set`.

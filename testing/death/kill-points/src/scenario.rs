@@ -5,8 +5,8 @@ use crate::operation::{Cas, Door, Op, Player, cas_of};
 use crate::step::Work;
 use keyway_cache::Counters;
 use keyway_region::Region;
-use keyway_region::mutants::{self, Mutant};
 use keyway_region::verbs::{Delete, Get, Store, StoreMode};
+use mutants::Mutant;
 use std::sync::Arc;
 
 /// Segments of a region: enough for every kind of them, few enough to fill in no time.

@@ -8,7 +8,7 @@ use crate::scenario::{Recovery, Scenario};
 use crate::step::{self, Child, Stepped};
 use harness::Random;
 use keyway_region::Region;
-use keyway_region::mutants::{self, Mutant};
+use mutants::Mutant;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::Mutex;

@@ -29,7 +29,7 @@ small; it evicts, grows its index and is flushed all the time: misses are allowe
 Most workers use the library, some the socket of a `keyway serve` that is killed and stopped as well. Every call and answer is
 written to a journal in shared memory; at the end of each round every worker must end and be reaped, the region is checked, no
 session may be left, and every key's history must be linearizable. Before that, the judge is shown histories of a store with
-seeded faults, and, built with the feature `mutants`, storms over broken variants of the region: it must reject each.
+seeded faults, and, built with faults, storms over broken variants of the region: it must reject each.
 ";
 
 /// How a storm is run.
@@ -121,9 +121,8 @@ fn run(plan: &Plan) -> ExitCode {
         passed += tally.histories + tally.checks - u64::try_from(tally.problems.len()).unwrap_or(0).min(tally.histories);
         failed += tally.problems.len() as u64;
     }
-    #[cfg(feature = "mutants")]
-    {
-        let (p, f) = mutants(plan);
+    if mutants::BUILT_IN {
+        let (p, f) = broken(plan);
         (passed, failed) = (passed + p, failed + f);
     }
     println!("{passed} passed, {failed} failed");
@@ -291,9 +290,8 @@ fn report(kind: Kind, tally: &Tally) {
 }
 
 /// Storms over broken variants of the region, each of which must be rejected.
-#[cfg(feature = "mutants")]
-fn mutants(plan: &Plan) -> (u64, u64) {
-    use keyway_region::mutants::Mutant;
+fn broken(plan: &Plan) -> (u64, u64) {
+    use mutants::Mutant;
     // Each with the kind of region that shows it sooner.
     const TRIED: [(Mutant, Kind); 4] = [
         (Mutant::OverwriteInTwoSteps, Kind::Lasting),

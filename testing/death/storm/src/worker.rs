@@ -131,12 +131,7 @@ pub fn options(job: &Job) -> Options {
 /// A worker's life; its exit code. A process of this number's choices: of four one uses the server's socket, of the others half
 /// have two threads.
 pub fn run(job: &Job) -> i32 {
-    #[cfg(feature = "mutants")]
-    keyway_region::mutants::set(
-        keyway_region::mutants::Mutant::ALL
-            .into_iter()
-            .find(|m| *m as u32 == job.mutant),
-    );
+    mutants::set(mutants::Mutant::ALL.into_iter().find(|m| *m as u32 == job.mutant));
     let control = Control::open(&job.folder);
     let writer = control.next_writer();
     let mut random = Random::new(job.seed).fork(u64::from(writer));

@@ -7,11 +7,11 @@
 
 use histories::Key;
 use keyway_region::layout::superblock::DoorWord;
-use keyway_region::mutants::{self, Mutant};
 use keyway_region::observe::{self, Event};
 use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode, WriteError};
 use keyway_region::{FLUSH, Process, Region, STRIPES, Session, hash};
 use kill_points::ground::{Ground, NOW};
+use mutants::Mutant;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,11 +2,11 @@
 
 use harness::Random;
 use histories::{Answer, Call, Key, Operation, Rules, Verb, judge, value};
-use keyway_region::mutants::{self, Mutant};
 use keyway_region::observe::{self, Event};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Store, StoreMode, Stored, WriteError};
 use keyway_region::{Limits, Process, Region, Session, check};
 use kill_points::ground::{Ground, NOW};
+use mutants::Mutant;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};

@@ -6,21 +6,21 @@
 //! sequentially consistent here: an ordering that is too weak is not seen.
 #![allow(clippy::print_stdout, reason = "a command-line tool talks to its terminal")]
 
-#[cfg(feature = "mutants")]
+#[cfg(feature = "watched")]
 mod copies;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "watched")]
 mod explore;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "watched")]
 mod preempt;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "watched")]
 mod scenarios;
 
-#[cfg(feature = "mutants")]
+#[cfg(feature = "watched")]
 fn main() -> std::process::ExitCode {
     explore::main()
 }
 
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(feature = "watched"))]
 fn main() {
-    println!("SKIP: built without the feature `mutants` the region does not tell of its accesses; run `cargo xtask schedules`");
+    println!("SKIP: built without the feature `watched` the region does not tell of its accesses; run `cargo xtask schedules`");
 }

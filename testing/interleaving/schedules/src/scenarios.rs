@@ -3,9 +3,9 @@
 use histories::{Call, Key, Operation, Verb};
 use keyway_region::layout::bucket::Table;
 use keyway_region::layout::slot::Slot;
-use keyway_region::mutants::Mutant;
 use keyway_region::{Region, Session, all_choices, hash};
 use kill_points::ground::{Ground, NOW};
+use mutants::Mutant;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;

@@ -114,9 +114,11 @@ fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// Regions that grow wrongly: each must fail its trial.
-#[cfg(feature = "mutants")]
 fn broken(scale: Scale, wanted: impl Fn(&str) -> bool, told: &mut impl FnMut(&str, Verdict)) {
-    use keyway_region::mutants::{Mutant, set};
+    use mutants::{BUILT_IN, Mutant, set};
+    if !BUILT_IN {
+        return say("(built without faults: no broken region is tried)\n");
+    }
     let mutants: [(Mutant, trials::Trial); 3] = [
         (Mutant::SplitLosesASlot, trials::ALL[0]),
         (Mutant::RaisedBeforeBacked, trials::ALL[5]),
@@ -133,11 +135,6 @@ fn broken(scale: Scale, wanted: impl Fn(&str) -> bool, told: &mut impl FnMut(&st
         };
         told(&format!("mutant {mutant:?}"), verdict);
     }
-}
-
-#[cfg(not(feature = "mutants"))]
-fn broken(_: Scale, _: impl Fn(&str) -> bool, _: &mut impl FnMut(&str, Verdict)) {
-    say("(built without the feature `mutants`: no broken region is tried)\n");
 }
 
 fn say(text: &str) {

@@ -41,19 +41,14 @@ impl Scale {
 pub enum Subject {
     /// Keyway as it is
     Keyway,
-    /// Keyway whose evictions spare nothing that was hit
-    #[cfg(feature = "mutants")]
+    /// Keyway whose evictions spare nothing that was hit, in a build with faults
     KeywayWithoutSecondChance,
     /// a FIFO of items
     Fifo,
 }
 
 /// What must be rejected.
-pub const BROKEN: &[Subject] = &[
-    Subject::Fifo,
-    #[cfg(feature = "mutants")]
-    Subject::KeywayWithoutSecondChance,
-];
+pub const BROKEN: &[Subject] = &[Subject::Fifo, Subject::KeywayWithoutSecondChance];
 
 /// The trace that it must be rejected on.
 pub const TRACE_FOR_BROKEN: Plan = ALL[1];
@@ -63,7 +58,6 @@ impl Subject {
     pub fn name(self) -> &'static str {
         match self {
             Self::Keyway => "Keyway",
-            #[cfg(feature = "mutants")]
             Self::KeywayWithoutSecondChance => "Keyway without second chances",
             Self::Fifo => "a FIFO of items",
         }
@@ -184,9 +178,8 @@ fn through_keyway(plan: Plan, scale: &Scale, seed: u64) -> io::Result<Outcome> {
 pub fn run(plan: Plan, scale: &Scale, seed: u64, subject: Subject, with_memcached: bool) -> io::Result<Outcome> {
     let mut outcome = match subject {
         Subject::Keyway => through_keyway(plan, scale, seed)?,
-        #[cfg(feature = "mutants")]
         Subject::KeywayWithoutSecondChance => {
-            use keyway_region::mutants::{Mutant, set};
+            use mutants::{Mutant, set};
             set(Some(Mutant::NoSecondChance));
             let outcome = through_keyway(plan, scale, seed);
             set(None);

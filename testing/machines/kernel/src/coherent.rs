@@ -2,8 +2,8 @@
 //! the sockets and the library, over UDP and TCP. Every key's history must be linearizable, whichever door answered.
 //!
 //! A round runs in a network namespace of its own, on its `lo`. The server is this program again, with the kernel door on; workers are this
-//! program again, each with a journal in shared memory, so that a SIGKILL loses nothing of what it was told. Built with the feature
-//! `mutants`, the region can be one whose changes are not counted as they must be: such rounds must be rejected.
+//! program again, each with a journal in shared memory, so that a SIGKILL loses nothing of what it was told. Built with
+//! faults (`testing/mutants`), the region can be one whose changes are not counted as they must be: such rounds must be rejected.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,8 +15,8 @@ use harness::{Random, Scratch};
 use histories::choose::{Chooser, Mix};
 use histories::{Answer, Call, Door, Key, Operation, Rules, Verb, judge_all, value};
 use keyway_cache::{Cache, Options, Place};
-use keyway_region::mutants::{self, Mutant};
 use keyway_server::{Config, Kernel, RegionSocket, Server, UnixSocket};
+use mutants::Mutant;
 use nix::sys::signal::Signal;
 use storm::door::{Library, Network};
 use storm::journal::Journal;

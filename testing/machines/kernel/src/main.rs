@@ -17,11 +17,11 @@ use kernel::world::{Memory, fill, items, settings};
 use kernel::{random, served, session, strangers, table, traffic};
 use keyway_region::CALLS_PER_SAMPLE;
 use keyway_region::layout::latency::{bucket_of, bucket_start_ns};
-use keyway_region::mutants::{self, Mutant};
 use keyway_xdp::Times;
 use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::door::{Door, DoorError};
 use keyway_xdp::host::Program;
+use mutants::Mutant;
 
 const HELP: &str = "\
 cargo xtask kernel: the kernel door answers exactly what user space would, or leaves a packet as it came

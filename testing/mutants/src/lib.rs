@@ -1,9 +1,12 @@
-//! Broken variants of the protocol, for the checkers to reject: a checker that has never failed proves nothing. And a count of
-//! accesses, so that a checker can say "in this many steps" without a clock.
+//! Faults of the region that the tools of the promises must reject: a checker that has never failed proves nothing.
 //!
-//! One can be switched on only with the cargo feature `mutants`, with which no product is built. Without it [`is`] is a constant
-//! and the broken branches are not compiled. Each variant is one line or two at the place that it breaks, so that the tested
-//! code is the shipped code.
+//! The product has none of them. `xtask/mutants.txt` says which text of its sources each one replaces; `cargo xtask` puts them into a copy of
+//! the tree, in which [`set`] switches one on, and builds there the tools that use this crate. In every other build [`BUILT_IN`] is false and
+//! nothing here has an effect. It also counts accesses, so that a checker can say "in this many steps" without a clock.
+
+mod switch;
+
+pub use switch::{BUILT_IN, accesses, count_accesses};
 
 /// Which part is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,71 +114,11 @@ impl Mutant {
     ];
 }
 
-/// The number of the mutant that is switched on in this process, 0 for none. Not in any region.
-#[cfg(feature = "mutants")]
-static ON: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
-
-/// Whether this build has the broken variants.
-pub const BUILT_IN: bool = cfg!(feature = "mutants");
-
 /// Switches one on, or all off, in this process. Does nothing in a build without them.
+///
+/// # Panics
+///
+/// In a build with them, if `xtask/mutants.txt` has no fault of this name.
 pub fn set(mutant: Option<Mutant>) {
-    #[cfg(feature = "mutants")]
-    ON.store(mutant.map_or(0, |m| m as u32), core::sync::atomic::Ordering::Relaxed);
-    #[cfg(not(feature = "mutants"))]
-    let _ = mutant;
-}
-
-#[cfg(feature = "mutants")]
-thread_local! {
-    static ACCESSES: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
-    static ACCESSES_MAX: core::cell::Cell<u64> = const { core::cell::Cell::new(u64::MAX) };
-}
-
-/// Counts the calling thread's accesses to mapped memory from 0 again. From `max` on each access panics, so that an endless loop
-/// is noticed.
-pub fn count_accesses(max: u64) {
-    #[cfg(feature = "mutants")]
-    {
-        ACCESSES.set(0);
-        ACCESSES_MAX.set(max);
-    }
-    #[cfg(not(feature = "mutants"))]
-    let _ = max;
-}
-
-/// The calling thread's accesses since [`count_accesses`].
-pub fn accesses() -> u64 {
-    #[cfg(feature = "mutants")]
-    return ACCESSES.get();
-    #[cfg(not(feature = "mutants"))]
-    0
-}
-
-/// An access to mapped memory.
-#[inline(always)]
-pub(crate) fn accessed() {
-    #[cfg(feature = "mutants")]
-    {
-        let count = ACCESSES.get() + 1;
-        ACCESSES.set(count);
-        if count >= ACCESSES_MAX.get() {
-            ACCESSES_MAX.set(u64::MAX);
-            panic!("more than {count} accesses to the region: this does not end");
-        }
-    }
-}
-
-/// Whether this one is switched on.
-#[cfg(feature = "mutants")]
-#[inline]
-pub fn is(mutant: Mutant) -> bool {
-    ON.load(core::sync::atomic::Ordering::Relaxed) == mutant as u32
-}
-
-/// Whether this one is switched on: never.
-#[cfg(not(feature = "mutants"))]
-#[inline(always)]
-pub const fn is(_: Mutant) -> bool {
-    false
+    switch::set(mutant.map(|mutant| format!("{mutant:?}")).as_deref());
 }
