@@ -268,6 +268,23 @@ pub fn go_tool(target: &Path, source: &Path, package: &str) -> Result<PathBuf, S
     Ok(program)
 }
 
+/// A folder with packages of npm in fixed versions (`NAME@VERSION`), in its `node_modules`.
+pub fn npm(target: &Path, packages: &[&str]) -> Result<PathBuf, String> {
+    let npm = program_on_path("npm").ok_or("npm is not installed")?;
+    let place = target.join(format!("npm-{}", packages.join("-").replace('@', "-")));
+    if !place.join("node_modules/.package-lock.json").exists() {
+        std::fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+        std::fs::write(place.join("package.json"), "{\"private\": true}\n").map_err(|e| format!("{}: {e}", place.display()))?;
+        let mut install = Command::new(npm);
+        install
+            .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
+            .args(packages)
+            .current_dir(&place);
+        step("npm's packages", &mut install)?;
+    }
+    Ok(place)
+}
+
 /// node, and the directory of the program that uses the npm package memcached, with the package in it.
 pub fn node_program(target: &Path) -> Result<(PathBuf, PathBuf), String> {
     let node = program_on_path("node").ok_or("node is not installed")?;

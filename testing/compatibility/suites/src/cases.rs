@@ -85,6 +85,23 @@ pub fn of_tap(output: &str) -> Cases {
     cases
 }
 
+/// Of programs that print TAP, a case for each check: `ok N NAME`. `N` may be missing. What follows `#` are remarks.
+pub fn of_named_checks(output: &str) -> Cases {
+    let case = |line: &str| {
+        let (rest, how) = match line.strip_prefix("not ok ") {
+            Some(rest) => (rest, "failed"),
+            None => (line.strip_prefix("ok ")?, "passed"),
+        };
+        let (name, remark) = rest.split_once(" # ").unwrap_or((rest, ""));
+        let name = name
+            .trim_start_matches(|sign: char| sign.is_ascii_digit())
+            .trim_start_matches(" - ");
+        let how = if remark.starts_with("SKIP") { "skipped" } else { how };
+        Some((name.trim().to_owned(), how.to_owned()))
+    };
+    output.lines().filter_map(case).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,5 +149,18 @@ mod tests {
             ("t/g.t", "fails 1"),
         ];
         assert_eq!(pairs(&of_tap(&output)), expected);
+    }
+
+    #[test]
+    fn results_of_named_checks_are_read() {
+        let output =
+            "1..4\nok 1 first one\nnot ok 2 - second\nok 3 third # SKIP no host\n# tests 3\nok bin/fourth\nAssertionError: ok\n";
+        let expected = [
+            ("bin/fourth", "passed"),
+            ("first one", "passed"),
+            ("second", "failed"),
+            ("third", "skipped"),
+        ];
+        assert_eq!(pairs(&of_named_checks(output)), expected);
     }
 }

@@ -59,7 +59,7 @@ pub fn both(suite: &Suite, target: &Path) -> Verdict {
             run::once(suite, kind, command.as_ref(), &log)
         };
         // A socket has one path for both.
-        if suite.socket.is_some() {
+        if suite.others.iter().any(|place| place.starts_with('/')) {
             return Ok::<_, String>((run(Kind::Memcached)?, run(Kind::Keyway)?));
         }
         let (real, keyway) = std::thread::scope(|scope| {

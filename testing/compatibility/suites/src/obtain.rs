@@ -4,9 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::Duration;
 
-use clients::prepare::{Sdist, Venv, debian_package, debian_source, go_module, sdist, venv};
-use harness::program_on_path;
+use clients::prepare::{Sdist, Venv, debian_package, debian_source, go_module, npm, sdist, venv};
+use harness::{program_on_path, run_to_end};
 
 use crate::list::Runner;
 use crate::run::Side;
@@ -19,6 +20,8 @@ struct Python {
     environment: &'static [(&'static str, &'static str)],
 }
 
+/// How long a suite's build may take on a busy machine.
+const BUILD_DEADLINE: Duration = Duration::from_secs(900);
 const PYTEST: &str = "pytest==9.1.0";
 
 /// One suite prepares its Python at a time: some have the same one.
@@ -139,6 +142,37 @@ pub fn pylibmc(target: &Path) -> Result<Runner, String> {
     PYLIBMC.obtain(target)
 }
 
+/// Debian's build of it, which has no libmemcached of its own, as PyPI's has.
+pub fn debians_pylibmc(target: &Path) -> Result<Runner, String> {
+    let suite = Python {
+        venv: Venv {
+            packages: &[PYTEST],
+            imports: "pytest",
+        },
+        ..PYLIBMC
+    };
+    let run = suite.obtain(target)?;
+    let modules = debian_package(target, "python3-pylibmc")?.join("usr/lib/python3/dist-packages");
+    let python = venv(target, &suite.venv)?;
+    let mut import = Command::new(&python);
+    import
+        .args(["-c", "import pylibmc; print(pylibmc.__file__)"])
+        .env("PYTHONPATH", &modules);
+    let (_, output) = run_to_end(&mut import, BUILD_DEADLINE);
+    if !output.contains("dist-packages") {
+        return Err(format!(
+            "{} cannot be imported by {}: {output}",
+            modules.display(),
+            python.display()
+        ));
+    }
+    Ok(Box::new(move |side| {
+        let mut command = run(side);
+        command.env("PYTHONPATH", &modules);
+        command
+    }))
+}
+
 /// Read by Python before the suite: the suite's one server becomes two.
 const SECOND_SERVER: &str = "\
 import pylibmc.test
@@ -171,6 +205,20 @@ pub fn gomemcache(target: &Path) -> Result<Runner, String> {
     Ok(Box::new(move |side| {
         let mut command = side.command(&program);
         command.arg("-test.v").current_dir(&folder);
+        command
+    }))
+}
+
+pub fn node_memcached(target: &Path) -> Result<Runner, String> {
+    let node = program_on_path("node").ok_or("node is not installed")?;
+    let place = npm(target, &["memcached@2.2.2", "mocha@11.8.0", "should@13.2.3"])?;
+    Ok(Box::new(move |side| {
+        let mut command = side.command(&node);
+        command
+            .arg(place.join("node_modules/mocha/bin/mocha.js"))
+            .args(["--reporter", "tap", "--exit", "--require", "should", "test/*.test.js"])
+            .env("MEMCACHED__HOST", "127.0.0.1")
+            .current_dir(place.join("node_modules/memcached"));
         command
     }))
 }

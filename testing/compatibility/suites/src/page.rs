@@ -44,6 +44,10 @@ pub fn generated() -> String {
             row.link
         );
     }
+    text += "\n| suite that is not run | why |\n|---|---|\n";
+    for (name, why) in list::NOT_HAD {
+        text += &format!("| {name} | {why} |\n");
+    }
     text
 }
 

@@ -32,22 +32,35 @@ pub struct Side {
 }
 
 impl Side {
-    fn new(kind: Kind) -> Result<Self, String> {
+    fn new(kind: Kind, replaced: Replaced) -> Result<Self, String> {
         let scratch = Scratch::new();
         let programs = scratch.join("bin");
         // memcached insists on being told who it runs as. Debian's is built without an option that its suite gives.
-        let server = match kind {
-            Kind::Memcached => format!(
-                "for word; do shift; [ \"$word\" = relaxed_privileges ] && word=modern; set -- \"$@\" \"$word\"; done\n\
-                 exec {} -u root",
-                memcached_binary().ok_or("no memcached is installed")?.display()
+        let (server, word, other) = match kind {
+            Kind::Memcached => {
+                let program = memcached_binary().ok_or("no memcached is installed")?;
+                (format!("{} -u root", program.display()), "relaxed_privileges", "modern")
+            }
+            // As another user it could not write into this folder.
+            Kind::Keyway => (
+                format!("{} memcached -u root -e $region", keyway_binary().display()),
+                "nobody",
+                "root",
             ),
-            Kind::Keyway => format!("exec {} memcached -u root -e memfd", keyway_binary().display()),
         };
+        // A region that the drop-in is to open is a file, one for each server.
+        let region = match replaced {
+            Replaced::Server => "region=memfd".to_owned(),
+            Replaced::Library(_) => format!("region=$(mktemp -u {}/region-XXXXXX)", scratch.path().display()),
+        };
+        let script = format!(
+            "#!/bin/sh\n{region}\nfor word; do shift; [ \"$word\" = {word} ] && word={other}; set -- \"$@\" \"$word\"; done\n\
+             exec {server} \"$@\"\n"
+        );
         let write = || {
             std::fs::create_dir_all(&programs)?;
             let program = programs.join("memcached");
-            std::fs::write(&program, format!("#!/bin/sh\n{server} \"$@\"\n"))?;
+            std::fs::write(&program, script)?;
             std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755))
         };
         write().map_err(|e| format!("{}: {e}", programs.display()))?;
@@ -83,20 +96,16 @@ impl Side {
         Ok(())
     }
 
-    /// A server on a port of loopback, or on a Unix socket.
+    /// A server on a port of loopback, or on a Unix socket; more arguments follow.
     fn server(&self, at: &str) -> Result<Serving, String> {
         let mut command = Command::new(self.programs.join("memcached"));
+        let (at, more) = at.split_once(' ').unwrap_or((at, ""));
         if at.starts_with('/') {
             command.args(["-s", at]);
         } else {
             command.args(["-l", "127.0.0.1", "-p", at, "-U", "0"]);
         }
-        if self.kind == Kind::Keyway {
-            // A file, so that the drop-in can open it.
-            command
-                .arg("-e")
-                .arg(self.scratch.join(&format!("region{}", at.replace('/', "-"))));
-        }
+        command.args(more.split_ascii_whitespace());
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -127,7 +136,7 @@ impl Drop for Serving {
 pub fn once(suite: &Suite, kind: Kind, command: &(dyn Fn(&Side) -> Command + Sync), log: &Path) -> Result<Cases, String> {
     let work = || {
         enter_network()?;
-        let side = Side::new(kind)?;
+        let side = Side::new(kind, suite.replaced)?;
         let mut command = command(&side);
         let count = match suite.replaced {
             Replaced::Server => 1,
@@ -140,7 +149,7 @@ pub fn once(suite: &Suite, kind: Kind, command: &(dyn Fn(&Side) -> Command + Syn
             }
         };
         let ports = (PORT..PORT + count).map(|port| port.to_string());
-        let places = ports.chain(suite.socket.map(str::to_owned));
+        let places = ports.chain(suite.others.iter().map(|place| (*place).to_owned()));
         let servers = places.map(|at| side.server(&at)).collect::<Result<Vec<_>, _>>()?;
         let (_, output) = run_to_end(&mut command, SUITE_DEADLINE);
         drop(servers);
