@@ -32,8 +32,8 @@ pub(crate) enum Quick<R> {
     Unusual,
 }
 
-/// An item of the key that was asked for, and the word that led there.
-type Got = (Place, Slot, ItemView);
+/// An item of the key that was asked for, the word that led there, and the seconds that it has left.
+type Got = (Place, Slot, ItemView, Option<u32>);
 
 impl Session {
     /// A get that [`Get::is_plain`], in a region with neither durable mode nor checksums, in which this flush epoch is in force.
@@ -41,10 +41,9 @@ impl Session {
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
     pub(crate) fn get_quickly<S: Sink, R>(
         &self,
-        (region, view): (&Region, View<'_>),
+        (region, view, epoch): (&Region, View<'_>, u64),
         key: &Key<'_>,
         how: &Get,
-        epoch: u64,
         mut now: impl Now,
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
@@ -118,7 +117,7 @@ impl Session {
             },
         };
         // SAFETY: the whole item is in its segment, which there is; its value has no segments of its own.
-        unsafe { self.take_quickly(region, view, (place, word, seen), how, ttl_s, now, sink, hit) }
+        unsafe { self.take_quickly((region, view), (place, word, seen, ttl_s), how, now, sink, hit) }
     }
 
     /// Gives the item to the sink, and marks the hit.
@@ -130,11 +129,9 @@ impl Session {
     #[allow(unsafe_code, reason = "contract above")]
     unsafe fn take_quickly<S: Sink, R>(
         &self,
-        region: &Region,
-        view: View<'_>,
-        (place, word, seen): Got,
+        (region, view): (&Region, View<'_>),
+        (place, word, seen, ttl_s): Got,
         how: &Get,
-        ttl_s: Option<u32>,
         mut now: impl Now,
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,

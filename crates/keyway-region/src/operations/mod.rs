@@ -185,7 +185,7 @@ impl Session {
             leave();
             hit(item)
         };
-        match self.get_quickly((region, view), &key, how, epoch, now, sink, hit) {
+        match self.get_quickly((region, view, epoch), &key, how, now, sink, hit) {
             Quick::Hit(found) => Some(Some(found)),
             Quick::Miss => {
                 self.count(Counter::get_misses, 1);
@@ -209,7 +209,7 @@ impl Session {
         }
         let epoch = self.region.epoch_if_watched()?;
         let region = &*self.region;
-        let found = match self.get_quickly((region, region.memory.view()), &key, how, epoch, now, sink, |item| item) {
+        let found = match self.get_quickly((region, region.memory.view(), epoch), &key, how, now, sink, |item| item) {
             Quick::Hit(item) => Some(item),
             Quick::Miss => None,
             Quick::Unusual => return None,
