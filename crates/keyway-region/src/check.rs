@@ -497,7 +497,8 @@ fn count_dead(region: &Region, census: &mut Census) {
         let counted = region.header(*segment).dead.load(Relaxed);
         let counts = &mut census.counts;
         counts.dead += dead;
-        counts.dead_counted += counted;
+        // A damaged count may be any number.
+        counts.dead_counted = counts.dead_counted.saturating_add(counted);
         counts.unmarked += dead.saturating_sub(marked);
         if is_exact {
             counts.uncounted += dead.saturating_sub(usize::try_from(counted).unwrap_or(usize::MAX));
