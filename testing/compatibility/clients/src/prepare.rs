@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use harness::{program_on_path, run_to_end};
@@ -316,9 +317,10 @@ pub fn debian(target: &Path, packages: &[&str]) -> Result<PathBuf, String> {
         if unpacked.join("usr").exists() {
             continue;
         }
-        // A download that was cut off is begun anew.
-        let download = place.join(format!("{package}.deb.d"));
-        let _ = std::fs::remove_dir_all(&download);
+        // Each caller has a folder of its own: other tests may want the same package at the same time.
+        static DOWNLOADS: AtomicU32 = AtomicU32::new(0);
+        let number = DOWNLOADS.fetch_add(1, Ordering::Relaxed);
+        let download = place.join(format!("{package}.deb.{}-{number}", std::process::id()));
         std::fs::create_dir_all(&download).map_err(|e| format!("{}: {e}", download.display()))?;
         let mut get = Command::new("apt-get");
         get.args(["-qq", "-o", "APT::Sandbox::User=root", "download", package])
@@ -328,8 +330,15 @@ pub fn debian(target: &Path, packages: &[&str]) -> Result<PathBuf, String> {
         let file = entry.ok_or(format!("{package}: apt-get downloads nothing"))?;
         let file = file.map_err(|e| format!("{}: {e}", download.display()))?.path();
         let mut unpack = Command::new("dpkg-deb");
-        unpack.arg("--extract").arg(file).arg(&unpacked);
+        let contents = download.join("contents");
+        unpack.arg("--extract").arg(file).arg(&contents);
         step(package, &mut unpack)?;
+        let moved = std::fs::rename(&contents, &unpacked);
+        let _ = std::fs::remove_dir_all(&download);
+        // Another caller may have been first.
+        if !unpacked.join("usr").exists() {
+            moved.map_err(|e| format!("{}: {e}", unpacked.display()))?;
+        }
     }
     Ok(place)
 }
