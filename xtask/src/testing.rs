@@ -173,6 +173,7 @@ pub fn all(context: &Context<'_>) -> Outcome {
         jobs.push(Job {
             name: "figures in short".into(),
             alone: false,
+            again: false,
             work: Box::new(|| figures::run(context, &["--short"])),
         });
     }
@@ -180,6 +181,8 @@ pub fn all(context: &Context<'_>) -> Outcome {
         "examples in documentation",
         &["test", "--quiet", "--locked", "--workspace", "--doc"],
     ));
+    // A machine that is shared with others may be so busy that a deadline of a test passes.
+    jobs.iter_mut().for_each(|job| job.again = true);
     lanes::run(jobs)
 }
 
