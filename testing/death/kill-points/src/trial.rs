@@ -144,7 +144,12 @@ pub fn of(stage: &dyn Stage, effort: Effort) -> Result<(Trial, Tried), String> {
     let brief = Brief::new(&mut ground, &stepped.base, &last, stage.op())?;
     mutants::set(stage.mutant());
     let mut trial = judge_all(stage.segments(), &stepped, &brief, effort);
-    let samples = (RESUMED_STEPS / stepped.steps.max(1)).clamp(1, effort.resumed_max);
+    // What is broken is sampled until it is rejected, however long its operation is.
+    let samples = if effort.is_first_error_enough {
+        effort.resumed_max
+    } else {
+        (RESUMED_STEPS / stepped.steps.max(1)).clamp(1, effort.resumed_max)
+    };
     let mut random = Random::new(effort.seed);
     for sample in 0..samples {
         if effort.is_first_error_enough && !trial.errors.is_empty() {
