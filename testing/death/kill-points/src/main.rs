@@ -45,7 +45,7 @@ const MUTANTS: &[(Mutant, &str)] = &[
     (Mutant::OverwriteInTwoSteps, "set, present"),
     (Mutant::TableBeforeFill, "set, absent, first split of a doubling"),
     (Mutant::InsertWithoutRescan, "set, absent"),
-    (Mutant::ChainWithoutOwner, "set, large, absent"),
+    (Mutant::ChainWithoutOwner, "set, large over large"),
     (Mutant::OrphansForgotten, "delete, large"),
     (Mutant::RelocateInTwoSteps, "set, present, compacting"),
 ];

@@ -459,7 +459,7 @@ pub fn main() -> ExitCode {
         let Some(mutant) = scenario.mutant.filter(|_| !is_sound_only) else {
             continue;
         };
-        match explore(scenario, Some(mutant), 20 * schedules, seed) {
+        match explore(scenario, Some(mutant), 100 * schedules, seed) {
             Err(why) => {
                 passed += 1;
                 println!("    rejected {mutant:?}: {:.100}", why.lines().next().unwrap_or_default());
