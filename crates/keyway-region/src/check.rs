@@ -206,7 +206,7 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
     for (first, end) in lease.extents() {
         let (start, end) = (first * shape.cell_size(), end * shape.cell_size());
         let at = region.segment(segment) + start;
-        // PAIRS: extent: the store in `Session::start_extent`.
+        // PAIRS: extent: the store in `Session::begin_extent`.
         if ExtentWord(region.word(at).load(Acquire)).generation() != generation {
             continue;
         }

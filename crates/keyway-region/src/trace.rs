@@ -102,7 +102,7 @@ impl Region {
         let mut found: Vec<Left> = Vec::new();
         for (first, end) in lease.extents() {
             let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
-            // PAIRS: extent: the store in `Session::start_extent`.
+            // PAIRS: extent: the store in `Session::begin_extent`.
             if start >= end || ExtentWord(self.word(base + start).load(Acquire)).generation() != generation {
                 continue;
             }

@@ -178,7 +178,7 @@ impl Region {
             .filter(move |(_, end)| *end <= shape.segment_size)
             .map(move |(start, end)| {
                 let at = self.segment(segment) + start;
-                // PAIRS: extent: the store in `Session::start_extent`. PAIRS: dead-extent: the exchange in `close_dead_extents`.
+                // PAIRS: extent: the store in `Session::begin_extent`. PAIRS: dead-extent: the exchange in `close_dead_extents`.
                 let word = ExtentWord(self.word(at).load(Acquire));
                 // PAIRS: tail: the store in `Session::commit`.
                 let tail = || TailWord(self.word(at + 8).load(Acquire));

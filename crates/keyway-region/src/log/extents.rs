@@ -613,48 +613,36 @@ impl Session {
     /// Writes the header of an extent that was just handed on to this session, and whose segment has this lease word.
     fn take_extent(&self, segment: usize, closed: Closed, lease: LeaseWord, stream: Stream) -> Extent {
         let region = &self.region;
-        let life = region.segment_life(segment);
         let end = lease.cells() * region.layout.shape.cell_size();
         let at = region.segment(segment) + closed.start;
         region.fault_in(region.segment(segment) + closed.tail, end - closed.tail);
         // What a thread that died has put in front may not be persistent, and recovery reads an extent's items one after the other.
         region.write_back(at, closed.tail - closed.start);
-        region
-            .word(at + 8)
-            .store(TailWord::new(closed.tail, self.owner.incarnation).0, Relaxed);
-        let header = ExtentWord::new(life.generation, self.owner.slot).in_hands(lease.hands());
-        // PAIRS: extent: as in `start_extent`.
-        region.word(at).store(header.0, Release);
+        let extent = self.begin_extent(segment, [closed.start, closed.tail, end], lease.hands(), stream);
         region.uncount_dead(segment, closed.end - closed.tail);
-        Extent {
-            segment,
-            life,
-            sequence: region.header(segment).sequence.load(Relaxed),
-            carries: region.header(segment).carries.load(Relaxed) != 0,
-            stream,
-            start: closed.start,
-            next: closed.tail,
-            end,
-            leased: end,
-        }
+        extent
     }
 
     /// Writes the header of an extent whose cells were just leased.
     fn start_extent(&self, segment: usize, first_cell: usize, cells: usize, stream: Stream) -> Extent {
         let region = &self.region;
         let cell_size = region.layout.shape.cell_size();
-        let life = region.segment_life(segment);
         let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
+        region.fault_in(region.segment(segment) + start, end - start);
+        self.begin_extent(segment, [start, start + EXTENT_HEADER_SIZE, end], 0, stream)
+    }
+
+    /// Writes the header of an extent that is this session's from now on: where it starts, where its items end, and where it ends.
+    fn begin_extent(&self, segment: usize, [start, next, end]: [usize; 3], hands: u64, stream: Stream) -> Extent {
+        let region = &self.region;
+        let life = region.segment_life(segment);
         let at = region.segment(segment) + start;
-        let next = start + EXTENT_HEADER_SIZE;
-        region.fault_in(at, end - start);
         region
             .word(at + 8)
             .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
+        let header = ExtentWord::new(life.generation, self.owner.slot).in_hands(hands);
         // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
-        region
-            .word(at)
-            .store(ExtentWord::new(life.generation, self.owner.slot).0, Release);
+        region.word(at).store(header.0, Release);
         Extent {
             segment,
             life,

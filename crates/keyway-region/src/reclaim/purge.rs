@@ -270,7 +270,7 @@ impl Session {
         let mut used = 0;
         for (first, end) in lease.extents() {
             let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
-            // PAIRS: extent: the store in `start_extent`.
+            // PAIRS: extent: the store in `begin_extent`.
             if start >= end
                 || end <= purge.cursor.offset
                 || ExtentWord(region.word(at + start).load(Acquire)).generation() != generation
