@@ -324,7 +324,7 @@ handle_functions! {
 
     fn memcached_callback_get(st: *mut memcached_st, callback: u32, code: *mut c_int) -> *mut c_void = {
         put(code, rc::INVALID_ARGUMENTS);
-        // Perl's module asks for its data after memcached_free. libmemcached answers from the structure, whoever's it is by then.
+        // Perl's module asks for its data after memcached_free. libmemcached answers from the structure, although it is freed.
         if callback == 1 && !st.is_null() { (*st).user_data } else { std::ptr::null_mut() }
     }; {
         let known = match callback {

@@ -248,7 +248,7 @@ fn uniques_are_small_in_a_new_region() {
 }
 
 /// Clients that keep a unique in a double keep it exactly, for 20 years with ten million changes a second: a region whose uniques are as far as
-/// they may be at its age takes one for a change and one for a segment that is opened, whoever writes. That stays below 14 for ten changes,
+/// they may be at its age takes one for a change and one for a segment that is opened, in every session. That stays below 14 for ten changes,
 /// which is the rate at which they may be taken, although items of this test are up to 300 kB long.
 #[test]
 fn uniques_stay_below_what_a_double_holds_for_twenty_years_of_ten_million_changes_a_second() {

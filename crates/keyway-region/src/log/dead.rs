@@ -1,8 +1,8 @@
 //! Dead bytes of a log segment, counted from the segment itself: items that are marked dead, the rest of each extent that no thread fills
 //! any more, and cells that no thread can lease.
 //!
-//! The count in a segment's header is what reclaiming goes by. Each thread adds what it makes dead, as it does so; whoever makes a rest
-//! dead adds it before it is dead, or under an intent. So a death costs the count at most what the dead thread was about to add: its
+//! The count in a segment's header is what reclaiming goes by. Each thread adds the items that it marks dead. A thread that ends the use
+//! of a rest adds the rest first, or under an intent. So a death costs the count at most what the dead thread was about to add: its
 //! extents are still open, and its intents say which segments to count again.
 
 use crate::atomics::{Acquire, Relaxed, Release};
