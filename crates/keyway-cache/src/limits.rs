@@ -11,7 +11,7 @@
 
 use crate::pages::page_size;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::statfs::{Statfs, TMPFS_MAGIC, fstatfs};
+use nix::sys::statfs::{Statfs, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
 use std::fmt;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -157,11 +157,13 @@ pub(crate) fn beyond(file: &File, wanted: u64) -> u64 {
     }
 }
 
-/// Bytes that a file system has free, and those of them that a region leaves free. `None`: it has no limit of its own.
+/// Bytes that a file system has free, and those of them that a region leaves free. `None`: it has no limit of its own, or is an XFS:
+/// that frees the blocks of removed files in the background, counts them as used until then, and waits for them only where it would
+/// refuse to allocate (and it refuses before it allocates a part).
 fn free(fs: &Statfs) -> Option<(u64, u64)> {
     let free = fs.blocks_free().saturating_mul(u64::try_from(fs.block_size()).unwrap_or(0));
     let left = if fs.filesystem_type() == TMPFS_MAGIC { LEFT_FREE } else { 0 };
-    (fs.blocks() != 0).then_some((free, left))
+    (fs.blocks() != 0 && fs.filesystem_type() != XFS_SUPER_MAGIC).then_some((free, left))
 }
 
 /// Checks whether this file can get this many more bytes, as far as that can be known before an attempt.

@@ -10,7 +10,6 @@ use crate::value;
 use harness::Random;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// What is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,46 +223,76 @@ impl Door for Map {
     }
 }
 
-/// The history that `writers` threads make with a store, `calls` each.
+/// A writer of [`play`].
+struct Writer {
+    map: Map,
+    chooser: Chooser,
+    at: At,
+    done: Vec<Operation>,
+}
+
+/// Where a writer is in a call. A call takes effect between its invocation and its response.
+enum At {
+    Rest,
+    Invoked { call: Call, invoked: u64 },
+    Answered { call: Call, invoked: u64, answer: Answer },
+}
+
+impl Writer {
+    fn step(&mut self, now: u64) {
+        self.at = match std::mem::replace(&mut self.at, At::Rest) {
+            At::Rest => At::Invoked {
+                call: self.chooser.next_call(),
+                invoked: now,
+            },
+            At::Invoked { call, invoked } => match self.map.call(&call) {
+                Some(answer) => At::Answered { call, invoked, answer },
+                None => self.end(call, invoked, None),
+            },
+            At::Answered { call, invoked, answer } => {
+                self.chooser.learn(&call, &answer);
+                self.end(call, invoked, Some((now, answer)))
+            }
+        };
+    }
+
+    fn end(&mut self, call: Call, invoked: u64, answered: Option<(u64, Answer)>) -> At {
+        let (responded, answer) = answered.unzip();
+        self.done.push(Operation {
+            invoked,
+            responded,
+            call,
+            answer,
+        });
+        At::Rest
+    }
+}
+
+/// The history that `writers` make with a store, `calls` each. The seed decides whose turn it is, so every run makes the same one.
 pub fn play(map: &Map, writers: u32, calls: usize, mix: Mix, seed: &Random) -> Vec<Operation> {
-    let start = Instant::now();
-    let now = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..=writers)
-            .map(|writer| {
-                let mut map = Map {
-                    random: seed.fork(u64::from(writer) + 1000),
-                    ..map.clone()
-                };
-                let mut chooser = Chooser::new(seed.fork(u64::from(writer)), mix, writer);
-                scope.spawn(move || {
-                    let one = |_| {
-                        let call = chooser.next_call();
-                        let invoked = now();
-                        // Threads that run one after the other would meet no other thread.
-                        if chooser.random().below(4) == 0 {
-                            std::thread::yield_now();
-                        }
-                        let answer = map.call(&call);
-                        if let Some(answer) = &answer {
-                            chooser.learn(&call, answer);
-                        }
-                        Operation {
-                            invoked,
-                            responded: answer.map(|_| now()),
-                            call,
-                            answer,
-                        }
-                    };
-                    (0..calls).map(one).collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .flat_map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
-            .collect()
-    })
+    let one = |writer| Writer {
+        map: Map {
+            random: seed.fork(u64::from(writer) + 1000),
+            ..map.clone()
+        },
+        chooser: Chooser::new(seed.fork(u64::from(writer)), mix, writer),
+        at: At::Rest,
+        done: Vec::new(),
+    };
+    let mut busy: Vec<_> = (1..=writers).map(one).collect();
+    let mut turns = seed.fork(0);
+    let mut history = Vec::new();
+    for now in 0.. {
+        if busy.is_empty() {
+            break;
+        }
+        let turn = turns.index(busy.len());
+        busy[turn].step(now);
+        if busy[turn].done.len() == calls {
+            history.append(&mut busy.swap_remove(turn).done);
+        }
+    }
+    history
 }
 
 #[cfg(test)]
