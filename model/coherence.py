@@ -2,6 +2,8 @@
 """Exhaustive model of how changes are counted for whoever keeps copies (docs/coherence.md): one key, its stripe's word, one copy. Memory is
 sequentially consistent.
 
+Guards: P42
+
 Every interleaving of writers (who may die at any step), a copier, a mender and whoever turns the door on is walked. In every reachable state: a
 copy that the kernel program would give out now (its word is the stripe's, with equal halves) has the value that the region has now. At the end,
 a mender that runs alone brings the stripe to rest, unless a live writer is still in it. Then the seeded bugs, each of which must be caught.

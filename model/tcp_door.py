@@ -2,6 +2,8 @@
 """Exhaustive model of a TCP connection on which the kernel door answers requests (crates/keyway-xdp/src/bpf/tcp.h): a client, the program, the
 server's socket and the server.
 
+Guards: P43
+
 A script is a list of requests; every byte of it and every byte of an answer has its place, so a byte that arrives elsewhere is seen. The client has written
 all its requests from the beginning, and each end may send at any time any part of what the other has not acknowledged, an empty
 segment, or a keepalive with or without a byte of garbage. With `parts`, what the client sends may also come in parts: the program sees the number and

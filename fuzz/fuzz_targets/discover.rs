@@ -1,5 +1,6 @@
 //! What a server on this host says to a program that asks it for its region, as the drop-in does: the program gets the region that the
 //! server names, or goes to the server. It opens no other file, and makes none.
+//! Guards: P34
 
 #![no_main]
 

@@ -1,4 +1,5 @@
 //! What a server says at its region socket, and the descriptors that come with it: a program that asks there gets a region or an error.
+//! Guards: P34
 
 #![no_main]
 

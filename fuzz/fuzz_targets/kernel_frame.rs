@@ -1,5 +1,6 @@
 //! Any frame, and any request: the kernel program's C reads nothing outside its memory, and what it answers is what user space
 //! would.
+//! Guards: P41
 #![no_main]
 
 use std::cell::RefCell;

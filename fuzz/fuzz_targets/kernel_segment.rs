@@ -1,6 +1,7 @@
 //! TCP: any options, any frame, any packet, and any seed of two ends. The kernel program's C reads and writes nothing outside its memory; of
 //! options it changes the numbers of selective acknowledgements only, and of packets nothing before the sequence number; segments get the
 //! numbers of the reference.
+//! Guards: P43
 #![no_main]
 
 use std::cell::RefCell;

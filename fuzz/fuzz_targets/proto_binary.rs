@@ -1,5 +1,6 @@
 //! Binary packets in any chunks, whole ones and broken ones: no panic, progress, the same conversation however the bytes are cut,
 //! and every answer as long as its header says.
+//! Guards: P37
 
 #![no_main]
 

@@ -1,4 +1,5 @@
 //! Any bytes, in any chunks: the decoder does not panic, makes progress, and says the same as on the whole stream.
+//! Guards: P37
 
 #![no_main]
 

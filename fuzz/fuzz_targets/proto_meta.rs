@@ -1,5 +1,6 @@
 //! Meta commands in any chunks, put together from the alphabet of the language, and answered: no panic, progress, the same
 //! conversation however the bytes are cut, and every answer one line.
+//! Guards: P37
 
 #![no_main]
 

@@ -3,6 +3,7 @@
 //!
 //! The input is a list of changes, twelve bytes each: place (three bytes; it is folded so that the words which
 //! lead elsewhere are hit as often as the payload), what to do, eight bytes of value.
+//! Guards: P6
 
 #![no_main]
 

@@ -1,6 +1,7 @@
 //! A server, end to end: whatever arrives on a connection, on one that has to log in first, or as datagrams, and however it is cut. The
 //! server ends no connection later than it should, goes on, and answers others. Who logs in as the user whose password is known is confined
 //! to a key prefix: an item of another key is neither read nor changed.
+//! Guards: P37, P38
 
 #![no_main]
 

@@ -1,5 +1,6 @@
 //! `lab reproduce` from outside: every preset without root in a short form, with every row of the paper's table; peers that go wrong; and the
 //! generators of the lab beside a server.
+//! Guards: P52
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;

@@ -12,6 +12,7 @@
 mod arm;
 mod deny;
 mod figures;
+mod guards;
 mod lanes;
 mod mutants;
 mod promises;
@@ -35,6 +36,7 @@ cargo xtask: the project's own tasks
                                    schedules, growth, scribble, attack, kernel, vm, hit-ratio,
                                    memory-curve, weak-memory, suites (each has --help and --short)
     cargo xtask mutants [NAME...]  one-line faults of the region, each of which one of the checks must find (--help, --list)
+    cargo xtask promises           the promises of docs/promises.md, each with the tests that guard it
     cargo xtask figures            measures again the tables of docs/performance.md (--help, --list, --only)
     cargo xtask help               this text
 
@@ -66,6 +68,13 @@ fn main() -> ExitCode {
         ["ci", rest @ ..] => match select(rest) {
             Ok(chosen) => run::gate(&chosen, &root()),
             Err(message) => usage(&message),
+        },
+        ["promises"] => match sources::promises(&root()) {
+            Ok(table) => {
+                print!("{table}");
+                ExitCode::SUCCESS
+            }
+            Err(e) => usage(&format!("cannot read the sources: {e}")),
         },
         ["figures", rest @ ..] => run::alone(&root(), |c| figures::run(c, rest)),
         ["mutants", rest @ ..] => run::alone(&root(), |c| mutants::run(c, rest)),

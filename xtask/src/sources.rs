@@ -9,10 +9,12 @@
 //! 6. In `keyway-region` every atomic operation that orders other accesses names its pairing: `// PAIRS: NAME: …` ([`NEAR`] says how near).
 //!    `cargo xtask weak-memory` and its tests show whether there is such a pairing, and whether it needs the ordering.
 //! 7. In `keyway-region` a room uses only the rooms before it (`rooms.rs`).
+//! 8. Every promise of `docs/promises.md` has a test that guards it, and every guard a promise (`guards.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::guards;
 use crate::rooms;
 
 /// The crates of this workspace on which a crate under `crates/` or `bindings/`, or `lab`, may depend, by the names of their folders. None of
@@ -111,7 +113,29 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
     problems.extend(rooms::check(
         sources.iter().map(|(name, text)| (name.as_str(), text.as_str())),
     ));
+    problems.extend(guards::check(&promises_page(root)?, &may_guard(root)?));
     Ok(problems)
+}
+
+/// The promises, each with the tests that guard it.
+///
+/// # Errors
+///
+/// The page or the list of tracked files cannot be read.
+pub fn promises(root: &Path) -> std::io::Result<String> {
+    Ok(guards::table(&promises_page(root)?, &may_guard(root)?))
+}
+
+fn promises_page(root: &Path) -> std::io::Result<String> {
+    std::fs::read_to_string(root.join(guards::PAGE))
+}
+
+/// Names and texts of the tracked files whose headers may say which promises they guard.
+fn may_guard(root: &Path) -> std::io::Result<Vec<(String, String)>> {
+    let names = tracked(root)?.into_iter().map(|path| path.to_string_lossy().into_owned());
+    let read = |name: String| Some((std::fs::read_to_string(root.join(&name)).ok()?, name));
+    let texts = names.filter(|name| guards::is_read(name)).filter_map(read);
+    Ok(texts.map(|(text, name)| (name, text)).collect())
 }
 
 /// Paths of all files that git tracks or would track, relative to `root`.

@@ -64,6 +64,8 @@ const WATCHED_TESTS: &[&str] = &[
     "--lib",
     "--test",
     "chains",
+    "--test",
+    "reads",
 ];
 
 /// A program of tests.

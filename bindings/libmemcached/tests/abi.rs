@@ -1,5 +1,6 @@
 //! The ABI: enemy, a structure that has another size or a field elsewhere than libmemcached's headers say, a function that is missing,
 //! a name under which no program finds the library.
+//! Guards: P31
 
 #[path = "../src/types.rs"]
 #[allow(dead_code, missing_docs, non_camel_case_types, reason = "the library's own declarations")]

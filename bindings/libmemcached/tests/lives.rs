@@ -1,5 +1,6 @@
 //! Servers and programs that end, are replaced, or are something else than they seem: enemy, a program that stays on a region that
 //! no process has any more, one that loses what it had, or one whose handle goes where it should not.
+//! Guards: P31
 
 mod common;
 

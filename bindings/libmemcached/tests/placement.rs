@@ -1,5 +1,6 @@
 //! Handles that are not the region's: enemy, a key that goes to another server than with libmemcached, so that a fleet's caches are cold,
 //! or have old copies.
+//! Guards: P31
 
 mod common;
 

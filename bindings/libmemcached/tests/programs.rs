@@ -1,5 +1,6 @@
 //! Programs of other authors, unchanged: enemy, an answer that they get from the drop-in on a region and would not have got from
 //! Debian's libmemcached and a memcached.
+//! Guards: P31
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! A C program over libmemcached's whole surface: enemy, an answer of the drop-in's that differs from libmemcached's and memcached's.
+//! Guards: P31
 
 mod common;
 

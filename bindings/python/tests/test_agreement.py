@@ -1,5 +1,7 @@
 """One table of calls, through pymemcache to the server and through keyway_cache.Client to its region: every outcome must be the same.
 
+Guards: P30
+
 Its enemy: a method, default, result or exception that a user of pymemcache would not expect. Clients that lie are in the table's
 second test, and must be found out.
 """

@@ -1,5 +1,7 @@
 """Arguments that change during a call, and that are the same memory.
 
+Guards: P28
+
 Its enemies: a key that is another one when it is written than when it was hashed, a value that is verified while it changes, a buffer that
 is a key and a value. Another process writes to keys and values all the time.
 KEYWAY_TESTS_FULL: for a minute.

@@ -1,5 +1,7 @@
 """What keyway_cache.Client has that no other client has: places, attachments, what it says when there is no region, and threads.
 
+Guards: P30
+
 Its enemies: an attachment for each client, a slot that a thread keeps, a value that one thread gets of another's, a message that
 does not say what is wrong.
 """

@@ -1,5 +1,7 @@
 """What keyway_cache.django.KeywayCache does besides what Django's own tests ask of a cache backend (django_own_tests.py runs those).
 
+Guards: P30
+
 Its enemies: an attachment for each thread or request, a pickle or a number that does not come back, a failure that takes a page
 down.
 """

@@ -1,5 +1,8 @@
 """The package in several interpreters of one process, as mod_wsgi has them: each catches the exceptions under the classes of its own modules,
-whichever of them was first, and after others have ended."""
+whichever of them was first, and after others have ended.
+
+Guards: P30
+"""
 
 import os
 import subprocess

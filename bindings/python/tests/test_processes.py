@@ -1,5 +1,7 @@
 """Processes that fork, are forked by multiprocessing, and are killed.
 
+Guards: P26, P30
+
 Its enemies: a child that hangs on a lock of its parent's, uses its parent's session, or writes what nobody sees; a dead process
 whose slots stay taken, or whose half-done work is seen.
 """

@@ -2,6 +2,7 @@
 //! asked for elsewhere, wide and narrow, light and dark; and pages that are broken in one thing each, which this must notice.
 //!
 //! The pictures are left in the folder for tests' files, for people.
+//! Guards: P52
 
 use std::path::{Path, PathBuf};
 

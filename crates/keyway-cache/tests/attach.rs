@@ -1,6 +1,7 @@
 //! Attaching while others attach, detach and swap names. Its enemies: a name that leads to another file from one look to the next, a
 //! clean mark on a region that a process has just attached, a region that is thrown away because two words were read in the wrong
 //! moment.
+//! Guards: P20, P22
 
 use keyway_cache::{Cache, Options, Owners, Place, Session};
 use keyway_region::layout::superblock::Superblock;

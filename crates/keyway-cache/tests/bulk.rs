@@ -1,5 +1,6 @@
 //! Verbs of many keys in one call. Their enemy: a result that one call for each key would not give, because a key is skipped, counted
 //! twice or believed from before; and a hint that reads where it may not.
+//! Guards: P14
 
 use keyway_cache::{AHEAD_MAX, Cache, Delete, Deleted, Gate, Options, Place, ReadError, Session, Stored, WriteError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};

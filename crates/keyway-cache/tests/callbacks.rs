@@ -1,4 +1,5 @@
 //! Code of the program that runs within a get. Its enemy: such code that changes the very item, so that the get never ends.
+//! Guards: P26
 
 use keyway_cache::{Cache, Gate, Get, Item, Options, Place, Session, Target};
 use std::mem::MaybeUninit;

@@ -5,6 +5,7 @@
 //!
 //! Slices of bytes to which another thread writes are what unsafe code of a program may pass. The library promises to load each byte of a key
 //! once, by loads that the compiler does not see into, and to judge nothing by such memory afterwards.
+//! Guards: P28
 #![allow(
     unsafe_code,
     reason = "a caller that breaks Rust's rules for its own memory; contract above"

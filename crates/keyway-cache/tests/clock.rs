@@ -3,6 +3,7 @@
 //! A library that is preloaded (`fake_clocks.c`) shifts every clock of the C library, as libfaketime does; a time namespace
 //! (`time_namespaces(7)`) shifts the kernel's. No test sets the machine's clock. Another boot is played by changing the boot's identity, and the clock's
 //! offset, in the region.
+//! Guards: P16
 #![allow(clippy::print_stdout, reason = "a test: its output is for people")]
 
 use keyway_cache::{Cache, Get, Options, Place, Session, Store};

@@ -1,5 +1,6 @@
 //! Copies of a region on their way to their name. Its enemy: a name that another user can know before the file is there; what a killed
 //! copy leaves; and a file that only looks like that, or is still being written, and goes.
+//! Guards: P24
 
 use harness::Scratch;
 use keyway_cache::{Cache, CopyError, Options, Place};

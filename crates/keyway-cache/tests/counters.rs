@@ -1,5 +1,6 @@
 //! Every verb raises its own counters and no others, by each way that it may take: at once, behind a gate, and by all rules (in a region
 //! with checksums).
+//! Guards: P44
 
 use keyway_cache::{Arithmetic, Cache, Delete, Gate, Get, Options, Place, Session, Store};
 

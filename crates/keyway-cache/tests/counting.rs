@@ -1,4 +1,5 @@
 //! Counting by every way there is: by the digits of short numbers, by way of the number, and as one change among others.
+//! Guards: P14
 
 use keyway_cache::{Arithmetic, Cache, Counted, Get, Number, Options, Place, Session};
 

@@ -1,6 +1,7 @@
 //! A region's creation under other people's conditions. Its enemy: many processes that open an absent region at once, and each allocate
 //! it; a maker that is killed or stopped anywhere; what it leaves; a file that is no region, and is changed all the same; a region of
 //! another layout that is taken for one of this program's.
+//! Guards: P22
 
 use harness::Scratch;
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};

@@ -4,6 +4,7 @@
 //! # Safety
 //!
 //! The only `unsafe` is `fork` and a thread's raw exit: children do no more than use a cache and leave by `_exit`.
+//! Guards: P1, P2, P26
 #![allow(unsafe_code, reason = "forks and raw exits of threads; contract above")]
 
 use keyway_cache::{Cache, OpenError, Options, Place, ReadError, Session, SessionError, Store, WriteError};

@@ -6,6 +6,7 @@
 //! # Safety
 //!
 //! The only `unsafe` is `fork` and `_exit`: children use no more than a cache, and a thread that they start.
+//! Guards: P26
 #![allow(unsafe_code, reason = "forks; contract above")]
 
 use keyway_cache::{Cache, Options, Place};

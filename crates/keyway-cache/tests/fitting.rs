@@ -1,5 +1,6 @@
 //! A region whose items fit, and programs that write them and end as programs do: killed, with their threads, or not at all. It
 //! fails where space that one of them has taken stays unused, so that items are evicted which fit.
+//! Guards: P1, P9
 
 use harness::Random;
 use keyway_cache::{Cache, Options, Place, Session};

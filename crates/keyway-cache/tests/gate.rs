@@ -3,6 +3,7 @@
 //! can be reached outside a call, by any thread or signal handler.
 //!
 //! The allocator of this program notes each allocation that comes from inside. Where there are no keys, the gate is a rehearsal.
+//! Guards: P32
 #![allow(unsafe_code, reason = "a test: an allocator")]
 
 use keyway_cache::{

@@ -1,4 +1,5 @@
 //! A region that is handed out: enemy, a client that takes what it cannot use, changes its size, or is lost with its parent.
+//! Guards: P34
 
 use harness::Scratch;
 use keyway_cache::server::handout::GRANTED;

@@ -1,5 +1,6 @@
 //! Changes that are counted for those who keep copies: enemy, a change that a copy outlives. A plain file plays the kernel
 //! program's array.
+//! Guards: P42
 
 use harness::Scratch;
 use keyway_cache::server::KernelDoor;

@@ -4,6 +4,7 @@
 //! # Safety
 //!
 //! The only `unsafe` is `fork`: children do no more than use a cache and leave by `_exit`.
+//! Guards: P44
 #![allow(unsafe_code, reason = "forks; contract above")]
 
 use harness::Scratch;

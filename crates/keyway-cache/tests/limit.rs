@@ -1,5 +1,6 @@
 //! A memory limit below the region's size, on a real file. Its enemies: memory that the file keeps, an item that is wrong, a limit that is
 //! lost or lifted when another process opens the region.
+//! Guards: P11
 
 use keyway_cache::{Cache, Options, Place, Session, Shrinking};
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,6 @@
 //! Limits of a process that makes or grows a region. Its enemy: a signal, or the out-of-memory killer, where there should be an error
 //! with the numbers; memory that is allocated in vain; a limit that has no meaning here and forbids something.
+//! Guards: P25
 
 use harness::Scratch;
 use keyway_cache::{Cache, GrowError, Limit, OpenError, Options, Place};

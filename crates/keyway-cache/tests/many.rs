@@ -1,5 +1,6 @@
 //! Many threads, mappings and processes on one region at once. Its enemy: a value that is torn, stale or lost; an index that
 //! its own growth or eviction leaves unsound; anything that depends on where the region is mapped.
+//! Guards: P3
 #![allow(
     clippy::cast_possible_truncation,
     clippy::print_stdout,

@@ -1,5 +1,6 @@
 //! Random verbs against a simple map, on tiny regions so that rare paths (eviction, splits, chains, flushes) are common.
 //! Its enemy: a verb that means something else than protocol.txt says, and any structure that an operation leaves unsound.
+//! Guards: P14
 #![allow(
     clippy::cast_possible_truncation,
     clippy::print_stdout,

@@ -1,6 +1,7 @@
 //! Where there are no protection keys to be had: enemy, a cache that does not work there, that says nothing of it, or says it each time.
 //!
 //! All keys of this process are taken first, so that it is so on every machine. One test: it speaks of the whole process.
+//! Guards: P32
 #![allow(unsafe_code, reason = "a test: a system call")]
 
 use keyway_cache::{Cache, Gate, GateState, Options, Place};

@@ -2,6 +2,7 @@
 //! in those that wait for it.
 //!
 //! The region is on ordinary memory, and another boot is played by changing the boot's identity in it. One test: the log is the process's.
+//! Guards: P47
 
 use keyway_cache::{Cache, Options, Place};
 use nix::fcntl::{FcntlArg, fcntl};

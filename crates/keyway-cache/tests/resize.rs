@@ -1,5 +1,6 @@
 //! More memory for a region that exists. Its enemy: an item that the raise loses, memory that is there and no thread uses, a
 //! region that shrinks, or one that is given what it did not ask for.
+//! Guards: P10
 
 use keyway_cache::{Cache, GrowError, OpenError, Options, Place, Session};
 use std::path::PathBuf;

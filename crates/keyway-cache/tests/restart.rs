@@ -2,6 +2,7 @@
 //! although it stopped cleanly, a gap that is not noticed, and a copy that is not what it was made from.
 //!
 //! Another boot is played by changing the boot's identity in the region, and the clock's word: nothing else tells one boot from another.
+//! Guards: P19, P20, P24
 
 use keyway_cache::{Cache, CopyError, Gap, Get, OpenError, Options, Place, Session};
 use std::os::unix::fs::FileExt;

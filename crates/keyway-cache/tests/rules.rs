@@ -1,5 +1,6 @@
 //! Rules of a region: the largest item, no eviction, no flushes. Their enemy: a door that has a rule of its own, so that one program stores
 //! what another one is refused.
+//! Guards: P40
 
 use keyway_cache::{Cache, Delete, Options, Place, Session, Store, StoreMode, Stored, WriteError};
 use std::path::PathBuf;

@@ -8,6 +8,7 @@
 //!
 //! The `unsafe` makes system calls on descriptor numbers of this process, forks, and sets a signal's handler that does
 //! nothing.
+//! Guards: P26, P27
 #![allow(
     unsafe_code,
     reason = "acts as a program that uses descriptor numbers freely; contract above"

@@ -1,5 +1,6 @@
 //! Process slots and thread slots. Their enemy: programs that have taken all of them when a server starts again, and numbers in the
 //! documents that are not so.
+//! Guards: P27
 
 use keyway_cache::{Cache, OpenError, Options, Place, Session, SessionError};
 use std::path::PathBuf;

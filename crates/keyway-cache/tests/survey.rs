@@ -1,5 +1,6 @@
 //! Regions that are described and removed without attaching. Enemy: a region that is removed while a process uses it, or another
 //! file that is removed in its place.
+//! Guards: P23
 
 use harness::Scratch;
 use keyway_cache::server::{Removal, describe, remove_unused};

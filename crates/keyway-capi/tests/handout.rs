@@ -1,5 +1,6 @@
 //! A region that a server hands out: enemy, a client that gets it and should not, or should and cannot: another user, a file
 //! that it may not open or cannot even see, another mount and pid namespace.
+//! Guards: P34
 
 mod common;
 

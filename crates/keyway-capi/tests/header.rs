@@ -1,5 +1,6 @@
 //! `include/keyway.h` is what the sources say. Nobody who uses it needs the generator; whoever changes the sources runs
 //! `KEYWAY_TESTS_RENEW=1 cargo test -p keyway-capi --test header`.
+//! Guards: P29
 
 use std::path::Path;
 

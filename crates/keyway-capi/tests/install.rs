@@ -1,5 +1,6 @@
 //! `make install`: enemy, a file that is missing, in another place, or under a name that compilers, linkers and loaders do not
 //! look for.
+//! Guards: P29, P49
 
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, program_on_path, run_to_end, skip};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
 //! Sockets that exist before the server: `systemd-socket-activate` binds them, and starts `keyway serve` when a client connects.
+//! Guards: P48
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};

@@ -2,6 +2,7 @@
 //! anywhere.
 //!
 //! [`Fake`] stands in for servers that go wrong; the others are real ones.
+//! Guards: P52
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,5 @@
 //! The program from outside: what a shell, an init system and a person see of it.
+//! Guards: P47, P50
 
 use keyway_cache::{Cache, Options, Place};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,5 @@
 //! `keyway serve --config FILE`: what a file may say, what takes precedence, and how a mistake is reported.
+//! Guards: P50
 
 use harness::Scratch;
 use std::fs;

@@ -1,4 +1,5 @@
 //! `keyway copy` that is ended by a signal. Its enemy: a file as large as a region that stays beside the copy's place for ever.
+//! Guards: P24
 
 use harness::Scratch;
 use keyway_cache::{Cache, Options, Place};

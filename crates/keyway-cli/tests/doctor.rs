@@ -1,6 +1,7 @@
 //! `keyway doctor`. Each thing that is wrong here is made true: a process that is stopped within a call, a limit that is too low, a program
 //! that was replaced, a full file system, datagrams that nothing reads. Its enemies: a fault that it does not name, one that is none, and a
 //! region that is changed by being looked at.
+//! Guards: P47
 
 use harness::{Scratch, wait_for_ready, wait_until};
 use keyway_cache::{Cache, Gate, Options, Place};

@@ -1,5 +1,6 @@
 //! Hot keys, seen from outside: what library processes and clients of the server ask for most is what `keyway hot` and `stats hotkeys`
 //! show, while some of these processes are killed. The numbers of operations are fixed, and no time is asserted.
+//! Guards: P46
 
 use keyway_cache::{Cache, HotBy, HotCounts, Options, Place};
 use serde_json::Value;

@@ -1,5 +1,6 @@
 //! Commands on single items, and backups: enemy, a tool that loses an item, or says of one what is not true. The same table is played on a region
 //! and on a server, with TLS and a login.
+//! Guards: P24
 
 use std::collections::BTreeMap;
 use std::fs;

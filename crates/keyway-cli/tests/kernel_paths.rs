@@ -3,6 +3,7 @@
 //! has lost.
 //!
 //! Needs root.
+//! Guards: P43
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

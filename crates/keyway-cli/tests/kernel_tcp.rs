@@ -2,6 +2,7 @@
 //! detached: no connection hangs, and no answer is another than a model's.
 //!
 //! Each test runs in a network namespace of its own, on its `lo`, with a BPF file system of its own. Needs root.
+//! Guards: P43
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,5 +1,6 @@
 //! What packages install beside the program: manual pages, completions of shells and a commented configuration file are complete, and
 //! the tools that read them accept them.
+//! Guards: P50
 
 use harness::{Scratch, program_on_path, skip};
 use std::collections::BTreeSet;

@@ -1,5 +1,6 @@
 //! `keyway memory` on a region that library processes and clients of a server use at the same time, one of which is killed. Keys are
 //! equally likely, so what each size misses is known: the keys that it has no room for. No time is asserted.
+//! Guards: P13, P46
 
 use keyway_cache::{Cache, Options, Place};
 use serde_json::Value;

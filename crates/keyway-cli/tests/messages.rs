@@ -1,4 +1,5 @@
 //! What the program says when it cannot do what it is asked: enemy, a message without the value, the limit or the remedy, or with a wrong one.
+//! Guards: P47
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,5 +1,6 @@
 //! The table "What an operator does with memcached" of docs/operating.md: each command is run as it stands there, in the table's order,
 //! in one shell. Only ports and folders are others. Enemy: a command in the document that does not do what it says.
+//! Guards: P50
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

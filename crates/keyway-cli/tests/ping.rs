@@ -1,4 +1,5 @@
 //! `keyway ping`: enemy, a health check that succeeds where clients get no answer, or fails where they do.
+//! Guards: P48
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,6 +1,7 @@
 //! Probes. `docs/operating.md` lists them; each is in the program, also without its symbols, as one `nop`; and bpftrace, with the lines of
 //! that document as they stand, sees what a server does. Its enemies: a probe that is missing, that is passed at another moment or with
 //! other arguments than the document says, that costs more than its `nop`, or that packaging removes.
+//! Guards: P50
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,5 @@
 //! `keyway regions`. Enemies: a region that it does not find; one that it removes although it is used, or was not asked to remove.
+//! Guards: P23
 
 use harness::{Scratch, skip};
 use keyway_cache::{Cache, Options, Place};

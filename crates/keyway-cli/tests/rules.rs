@@ -1,5 +1,6 @@
 //! Rules of a region (the largest item, no eviction, no flushes) as the program sets and obeys them: both command lines, a configuration file, a
 //! restart, a take-over, `keyway set`. Enemy: a door with a rule of its own.
+//! Guards: P40
 
 use harness::Scratch;
 use keyway_cache::{Cache, Options, Place};

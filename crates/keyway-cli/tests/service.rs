@@ -1,4 +1,5 @@
 //! A service manager's side of `keyway serve`: a notify socket of this test's own in the place of systemd's, and the shipped units.
+//! Guards: P48
 
 use std::fs::File;
 use std::io::IoSliceMut;

@@ -1,4 +1,5 @@
 //! Starts on machines that lack something: the server says so before it is ready, with number, limit and remedy, or it serves.
+//! Guards: P47
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};

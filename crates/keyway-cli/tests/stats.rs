@@ -1,5 +1,6 @@
 //! `keyway stats` for people and for scripts. Its enemies: a number that is not the region's, a ratio or a rate of other numbers, and
 //! another form for the scripts that read it.
+//! Guards: P44
 
 use harness::Scratch;
 use keyway_cache::{Cache, Door, Options, Place, Verb};

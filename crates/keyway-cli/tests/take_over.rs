@@ -3,6 +3,7 @@
 //!
 //! It cannot see a machine that stops, and no death between two given instructions: SIGKILL comes at times spread over the whole take-over,
 //! before and after each message between two servers, and at each message that a test sends itself.
+//! Guards: P39
 
 #![allow(clippy::print_stderr, reason = "figures for the person who runs the tests")]
 

@@ -1,5 +1,6 @@
 //! `keyway top`, in a terminal of its own, and for scripts. Its enemy: a number that is not the region's or the server's, a key that does
 //! nothing, a terminal that is left unusable, and a region that is changed by being looked at.
+//! Guards: P44
 
 use harness::Scratch;
 use keyway_cache::{Cache, Door, Options, Place, Session, Verb};

@@ -1,5 +1,6 @@
 //! `keyway trace`: a real region for each reason why a key is not there. Its enemies: a reason that is not the one, a certainty that the
 //! region does not have, and a region that is changed by being asked.
+//! Guards: P46
 
 use harness::{Scratch, wait_until};
 use keyway_cache::{Cache, Delete, Get, Options, Place, Session, Store};

@@ -1,6 +1,7 @@
 //! `keyway watch` and the server's `watch`, seen from outside: processes with the library, some of which are killed or stopped, and a client of
 //! the server change keys at the same time. Every change is printed or counted as lost, and those of each key are printed in the order in
 //! which they were published. The numbers of operations are fixed, and no time is asserted.
+//! Guards: P45
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -4,6 +4,7 @@
 //! One thread deletes a large value, and stops between two accesses; another one finds the value's segments without a head, and stops
 //! between its look at intents and the next generation; the first goes on by a few accesses; the second ends, a third value gets the
 //! freed segments, and the first ends. That value must be whole.
+//! Guards: P3
 
 mod private;
 

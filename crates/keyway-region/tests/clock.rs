@@ -1,5 +1,6 @@
 //! The region's clock, with the machine's clocks set by the test. Its enemy: Unix time that is wrong in one process, is set forward and back, or was
 //! another one in the last boot; two processes that begin a boot at once; a region that is older than its expiries have bits.
+//! Guards: P16
 
 mod private;
 

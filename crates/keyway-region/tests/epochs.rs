@@ -1,5 +1,6 @@
 //! Flush epochs are never used up, and of delayed flushes the last one counts. Their enemies: clients that flush as fast as they can, a
 //! session that slept meanwhile, flushes and delayed flushes at once.
+//! Guards: P17
 
 mod private;
 

@@ -1,5 +1,6 @@
 //! Keys with one hash. A client that does not know the region's seed cannot choose such keys; these tests know it, and show what the worst luck, or
 //! a seed that was betrayed, would cost: the three buckets of those keys, and no other key anything.
+//! Guards: P18
 
 mod private;
 

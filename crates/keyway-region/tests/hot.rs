@@ -1,5 +1,6 @@
 //! The hot-key counters against an exact count of what they were given. Its enemies: bounds that do not hold, a window that counts what was
 //! before it, and counters in which another process has written anything.
+//! Guards: P46
 #![allow(clippy::cast_precision_loss, reason = "a test: its numbers are small")]
 
 mod private;

@@ -1,4 +1,5 @@
 //! How long ago an item was used. The enemy: a clock of few bits that begins anew before it is looked at.
+//! Guards: P14
 
 mod private;
 

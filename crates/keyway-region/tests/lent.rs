@@ -1,4 +1,5 @@
 //! Values that are lent where they lie. The enemy: a recycler that puts other bytes there while the kernel reads.
+//! Guards: P3
 
 mod private;
 

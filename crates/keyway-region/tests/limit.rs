@@ -1,5 +1,6 @@
 //! The memory limit: segments go out of use and come back. Its enemies: a store to pages that were given back, an item that is lost or
 //! wrong, memory that is never given back or never used again, and a thread that dies half way.
+//! Guards: P11
 #![allow(
     unsafe_code,
     reason = "the host empties pages of memory that plays the mapping; see private/mod.rs"

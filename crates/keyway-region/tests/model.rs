@@ -1,6 +1,7 @@
 //! Random verbs against a map, in a region of a few dozen small segments, so that copies, chains, splits, expiry, flushes and gaps come
 //! in every mixture. Its enemy: whatever an item is to keep when it is moved or made anew, and does not: value, flags, CAS unique,
 //! lifetime, stale mark; and memory that is not free when all is gone.
+//! Guards: P14
 #![allow(
     clippy::print_stdout,
     clippy::cast_possible_truncation,

@@ -1,4 +1,5 @@
 //! Increments and decrements of items of every form: the value is what memcached's would be, and all else of the item stays.
+//! Guards: P14
 
 mod private;
 

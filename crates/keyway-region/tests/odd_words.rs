@@ -1,6 +1,7 @@
 //! Words that all processes share, of any value, while sessions write, watch and tidy up. Its enemy: arithmetic on such a word that
 //! overflows, an offset that is made of it and was not looked at, and a loop that it keeps from its end. What is found here ends a
 //! program that was built with checks.
+//! Guards: P6
 
 mod private;
 

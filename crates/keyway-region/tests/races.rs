@@ -6,6 +6,7 @@
 //! detector. In the copy of the tree that has
 //! faults (`cargo xtask mutants --copy`), it publishes overwrites without release ordering if KEYWAY_MUTANT is the number of the fault
 //! `publish-unordered`; that must be reported.
+//! Guards: P5
 #![allow(clippy::print_stdout, reason = "a test: its output is for people")]
 
 mod private;

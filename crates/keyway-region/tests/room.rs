@@ -1,5 +1,6 @@
 //! Room: who pays for it, and that what is dead does not hold it. Its enemies: a `set` that pays for a whole segment, expired
 //! items that hold memory, and sizes and lifetimes that leave the memory in pieces that no item fits.
+//! Guards: P8, P9
 #![allow(
     clippy::print_stdout,
     clippy::cast_possible_truncation,

@@ -1,6 +1,7 @@
 //! A plain get believes no word: it returns a key's own value or a miss, whatever stands in slots, directories, segment words, headers
 //! and the superblock; nor does a prefetch before it. Its enemy: a bound that is not looked at before the access that relies on it. Accesses without a look of their own
 //! check the bounds of the mapping in this build, and end the test.
+//! Guards: P6
 
 mod private;
 

@@ -1,5 +1,6 @@
 //! The trail. Its enemies: an operation that is on it twice or not at all, a reader that is too slow, a thread that dies between its number
 //! and its words, and bytes that another process has written.
+//! Guards: P45
 
 mod private;
 

@@ -1,5 +1,6 @@
 //! CAS uniques: what replaces an item has a greater one, whichever session writes it, and all are small. Their enemies: sessions whose segments were opened in
 //! another order than their items are written, streams of one session, and uniques that clients choose.
+//! Guards: P15
 
 mod private;
 

@@ -1,5 +1,6 @@
 //! Events for watchers, with the library's sessions and no other process: what is told, in which order, and what is counted as lost. Its
 //! enemies: a watcher that is gone, one that reads too seldom, more sessions than rings, and words that another process has written.
+//! Guards: P45
 
 mod private;
 

@@ -1,5 +1,6 @@
 //! What a word says is not believed: neither that a tag is a key, nor that a segment is still in the life that the word names, nor that a
 //! session is still its thread's. Its enemy: each of these looks left out, which only rare chance or damage would show.
+//! Guards: P2
 
 mod private;
 

@@ -1,5 +1,6 @@
 //! The table of commands in `keyway-proto` held against a server: whatever a row says, the server does. The enemy: a command that is
 //! added and known to one part of the server only, or a row that is wrong.
+//! Guards: P35
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

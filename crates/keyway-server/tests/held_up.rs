@@ -2,6 +2,7 @@
 //! dead one has fallen silent, or that is refused although it only had to wait.
 //!
 //! Server and owner are one process here, with a mapping each; a plain file plays the kernel program's array.
+//! Guards: P37, P42
 
 use std::fs::File;
 use std::io::{Read, Write};

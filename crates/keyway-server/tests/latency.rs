@@ -1,5 +1,6 @@
 //! `stats latency`: every request of every protocol is measured once. Its enemy: a request that is not counted, counted twice, or counted as
 //! another one, also if its answer or its line comes in pieces.
+//! Guards: P44
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,6 @@
 //! Logins, and what a user may do after its login. The enemies: a client without a password, or with too few rights, that reads or changes
 //! an item all the same; and a login that makes others wait.
+//! Guards: P38
 
 mod refusals;
 

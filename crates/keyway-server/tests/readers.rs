@@ -6,6 +6,7 @@
 //! # Safety
 //!
 //! The `unsafe` maps and protects pages that no thread uses, or tries to.
+//! Guards: P27, P34
 #![allow(unsafe_code, reason = "asks the kernel what it refuses; contract above")]
 
 use std::num::NonZeroUsize;

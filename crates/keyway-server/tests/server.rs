@@ -1,6 +1,7 @@
 //! The server from outside: sockets in, bytes out. What the enemy is, each test's name says.
 //!
 //! Nothing sleeps to wait for a state: a test polls for it with a deadline, or blocks in a read with a timeout.
+//! Guards: P35
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};

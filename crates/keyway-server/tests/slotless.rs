@@ -2,6 +2,7 @@
 //! something that is no server of its region, or although it may not write the region; one for which a verb does something else.
 //!
 //! Server and programs are one process here, with a mapping each.
+//! Guards: P27
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;

@@ -1,5 +1,6 @@
 //! TLS from outside, by clients that have certificates of their own making. The conformance table is held over TLS elsewhere
 //! (`cargo test -p conformance`); this is what only TLS has: certificates, handshakes, sessions, broken records.
+//! Guards: P38
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

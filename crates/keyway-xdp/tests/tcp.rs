@@ -1,5 +1,6 @@
 //! The TCP door in the kernel, with a small server of the test's own: what is answered, what is not, and that both ends see the streams
 //! that they would see without it. Needs root, which may load programs.
+//! Guards: P43
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

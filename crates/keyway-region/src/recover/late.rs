@@ -1,4 +1,5 @@
 //! Recovery beside threads that are late.
+//! Guards: P2
 
 use crate::late::{Ground, overtaken};
 use std::cell::Cell;

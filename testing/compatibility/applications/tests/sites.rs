@@ -1,5 +1,6 @@
 //! Sites whose workers are recycled, and killed all the time: enemy, a value of another key, a count that is lost or made twice, a page
 //! that fails because a process died or a server is away.
+//! Guards: P36
 
 use applications::load::{Pages, browse};
 use applications::{CacheOf, Site};

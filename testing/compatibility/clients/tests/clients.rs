@@ -1,5 +1,6 @@
 //! Real clients, unchanged, with their ordinary API: Python (pymemcache, python-memcached), Go (gomemcache), Node (memcached),
 //! and the command-line tools of libmemcached and of memcached itself.
+//! Guards: P36
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

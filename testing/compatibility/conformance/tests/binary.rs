@@ -1,5 +1,6 @@
 //! The binary protocol: `table/binary.packets` against Keyway and a real memcached, byte for byte but for CAS uniques, over TCP,
 //! Unix sockets and UDP.
+//! Guards: P35
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
 //! Flushes without end: Keyway and a real memcached are held to the same.
+//! Guards: P17
 
 use std::time::Duration;
 

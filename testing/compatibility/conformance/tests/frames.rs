@@ -1,4 +1,5 @@
 //! Frames of UDP datagrams, byte by byte: what Keyway and a real memcached answer to each, and what both leave unanswered.
+//! Guards: P35
 
 use std::net::{Ipv4Addr, UdpSocket};
 

@@ -1,5 +1,6 @@
 //! How long ago an item was used (`mg l`), of Keyway and of a real memcached: to the second, by the item's own lifetime, which counts down
 //! meanwhile (memcached's own `t/metaget.t` asks two seconds behind a store).
+//! Guards: P35
 
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, wait_until};
 

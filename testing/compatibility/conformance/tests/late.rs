@@ -1,5 +1,6 @@
 //! What is refused before its value has come is answered behind its value, by Keyway as by a real memcached: a client that is still
 //! sending takes an answer for a broken connection (spymemcached does). Nothing of the value is kept meanwhile.
+//! Guards: P35
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Logins by SASL, as `keyway memcached -S` and a real `memcached -S` answer them. Debian's memcached asks Cyrus SASL, which asks this
 //! test (saslauthd's protocol), whether a password is right.
+//! Guards: P38
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -1,5 +1,6 @@
 //! Sizes of items and names of settings, of Keyway and of a real memcached. Enemy: counts that do not add up to the items that there are, a
 //! tool that looks for a setting by memcached's name.
+//! Guards: P35
 
 use harness::{Kind, ServeOptions, Server, Transport, Wire};
 

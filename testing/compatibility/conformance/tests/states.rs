@@ -1,5 +1,6 @@
 //! `stats conns`, of Keyway and of a real memcached: what a connection is at. Enemy: a client in the middle of its value that is shown as
 //! one that is idle (memcached's own `t/stats-conns.t` asks).
+//! Guards: P35
 
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, Wire, wait_until};
 

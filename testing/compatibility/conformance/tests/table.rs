@@ -1,6 +1,7 @@
 //! Holds Keyway and a real memcached to the whole table, over TCP and over a Unix socket, in every manner of sending, and Keyway over TLS; to
 //! what of it datagrams can ask for, over UDP; and
 //! shows that the checker rejects a server that says something else.
+//! Guards: P35
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

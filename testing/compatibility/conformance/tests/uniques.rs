@@ -1,5 +1,6 @@
 //! What clients of several threads of a server see of each other's writes: CAS uniques of a key rise. Keyway and a real memcached are held to the
 //! same.
+//! Guards: P15
 
 use harness::{Kind, ServeOptions, Server, Transport, Wire};
 

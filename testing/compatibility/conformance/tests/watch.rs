@@ -1,5 +1,6 @@
 //! What `watch` tells, line by line, of Keyway and of a real memcached: the look-ups that commands make, misses included, what they store,
 //! and what is evicted for it. Enemy: a log that leaves out what memcached's tells (its own `t/watcher*.t` read it).
+//! Guards: P35
 
 use std::time::Duration;
 

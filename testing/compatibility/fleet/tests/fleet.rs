@@ -1,5 +1,6 @@
 //! Three shards behind each client and proxy of docs/fleet.md. Enemy: an item that is not there after its shard was killed, a call that
 //! fails because another server takes over a shard, a key that goes to another shard meanwhile, a shard whose absence the others' keys notice, a configuration in the document that does not work.
+//! Guards: P51
 
 use clients::prepare;
 use fleet::{Answer, Fleet, Program, Proxy, Shards, configuration};

@@ -1,6 +1,7 @@
 //! Unrelated programs, one in Python and one in C, that share a cache (`programs/neighbour.py`): without a server, where upkeep
 //! must happen by itself, and in namespaces of their own, with a region that a server hands out. Enemy: a region that only one
 //! of them made, sees or may write to; memory or slots that stay with the expired, the dead and the killed.
+//! Guards: P26
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,6 +1,7 @@
 //! The package `keyway_cache` for Python: what its own tests say (`bindings/python/tests`), Django's, and the wheel as pip installs it.
 //! Enemy: a client that is not what a user of pymemcache or Django expects, a file that the wheel lacks, lines in README.md that
 //! do not work.
+//! Guards: P30
 
 use std::path::Path;
 use std::process::Command;

@@ -2,6 +2,7 @@
 //! `programs/worker.py`. Enemy: a death in one language's call that another one's get shows.
 //!
 //! Ten seconds; `KEYWAY_TESTS_FULL=1` makes it ten minutes.
+//! Guards: P1
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

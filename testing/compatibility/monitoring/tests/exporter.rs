@@ -1,4 +1,5 @@
 //! `/metrics` beside prometheus/memcached_exporter at the same server, and in the hands of Prometheus's own parsers.
+//! Guards: P44
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The page of the HTTP port in a browser: its numbers are those of `stats`, its charts move, it fits a phone in light and dark, the
 //! keyboard reaches everything, what clients choose stays text, and nothing is asked for elsewhere. Pictures are left in the folder for
 //! tests' files, for people.
+//! Guards: P44
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! The HTTP port of a running server: what it answers, what it refuses, when it is ready, and that it ends with the server.
+//! Guards: P48
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;

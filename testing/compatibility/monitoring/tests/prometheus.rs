@@ -1,5 +1,6 @@
 //! Prometheus itself, from Debian's packages, scrapes a server, without and with its request for native histograms, which come in the
 //! binary format only: it then reads OpenMetrics. Its enemy: a number that Prometheus reads otherwise than it was counted.
+//! Guards: P44
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! A worker never waits for the HTTP port's thread: the thread is stopped at random moments of its work (ptrace(2)), and as long as it is
 //! stopped, memcached clients are served, and new ones come and go.
+//! Guards: P45
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -2,6 +2,7 @@
 //! counts, added up, are what `stats`, `/metrics` and `keyway top` say, and a watcher prints each change or counts it as lost. Its enemy: an
 //! operation that is counted twice, for another door, or not at all; a sum that goes backwards when processes are killed; a change that a
 //! watcher does not know of, or prints out of its key's order.
+//! Guards: P44, P45
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

@@ -6,6 +6,7 @@
 //!
 //! Nothing of the suites is committed: they come from package registries into cargo's target directory ([`obtain`]). One that cannot be had
 //! is reported as absent. Each run has a network namespace of its own, because many suites insist on memcached's port.
+//! Guards: P35, P36
 
 #![allow(clippy::print_stdout, reason = "a tool that is started in a terminal")]
 

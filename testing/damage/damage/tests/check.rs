@@ -1,5 +1,6 @@
 //! The checker itself: each invariant broken in a sound region, on purpose, must be reported under its number. Its enemy: a
 //! check that passes whatever it is shown.
+//! Guards: P46
 
 use damage::Image;
 use keyway_region::check::check;

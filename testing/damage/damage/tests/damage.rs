@@ -1,5 +1,6 @@
 //! Regions with random damage. Its enemy: a byte from shared memory that is believed. Whatever the bytes, opening gives a
 //! region or an error, and every operation ends with an answer or an error, without a panic and in bounded time.
+//! Guards: P6, P7
 #![allow(
     clippy::cast_possible_truncation,
     clippy::print_stdout,

@@ -1,5 +1,6 @@
 //! `keyway exec`: its enemy is a way past the gate that `docs/security.md` says is stopped, and that is not; or one that it says is
 //! open, and that is not any more.
+//! Guards: P33
 
 use gate::trial::{self, Trial, table};
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, keyway_binary, run_to_end};

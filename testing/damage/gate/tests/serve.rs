@@ -1,5 +1,6 @@
 //! A server's confinement: its enemy is something that a server which is taken over could still do, and something that a server can do no
 //! more although it must.
+//! Guards: P33
 
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, Wire, keyway_binary, run_to_end, wait_until};
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
 //! `cargo xtask scribble`: a process scribbles over a region that others use.
+//! Guards: P6, P7
 
 use scribble::round::{Round, play};
 use scribble::scribbler::Part;

@@ -1,5 +1,6 @@
 //! Regions on disks that copy on write, and then are full. Enemy: a write to the mapping that needs a new block, and ends its program
 //! (SIGBUS): on btrfs, for a file that shares blocks with a copy of it, and for a copy, which has holes.
+//! Guards: P25
 
 use conditions::condition::private_mounts;
 use conditions::place::FileSystem;

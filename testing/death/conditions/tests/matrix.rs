@@ -1,5 +1,6 @@
 //! Other people's conditions × what processes do, and file systems × the same: no cell may show a violation. Enemy: a program that
 //! is innocent of everything but sharing a machine, and reads a wrong value because another one closed a descriptor.
+//! Guards: P2, P26
 
 use conditions::cell::{Action, Spec, Verdict};
 use conditions::condition::{Condition, private_mounts};

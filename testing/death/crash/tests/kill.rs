@@ -1,5 +1,6 @@
 //! `kill -9` of the server under load, a hundred times in a row: after each restart `keyway check` passes, and every key holds
 //! its last acknowledged value or a newer one that was sent.
+//! Guards: P19
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
 //! `cargo xtask kill-points`: every operation stopped and killed at every instruction.
+//! Guards: P1
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

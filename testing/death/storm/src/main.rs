@@ -1,4 +1,5 @@
 //! `cargo xtask storm`: the storm from the command line, and its workers, which are this program started again.
+//! Guards: P1, P3
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

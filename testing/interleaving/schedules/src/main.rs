@@ -4,6 +4,7 @@
 //! scheduler (shuttle: random, and PCT, Burckhardt et al. 2010) decides who goes on. Every schedule starts from the same image.
 //! At its end no thread is left in the region, `check` passes, and the few calls on each key are linearizable. Memory is
 //! sequentially consistent here: an ordering that is too weak is not seen.
+//! Guards: P3, P42
 #![allow(clippy::print_stdout, reason = "a command-line tool talks to its terminal")]
 
 #[cfg(feature = "watched")]

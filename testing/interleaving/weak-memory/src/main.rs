@@ -1,4 +1,5 @@
 //! `cargo xtask weak-memory`: every pairing of atomics under the C11 memory model, and each of its orderings weakened in turn.
+//! Guards: P5
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -1,5 +1,6 @@
 //! Enemies: an ordering in the code without its pairing, and a comment that names what is not there. `cargo xtask weak-memory` shows that the
 //! pairings are sound and each of their orderings is needed.
+//! Guards: P5
 use std::path::Path;
 use weak_memory::pairings::{ALL, Shape};
 use weak_memory::sources::{differences, ordered, read};

@@ -1,4 +1,5 @@
 //! `cargo xtask growth`: index and memory grow under traffic, and no item is lost.
+//! Guards: P10
 
 use growth::trials::{self, Scale};
 use growth::{Verdict, long, worker};

@@ -1,4 +1,5 @@
 //! `cargo xtask hit-ratio`: fewer misses than memcached in the same memory, and as few as item-level S3-FIFO.
+//! Guards: P12
 
 use hit_ratio::judge::{self, Outcome, Scale, Subject};
 use hit_ratio::program::{self, Arguments, say};

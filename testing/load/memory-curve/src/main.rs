@@ -2,6 +2,7 @@
 //!
 //! Each trace is sent through a region, whose sessions leave a trail, and through one of each other size. The first half of the requests
 //! fills them; the second one is compared.
+//! Guards: P13
 
 use hit_ratio::Contender;
 use hit_ratio::judge::items_held;

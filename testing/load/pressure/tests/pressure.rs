@@ -1,5 +1,6 @@
 //! A `set` never fails for lack of memory while anything is evictable: many times the region's size is written into 64 MB, in
 //! sizes from 1 byte to 512 KB whose mix shifts, over four connections.
+//! Guards: P8
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
 //! `cargo xtask kernel`: tries the kernel door on packets, on the host and in the kernel.
+//! Guards: P41, P42
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -1,5 +1,6 @@
 //! The packages for arm64: enemy, a program of another processor in them, and a package that nothing but a machine with that processor would
 //! find broken. The stage `arm` builds the programs and runs this test; the installed program runs under user-mode emulation.
+//! Guards: P49
 
 use harness::{DEADLINE, Scratch, Wire, free_port, wait_until};
 use packages::{ALL, Built, run};

@@ -1,5 +1,6 @@
 //! The packages for Debian in a clean Debian 12: enemy, a package that does not start, loses items or an administrator's changes when it is
 //! upgraded, or leaves something behind.
+//! Guards: P49
 
 use harness::{Scratch, Wire, free_port, program_on_path, skip};
 use packages::{ALL, System, build, file_name, missing, run};

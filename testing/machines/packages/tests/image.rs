@@ -1,6 +1,7 @@
 //! The container image: enemy, an image that starts only on the machine that made it, and a user of memcached's image whose command line does
 //! not work with this one. buildah builds the last stage of the real Containerfile, with this build's program in the place of the first stage;
 //! what runs in it has its root, its user, a network of its own and 64 MiB of shared memory, as a container of Docker has.
+//! Guards: P49
 
 use harness::{DEADLINE, Scratch, Wire, keyway_binary, program_on_path, skip, wait_until};
 use packages::{is_root, make_manual, root, run};

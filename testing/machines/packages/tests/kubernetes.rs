@@ -2,6 +2,7 @@
 //!
 //! There is no cluster here: its published schemas judge the manifests, and the containers' commands run on this machine, with folders of this
 //! test's in the place of the volumes.
+//! Guards: P49
 
 use clients::prepare::{Venv, venv};
 use harness::{DEADLINE, Scratch, free_port, http_get, keyway_binary, skip, wait_until};

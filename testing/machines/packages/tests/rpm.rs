@@ -1,5 +1,6 @@
 //! The packages for Fedora: enemy, a package that lacks a file, has one twice, or asks for what no package provides. Nothing is installed:
 //! rpm lists and unpacks them, and the unpacked program runs.
+//! Guards: P49
 
 use harness::{Scratch, keyway_binary, program_on_path, skip};
 use packages::{make_manual, root, run};

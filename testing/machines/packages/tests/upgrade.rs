@@ -2,6 +2,7 @@
 //! this test: it starts and reloads the service by the lines of the shipped unit, and hears what the servers tell it.
 //!
 //! It cannot see what systemd itself makes of the messages.
+//! Guards: P39, P49
 
 use harness::{DEADLINE, Scratch, free_port, skip, wait_until};
 use packages::{System, build, file_name, missing, root};

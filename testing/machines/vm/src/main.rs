@@ -1,4 +1,5 @@
 //! `cargo xtask vm`: tests in guests of QEMU.
+//! Guards: P20, P21, P32, P33
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

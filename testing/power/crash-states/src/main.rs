@@ -1,4 +1,5 @@
 //! `crash-states`: fails the power of a strict region wherever it may fail, and looks at what is left.
+//! Guards: P21
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use crash_states::explore::{Effort, Outcome, Recording, recordings};

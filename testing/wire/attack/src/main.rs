@@ -3,6 +3,7 @@
 //! An attack is an entry of a table ([`attack::Attack`]); a new one is added to the table of its file, and needs nothing else. Those that hold
 //! up others are also [`siege::Siege`]s: they are carried on in a process of their own (this program, started again) while an ordinary client
 //! is measured.
+//! Guards: P37
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

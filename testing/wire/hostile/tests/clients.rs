@@ -1,5 +1,6 @@
 //! Bad clients: slow ones, ones that never read, very many, half-closed ones, and ones that send garbage. Meanwhile an ordinary
 //! client must be served, the server's own memory must stay bounded, and afterwards nothing of them may be left.
+//! Guards: P37
 
 use std::io::ErrorKind;
 use std::net::Shutdown;

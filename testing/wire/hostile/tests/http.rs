@@ -1,5 +1,6 @@
 //! Clients that mean harm to the HTTP port: ones that never finish, endless requests, floods of connections. Others are served meanwhile, the
 //! bad ones are closed, memory and descriptors stay bounded, and the memcached clients notice nothing.
+//! Guards: P37, P45
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

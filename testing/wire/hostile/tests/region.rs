@@ -1,5 +1,6 @@
 //! Bad region files: truncated, with bits flipped, of another version, empty, a directory, another program's file. The server and
 //! `keyway check` give a clear error or carry on with misses; they never crash, hang, or lose the file silently.
+//! Guards: P6, P22
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;

@@ -1,5 +1,6 @@
 //! A system that forbids io_uring, as containers' seccomp filters do: the server uses epoll and says so, and one that is told to
 //! use io_uring does not start.
+//! Guards: P35
 
 #![allow(
     unsafe_code,

@@ -1,4 +1,5 @@
 //! Purges by late threads, and purges beside late threads.
+//! Guards: P3
 
 use crate::late::{Ground, LARGE, Thread, WHOLE, WORDS_COME_ROUND, overtaken, recycled, twins, victim};
 use crate::layout::segment::Spare;
