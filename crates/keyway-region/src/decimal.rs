@@ -91,7 +91,7 @@ impl Digits {
     #[inline(always)]
     fn carried(bytes: u64) -> Self {
         let sixteens = bytes & 0x1010_1010_1010_1010;
-        let digits = (bytes & 0x0F0F_0F0F_0F0F_0F0F) - (sixteens >> 2 | sixteens >> 3);
+        let digits = (bytes & 0x0F0F_0F0F_0F0F_0F0F) - ((sixteens * 3) >> 3);
         Self(digits.swap_bytes())
     }
 

@@ -119,6 +119,11 @@ fn the_value_is_memcacheds_and_all_else_stays() {
                     (after.flags, after.ttl_s, after.cas, after.size),
                     "{when}"
                 );
+                assert_eq!(
+                    world.region.counters().bytes,
+                    after.size as u64,
+                    "the item is the only one: {when}"
+                );
                 assert!(after.cas > cas || how.new_cas.is_some(), "{when}: {} after {cas}", after.cas);
                 assert!(!after.stale && !after.win_sent, "{when}");
             }

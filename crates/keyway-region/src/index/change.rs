@@ -97,6 +97,16 @@ pub(super) struct Prepared {
     chain: Option<Chain>,
 }
 
+/// What an item has of the one that it replaces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    Nothing,
+    /// that it was fetched: memcached overwrites a number with one of the same length
+    Fetched,
+    /// that, and its header, so its size, too
+    Form,
+}
+
 /// The flush epoch of an item that replaces another one and is independent of it: never an older epoch.
 #[inline(always)]
 pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
@@ -246,7 +256,7 @@ impl Session {
             return None;
         }
         let first: &AtomicU32 = region.memory.get(seen.at);
-        self.count_replaced(here.place, (header, first, &seen), false, &written, now);
+        self.count_replaced(here.place, (header, first, &seen), Stays::Nothing, &written, now);
         Some(written)
     }
 
@@ -428,8 +438,11 @@ impl Session {
             return self.again(&attempt);
         }
         let written = attempt.prepared.written;
-        let stays_fetched = self.stays_fetched(&seen, draft.value, &written);
-        let word = if stays_fetched { written.word.fetched() } else { written.word };
+        let stays = self.what_stays(&seen, draft.value, &written);
+        let word = match stays {
+            Stays::Nothing => written.word,
+            Stays::Fetched | Stays::Form => written.word.fetched(),
+        };
         // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
         if !self.put_over(here, word, rules) {
             return self.again(&attempt);
@@ -437,7 +450,7 @@ impl Session {
         let now = attempt.now.recent(region.seen().0);
         // SAFETY: the item is in its segment, and begins at a multiple of 4.
         let first: &AtomicU32 = unsafe { region.memory.view().at(seen.at) };
-        self.count_replaced(place, (header, first, &seen), stays_fetched, &written, now);
+        self.count_replaced(place, (header, first, &seen), stays, &written, now);
         if !PLAIN {
             self.free_replaced(&seen, Some(&draft.value));
             self.published(attempt.prepared);
@@ -445,13 +458,17 @@ impl Session {
         Ok(Some((Changed::Put, written)))
     }
 
-    /// Whether an item with this value is as fetched as the one that it replaces: memcached overwrites a number with one of the same length.
+    /// What an item with this value has of the one that it replaces.
     #[inline(always)]
-    fn stays_fetched(&self, seen: &ItemView, value: Value<'_>, written: &Written) -> bool {
+    fn what_stays(&self, seen: &ItemView, value: Value<'_>, written: &Written) -> Stays {
         match value {
-            Value::TextInForm(..) => true,
-            Value::Number(..) | Value::Text(..) => written.value_len == self.region.value_len(seen, self.region.checksum_size),
-            _ => false,
+            Value::TextInForm(..) => Stays::Form,
+            Value::Number(..) | Value::Text(..)
+                if written.value_len == self.region.value_len(seen, self.region.checksum_size) =>
+            {
+                Stays::Fetched
+            }
+            _ => Stays::Nothing,
         }
     }
 
@@ -461,14 +478,16 @@ impl Session {
         &self,
         place: Place,
         (header, first, seen): (&SegmentHeader, &AtomicU32, &ItemView),
-        stays_fetched: bool,
+        stays: Stays,
         written: &Written,
         now: u32,
     ) {
-        if stays_fetched {
-            self.region.refresh_hint(place, header, now);
-        } else {
-            self.region.set_hint(place, now);
+        match stays {
+            Stays::Nothing => self.region.set_hint(place, now),
+            Stays::Fetched | Stays::Form => self.region.refresh_hint(place, header, now),
+        }
+        if stays == Stays::Form {
+            return self.bury(first, seen, written.size);
         }
         let size = seen.header.size();
         self.count(

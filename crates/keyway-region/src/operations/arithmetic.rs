@@ -23,8 +23,11 @@ impl Session {
         let mut room = KeyRoom::new();
         let key = self.key(key, &mut room)?;
         let is_plain = how.compare_cas.is_none() && how.new_cas.is_none() && how.exptime.is_none();
-        if is_plain && let Some((value, item)) = self.count_at_once(key, how.by(), &mut now) {
-            return Ok(Counted::Value { value, item });
+        if is_plain && let Some((sum, written)) = self.count_at_once(key, how.by(), &mut now) {
+            return Ok(Counted::Value {
+                value: sum.value,
+                item: sum.item(&written, now),
+            });
         }
         self.arithmetic_if((key.bytes, key.hash), *how, now.tick())
     }
@@ -46,15 +49,15 @@ impl Session {
         let mut room = KeyRoom::new();
         let key = self.key(key, &mut room)?;
         match self.count_at_once(key, by, &mut now) {
-            Some((value, _)) => Ok(Number::Is(value)),
+            Some((sum, _)) => Ok(Number::Is(sum.value)),
             None => self.count_by_any_way(key.bytes, by.delta, by.decrement, now.tick()),
         }
     }
 
-    /// Arithmetic without a comparison, which changes nothing of the item but its value: the new value, and what is known of the
-    /// item. `None`: it takes [`Self::arithmetic_if`].
+    /// Arithmetic without a comparison, which changes nothing of the item but its value: the new value, and the item that was
+    /// written. `None`: it takes [`Self::arithmetic_if`].
     #[inline(always)]
-    fn count_at_once(&self, key: Key<'_>, by: By, now: &mut impl Now) -> Option<(u64, Item)> {
+    fn count_at_once(&self, key: Key<'_>, by: By, now: &mut impl Now) -> Option<(Sum, Written)> {
         let mut sum = Sum::default();
         let plain = PlainSum { by, sum: &mut sum };
         let (Changed::Put, written) = self.change_at_once(key, now, plain)? else {
@@ -68,7 +71,7 @@ impl Session {
             },
             1,
         );
-        Some((sum.value, sum.item(&written, now)))
+        Some((sum, written))
     }
 
     /// The general code starts again from the copy of the key, so that the fast path keeps everything else in registers.
