@@ -1,4 +1,5 @@
 # Two commands: `make run` and `make test`. Both install what is missing on Debian and Ubuntu; elsewhere they say what to install.
+# `make gate` runs the checks that `make test` leaves out: together they decide whether a change is merged.
 
 PREFIX ?= /usr/local
 # What `keyway serve` is given besides its defaults, for example: make run ARGS='--memory 1G --threads 8'
@@ -35,11 +36,12 @@ IMAGE ?= keyway:$(VERSION)
 BUILDER ?= rust:$(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)-bookworm
 CONTAINERS ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
-.PHONY: help run test program build install apart beside loader wheel packaged deb rpm image clean
+.PHONY: help run test gate program build install apart beside loader wheel packaged deb rpm image clean
 
 help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
-	@echo 'make test     run all checks: cargo xtask ci'
+	@echo 'make test     run what says that the tree works: cargo xtask test'
+	@echo 'make gate     run all other checks: cargo xtask gate'
 	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(BUILT)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
 	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin and zig)'
@@ -53,7 +55,11 @@ run: program
 
 test:
 	xtask/prerequisites.sh test
-	cargo xtask ci
+	cargo xtask test
+
+gate:
+	xtask/prerequisites.sh gate
+	cargo xtask gate
 
 program:
 	xtask/prerequisites.sh $(if $(CROSS),arm64,run)

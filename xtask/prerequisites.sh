@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Installs what is missing to build Keyway (`run`), to build it for arm64 on another machine (`arm64`), or to run its whole gate
-# (`test`): with apt on Debian and Ubuntu; elsewhere it lists what to install and exits 1. What is there already is left alone, so a second
-# run does nothing and needs no network.
+# Installs what is missing to build Keyway (`run`), to build it for arm64 on another machine (`arm64`), for `make test` (`test`), or for
+# `make gate` (`gate`): with apt on Debian and Ubuntu; elsewhere it lists what to install and exits 1. What is there already is left alone,
+# so a second run does nothing and needs no network.
 set -euo pipefail
 
-usage="usage: $0 run|arm64|test"
+usage="usage: $0 run|arm64|test|gate"
 purpose=${1:?$usage}
-case $purpose in run | arm64 | test) ;; *) echo "$usage" >&2; exit 2 ;; esac
+case $purpose in run | arm64 | test | gate) ;; *) echo "$usage" >&2; exit 2 ;; esac
 
 cd "$(dirname "$0")/.."
 export PATH="$HOME/.cargo/bin:$PATH"
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+tests() { [ "$purpose" = test ] || [ "$purpose" = gate ]; }
+arm64() { [ "$purpose" = arm64 ] || [ "$purpose" = gate ]; }
 
 say() { echo "[$(date +%H:%M:%S)] prerequisites: $*"; }
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -38,17 +41,15 @@ have make || want "builds libbpf, which loads it" make
 have pkg-config || want "finds what libbpf needs" pkg-config
 [ -e /usr/include/libelf.h ] || want "libbpf reads the program with it" libelf-dev
 [ -e /usr/include/zlib.h ] || want "libbpf's other library" zlib1g-dev
-if [ "$purpose" != run ]; then
+if arm64; then
     have aarch64-linux-gnu-gcc || want "links programs for arm64" gcc-aarch64-linux-gnu
     [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || want "the C library for arm64" libc6-dev-arm64-cross
     [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || ! have apt-get || want "signs packages of Debian" debian-archive-keyring
 fi
-if [ "$purpose" = test ]; then
+if tests; then
     have ip || want "makes the kernel door's network namespaces" iproute2
     have ethtool || want "segments as a wire has them, for the kernel door's tests" ethtool
     have tc || want "shows which filters the kernel door leaves" iproute2
-    have qemu-system-x86_64 || want "the guests of cargo xtask vm" qemu-system-x86
-    have xz || want "unpacks the guests' modules" xz-utils
     have mkfs.ext4 || [ -e /usr/sbin/mkfs.ext4 ] || want "makes file systems, for guests and for regions on a disk" e2fsprogs
     have mkfs.btrfs || [ -e /usr/sbin/mkfs.btrfs ] || want "makes a disk that copies on write, for regions" btrfs-progs
     have mkfs.xfs || [ -e /usr/sbin/mkfs.xfs ] || want "makes a disk whose files share blocks, for regions" xfsprogs
@@ -61,11 +62,8 @@ if [ "$purpose" = test ]; then
     have memccat || want "memccat, memccp and memcstat as clients" libmemcached-tools
     [ -e /usr/include/libmemcached/memcached.h ] || want "what the drop-in for libmemcached is compared with" libmemcached-dev
     have nm || want "reads which functions and probes a program has" binutils
-    have bpftrace || want "looks at the probes" bpftrace
     have php || want "runs php-memcached" php-cli
     { have php && php -m 2>/dev/null | grep -qx memcached; } || want "uses libmemcached from PHP" php-memcached
-    compgen -G '/usr/sbin/php-fpm*' >/dev/null || want "runs a PHP site" php-fpm
-    have nginx || [ -e /usr/sbin/nginx ] || want "stands before web applications" nginx-light
     have nutcracker || [ -e /usr/sbin/nutcracker ] || want "a proxy before several servers" nutcracker
     have ruby || want "runs the Ruby client" ruby
     compgen -G '/usr/share/rubygems-integration/all/specifications/dalli-*' >/dev/null || want "the Ruby client" ruby-dalli
@@ -73,16 +71,27 @@ if [ "$purpose" = test ]; then
     [ -e /usr/share/java/spymemcached.jar ] || want "the Java client, spymemcached" libspymemcached-java
     compgen -G '/usr/lib/postgresql/*/lib/pgmemcache.so' >/dev/null || want "uses libmemcached from PostgreSQL" postgresql-15-pgmemcache
     have nc || want "sends the commands of docs/operating.md" netcat-openbsd
-    have prometheus || want "collects metrics" prometheus
     have curl || want "reads the HTTP port as docs/operating.md does" curl
     have openssl || want "a client with TLS" openssl
     have systemd-socket-activate || want "hands sockets to a server, and checks the units" systemd
     have perl || want "runs memcached-tool" perl
     have python3 || want "runs the protocol's model and the Python clients" python3
     python3 -c 'import venv, ensurepip' 2>/dev/null || want "holds the Python clients" python3-venv
-    have chromium-headless-shell || have chromium || want "shows the benchmark's page" chromium-headless-shell
     have go || want "builds the Go client" golang-go
     have node || want "runs the Node client" nodejs
+    have man || want "shows the manual pages" man-db
+    have zsh || want "reads the completions for zsh" zsh
+    have fish || want "reads the completions for fish" fish
+    have npm || want "installs the Node client" npm
+fi
+if [ "$purpose" = gate ]; then
+    have qemu-system-x86_64 || want "the guests of cargo xtask vm" qemu-system-x86
+    have xz || want "unpacks the guests' modules" xz-utils
+    have bpftrace || want "looks at the probes" bpftrace
+    compgen -G '/usr/sbin/php-fpm*' >/dev/null || want "runs a PHP site" php-fpm
+    have nginx || [ -e /usr/sbin/nginx ] || want "stands before web applications" nginx-light
+    have prometheus || want "collects metrics" prometheus
+    have chromium-headless-shell || have chromium || want "shows the benchmark's page" chromium-headless-shell
     have qemu-aarch64-static || want "runs tests for arm64" qemu-user-static
     have mmdebstrap || ! have apt-get || want "a clean system that packages are installed in" mmdebstrap
     have arch-test || ! have apt-get || want "what mmdebstrap asks about the machine" arch-test
@@ -90,10 +99,6 @@ if [ "$purpose" = test ]; then
     have rpmbuild || want "makes packages for Fedora" rpm
     have buildah || want "builds the container image" buildah
     have lintian || ! have apt-get || want "checks packages for Debian" lintian
-    have man || want "shows the manual pages" man-db
-    have zsh || want "reads the completions for zsh" zsh
-    have fish || want "reads the completions for fish" fish
-    have npm || want "installs the Node client" npm
 fi
 
 if [ ${#packages[@]} -gt 0 ]; then
@@ -120,7 +125,7 @@ if [ ${#packages[@]} -gt 0 ]; then
     done
 fi
 
-if [ "$purpose" = test ] && have apt-get && [ "$(uname -m)" = x86_64 ]; then
+if [ "$purpose" = gate ] && have apt-get && [ "$(uname -m)" = x86_64 ]; then
     xtask/guest-kernels.sh
 fi
 
@@ -150,15 +155,17 @@ if ! at_least "$rust_version" "$found"; then
     at_least "$rust_version" "$found" || { say "cargo is still $found: another toolchain overrides stable (rustup show)"; exit 1; }
 fi
 
-if [ "$purpose" != run ] && have rustup && [ "$(uname -m)" = x86_64 ] &&
+if arm64 && have rustup && [ "$(uname -m)" = x86_64 ] &&
     ! rustup target list --installed | grep -qx aarch64-unknown-linux-gnu; then
     rustup target add aarch64-unknown-linux-gnu || say "no Rust for arm64: the stage arm will be skipped"
 fi
-if [ "$purpose" = test ]; then
+if tests; then
     if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
         have rustup || { say "please install rustfmt and clippy for cargo $found, then start again"; exit 1; }
         rustup component add rustfmt clippy
     fi
+fi
+if [ "$purpose" = gate ]; then
     # The stage `msrv` builds with the oldest supported compiler.
     if ! rustc --version | grep -q "^rustc $rust_version[. ]" && have rustup && ! cargo "+$rust_version" --version >/dev/null 2>&1; then
         say "installing Rust $rust_version, the oldest supported version"

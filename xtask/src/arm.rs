@@ -120,7 +120,7 @@ fn packages(context: &Context<'_>) -> Outcome {
     test.env("KEYWAY_ARM64_BUILT", target.join(TARGET).join("debug"))
         .env("KEYWAY_ARM64_LIBRARIES", libraries.join("lib"));
     // The program for this machine writes the manual.
-    let mut outcome = context.build_all();
+    let mut outcome = context.build_all(&[]);
     for command in [fetch, build, test] {
         if outcome == Outcome::Passed {
             outcome = context.expect(command);

@@ -179,7 +179,7 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         "lab",
     ];
     let build = if is_short {
-        context.build_all()
+        context.build_all(&[])
     } else {
         context.expect(context.command("cargo", &release))
     };

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: all checks, the same locally and in `.ci/run`.
+//! `cargo xtask`: all checks, the same locally and in `.ci/run`.
 //!
 //! They are a list of [`stages`]; each stage is a command that exists already, or a check of the sources ([`sources`]). The runner
 //! prints every stage with its time when it runs, a table at the end, and one line with the totals. It installs nothing
@@ -10,6 +10,7 @@
 )]
 
 mod arm;
+mod check;
 mod deny;
 mod figures;
 mod guards;
@@ -22,16 +23,19 @@ mod sources;
 mod stages;
 mod testing;
 
+use stages::Lane;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const HELP: &str = "\
 cargo xtask: the project's own tasks
 
-    cargo xtask ci                 run all checks
-    cargo xtask ci STAGE...        run these stages only, in their usual order
+    cargo xtask check              format, lints and tests of the crates that a change touches, and of those that depend on them
+    cargo xtask test               what says that the tree works: the stages of `make test`
+    cargo xtask gate               the rest: the stages of `make gate`
+    cargo xtask ci STAGE...        run these stages, in their usual order; all, if none is named
     cargo xtask ci --skip STAGE    run all but this one (may be repeated)
-    cargo xtask stages             list the stages and what each finds
+    cargo xtask stages             list the stages, which command runs them, and what each finds
     cargo xtask NAME [ARGS]        try to break one of the design's promises; NAME is one of kill-points, crash-states, storm,
                                    schedules, growth, scribble, attack, kernel, vm, hit-ratio,
                                    memory-curve, weak-memory, suites (each has --help and --short)
@@ -48,7 +52,7 @@ Environment:
     KEYWAY_FUZZ_SECONDS=20         how long each fuzz target runs
     CARGO_TARGET_DIR               where cargo builds
 
-`make test` installs what the stages need (Debian, Ubuntu) and then runs `cargo xtask ci`.
+`make test` and `make gate` install what their stages need (Debian, Ubuntu) and then run them.
 ";
 
 fn main() -> ExitCode {
@@ -61,10 +65,17 @@ fn main() -> ExitCode {
         }
         ["stages"] => {
             for stage in stages::ALL {
-                println!("{:10} {}", stage.name, stage.catches);
+                let lane = match stage.lane {
+                    Lane::Test => "test",
+                    Lane::Gate => "gate",
+                };
+                println!("{:10} {lane}  {}", stage.name, stage.catches);
             }
             ExitCode::SUCCESS
         }
+        ["test"] => run::gate(&of(Lane::Test), &root()),
+        ["gate"] => run::gate(&of(Lane::Gate), &root()),
+        ["check", rest @ ..] => run::alone(&root(), |c| check::run(c, rest)),
         ["ci", rest @ ..] => match select(rest) {
             Ok(chosen) => run::gate(&chosen, &root()),
             Err(message) => usage(&message),
@@ -88,6 +99,11 @@ fn main() -> ExitCode {
 fn usage(message: &str) -> ExitCode {
     eprintln!("xtask: {message}; `cargo xtask help` lists what there is");
     ExitCode::from(2)
+}
+
+/// The stages of a command.
+fn of(lane: Lane) -> Vec<&'static stages::Stage> {
+    stages::ALL.iter().filter(|stage| stage.lane == lane).collect()
 }
 
 /// The stages that the arguments of `ci` name, in their usual order.
@@ -132,6 +148,16 @@ mod tests {
     #[test]
     fn stages_run_in_the_order_of_the_gate() {
         assert_eq!(names(&["clippy", "fmt"]).unwrap(), ["fmt", "clippy"]);
+    }
+
+    #[test]
+    fn every_stage_is_of_one_of_two_commands() {
+        let both: Vec<_> = [Lane::Test, Lane::Gate]
+            .into_iter()
+            .flat_map(of)
+            .map(|stage| stage.name)
+            .collect();
+        assert_eq!(both, names(&[]).unwrap());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use crate::lanes::{self, Job};
 use crate::mutants;
 use crate::run::{Context, Outcome};
+use crate::stages::Lane;
 use std::process::Command;
 
 /// The variant of the region that a tool is built with. Its features are off by default; a build of the whole workspace would otherwise turn
@@ -28,6 +29,8 @@ pub struct Promise {
     /// what it shows
     pub shows: &'static str,
     region: Region,
+    /// which command runs its short form
+    lane: Lane,
     /// in the checks nothing runs beside it: it uses all CPUs, or judges who gets a turn
     alone: bool,
 }
@@ -39,78 +42,91 @@ pub const ALL: &[Promise] = &[
         name: "scribble",
         shows: "random bytes written over a region in use crash and hang no other process; with checksums no client gets a wrong value",
         region: Region::Plain,
+        lane: Lane::Test,
         alone: true,
     },
     Promise {
         name: "attack",
         shows: "hostile clients delay no other client, use bounded memory, cannot get in and cannot split an answer",
         region: Region::Plain,
+        lane: Lane::Test,
         alone: true,
     },
     Promise {
         name: "vm",
         shows: "properties that need another kernel, processor or memory, in guests under emulation",
         region: Region::Plain,
+        lane: Lane::Gate,
         alone: false,
     },
     Promise {
         name: "suites",
         shows: "other authors' test suites say of Keyway what they say of memcached and libmemcached, but for one table",
         region: Region::Plain,
+        lane: Lane::Gate,
         alone: false,
     },
     Promise {
         name: "weak-memory",
         shows: "each ordering of the region's atomics is needed, and enough, under the C11 memory model",
         region: Region::Plain,
+        lane: Lane::Gate,
         alone: false,
     },
     Promise {
         name: "memory-curve",
         shows: "what is predicted for other sizes of a region is within 2 points of what regions of those sizes miss",
         region: Region::Plain,
+        lane: Lane::Gate,
         alone: false,
     },
     Promise {
         name: "storm",
         shows: "processes killed, stopped and restarted at random see one linearizable history for each key",
         region: Region::Faulty,
+        lane: Lane::Gate,
         alone: true,
     },
     Promise {
         name: "kernel",
         shows: "the kernel door answers exactly what user space would, or passes a packet on unchanged",
         region: Region::Faulty,
+        lane: Lane::Gate,
         alone: true,
     },
     Promise {
         name: "hit-ratio",
         shows: "fewer misses than memcached in the same memory, and as few as item-level S3-FIFO",
         region: Region::Faulty,
+        lane: Lane::Gate,
         alone: false,
     },
     Promise {
         name: "growth",
         shows: "index and memory grow under traffic, and no item is lost",
         region: Region::Faulty,
+        lane: Lane::Gate,
         alone: false,
     },
     Promise {
         name: "kill-points",
         shows: "a process may die or stop at any instruction of any operation",
         region: Region::Faulty,
+        lane: Lane::Gate,
         alone: false,
     },
     Promise {
         name: "crash-states",
         shows: "a power failure leaves every acknowledged write, whatever the cache had written back (durable mode)",
         region: Region::Watched,
+        lane: Lane::Gate,
         alone: false,
     },
     Promise {
         name: "schedules",
         shows: "threads switched before any access to shared memory see one linearizable history for each key",
         region: Region::Watched,
+        lane: Lane::Gate,
         alone: false,
     },
 ];
@@ -134,10 +150,11 @@ pub fn run(context: &Context<'_>, name: &str, args: &[&str]) -> Outcome {
     context.expect(command)
 }
 
-/// The short form of every tool: a stage of the checks.
-pub fn all_short(context: &Context<'_>) -> Outcome {
+/// The short forms of a command's tools: a stage of the checks.
+pub fn short(context: &Context<'_>, lane: Lane) -> Outcome {
+    let chosen: Vec<_> = ALL.iter().filter(|promise| promise.lane == lane).collect();
     let mut failed = Vec::new();
-    for together in ALL.chunk_by(|one, next| one.region == next.region) {
+    for together in chosen.chunk_by(|one, next| one.region == next.region) {
         if let Outcome::Failed(why) = build(context, together) {
             failed.push(why);
         }
@@ -145,13 +162,13 @@ pub fn all_short(context: &Context<'_>) -> Outcome {
     if !failed.is_empty() {
         return Outcome::Failed(failed.join("; "));
     }
-    for promise in ALL {
+    for promise in &chosen {
         println!("   {}: {}", promise.name, promise.shows);
     }
-    lanes::run(ALL.iter().rev().map(|promise| short(context, promise)).collect())
+    lanes::run(chosen.iter().rev().map(|promise| job(context, promise)).collect())
 }
 
-fn short<'a>(context: &'a Context<'a>, promise: &Promise) -> Job<'a> {
+fn job<'a>(context: &'a Context<'a>, promise: &Promise) -> Job<'a> {
     let program = context.target.join("debug").join(promise.name);
     let mut command = context.command(&program.to_string_lossy(), &["--short"]);
     context.name_programs(&mut command);
@@ -174,10 +191,10 @@ fn cargo(context: &Context<'_>, region: Region, verb: &str) -> Result<Command, S
 
 /// Builds tools with the same variant together. As a part of the workspace, so that others' code has the features that it has in
 /// [`Context::build_all`], and is not compiled again.
-fn build(context: &Context<'_>, together: &[Promise]) -> Outcome {
+fn build(context: &Context<'_>, together: &[&Promise]) -> Outcome {
     let region = together.first().map_or(Region::Plain, |promise| promise.region);
     if region == Region::Plain {
-        return context.build_all();
+        return context.build_all(&[]);
     }
     let mut command = match cargo(context, region, "build") {
         Ok(command) => command,

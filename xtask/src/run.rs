@@ -84,10 +84,10 @@ impl<'a> Context<'a> {
     }
 
     /// Builds the programs, libraries and tests of the workspace, with all that `cargo test` and the tests start. In one build: in
-    /// separate builds, their dependencies might have other features each time and be compiled again.
-    pub fn build_all(&self) -> Outcome {
-        let what = ["--workspace", "--lib", "--bins", "--tests", "--examples"];
-        self.expect(self.command("cargo", &[&["build", "--locked"][..], &what].concat()))
+    /// separate builds, their dependencies might have other features each time and be compiled again. `with`: more arguments of cargo.
+    pub fn build_all(&self, with: &[&str]) -> Outcome {
+        let what = ["build", "--locked", "--workspace", "--lib", "--bins", "--tests", "--examples"];
+        self.expect(self.command("cargo", &[&what[..], with].concat()))
     }
 
     /// Sets the program `keyway` that tests use; the other programs and libraries that they need are beside it.
@@ -109,6 +109,17 @@ impl<'a> Context<'a> {
             log: Some(log.to_path_buf()),
         }
         .watch(command)
+    }
+
+    /// What `program args…` prints, if it succeeds.
+    pub fn output(&self, program: &str, args: &[&str]) -> Result<String, String> {
+        let shown = || format!("{program} {}", args.join(" "));
+        let output = self.command(program, args).stderr(Stdio::inherit()).output();
+        let output = output.map_err(|e| format!("{}: {e}", shown()))?;
+        if !output.status.success() {
+            return Err(format!("{}: {}", shown(), output.status));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Whether `program args…` can be started and succeeds.

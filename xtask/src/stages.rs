@@ -1,4 +1,7 @@
 //! The stages of the checks: name, what each catches, command. Cheap ones come first, so that a simple mistake is reported early.
+//!
+//! `make test` runs those that say that the tree works, `make gate` the rest: what takes long, or needs other toolchains, guests or
+//! distributions.
 
 use crate::arm;
 use crate::deny;
@@ -9,10 +12,21 @@ use crate::sources;
 use crate::testing;
 use std::path::{Path, PathBuf};
 
+/// Which command runs a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// `make test`
+    Test,
+    /// `make gate`
+    Gate,
+}
+
 /// One stage of the checks.
 pub struct Stage {
     /// its name on the command line
     pub name: &'static str,
+    /// which command runs it
+    pub lane: Lane,
     /// what it would catch
     pub catches: &'static str,
     /// it runs in parallel with the others from the start: it needs one CPU and none of their files
@@ -25,85 +39,112 @@ pub struct Stage {
 pub const ALL: &[Stage] = &[
     Stage {
         name: "fmt",
+        lane: Lane::Test,
         catches: "code that rustfmt would write differently",
         beside: false,
         run: fmt,
     },
     Stage {
         name: "sources",
+        lane: Lane::Test,
         catches: "rules that no compiler knows: file headers, links, phrases and line lengths of documents, dependencies, unsafe code",
         beside: false,
         run: source_rules,
     },
     Stage {
-        name: "clippy",
-        catches: "lints, in every crate and target, benches included",
-        beside: false,
-        run: clippy,
-    },
-    Stage {
-        name: "deny",
-        catches: "dependencies with a licence that is not allowed, from another source than crates.io, or in two versions",
-        beside: false,
-        run: deny::deny,
-    },
-    Stage {
-        name: "msrv",
-        catches: "code that the oldest supported compiler (rust-version) does not build",
-        beside: false,
-        run: deny::msrv,
-    },
-    Stage {
-        name: "doc",
-        catches: "broken links and bad markup in the API's documentation",
-        beside: false,
-        run: doc,
-    },
-    Stage {
-        name: "package",
-        catches: "a crate that could not be published: a dependency without a version, a manifest that lacks something",
-        beside: false,
-        run: package,
-    },
-    Stage {
         name: "build",
+        lane: Lane::Test,
         catches: "tests and programs that do not compile",
         beside: false,
         run: build,
     },
     Stage {
         name: "test",
-        catches: "wrong behaviour: unit, integration, conformance, clients, crash",
+        lane: Lane::Test,
+        catches: "wrong behaviour: unit, integration, conformance, clients, other languages, crash, damage, hostile clients",
         beside: false,
-        run: testing::all,
+        run: testing::short,
+    },
+    Stage {
+        name: "damage",
+        lane: Lane::Test,
+        catches: "bytes of a region, or clients, that break a promise (short forms)",
+        beside: false,
+        run: |context| promises::short(context, Lane::Test),
+    },
+    Stage {
+        name: "clippy",
+        lane: Lane::Gate,
+        catches: "lints, in every crate and target, benches included",
+        beside: false,
+        run: clippy,
+    },
+    Stage {
+        name: "deny",
+        lane: Lane::Gate,
+        catches: "dependencies with a licence that is not allowed, from another source than crates.io, or in two versions",
+        beside: false,
+        run: deny::deny,
+    },
+    Stage {
+        name: "msrv",
+        lane: Lane::Gate,
+        catches: "code that the oldest supported compiler (rust-version) does not build",
+        beside: false,
+        run: deny::msrv,
+    },
+    Stage {
+        name: "doc",
+        lane: Lane::Gate,
+        catches: "broken links and bad markup in the API's documentation",
+        beside: false,
+        run: doc,
+    },
+    Stage {
+        name: "package",
+        lane: Lane::Gate,
+        catches: "a crate that could not be published: a dependency without a version, a manifest that lacks something",
+        beside: false,
+        run: package,
+    },
+    Stage {
+        name: "long",
+        lane: Lane::Gate,
+        catches: "wrong behaviour that shows in long tests, with epoll, with the kernel door, or in packages",
+        beside: false,
+        run: testing::long,
     },
     Stage {
         name: "arm",
+        lane: Lane::Gate,
         catches: "code that is wrong on arm64, or with pages of 16 or 64 KiB (under user-mode emulation); packages that do not work there",
         beside: false,
         run: arm::run,
     },
     Stage {
         name: "promises",
+        lane: Lane::Gate,
         catches: "a death, a crash, a growth or an eviction that breaks a promise of the design (short forms)",
         beside: false,
-        run: promises::all_short,
+        run: |context| promises::short(context, Lane::Gate),
     },
     Stage {
         name: "model",
+        lane: Lane::Gate,
         catches: "an interleaving that breaks the region's protocol",
         beside: true,
         run: model,
     },
     Stage {
         name: "fuzz",
+        lane: Lane::Gate,
         catches: "input that makes a parser or the region panic or read out of bounds",
         beside: false,
         run: fuzz,
     },
 ];
 
-fn fmt(context: &Context<'_>) -> Outcome {
+pub fn fmt(context: &Context<'_>) -> Outcome {
     match context.expect(context.command("cargo", &["fmt", "--all", "--check"])) {
         // Outside the workspace, because it needs another toolchain.
         Outcome::Passed => context.expect(context.command("cargo", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
@@ -111,7 +152,7 @@ fn fmt(context: &Context<'_>) -> Outcome {
     }
 }
 
-fn source_rules(context: &Context<'_>) -> Outcome {
+pub fn source_rules(context: &Context<'_>) -> Outcome {
     match sources::check(context.root) {
         Ok(problems) if problems.is_empty() => Outcome::Passed,
         Ok(problems) => {
@@ -125,10 +166,13 @@ fn source_rules(context: &Context<'_>) -> Outcome {
 }
 
 fn clippy(context: &Context<'_>) -> Outcome {
-    context.expect(context.command(
-        "cargo",
-        &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
-    ))
+    clippy_with(context, &[])
+}
+
+/// With these arguments of cargo.
+pub fn clippy_with(context: &Context<'_>, with: &[&str]) -> Outcome {
+    let what = ["clippy", "--locked", "--workspace", "--all-targets"];
+    context.expect(context.command("cargo", &[&what[..], with, &["--", "-D", "warnings"]].concat()))
 }
 
 /// Packages every crate that is published; each depends on the others by version instead of by path. Nothing is built or uploaded.
@@ -188,7 +232,7 @@ fn doc(context: &Context<'_>) -> Outcome {
 
 /// A stage of its own, so that the table shows the time of compiling apart from that of `test`.
 fn build(context: &Context<'_>) -> Outcome {
-    context.build_all()
+    context.build_all(&[])
 }
 
 fn model(context: &Context<'_>) -> Outcome {
@@ -229,7 +273,6 @@ fn fuzz(context: &Context<'_>) -> Outcome {
     let jobs = targets.iter().map(|target| Job {
         name: target.clone(),
         alone: false,
-        again: false,
         work: Box::new(|| fuzz_target(context, target)),
     });
     lanes::run(jobs.collect())

@@ -1,4 +1,5 @@
-//! The stage `test`: all tests of the workspace, the network door's a second time with epoll, and the region's that watch every access.
+//! The tests of the workspace, in two stages: `test`, and `long`, which has what takes longest, what needs other systems' tools, the network
+//! door's tests a second time with epoll and with the kernel door, and the region's that watch every access.
 //!
 //! Cargo runs the programs of tests one after the other, and most of them wait for something most of the time. So cargo only builds and
 //! lists them here, and the checks run them in [`lanes`].
@@ -9,7 +10,6 @@ use crate::run::{Context, Outcome};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 /// The network door's tests, which run a second time with the event loop for systems without io_uring.
 const NETWORK_TESTS: [&str; 9] = [
@@ -40,16 +40,39 @@ const ALONE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Tests that take longest: with them first, no lane is still busy when the others have nothing left.
-const FIRST: [&str; 7] = [
-    "library python",
+/// Tests of the stage `long`; a name that ends in a blank stands for all tests of its package.
+const LONG: &[&str] = &[
+    // distributions, containers, guests' tools
+    "packages ",
+    // other programs: a browser, Prometheus, web servers, bpftrace
+    "keyway-bench page",
+    "monitoring ",
+    "applications ",
+    "keyway-cli probes",
+    // measure
     "keyway-cli bench",
+    "lab ",
+    // network namespaces, and all of a machine's processes
+    "keyway-cli kernel_paths",
+    "keyway-cli kernel_tcp",
+    "keyway-xdp tcp",
+    "conditions matrix",
+];
+
+/// Tests that take longest: with them first, no lane is still busy when the others have nothing left.
+const FIRST: [&str; 9] = [
+    "library python",
     "clients clients",
-    "monitoring exporter",
+    "keyway-cache served",
     "keyway-cache clock",
+    "keyway-cli bench",
+    "packages debian",
+    "monitoring exporter",
     "keyway-bench page",
     "lab presets",
 ];
+
+const DOCUMENTED: &[&str] = &["test", "--quiet", "--locked", "--workspace", "--doc"];
 
 /// The region's tests that stop a thread before an access, or let another thread overtake it there. Their build is a separate one, which
 /// reports every access.
@@ -103,6 +126,13 @@ impl Program {
         format!("{package} {}{what}", self.target)
     }
 
+    /// Whether it belongs to the stage `long`.
+    fn is_long(&self) -> bool {
+        let name = self.name();
+        LONG.iter()
+            .any(|long| *long == name || long.ends_with(' ') && name.starts_with(long))
+    }
+
     /// `with`: name and value of a variable for this run, and what it is called.
     fn job<'a>(&self, context: &'a Context<'a>, with: Option<[&str; 3]>) -> Job<'a> {
         let mut command = context.command(&self.executable.to_string_lossy(), &[]);
@@ -131,85 +161,108 @@ impl Program {
     }
 }
 
-/// The stage.
-pub fn all(context: &Context<'_>) -> Outcome {
-    let outcome = context.build_all();
-    if outcome != Outcome::Passed {
-        return outcome;
-    }
-    let mut programs = match programs(context) {
-        Ok(programs) => programs,
-        Err(why) => return Outcome::Failed(why),
-    };
-    programs.sort_by_cached_key(|program| {
-        let name = program.name();
-        (FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len()), name)
-    });
-    let mut jobs: Vec<_> = programs.iter().map(|program| program.job(context, None)).collect();
-    let network = |program: &&Program| program.integration && NETWORK_TESTS.contains(&&*program.target);
-    let epoll = ["KEYWAY_TESTS_EVENT_LOOP", "epoll", "epoll"];
-    jobs.extend(
-        programs
+/// The stage `test`.
+pub fn short(context: &Context<'_>) -> Outcome {
+    with_programs(context, |programs| {
+        let mut jobs: Vec<_> = programs
             .iter()
-            .filter(network)
-            .map(|program| program.job(context, Some(epoll))),
-    );
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
-    let kernel_door = ["KEYWAY_TESTS_KERNEL_TCP", "1", "the kernel door"];
-    let privileged = |program: &&Program| is_root && program.integration && KERNEL_TESTS.contains(&&*program.target);
-    jobs.extend(
-        programs
-            .iter()
-            .filter(privileged)
-            .map(|program| program.job(context, Some(kernel_door))),
-    );
-    for program in programs.iter().filter(privileged) {
-        if WEATHERED_TESTS.contains(&&*program.name()) {
-            jobs.extend(WEATHERS.iter().map(|weather| program.weathered_job(context, weather)));
-        }
-    }
-    // These two build a little of their own.
-    let cargo = |name: &str, arguments: &[&str]| Job::command(context, name.into(), false, context.command("cargo", arguments));
-    jobs.insert(0, cargo("watched tests of the region", WATCHED_TESTS));
-    if is_root {
-        jobs.push(Job {
-            name: "figures in short".into(),
-            alone: false,
-            again: false,
-            work: Box::new(|| figures::run(context, &["--short"])),
-        });
-    }
-    jobs.push(cargo(
-        "examples in documentation",
-        &["test", "--quiet", "--locked", "--workspace", "--doc"],
-    ));
-    // A machine that is shared with others may be so busy that a deadline of a test passes.
-    jobs.iter_mut().for_each(|job| job.again = true);
-    lanes::run(jobs)
+            .filter(|p| !p.is_long())
+            .map(|p| p.job(context, None))
+            .collect();
+        jobs.push(cargo(context, "examples in documentation", DOCUMENTED));
+        jobs
+    })
 }
 
-/// Builds all programs of tests; cargo names them.
-fn programs(context: &Context<'_>) -> Result<Vec<Program>, String> {
-    let arguments = [
+/// The stage `long`.
+pub fn long(context: &Context<'_>) -> Outcome {
+    with_programs(context, |programs| {
+        let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+        // These two build a little of their own.
+        let mut jobs = vec![cargo(context, "watched tests of the region", WATCHED_TESTS)];
+        if is_root {
+            jobs.push(Job {
+                name: "figures in short".into(),
+                alone: false,
+                work: Box::new(|| figures::run(context, &["--short"])),
+            });
+        }
+        jobs.extend(programs.iter().filter(|p| p.is_long()).map(|p| p.job(context, None)));
+        let network = programs
+            .iter()
+            .filter(|p| p.integration && NETWORK_TESTS.contains(&&*p.target));
+        let epoll = ["KEYWAY_TESTS_EVENT_LOOP", "epoll", "epoll"];
+        jobs.extend(network.map(|program| program.job(context, Some(epoll))));
+        let kernel_door = ["KEYWAY_TESTS_KERNEL_TCP", "1", "the kernel door"];
+        let privileged = programs
+            .iter()
+            .filter(|p| is_root && p.integration && KERNEL_TESTS.contains(&&*p.target));
+        for program in privileged {
+            jobs.push(program.job(context, Some(kernel_door)));
+            if WEATHERED_TESTS.contains(&&*program.name()) {
+                jobs.extend(WEATHERS.iter().map(|weather| program.weathered_job(context, weather)));
+            }
+        }
+        jobs
+    })
+}
+
+/// The tests of the stage `test` in these packages' folders, built without default features.
+pub fn of(context: &Context<'_>, is_chosen: impl Fn(&Path) -> bool) -> Outcome {
+    let plain = ["--no-default-features"];
+    match context.build_all(&plain) {
+        Outcome::Passed => {}
+        other => return other,
+    }
+    match programs(context, &plain) {
+        Ok(programs) => lanes::run(
+            programs
+                .iter()
+                .filter(|program| is_chosen(&program.folder) && !program.is_long())
+                .map(|program| program.job(context, None))
+                .collect(),
+        ),
+        Err(why) => Outcome::Failed(why),
+    }
+}
+
+/// Builds the programs of tests and what they start, and runs the jobs that `jobs` makes of them, those that take longest first.
+fn with_programs<'a>(context: &'a Context<'a>, jobs: impl FnOnce(&[Program]) -> Vec<Job<'a>>) -> Outcome {
+    match context.build_all(&[]) {
+        Outcome::Passed => {}
+        other => return other,
+    }
+    match programs(context, &[]) {
+        Ok(programs) => lanes::run(jobs(&programs)),
+        Err(why) => Outcome::Failed(why),
+    }
+}
+
+fn cargo<'a>(context: &'a Context<'a>, name: &str, arguments: &[&str]) -> Job<'a> {
+    Job::command(context, name.into(), false, context.command("cargo", arguments))
+}
+
+/// Builds all programs of tests; cargo names them. Those that take longest come first.
+fn programs(context: &Context<'_>, with: &[&str]) -> Result<Vec<Program>, String> {
+    let what = [
         "test",
         "--locked",
         "--workspace",
         "--no-run",
         "--message-format=json-render-diagnostics",
     ];
-    let mut command = context.command("cargo", &arguments);
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.map_err(|e| format!("cargo test --no-run: {e}"))?;
-    if !output.status.success() {
-        return Err(format!("cargo test --no-run: {}", output.status));
-    }
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let programs: Vec<_> = messages.lines().filter_map(Program::from_message).collect();
-    for (test, _) in ALONE {
-        if !programs.iter().any(|program| program.name() == *test) {
+    let messages = context.output("cargo", &[&what[..], with].concat())?;
+    let mut programs: Vec<_> = messages.lines().filter_map(Program::from_message).collect();
+    let listed = ALONE.iter().map(|(test, _)| test).chain(LONG).chain(&FIRST);
+    for test in listed {
+        if !programs.iter().any(|program| program.name().starts_with(test)) {
             return Err(format!("xtask/src/testing.rs lists the test '{test}', which does not exist"));
         }
     }
+    programs.sort_by_cached_key(|program| {
+        let name = program.name();
+        (FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len()), name)
+    });
     Ok(programs)
 }
 
