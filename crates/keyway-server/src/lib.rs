@@ -86,6 +86,8 @@ pub use threads::NoThreads;
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion, crypto_provider};
 pub use vitals::{Manager, News};
 pub use watch::{WatchAsked, WatchUnknown};
+#[cfg(fuzzing)]
+pub use worker::driven::Driven;
 
 use acceptor::Acceptor;
 use account::Account;

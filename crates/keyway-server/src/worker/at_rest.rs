@@ -18,17 +18,15 @@ use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Options, Place};
 use keyway_uring::{Event, Ring};
-use mio::Events;
 use socket2::SockRef;
 
 use super::Worker;
-use crate::Server;
+use super::driven::Driven;
 use crate::config::{Config, EventLoop};
 use crate::connection::{CloseReason, Stream};
 use crate::kernel::{Candidates, Enrolments, ProgramSide, Served};
 use crate::shared::{Message, Peer, PeerAddress, lock};
 use crate::takeover::{Handed, Inherited};
-use crate::udp::UdpSockets;
 
 /// A test that waits for an answer fails after this time.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -79,12 +77,9 @@ impl ProgramSide for Side {
     }
 }
 
-/// A pair of workers without threads, and where their clients come from.
+/// A driven pair of workers, and where their clients come from.
 struct Bench {
-    workers: [Worker; 2],
-    messages: [Vec<Message>; 2],
-    udp: [UdpSockets; 2],
-    events: Events,
+    driven: Driven,
     listener: TcpListener,
     record: Arc<Record>,
     enrolments: Arc<Enrolments>,
@@ -115,33 +110,20 @@ fn event_loops() -> Vec<EventLoop> {
 
 impl Bench {
     fn new(event_loop: EventLoop, config: Config) -> Self {
-        let config = Config {
-            threads: 1,
-            event_loop,
-            may_listen_nowhere: true,
-            ..config
-        };
+        let config = Config { event_loop, ..config };
         let cache = Cache::open(&Place::Memfd, &Options::default()).expect("a region in anonymous memory");
-        let mut server = Server::start(config, cache.clone()).expect("a server");
-        let (Some(long), Some(short)) = (server.workers.pop(), server.workers.pop()) else {
-            panic!("a pair of workers was asked for");
-        };
+        let mut driven = Driven::start(config, cache.clone()).expect("a server");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let record = Arc::new(Record::default());
         let enrolments = Arc::new(Enrolments::new(Arc::new(Side(Arc::clone(&record))), address));
         let candidates = Arc::new(Candidates::default());
-        let workers = [short, long].map(|mut worker| {
-            worker.settle();
+        for worker in &mut driven.workers {
             worker.desk.executor.enrolments = Some(Arc::clone(&enrolments));
             worker.desk.executor.served = Some(Served::new(Arc::clone(&candidates), cache.clone()));
-            worker
-        });
+        }
         Self {
-            workers,
-            messages: Default::default(),
-            udp: Default::default(),
-            events: Events::with_capacity(512),
+            driven,
             listener,
             record,
             enrolments,
@@ -181,7 +163,7 @@ impl Bench {
     fn client(&mut self) -> Client {
         let (client, served) = self.accepted();
         let stream = Stream::Tcp(mio::net::TcpStream::from_std(served));
-        self.workers[1].take(Message::Adopt(stream, Arc::clone(&client.peer)));
+        self.driven.workers[1].take(Message::Adopt(stream, Arc::clone(&client.peer)));
         client
     }
 
@@ -196,12 +178,8 @@ impl Bench {
         client
     }
 
-    /// A round of each worker, which does not wait.
     fn round(&mut self) {
-        for number in 0..2 {
-            self.workers[number].mailbox().send(Message::Answer(0));
-            self.workers[number].round(&mut self.events, &mut self.messages[number], &mut self.udp[number]);
-        }
+        self.driven.rounds();
     }
 
     fn settle(&mut self) {
@@ -239,7 +217,12 @@ impl Bench {
 
     /// The worker that serves the only connection, and the worker's token for it.
     fn place(&self) -> (usize, usize) {
-        let mut places = (0..2).flat_map(|worker| self.workers[worker].connections.iter().map(move |(token, _)| (worker, token)));
+        let mut places = (0..2).flat_map(|worker| {
+            self.driven.workers[worker]
+                .connections
+                .iter()
+                .map(move |(token, _)| (worker, token))
+        });
         places.next().expect("a connection")
     }
 }
@@ -489,7 +472,7 @@ fn the_word_is_cleared_before_the_server_ends_a_connection() {
             let mut bench = Bench::new(event_loop, Config::default());
             let client = bench.enrolled();
             let (worker, token) = bench.place();
-            bench.workers[worker].close(token, reason);
+            bench.driven.workers[worker].close(token, reason);
             assert!(bench.word(0) == 0, "{event_loop:?}");
             // Its slot is given to the next one, with another ticket.
             bench.settle();
@@ -507,7 +490,7 @@ fn the_word_is_cleared_before_the_server_ends_a_connection() {
         let mut bench = Bench::new(event_loop, Config::default());
         let client = bench.enrolled();
         let (worker, _) = bench.place();
-        bench.workers[worker].stop();
+        bench.driven.workers[worker].stop();
         for _ in 0..SETTLING {
             assert!(bench.word(0) == 0, "{event_loop:?}: stopping");
             bench.round();
@@ -536,7 +519,7 @@ fn a_connection_that_the_program_keeps_silent_is_not_taken_for_idle() {
         let mut bench = Bench::new(event_loop, Config::default());
         let mut client = bench.enrolled();
         let (worker, token) = bench.place();
-        let connection = &mut bench.workers[worker].connections[token];
+        let connection = &mut bench.driven.workers[worker].connections[token];
         let later = connection.last_active + Duration::from_secs(60);
         connection.doubt_idleness(later - Duration::from_secs(61), later);
         assert!(connection.last_active < later, "it was active a moment ago");
@@ -544,7 +527,7 @@ fn a_connection_that_the_program_keeps_silent_is_not_taken_for_idle() {
         assert_eq!(connection.last_active, later);
         assert_eq!(bench.word(0), 0);
         // Until it shows itself.
-        bench.workers[worker].enqueue(token);
+        bench.driven.workers[worker].enqueue(token);
         bench.settle();
         assert_eq!(bench.word(0), 0);
         bench.ask(&mut client, GET, END);
@@ -552,7 +535,7 @@ fn a_connection_that_the_program_keeps_silent_is_not_taken_for_idle() {
         assert!(bench.may_answer(&client), "{event_loop:?}");
         // One that does not is doubted once, and not again and again.
         let (worker, token) = bench.place();
-        let connection = &mut bench.workers[worker].connections[token];
+        let connection = &mut bench.driven.workers[worker].connections[token];
         let later = connection.last_active.max(later) + Duration::from_secs(60);
         connection.doubt_idleness(later, later);
         connection.doubt_idleness(later + Duration::from_secs(60), later + Duration::from_secs(60));
@@ -573,7 +556,7 @@ impl Worker {
 /// Brings the only connection to where it can be handed over.
 fn handed(bench: &mut Bench) -> Handed {
     let (worker, token) = bench.place();
-    let worker = &mut bench.workers[worker];
+    let worker = &mut bench.driven.workers[worker];
     worker.let_go().expect("the ring lets go");
     worker.connections[token].handed(&worker.desk).expect("at a request boundary")
 }
@@ -587,8 +570,8 @@ fn what_is_handed_over_is_cleared_and_never_enrolled_there() {
         assert_eq!(bench.word(0), 0, "{event_loop:?}");
         // The other server gives up.
         let (worker, token) = bench.place();
-        bench.workers[worker].connections[token].resume();
-        bench.workers[worker].enqueue(token);
+        bench.driven.workers[worker].connections[token].resume();
+        bench.driven.workers[worker].enqueue(token);
         bench.settle();
         assert!(bench.may_answer(&client), "{event_loop:?}: it goes on here");
         bench.ask(&mut client, GET, END);
@@ -597,12 +580,12 @@ fn what_is_handed_over_is_cleared_and_never_enrolled_there() {
         // Bytes that arrive while it halts are counted.
         client.send(b"get ab");
         let (worker, _) = bench.place();
-        bench.workers[worker].wait_for_data();
+        bench.driven.workers[worker].wait_for_data();
         handed(&mut bench);
         client.send(b"sent\r\n");
         let (worker, token) = bench.place();
-        bench.workers[worker].connections[token].resume();
-        bench.workers[worker].enqueue(token);
+        bench.driven.workers[worker].connections[token].resume();
+        bench.driven.workers[worker].enqueue(token);
         bench.await_answer(&mut client, END);
         bench.settle();
         assert!(bench.may_answer(&client), "{event_loop:?}: all bytes are counted");
@@ -610,7 +593,7 @@ fn what_is_handed_over_is_cleared_and_never_enrolled_there() {
         let (mut taken, served) = bench.accepted();
         let fd = served.as_fd().try_clone_to_owned().expect("a descriptor");
         let inherited = Box::new(Inherited::new(fd, carried, input));
-        bench.workers[1].take(Message::Inherit(inherited, Arc::clone(&taken.peer)));
+        bench.driven.workers[1].take(Message::Inherit(inherited, Arc::clone(&taken.peer)));
         for _ in 0..8 {
             bench.ask(&mut taken, GET, END);
             bench.settle();
@@ -626,8 +609,8 @@ fn one_that_is_drained_is_not_at_rest() {
         let client = bench.enrolled();
         let _ = handed(&mut bench);
         let (worker, token) = bench.place();
-        bench.workers[worker].connections[token].drain();
-        bench.workers[worker].enqueue(token);
+        bench.driven.workers[worker].connections[token].drain();
+        bench.driven.workers[worker].enqueue(token);
         bench.settle();
         assert!(!bench.may_answer(&client) && bench.word(0) == 0, "{event_loop:?}");
     }
@@ -662,7 +645,7 @@ fn only_certain_connections_are_enrolled() {
         served.set_nonblocking(true).expect("a socket");
         let peer = Arc::new(Peer::new(9, 0, PeerAddress::Unix, 1, true, 0));
         let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
-        bench.workers[1].take(Message::Adopt(stream, peer));
+        bench.driven.workers[1].take(Message::Adopt(stream, peer));
         for _ in 0..8 {
             client.write_all(GET).expect("room");
             bench.settle();

@@ -18,11 +18,14 @@
 //! | `moves` | how a connection goes to the worker's partner |
 //! | `upkeep` | what is done by the clock |
 //! | `halting` | what is done when another server takes over |
+//! | `driven` | for tests: workers without threads |
 //!
 //! Never: executes a request (`connection` and `execute` do).
 
 #[cfg(all(test, feature = "kernel"))]
 mod at_rest;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod driven;
 mod halting;
 mod moves;
 #[cfg(test)]

@@ -1,26 +1,26 @@
 //! How many requests of other connections a worker serves between two turns of one connection.
 //!
-//! The worker runs in the test's thread, a round at a time, and its clients are the other ends of pairs of sockets. What a round serves then
-//! depends on what was written before it, and not on time: no turn here has so much work that it reads the clock (`effort`).
+//! The workers are [`driven`](super::driven). What a round serves depends on what was written before it, and not on time: no turn here has so
+//! much work that it reads the clock (`effort`).
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Options, Place};
 use keyway_uring::Ring;
-use mio::Events;
 use socket2::SockRef;
 
+use super::driven::Driven;
 use super::{MESSAGES_PER_ROUND, Worker};
+use crate::StartError;
 use crate::account::{Charge, UNSENT_TIGHT};
 use crate::config::{Config, EventLoop};
 use crate::connection::{CloseReason, HEAVY_FOR, Stream};
 use crate::effort::{KEY, REQUEST, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress};
-use crate::udp::UdpSockets;
-use crate::{Server, StartError};
 
 /// Requests that a turn executes at most, as configured here.
 const PER_TURN: usize = 20;
@@ -31,30 +31,15 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Rounds of both workers after which nothing more happens without new events.
 const SETTLING: usize = 20;
 
-/// A worker for short turns without a thread, its partner, and their clients.
+/// A worker for short turns, its partner, and their clients.
 struct Bench {
-    worker: Worker,
-    partner: Worker,
+    driven: Driven,
     clients: Vec<UnixStream>,
-    events: Events,
-    messages: Vec<Message>,
-    partners_messages: Vec<Message>,
-    udp: UdpSockets,
 }
 
 /// Requests that a worker has served.
 fn served(worker: &Worker) -> u64 {
     worker.desk.executor.counters().cmd_meta.get()
-}
-
-/// A new client, and the message that brings it to the worker (0) or to its partner (1).
-fn arrival(id: u64, worker: usize) -> Result<(UnixStream, Message), StartError> {
-    let (client, served) = UnixStream::pair()?;
-    client.set_nonblocking(true)?;
-    served.set_nonblocking(true)?;
-    let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
-    let peer = Peer::new(id, 0, PeerAddress::Unix, worker, true, 0);
-    Ok((client, Message::Adopt(stream, Arc::new(peer))))
 }
 
 impl Bench {
@@ -65,43 +50,28 @@ impl Bench {
 
     fn with(event_loop: EventLoop, clients: usize) -> Result<Self, StartError> {
         let config = Config {
-            threads: 1,
             event_loop,
-            may_listen_nowhere: true,
             requests_per_turn: PER_TURN,
             ..Config::default()
         };
         let cache = Cache::open(&Place::Memfd, &Options::default()).expect("a region in anonymous memory");
-        let mut server = Server::start(config, cache)?;
-        let (Some(mut partner), Some(mut worker)) = (server.workers.pop(), server.workers.pop()) else {
-            panic!("a pair of workers was asked for");
-        };
-        worker.settle();
-        partner.settle();
         let mut bench = Self {
-            worker,
-            partner,
+            driven: Driven::start(config, cache)?,
             clients: Vec::new(),
-            events: Events::with_capacity(512),
-            messages: Vec::new(),
-            partners_messages: Vec::new(),
-            udp: UdpSockets::default(),
         };
-        for id in 0..clients {
-            let (client, message) = arrival(id as u64, 0)?;
-            bench.worker.take(message);
-            bench.clients.push(client);
+        for _ in 0..clients {
+            bench.clients.push(bench.driven.connect()?);
         }
         // They are new until they have had a turn.
         for client in 0..clients {
             bench.send(client, 1);
         }
-        while served(&bench.worker) < clients as u64 {
+        while served(bench.worker()) < clients as u64 {
             bench.round();
         }
         if event_loop == EventLoop::IoUring {
             // The ring sends later.
-            (0..SETTLING).for_each(|_| bench.rounds());
+            (0..SETTLING).for_each(|_| bench.driven.rounds());
         }
         for client in 0..clients {
             assert_eq!(bench.answers(client), 1);
@@ -128,28 +98,28 @@ impl Bench {
         bytes.len() / ANSWER.len()
     }
 
-    /// One round of the worker; returns how many requests it has served.
-    fn round(&mut self) -> u64 {
-        let before = served(&self.worker);
-        self.worker.round(&mut self.events, &mut self.messages, &mut self.udp);
-        served(&self.worker) - before
+    fn worker(&mut self) -> &mut Worker {
+        &mut self.driven.workers[0]
     }
 
-    /// A round of each, which does not wait.
-    fn rounds(&mut self) {
-        for worker in [&self.worker, &self.partner] {
-            worker.mailbox().send(Message::Answer(0));
-        }
-        self.round();
-        self.partners_round();
+    fn partner(&mut self) -> &mut Worker {
+        &mut self.driven.workers[1]
+    }
+
+    /// One round of the worker; returns how many requests it has served.
+    fn round(&mut self) -> u64 {
+        self.round_of(0)
     }
 
     /// One round of its partner.
     fn partners_round(&mut self) -> u64 {
-        let before = served(&self.partner);
-        self.partner
-            .round(&mut self.events, &mut self.partners_messages, &mut self.udp);
-        served(&self.partner) - before
+        self.round_of(1)
+    }
+
+    fn round_of(&mut self, worker: usize) -> u64 {
+        let before = served(&self.driven.workers[worker]);
+        self.driven.round(worker);
+        served(&self.driven.workers[worker]) - before
     }
 }
 
@@ -197,7 +167,7 @@ fn many_clients_with_pipelines_delay_no_other_one() -> Result<(), StartError> {
     // All of them have something new, so all have a turn in the first round.
     bench.send(MANY, 1);
     assert_eq!(bench.round(), (MANY * PER_TURN + 1) as u64);
-    assert_eq!((bench.worker.connections.len(), bench.answers(MANY)), (1, 1));
+    assert_eq!((bench.worker().connections.len(), bench.answers(MANY)), (1, 1));
     let mut left = (MANY * (REQUESTS - PER_TURN)) as u64;
     while left > 0 {
         bench.send(MANY, 1);
@@ -217,9 +187,9 @@ fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError
     const NEW: usize = 100;
     let mut bench = Bench::new(1)?;
     let mut others = Vec::new();
-    for id in 0..NEW {
-        let (client, message) = arrival(id as u64 + 1, 0)?;
-        bench.worker.desk.executor.shared.mailboxes[0].send(message);
+    for _ in 0..NEW {
+        let (client, message) = bench.driven.arrival(0)?;
+        bench.worker().desk.executor.shared.mailboxes[0].send(message);
         others.push(client);
     }
     let mut adopted = 1;
@@ -227,7 +197,7 @@ fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError
         bench.send(0, 1);
         bench.round();
         assert_eq!(bench.answers(0), 1, "the client has a turn in each round");
-        let now = bench.worker.connections.len();
+        let now = bench.worker().connections.len();
         assert!(
             (adopted + 1..=adopted + MESSAGES_PER_ROUND).contains(&now),
             "{adopted} connections, then {now}"
@@ -260,18 +230,18 @@ fn few_clients_with_pipelines_have_a_turn_in_each_round() -> Result<(), StartErr
 #[test]
 fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    let (client, message) = arrival(0, 1)?;
+    let (client, message) = bench.driven.arrival(1)?;
     bench.clients.push(client);
-    bench.partner.take(message);
+    bench.partner().take(message);
     bench.send(0, 1);
     bench.partners_round();
     assert_eq!(
-        (bench.answers(0), bench.partner.connections.len()),
+        (bench.answers(0), bench.partner().connections.len()),
         (1, 0),
         "its first turn was short"
     );
     bench.round();
-    assert_eq!(bench.worker.connections.len(), 1);
+    assert_eq!(bench.worker().connections.len(), 1);
 
     // Each time it takes twice as many short turns until it is served as one with short turns again.
     for most in [2 * HEAVY_FOR, 4 * HEAVY_FOR] {
@@ -282,7 +252,7 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
             .expect("the socket has room");
         bench.send(0, 1);
         bench.round();
-        assert_eq!(bench.worker.connections.len(), 0, "a long turn");
+        assert_eq!(bench.worker().connections.len(), 0, "a long turn");
         let mut answer = [0; 32];
         let whole = [b"END\r\n", ANSWER].concat();
         let mut len = 0;
@@ -293,7 +263,7 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
         assert_eq!(answer[..len], whole, "all of the answer, and that of the next request");
 
         let mut short_turns = 0;
-        while bench.partner.connections.len() == 1 {
+        while bench.partner().connections.len() == 1 {
             bench.send(0, 1);
             bench.partners_round();
             assert_eq!(bench.answers(0), 1);
@@ -305,7 +275,7 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
         );
         bench.send(0, 1);
         bench.round();
-        assert_eq!((bench.answers(0), bench.worker.connections.len()), (1, 1));
+        assert_eq!((bench.answers(0), bench.worker().connections.len()), (1, 1));
     }
     Ok(())
 }
@@ -313,50 +283,70 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
 #[test]
 fn a_connection_whose_partner_has_ended_or_halted_stays() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    assert!(bench.worker.mailbox().close());
-    let (client, message) = arrival(0, 1)?;
+    assert!(bench.worker().mailbox().close());
+    let (client, message) = bench.driven.arrival(1)?;
     bench.clients.push(client);
-    bench.partner.take(message);
+    bench.partner().take(message);
     bench.send(0, 1);
     bench.partners_round();
     bench.send(0, 1);
     bench.partners_round();
-    assert_eq!((bench.answers(0), bench.partner.connections.len()), (2, 1));
+    assert_eq!((bench.answers(0), bench.partner().connections.len()), (2, 1));
     // It had only halted.
-    bench.worker.mailbox().open();
+    bench.worker().mailbox().open();
     bench.send(0, 1);
     bench.partners_round();
-    assert_eq!((bench.answers(0), bench.partner.connections.len()), (1, 0));
+    assert_eq!((bench.answers(0), bench.partner().connections.len()), (1, 0));
+    Ok(())
+}
+
+#[test]
+fn a_datagram_is_answered_in_the_round_that_takes_it() -> Result<(), StartError> {
+    let config = Config {
+        event_loop: EventLoop::Epoll,
+        udp: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        ..Config::default()
+    };
+    let cache = Cache::open(&Place::Memfd, &Options::default()).expect("a region in anonymous memory");
+    let mut driven = Driven::start(config, cache)?;
+    let client = UdpSocket::bind("127.0.0.1:0")?;
+    client.set_nonblocking(true)?;
+    client.connect(driven.udp_addresses()[0])?;
+    client.send(&[b"\0\x07\0\0\0\x01\0\0", NOOP].concat())?;
+    driven.rounds();
+    let mut answer = [0; 64];
+    let len = client.recv(&mut answer)?;
+    assert_eq!(answer[..len], [b"\0\x07\0\0\0\x01\0\0", ANSWER].concat());
     Ok(())
 }
 
 #[test]
 fn a_worker_ends_only_when_no_message_waits() -> Result<(), StartError> {
-    let bench = Bench::new(0)?;
-    bench.worker.mailbox().send(Message::Turn(0));
-    assert!(!bench.worker.mailbox().close());
-    bench.worker.mailbox().receive(&mut Vec::new());
-    assert!(bench.worker.mailbox().close());
+    let mut bench = Bench::new(0)?;
+    bench.worker().mailbox().send(Message::Turn(0));
+    assert!(!bench.worker().mailbox().close());
+    bench.worker().mailbox().receive(&mut Vec::new());
+    assert!(bench.worker().mailbox().close());
     Ok(())
 }
 
 #[test]
 fn an_end_follows_a_connection_that_has_moved() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    let (client, message) = arrival(0, 1)?;
+    let (client, message) = bench.driven.arrival(1)?;
     let Message::Adopt(_, peer) = &message else {
         panic!("an arrival")
     };
     let peer = Arc::clone(peer);
     bench.clients.push(client);
-    bench.partner.take(message);
+    bench.partner().take(message);
     bench.send(0, 1);
     bench.partners_round();
     // It is on the way to the worker, and this message was meant for the partner.
-    bench.partner.take(Message::End(peer, CloseReason::Memory));
+    bench.partner().take(Message::End(peer, CloseReason::Memory));
     bench.round();
     bench.round();
-    assert_eq!(bench.worker.connections.len(), 0);
+    assert_eq!(bench.driven.connections(), 0);
     let mut rest = Vec::new();
     assert!(bench.clients[0].read_to_end(&mut rest).is_ok(), "closed");
     Ok(())
@@ -373,12 +363,12 @@ fn what_a_client_sends_before_it_has_taken_its_answer_is_served_when_memory_is_t
         }
         let mut bench = Bench::with(event_loop, 0)?;
         // Another connection holds more than half.
-        let account = Arc::clone(&bench.worker.desk.executor.shared.account);
+        let account = Arc::clone(&bench.worker().desk.executor.shared.account);
         let holder = Arc::new(Peer::new(9, 0, PeerAddress::Unix, 0, true, 0));
         let mut charge = Charge::new(Arc::clone(&account), holder);
         charge.set(account.limit() / 2 + 1);
         let value = vec![b'v'; 6 * UNSENT_TIGHT];
-        let stored = bench.worker.desk.executor.session.set(b"big", &value, 0);
+        let stored = bench.worker().desk.executor.session.set(b"big", &value, 0);
         stored.expect("room");
 
         let (mut client, served) = UnixStream::pair()?;
@@ -387,11 +377,11 @@ fn what_a_client_sends_before_it_has_taken_its_answer_is_served_when_memory_is_t
         SockRef::from(&served).set_send_buffer_size(0)?;
         let peer = Arc::new(Peer::new(1, 0, PeerAddress::Unix, 1, true, 0));
         let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
-        bench.partner.take(Message::Adopt(stream, peer));
+        bench.partner().take(Message::Adopt(stream, peer));
         // It moves after its first turn, and then stays.
         for request in [NOOP, b"get big\r\n", NOOP] {
             client.write_all(request)?;
-            (0..SETTLING).for_each(|_| bench.rounds());
+            (0..SETTLING).for_each(|_| bench.driven.rounds());
         }
         let answer = [ANSWER, b"VALUE big 0 98304\r\n", &value[..], b"\r\nEND\r\n", ANSWER].concat();
         let (mut got, mut bytes, until) = (Vec::new(), vec![0; answer.len()], Instant::now() + DEADLINE);
@@ -404,7 +394,7 @@ fn what_a_client_sends_before_it_has_taken_its_answer_is_served_when_memory_is_t
             );
             let count = client.read(&mut bytes).unwrap_or(0);
             got.extend_from_slice(&bytes[..count]);
-            bench.rounds();
+            bench.driven.rounds();
         }
         assert!(got == answer, "{event_loop:?}");
     }

@@ -21,6 +21,9 @@ use std::sync::atomic::Ordering::Relaxed;
 const MEMORY: u64 = 2 << 20;
 const NOW: i64 = 1_800_000_000;
 const KEYS: usize = 700;
+/// The same of a small image, which a fuzzer damages thousands of times a second.
+const MEMORY_SMALL: u64 = 256 << 10;
+const KEYS_SMALL: usize = 60;
 
 /// Private memory with no other process in it.
 struct Alone {
@@ -49,11 +52,24 @@ impl Host for Alone {
 struct Page([u64; 512]);
 
 /// A region's bytes.
-#[derive(Clone)]
 pub struct Image {
     pages: Vec<Page>,
     /// bytes that the "file" has
     pub backed: usize,
+}
+
+impl Clone for Image {
+    fn clone(&self) -> Self {
+        Self {
+            pages: self.pages.clone(),
+            backed: self.backed,
+        }
+    }
+
+    fn clone_from(&mut self, other: &Self) {
+        self.pages.clone_from(&other.pages);
+        self.backed = other.backed;
+    }
 }
 
 impl Image {
@@ -72,11 +88,24 @@ impl Image {
     ///
     /// As [`Self::filled`].
     pub fn filled_with(checksums: bool) -> Self {
-        let mut shape = Shape::for_memory(MEMORY, 4096);
+        Self::of(MEMORY, KEYS, checksums)
+    }
+
+    /// A region with some items in it, one of them large.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::filled`].
+    pub fn small() -> Self {
+        Self::of(MEMORY_SMALL, KEYS_SMALL, false)
+    }
+
+    fn of(memory: u64, keys: usize, checksums: bool) -> Self {
+        let mut shape = Shape::for_memory(memory, 4096);
         // No room to grow: the address space is real memory here.
-        shape.segments_max = Layout::new(shape).segments_for(MEMORY);
+        shape.segments_max = Layout::new(shape).segments_for(memory);
         let layout = Layout::new(shape);
-        let segments = layout.segments_for(MEMORY);
+        let segments = layout.segments_for(memory);
         let mut image = Self {
             pages: vec![Page([0; 512]); layout.len_max / 4096 + 1],
             backed: layout.len(segments),
@@ -95,7 +124,7 @@ impl Image {
         let region = image.open().expect("just created");
         let process = region.attach(0, 1, NOW);
         let mut session = region.session(process).expect("no other process is there");
-        for i in 0..KEYS {
+        for i in 0..keys {
             session
                 .store(
                     &key(i),
@@ -228,15 +257,15 @@ pub fn write_over_all(region: &Arc<Region>) {
     }
 }
 
-/// All verbs on some keys, a walk, upkeep, recovery, and the check.
-pub fn use_it(region: &Arc<Region>, salt: usize) {
+/// All verbs on so many keys, a walk, upkeep, recovery, and the check.
+pub fn use_it(region: &Arc<Region>, keys: usize, salt: usize) {
     let process = region.attach(0, 1, NOW);
     let Some(mut session) = region.session(process) else {
         return;
     };
     let now = region.tick(keyway_region::Moment::from_secs(NOW));
     let mut out = Vec::new();
-    for i in 0..60 {
+    for i in 0..keys {
         let key = key(i * 37 + salt);
         out.clear();
         let how = Get {

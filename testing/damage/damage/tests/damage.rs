@@ -45,7 +45,7 @@ fn damaged_anywhere() {
         }
         if let Ok(region) = bytes.open() {
             opened += 1;
-            use_it(&region, seed as usize);
+            use_it(&region, 60, seed as usize);
         }
     }
     println!("400 damaged regions, {opened} opened");
