@@ -15,6 +15,7 @@ use keyway_bench::plan::{Against, Cell, Door};
 use keyway_bench::report::{self, Report};
 use keyway_bench::run::{self, Outcome};
 use keyway_bench::servers::keyway_path;
+use keyway_bench::table::Part;
 use keyway_bench::workloads;
 use lab::datagrams::DEPTH_MAX;
 use lab::kernel::{self, ALL_WAYS, How, Job};
@@ -247,7 +248,7 @@ impl Kernel {
         let clients = Clients::enter()?;
         kernel::measure(&clients, &plan, &jobs, &mut outcome, &mut |event| match event {
             run::Event::Doing { what, done } => screen.show(&Event::Doing { what, done }),
-            run::Event::Cell(cell) => screen.print(&report::cell_text(cell)),
+            run::Event::Cell(cell) => screen.print(&Part::texts(&report::cell_parts(cell))),
         })?;
         screen.deliver(Reproduced {
             outcome,

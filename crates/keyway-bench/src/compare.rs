@@ -7,7 +7,7 @@
 
 use crate::medians::{Sides, Spread};
 use crate::report::{Better, Report, Row};
-use crate::table::{Entry, Table};
+use crate::table::{Entry, Part, Table};
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -174,18 +174,23 @@ impl Comparison {
     }
 
     /// All of it, for people: a table for each cell, what is in one report only, and the count.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts = Vec::new();
         for cell in self.changes.chunk_by(|a, b| a.new.cell == b.new.cell) {
-            // Writing to a string does not fail.
             let table = table(&cell.iter().collect::<Vec<_>>(), Row::title);
-            let _ = write!(text, "{}\n{}\n", cell[0].new.cell, table.text());
+            parts.extend([
+                Part::Text(format!("{}\n", cell[0].new.cell)),
+                table.part(),
+                Part::Text("\n".to_owned()),
+            ]);
         }
+        let mut text = String::new();
         for (what, names) in [
             ("only in the old report", &self.gone),
             ("only in the new report", &self.appeared),
         ] {
             if !names.is_empty() {
+                // Writing to a string does not fail.
                 let _ = writeln!(text, "{what}:\n  {}", names.join("\n  "));
             }
         }
@@ -193,7 +198,8 @@ impl Comparison {
             let _ = writeln!(text, "NOTE: {note}");
         }
         let _ = writeln!(text, "{}", self.summary());
-        text
+        parts.push(Part::Text(text));
+        parts
     }
 
     /// How many of what, in one line.
@@ -439,7 +445,7 @@ mod tests {
         let mut other = faster;
         other.measured[1].about = "1.6.45, -t 2".into();
         assert_eq!(verdict_of(&old, &other), Verdict::Same);
-        let text = Comparison::new(&old, &other, 10.0).unwrap().text();
+        let text = Part::texts(&Comparison::new(&old, &other, 10.0).unwrap().parts());
         assert!(text.contains("memcached 1.6.18; now memcached 1.6.45"), "{text}");
     }
 
@@ -457,7 +463,7 @@ mod tests {
             (&[gone.clone()][..], &["another: throughput".to_owned()][..])
         );
         assert!(comparison.worse().is_empty());
-        let text = comparison.text();
+        let text = Part::texts(&comparison.parts());
         assert!(
             text.contains(&gone) && text.contains("another: throughput") && text.contains("1 are gone, 1 are new"),
             "{text}"

@@ -10,7 +10,7 @@ use crate::medians::{Sides, finite};
 use crate::mix::{Kind, Workload, size_text};
 use crate::plan::{Against, Pace, Plan};
 use crate::run::{CellResult, Outcome, SideResult};
-use crate::table::{Entry, Table, columns};
+use crate::table::{Entry, Part, Table};
 use crate::workload::Sizes;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -276,16 +276,14 @@ impl Report {
     }
 
     /// The whole of it, for people.
-    pub fn text(&self) -> String {
-        let mut text = self.head();
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts = vec![Part::Text(self.head())];
         for cell in &self.cells {
-            text.push('\n');
-            text.push_str(&table_text(cell, &self.rows_of(cell)));
+            parts.push(Part::Text("\n".to_owned()));
+            parts.extend(table_parts(cell, &self.rows_of(cell)));
         }
-        text.push('\n');
-        text.push_str(&self.summary());
-        text.push_str(&self.tail());
-        text
+        parts.extend([Part::Text("\n".to_owned()), self.summary(), Part::Text(self.tail())]);
+        parts
     }
 
     /// What was measured where.
@@ -300,12 +298,16 @@ impl Report {
     }
 
     /// One line for each cell: throughput, and the latency that 99 of 100 did not exceed.
-    pub fn summary(&self) -> String {
-        let mut lines = vec![["", "Keyway, k/s", "peer, k/s", "ratio", "Keyway, p99 µs", "peer, p99 µs"].map(str::to_owned)];
+    pub fn summary(&self) -> Part {
+        let mut lines = vec![
+            ["", "Keyway, k/s", "peer, k/s", "ratio", "Keyway, p99 µs", "peer, p99 µs"]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
         let number = |value: Option<f64>, digits: usize| value.map_or("–".to_owned(), |value| format!("{value:.digits$}"));
         for cell in &self.cells {
             let (rate, p99) = (self.row(cell, "throughput"), self.row(cell, "latency, p99"));
-            lines.push([
+            lines.push(vec![
                 cell.name.clone(),
                 number(rate.and_then(|row| row.sides.keyway), 1),
                 number(rate.and_then(|row| row.sides.peer), 1),
@@ -314,7 +316,7 @@ impl Report {
                 number(p99.and_then(|row| row.sides.peer), 2),
             ]);
         }
-        columns(&lines)
+        Part::Table(lines)
     }
 
     /// What the reader must know.
@@ -340,9 +342,9 @@ impl Report {
 }
 
 /// One cell's table, to be shown while others are still being measured.
-pub fn cell_text(cell: &CellResult) -> String {
+pub fn cell_parts(cell: &CellResult) -> [Part; 2] {
     let rows = rows(cell);
-    table_text(&CellReport::new(cell), &rows.iter().collect::<Vec<_>>())
+    table_parts(&CellReport::new(cell), &rows.iter().collect::<Vec<_>>())
 }
 
 /// What each measurement of a side gave of the figure of this name (as in [`Row::figure`]), NaN where it gave none.
@@ -517,14 +519,10 @@ pub fn table(cell: &CellReport, rows: &[&Row]) -> Table {
     }
 }
 
-fn table_text(cell: &CellReport, rows: &[&Row]) -> String {
+fn table_parts(cell: &CellReport, rows: &[&Row]) -> [Part; 2] {
     let (items, mib) = (cell.items, cell.memory_mib);
-    format!(
-        "{} ({}; {items} items, {mib} MiB)\n{}",
-        cell.name,
-        cell.about,
-        table(cell, rows).text()
-    )
+    let about = format!("{} ({}; {items} items, {mib} MiB)\n", cell.name, cell.about);
+    [Part::Text(about), table(cell, rows).part()]
 }
 
 #[cfg(test)]
@@ -628,7 +626,7 @@ pub(crate) mod tests {
     fn text_has_everything_that_people_must_know() {
         let mut report = slowing();
         report.failures.push("it broke".to_owned());
-        let text = report.text();
+        let text = Part::texts(&report.parts());
         for part in ["memcached", "2.00", "NOTE: a note", "FAILED: it broke", "1000 items"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }

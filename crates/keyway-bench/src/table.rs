@@ -5,6 +5,30 @@ use crate::medians::Spread;
 use maud::{Markup, html};
 use std::fmt::Write;
 
+/// A part of a report for people, to be laid out where it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// lines
+    Text(String),
+    /// the first line is the head, and the first column says what a line is
+    Table(Vec<Vec<String>>),
+}
+
+impl Part {
+    /// As wide as it wants to be.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Table(lines) => columns(lines),
+        }
+    }
+
+    /// Of all parts.
+    pub fn texts(parts: &[Self]) -> String {
+        parts.iter().map(Self::text).collect()
+    }
+}
+
 /// A table; its first column says what a line is.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -65,10 +89,10 @@ impl Entry {
 
 impl Table {
     /// For a terminal.
-    pub fn text(&self) -> String {
+    pub fn part(&self) -> Part {
         let head = self.head.iter().map(|(what, _)| what.clone()).collect();
         let lines = self.lines.iter().map(|line| line.iter().map(Entry::text).collect());
-        columns(&std::iter::once(head).chain(lines).collect::<Vec<Vec<String>>>())
+        Part::Table(std::iter::once(head).chain(lines).collect())
     }
 
     /// For the page.

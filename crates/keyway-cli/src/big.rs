@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::commands::{self, Which};
 use crate::exit::Failure;
 use crate::hot::parse_top;
+use crate::terminal::{self, LEFT, Table, right};
 
 /// Buckets and items looked at between two reports of the progress.
 const LOOKS_PER_STEP: usize = 1024;
@@ -163,22 +164,15 @@ fn json(how: &BigKeys, found: &Found, hash: &str) -> Value {
 }
 
 fn table(how: &BigKeys, list: &[Found], hash: impl Fn(&Found) -> String) -> String {
-    let mut text = format!(
-        "{:>12}  {:>14}  {:>10}  {}\n",
-        "BYTES",
-        "VALUE BYTES",
-        "ITEMS",
-        title(how).to_uppercase()
-    );
+    let mut table = Table::new(&[right(12), right(14), right(10), LEFT], 3);
+    table.head(["BYTES", "VALUE BYTES", "ITEMS", title(how).to_uppercase().as_str()]);
     for found in list {
         let shown = match how.redact {
             true => format!("#{}", hash(found)),
             false => found.name.escape_ascii().to_string(),
         };
-        text.push_str(&format!(
-            "{:>12}  {:>14}  {:>10}  {}\n",
-            found.size, found.value_len, found.items, shown
-        ));
+        let numbers = [found.size, found.value_len, found.items].map(|number| number.to_string());
+        table.row(numbers.into_iter().chain([shown]));
     }
-    text
+    table.text(terminal::columns())
 }

@@ -9,6 +9,7 @@ use keyway_server::HotAsked;
 
 use crate::commands::{self, Which};
 use crate::exit::Failure;
+use crate::terminal::{self, LEFT, Table, right};
 
 /// The kinds, with their titles.
 const KINDS: [(HotBy, &str); 3] = [
@@ -104,7 +105,8 @@ fn text(asked: &HotAsked<'_>, cache: &Cache, counts: &HotCounts, since: &HotCoun
         for (by, kind) in KINDS {
             let rows = asked.list(cache, counts, since, by);
             if !rows.is_empty() {
-                text.push_str(&format!("{kind}, {when}\n{}\n", table(asked, &rows)));
+                let title = terminal::wrapped(&format!("{kind}, {when}"), terminal::columns());
+                text.push_str(&format!("{title}{}\n", table(asked, &rows)));
             }
         }
     }
@@ -116,15 +118,11 @@ fn text(asked: &HotAsked<'_>, cache: &Cache, counts: &HotCounts, since: &HotCoun
 
 fn table(asked: &HotAsked<'_>, rows: &[Hot]) -> String {
     let title = if asked.separator.is_some() { "PREFIX" } else { "KEY" };
-    let mut text = format!("{:>14}  {:>14}  {:>14}  {title}\n", "ABOUT", "AT LEAST", "AT MOST");
+    let mut table = Table::new(&[right(14), right(14), right(14), LEFT], 3);
+    table.head(["ABOUT", "AT LEAST", "AT MOST", title]);
     for hot in rows {
-        text.push_str(&format!(
-            "{:>14}  {:>14}  {:>14}  {}\n",
-            hot.estimate,
-            hot.at_least,
-            hot.at_most,
-            asked.shown(hot)
-        ));
+        let numbers = [hot.estimate, hot.at_least, hot.at_most].map(|number| number.to_string());
+        table.row(numbers.into_iter().chain([asked.shown(hot)]));
     }
-    text
+    table.text(terminal::columns())
 }

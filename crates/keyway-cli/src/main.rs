@@ -36,6 +36,7 @@ mod shell;
 mod shown;
 mod size;
 mod stats;
+mod terminal;
 mod top;
 mod trace;
 mod verbs;

@@ -19,8 +19,9 @@ const INTERRUPT: u8 = 3;
 /// Prints the line for this user.
 pub(crate) fn run(user: &str, read_only: bool, prefix: Option<&str>) -> Result<(), Failure> {
     let password = if io::stdin().is_terminal() {
-        let password = ask(&format!("Password for {user}: "))?;
-        if ask("Again: ")? != password {
+        let terminal = Hidden::new()?;
+        let password = terminal.ask(&format!("Password for {user}: "))?;
+        if terminal.ask("Again: ")? != password {
             return Err(Failure::new(USAGE, "the two passwords differ"));
         }
         password
@@ -37,28 +38,11 @@ pub(crate) fn known(user: &str, file: Option<&Path>) -> Result<Vec<u8>, Failure>
         Some(path) => File::open(path)
             .and_then(|file| line(BufReader::new(file), None))
             .map_err(|error| Failure::new(NO, format_args!("--password-file {}: {error}", path.display()))),
-        None if io::stdin().is_terminal() => ask(&format!("Password for {user}: ")),
+        None if io::stdin().is_terminal() => Hidden::new()?.ask(&format!("Password for {user}: ")),
         None => Err(Failure::usage(
             "--user: standard input is no terminal that could be asked for the password: write it into a file (--password-file)",
         )),
     }
-}
-
-/// Asks on the terminal, which does not show the answer.
-fn ask(question: &str) -> Result<Vec<u8>, Failure> {
-    let failed = |error: io::Error| Failure::new(SYSTEM, format_args!("the terminal: {error}"));
-    commands::remark(question);
-    let answer = {
-        let _hidden = Hidden::new().map_err(failed)?;
-        line(io::stdin().lock(), Some(INTERRUPT))
-    };
-    commands::remark("\n");
-    let answer = answer.map_err(failed)?;
-    if answer.contains(&INTERRUPT) {
-        // The terminal is as it was: the signal that Ctrl-C stands for can do what it does elsewhere.
-        let _ = emulate_default_handler(SIGINT);
-    }
-    Ok(answer)
 }
 
 /// One line, without its end; with this byte it is over, too.
@@ -83,19 +67,41 @@ fn line(input: impl BufRead, last: Option<u8>) -> io::Result<Vec<u8>> {
 struct Hidden(Termios);
 
 impl Hidden {
-    fn new() -> io::Result<Self> {
-        let before = tcgetattr(io::stdin())?;
+    /// Before the question, because an answer may be typed as soon as that is there.
+    fn new() -> Result<Self, Failure> {
+        let before = tcgetattr(io::stdin()).map_err(|error| failed(error.into()))?;
         let mut hidden = before.clone();
         // A signal would end the process with the terminal still hidden, so Ctrl-C ends the line instead.
         hidden.local_flags.remove(LocalFlags::ECHO | LocalFlags::ISIG);
         hidden.control_chars[SpecialCharacterIndices::VEOL as usize] = INTERRUPT;
-        tcsetattr(io::stdin(), SetArg::TCSADRAIN, &hidden)?;
+        tcsetattr(io::stdin(), SetArg::TCSADRAIN, &hidden).map_err(|error| failed(error.into()))?;
         Ok(Self(before))
+    }
+
+    fn ask(&self, question: &str) -> Result<Vec<u8>, Failure> {
+        commands::remark(question);
+        let answer = line(io::stdin().lock(), Some(INTERRUPT));
+        commands::remark("\n");
+        let answer = answer.map_err(failed)?;
+        if answer.contains(&INTERRUPT) {
+            // With the terminal as it was, the signal that Ctrl-C stands for can do what it does elsewhere.
+            self.show();
+            let _ = emulate_default_handler(SIGINT);
+        }
+        Ok(answer)
+    }
+
+    fn show(&self) {
+        let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &self.0);
     }
 }
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &self.0);
+        self.show();
     }
+}
+
+fn failed(error: io::Error) -> Failure {
+    Failure::new(SYSTEM, format_args!("the terminal: {error}"))
 }

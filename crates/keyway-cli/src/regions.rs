@@ -20,6 +20,7 @@ use serde_json::json;
 use crate::commands;
 use crate::exit::{self, Failure};
 use crate::numbers::counted;
+use crate::terminal::{self, LEFT, Table};
 use crate::top::server::region_of;
 use crate::wire::Access;
 
@@ -313,21 +314,12 @@ pub(crate) fn others() -> String {
     }
 }
 
-/// The rows under their head, in columns.
+/// The rows under their head.
 fn table(rows: &[[String; 7]]) -> String {
-    let head = HEAD.map(str::to_owned);
-    let all = || std::iter::once(&head).chain(rows);
-    let mut text = String::new();
-    for row in all() {
-        let cells = row.iter().enumerate().map(|(column, cell)| {
-            let widest = all().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-            format!("{cell:<width$}", width = widest.unwrap_or(0))
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    let mut table = Table::new(&[LEFT; 7], 0);
+    table.head(HEAD);
+    rows.iter().for_each(|row| table.row(row.clone()));
+    table.text(terminal::columns())
 }
 
 fn prune(how: &Regions, found: &[RegionFile]) -> Result<(), Failure> {

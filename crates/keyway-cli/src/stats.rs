@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::commands::{self, Which};
 use crate::exit::{self, Failure};
 use crate::numbers::{age, grouped, number, rate, ratio, time};
+use crate::terminal::{self, Column, Table, left, right};
 use crate::top::server::{Answered, Server};
 use crate::wire::Access;
 use crate::{Region, place};
@@ -81,7 +82,7 @@ pub(crate) fn run(region: Region, how: &How) -> Result<(), Failure> {
         before,
         elapsed: (how.interval > 0).then(|| begun.elapsed()),
     };
-    let text = groups.text(&path.display().to_string(), said.as_ref());
+    let text = groups.text(&path.display().to_string(), said.as_ref(), terminal::columns());
     commands::written(std::io::stdout().write_all(text.as_bytes()))
 }
 
@@ -93,100 +94,88 @@ struct Groups {
     elapsed: Option<Duration>,
 }
 
-/// The widths of a name and of a number.
-const NAME: usize = 26;
-const NUMBER: usize = 16;
+/// Names and numbers of all groups stand below each other.
+const COLUMNS: [Column; 3] = [left(28), right(16), right(15)];
 
 impl Groups {
-    fn text(&self, place: &str, said: Option<&Answered>) -> String {
+    fn text(&self, place: &str, said: Option<&Answered>, columns: Option<usize>) -> String {
         let (seen, c) = (&self.now, &self.now.counters);
-        let mut text = format!("keyway stats  {place}\n");
         let share = |part: u64, all: u64| ratio(part, all.saturating_sub(part));
-        let line = |text: &mut String, name: &str, value: &str| text.push_str(&format!("  {name:<NAME$} {value:>NUMBER$}\n"));
+        let mut table = Table::new(&COLUMNS, 0);
 
-        text.push_str("\nmemory\n");
+        table.group(["memory"]);
         let all: u64 = seen.segments.iter().sum();
         let bytes = |segments: u64| size_text(segments.saturating_mul(seen.segment_bytes));
-        line(&mut text, "limit", &size_text(seen.limit_bytes));
-        line(&mut text, "items", &grouped(c.curr_items));
-        line(&mut text, "items take", &size_text(c.bytes));
+        row(&mut table, "limit", size_text(seen.limit_bytes));
+        row(&mut table, "items", grouped(c.curr_items));
+        row(&mut table, "items take", size_text(c.bytes));
         let mean = c.bytes.checked_div(c.curr_items);
-        line(
-            &mut text,
+        row(
+            &mut table,
             "an item takes, on average",
-            &mean.map_or("-".to_owned(), size_text),
+            mean.map_or("-".to_owned(), size_text),
         );
         for (name, segments) in USES.iter().zip(seen.segments).filter(|(_, segments)| *segments > 0) {
             let name = format!("segments: {name}");
-            let all = format!("{}  {}", bytes(segments), share(segments, all));
-            line(&mut text, &name, &all);
+            row(&mut table, &name, format!("{}  {}", bytes(segments), share(segments, all)));
         }
 
-        let heading = |title: &str| {
-            let per_second = self.elapsed.map_or("", |_| "PER SECOND");
-            let columns = format!(
-                "\n{title:<width$} {:>NUMBER$} {per_second:>NUMBER$}",
-                "TOTAL",
-                width = NAME + 2
-            );
-            format!("{}\n", columns.trim_end())
-        };
-        text.push_str(&heading("reads"));
-        self.count(&mut text, "gets", |c| c.cmd_get());
-        self.count(&mut text, "hits", |c| c.get_hits);
-        self.count(&mut text, "misses", |c| c.get_misses);
-        self.count(&mut text, "misses: expired", |c| c.get_expired);
-        self.count(&mut text, "misses: flushed", |c| c.get_flushed);
+        self.heading(&mut table, "reads");
+        self.count(&mut table, "gets", |c| c.cmd_get());
+        self.count(&mut table, "hits", |c| c.get_hits);
+        self.count(&mut table, "misses", |c| c.get_misses);
+        self.count(&mut table, "misses: expired", |c| c.get_expired);
+        self.count(&mut table, "misses: flushed", |c| c.get_flushed);
         let (hits, misses) = (self.between(|c| c.get_hits), self.between(|c| c.get_misses));
         let now = self.elapsed.map_or(String::new(), |_| ratio(hits, misses));
-        text.push_str(&columns("hit ratio", &ratio(c.get_hits, c.get_misses), &now));
-        self.count(&mut text, "touches", |c| c.cmd_touch());
+        table.row(["  hit ratio".to_owned(), ratio(c.get_hits, c.get_misses), now]);
+        self.count(&mut table, "touches", |c| c.cmd_touch());
 
-        text.push_str(&heading("writes"));
-        self.count(&mut text, "sets", |c| c.cmd_set);
-        self.count(&mut text, "deletes", |c| c.delete_hits);
-        self.count(&mut text, "deletes: no item", |c| c.delete_misses);
-        self.count(&mut text, "increments", |c| c.incr_hits.wrapping_add(c.decr_hits));
-        self.count(&mut text, "increments: no item", |c| {
+        self.heading(&mut table, "writes");
+        self.count(&mut table, "sets", |c| c.cmd_set);
+        self.count(&mut table, "deletes", |c| c.delete_hits);
+        self.count(&mut table, "deletes: no item", |c| c.delete_misses);
+        self.count(&mut table, "increments", |c| c.incr_hits.wrapping_add(c.decr_hits));
+        self.count(&mut table, "increments: no item", |c| {
             c.incr_misses.wrapping_add(c.decr_misses)
         });
-        self.count(&mut text, "cas: matched", |c| c.cas_hits);
-        self.count(&mut text, "cas: another unique", |c| c.cas_badval);
-        self.count(&mut text, "cas: no item", |c| c.cas_misses);
-        self.count(&mut text, "flushes", |c| c.cmd_flush);
-        self.count(&mut text, "refused: too large", |c| c.store_too_large);
-        self.count(&mut text, "refused: no memory", |c| c.store_no_memory);
+        self.count(&mut table, "cas: matched", |c| c.cas_hits);
+        self.count(&mut table, "cas: another unique", |c| c.cas_badval);
+        self.count(&mut table, "cas: no item", |c| c.cas_misses);
+        self.count(&mut table, "flushes", |c| c.cmd_flush);
+        self.count(&mut table, "refused: too large", |c| c.store_too_large);
+        self.count(&mut table, "refused: no memory", |c| c.store_no_memory);
 
-        text.push_str(&heading("evictions"));
-        self.count(&mut text, "evicted", |c| c.evictions);
-        self.count(&mut text, "evicted, never read", |c| c.evicted_unfetched);
-        text.push_str(&columns("share never read", &share(c.evicted_unfetched, c.evictions), ""));
-        self.count(&mut text, "came back soon after", |c| c.ghost_hits);
-        self.count(&mut text, "expired, never read", |c| c.expired_unfetched);
-        self.count(&mut text, "copied before eviction", |c| c.relocations);
-        self.count(&mut text, "segments emptied", |c| c.segments_recycled);
-        text.push_str(&columns("oldest: admission pool", &age(seen.ages.admission_s), ""));
-        text.push_str(&columns("oldest: main pool", &age(seen.ages.main_s), ""));
+        self.heading(&mut table, "evictions");
+        self.count(&mut table, "evicted", |c| c.evictions);
+        self.count(&mut table, "evicted, never read", |c| c.evicted_unfetched);
+        row(&mut table, "share never read", share(c.evicted_unfetched, c.evictions));
+        self.count(&mut table, "came back soon after", |c| c.ghost_hits);
+        self.count(&mut table, "expired, never read", |c| c.expired_unfetched);
+        self.count(&mut table, "copied before eviction", |c| c.relocations);
+        self.count(&mut table, "segments emptied", |c| c.segments_recycled);
+        row(&mut table, "oldest: admission pool", age(seen.ages.admission_s));
+        row(&mut table, "oldest: main pool", age(seen.ages.main_s));
 
-        text.push_str("\nprocesses\n");
+        table.group(["processes"]);
         let threads: usize = seen.processes.iter().map(|process| process.threads.len()).sum();
-        line(&mut text, "attached", &seen.processes.len().to_string());
-        line(
-            &mut text,
+        row(&mut table, "attached", seen.processes.len().to_string());
+        row(
+            &mut table,
             "thread slots taken",
-            &format!("{threads} of {}", seen.sessions_max),
+            format!("{threads} of {}", seen.sessions_max),
         );
-        line(&mut text, "sessions of dead programs", &grouped(c.recoveries));
-        line(&mut text, "damaged items met", &grouped(c.corrupt));
+        row(&mut table, "sessions of dead programs", grouped(c.recoveries));
+        row(&mut table, "damaged items met", grouped(c.corrupt));
         if let Some(said) = said {
-            text.push_str("\nserver\n");
-            line(&mut text, "process", &said.pid.to_string());
-            line(&mut text, "connections", &grouped(said.connections));
-            line(&mut text, "threads", &said.threads.to_string());
-            line(&mut text, "up", &age(u32::try_from(said.uptime_s).ok()));
+            table.group(["server"]);
+            row(&mut table, "process", said.pid.to_string());
+            row(&mut table, "connections", grouped(said.connections));
+            row(&mut table, "threads", said.threads.to_string());
+            row(&mut table, "up", age(u32::try_from(said.uptime_s).ok()));
         }
-        self.latencies(&mut text);
-        text
+        let title = terminal::wrapped(&format!("keyway stats  {place}"), columns);
+        format!("{title}\n{}{}", table.text(columns), self.latencies(columns))
     }
 
     /// What was counted between the looks.
@@ -194,39 +183,41 @@ impl Groups {
         of(&self.now.counters).saturating_sub(of(&self.before.counters))
     }
 
-    fn count(&self, text: &mut String, name: &str, of: impl Fn(&Counters) -> u64) {
+    fn heading(&self, table: &mut Table, title: &str) {
+        let per_second = self.elapsed.map(|_| "PER SECOND");
+        table.group([title, "TOTAL"].into_iter().chain(per_second));
+    }
+
+    fn count(&self, table: &mut Table, name: &str, of: impl Fn(&Counters) -> u64) {
         let seconds = self
             .elapsed
             .map(|elapsed| elapsed.as_secs_f64())
             .filter(|seconds| *seconds > 0.0);
-        let per_s = seconds.map_or(String::new(), |seconds| rate(number(self.between(&of)) / seconds));
-        text.push_str(&columns(name, &grouped(of(&self.now.counters)), &per_s));
+        let per_s = seconds.map(|seconds| rate(number(self.between(&of)) / seconds));
+        let cells = [format!("  {name}"), grouped(of(&self.now.counters))];
+        table.row(cells.into_iter().chain(per_s));
     }
 
     /// Since the region was made.
-    fn latencies(&self, text: &mut String) {
+    fn latencies(&self, columns: Option<usize>) -> String {
         let mut counted = self.now.latencies.counted().peekable();
         if counted.peek().is_none() {
-            return;
+            return String::new();
         }
-        text.push_str(&format!(
-            "\n{:<11} {:<11} {:>16} {:>10} {:>10} {:>10}\n",
-            "latencies", "", "MEASURED", "p50", "p99", "p99.9"
-        ));
+        let mut table = Table::new(&[left(23), right(16), right(9), right(9), right(9)], 0);
+        table.group(["latencies", "MEASURED", "p50", "p99", "p99.9"]);
         for (door, verb, latency) in counted {
-            let [p50, p99, p999] = [500, 990, 999].map(|thousandth| time(latency.quantile_ns(thousandth)));
-            let (door, verb, measured) = (door.name(), verb.name(), grouped(latency.count()));
-            text.push_str(&format!(
-                "  {door:<9} {verb:<11} {measured:>16} {p50:>10} {p99:>10} {p999:>10}\n"
-            ));
+            let quantile = |thousandth| time(latency.quantile_ns(thousandth));
+            let name = format!("  {:<9} {}", door.name(), verb.name());
+            table.row([name, grouped(latency.count()), quantile(500), quantile(990), quantile(999)]);
         }
+        format!("\n{}", table.text(columns))
     }
 }
 
-/// A name and two numbers; the second one may be empty.
-fn columns(name: &str, total: &str, per_second: &str) -> String {
-    let line = format!("  {name:<NAME$} {total:>NUMBER$} {per_second:>NUMBER$}");
-    format!("{}\n", line.trim_end())
+/// A name and what is known of it.
+fn row(table: &mut Table, name: &str, value: String) {
+    table.row([format!("  {name}"), value]);
 }
 
 /// What is counted, in the order of the lines.

@@ -275,11 +275,28 @@ fn a_server_that_does_not_keep_up_with_datagrams_is_named() {
     server.signal("-STOP");
     server.wait_until_stopped();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // More than any buffer that the server may have asked for.
-    for _ in 0..20_000 {
-        let _ = socket.send_to(&[0; 1_000], address);
-    }
-    Found::of(&path, &[]).is_wrong("udp", &["were dropped", "rmem_max"]);
+    // Until more are sent than any buffer holds that the server may have asked for, and while the command looks.
+    let looked = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut sent = 0;
+            while sent < 20_000 || !looked.load(Relaxed) {
+                sent += u32::from(socket.send_to(&[0; 1_000], address).is_ok());
+            }
+        });
+        let found = Found::of(&path, &["--seconds", "2"]);
+        looked.store(true, Relaxed);
+        found.is_wrong("udp", &["were dropped in the last 2 s", "rmem_max"]);
+    });
+    // What was dropped before the look is over, but of the server's hour.
+    let before = Found::of(&path, &[]).check("udp")["what"].to_string();
+    assert!(!before.contains("dropped in the last"), "{before}");
+    server.signal("-CONT");
+    let asked = ["--server", &folder.join("socket").display().to_string()];
+    let found = Found::of(&path, &asked);
+    found.is_wrong("udp", &["were dropped in the last"]);
+    let said = found.check("udp")["what"].as_str().unwrap();
+    assert!(!said.starts_with("0 datagrams"), "{said}");
 }
 
 /// Stores until one is refused for memory, which items never free.

@@ -483,6 +483,11 @@ fn answers_are_timed_by_protocol() {
         }
     }
     let udp = stat("keyway_kernel_hits");
+    assert_eq!(
+        stat("keyway_hour_kernel_hits"),
+        udp,
+        "the server's hour has begun with its start"
+    );
     assert_eq!(stat(HITS), tcp);
     // A server that stops has added all.
     server.stop();

@@ -1,5 +1,6 @@
-//! `keyway top`, in a terminal of its own, and for scripts. Its enemy: a number that is not the region's or the server's, a key that does
-//! nothing, a terminal that is left unusable, and a region that is changed by being looked at.
+//! `keyway top`, in a terminal of its own, and for scripts; and what other commands do on a terminal. Its enemy: a number that is not the
+//! region's or the server's, a key that does nothing, a line that is wider than the terminal, a password that is shown, a terminal that is
+//! left unusable, and a region that is changed by being looked at.
 //! Guards: P44
 
 use harness::Scratch;
@@ -68,8 +69,13 @@ impl Terminal {
     }
 
     /// Another program in a terminal.
+    fn of(command: Command) -> Self {
+        Self::sized(command, COLUMNS)
+    }
+
+    /// A program in a terminal of so many columns.
     #[allow(unsafe_code, reason = "the child makes the terminal its own, and does nothing else")]
-    fn of(mut command: Command) -> Self {
+    fn sized(mut command: Command, columns: u16) -> Self {
         // Closed in all programs that other tests start meanwhile: a terminal is gone when nothing has it open.
         let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -97,10 +103,10 @@ impl Terminal {
         let mut terminal = Self {
             pid: Pid::from_raw(0),
             file: File::from(OwnedFd::from(master)),
-            parser: vt100::Parser::new(nonzero(LINES), nonzero(COLUMNS), 0),
+            parser: vt100::Parser::new(nonzero(LINES), nonzero(columns), 0),
             sent: Vec::new(),
         };
-        terminal.resize(LINES, COLUMNS);
+        terminal.resize(LINES, columns);
         terminal.pid = Pid::from_raw(command.spawn().unwrap().id().cast_signed());
         terminal
     }
@@ -532,27 +538,29 @@ fn what_it_cannot_do_is_said_with_the_reason() {
     assert!(code == 64 && why.contains("--once"), "{code}: {why}");
 }
 
+/// A server with this region and socket, which listens.
+fn serve(path: &Path, socket: &Path) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.arg("serve").arg("--region").arg(path).arg("--socket").arg(socket);
+    command.args(["--listen", "127.0.0.1:0", "--memory", "8m", "--threads", "2"]);
+    let child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while std::os::unix::net::UnixStream::connect(socket).is_err() {
+        assert!(begun.elapsed() < PATIENCE, "the server does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
 #[test]
 fn with_a_server_it_says_what_that_says() {
     let folder = Scratch::new();
     let (path, socket) = (folder.join("region"), folder.join("socket"));
-    let serve = |path: &Path, socket: &Path| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
-        command.arg("serve").arg("--region").arg(path).arg("--socket").arg(socket);
-        command.args(["--listen", "127.0.0.1:0", "--memory", "8m", "--threads", "2"]);
-        let child = command
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let begun = Instant::now();
-        while std::os::unix::net::UnixStream::connect(socket).is_err() {
-            assert!(begun.elapsed() < PATIENCE, "the server does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        child
-    };
     let mut server = serve(&path, &socket);
     let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -596,4 +604,93 @@ fn with_a_server_it_says_what_that_says() {
         server.kill().unwrap();
         server.wait().unwrap();
     }
+}
+
+/// Lines of what a command prints on a terminal of so many columns, and its exit code.
+fn lines_on_terminal(columns: u16, folder: &Path, line: &str) -> (Vec<String>, i32) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.args(line.split(' ')).current_dir(folder);
+    let mut terminal = Terminal::sized(command, columns);
+    while terminal.take() {}
+    let WaitStatus::Exited(_, code) = waitpid(terminal.pid, None).unwrap() else {
+        panic!("{line}: killed");
+    };
+    let sent = String::from_utf8(terminal.sent).unwrap();
+    let sent = sent.replace("\x1b[K", "").replace("\r\n", "\n");
+    (sent.split(['\r', '\n']).map(str::to_owned).collect(), code)
+}
+
+#[test]
+fn what_commands_print_fits_a_terminal_of_40_columns() {
+    let folder = Scratch::new();
+    let (path, socket) = (folder.join("region"), folder.join("socket"));
+    let cache = open(&path);
+    let mut session = cache.session().unwrap();
+    work(&mut session, 20_000);
+    session.set(&[b'k'; 60], b"value", 0).unwrap();
+    let mut server = serve(&path, &socket);
+    let _worker = Worker::start(&path);
+    for (line, code, shown) in [
+        ("stats --region region", 0, "\nreads\n  gets\n    TOTAL       "),
+        ("stats --region region --server ./socket", 0, "\nserver\n  process\n    "),
+        ("regions .", 0, "\n  PROCESSES  3 ("),
+        (
+            "regions . --prune --yes --unused-for 1s",
+            0,
+            "no region of this user is unused for 1 s",
+        ),
+        ("big --region region", 0, "\n  VALUE BYTES  5\n"),
+        ("big --region region --prefix :", 0, "\n  ITEMS        1\n"),
+        ("hot --region region --once --seconds 1", 0, "\nkey\n  ABOUT     "),
+        ("top --region region --once", 0, "\nlibrary\n  VERB        get\n"),
+        ("doctor --region region --server ./socket", 0, "\nok       memory\n  "),
+        ("trace absent --region region", 1, "absent"),
+        ("memory --region region --seconds 1", 0, "Too little to say more"),
+        ("bench --list", 0, "ycsb-b"),
+        (
+            "bench --workload ycsb-b --door unix,library --against none --items 100 --seconds 0.1 --warmup 0 --repeat 1",
+            0,
+            "throughput, k/s",
+        ),
+    ] {
+        let (lines, ended) = lines_on_terminal(40, folder.path(), line);
+        // What has no blank is not broken.
+        let is_too_wide = |line: &&String| line.chars().count() > 40 && line.trim().contains(' ');
+        assert_eq!(lines.iter().find(is_too_wide), None, "{line}: {lines:#?}");
+        assert!(lines.join("\n").contains(shown), "{line}: {lines:#?}");
+        assert!(ended == code || line.starts_with("doctor"), "{line}: {ended}: {lines:#?}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn a_password_is_asked_for_on_the_terminal() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.args(["password", "ann"]);
+    let again = |first: &str, second: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        command.args(["password", "ann"]);
+        let mut terminal = Terminal::of(command);
+        terminal.until_sent("Password for ann: ");
+        terminal.press(first);
+        terminal.until_sent("Again: ");
+        terminal.press(second);
+        while terminal.take() {}
+        let WaitStatus::Exited(_, code) = waitpid(terminal.pid, None).unwrap() else {
+            panic!("killed");
+        };
+        (code, String::from_utf8(terminal.sent).unwrap())
+    };
+    let (code, said) = again("secret\r", "secret\r");
+    assert!(code == 0 && said.contains("\nann:") && !said.contains("secret"), "{said}");
+    let (code, said) = again("secret\r", "other\r");
+    assert!(code == 64 && said.contains("the two passwords differ"), "{said}");
+    // Ctrl-C ends it at once, by the signal that it stands for.
+    let mut terminal = Terminal::of(command);
+    terminal.until_sent("Password for ann: ");
+    terminal.press("sec\x03");
+    while terminal.take() {}
+    let ended = waitpid(terminal.pid, None).unwrap();
+    assert_eq!(ended, WaitStatus::Signaled(terminal.pid, Signal::SIGINT, false));
 }

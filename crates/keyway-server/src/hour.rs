@@ -1,38 +1,101 @@
-//! What was counted in the last hour, for `keyway doctor`: the region's counters as they were at each minute of it.
+//! What was counted in the last hour, for `keyway doctor`: what the region, this server and the kernel had counted at each minute of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use keyway_cache::Counters;
+use keyway_cache::{Cache, Counters};
+
+use crate::shared::Shared;
 
 /// Time between two notes, and how many are kept: an hour.
 const EVERY: Duration = Duration::from_secs(60);
 const MOST: usize = 60;
 
 /// See the top of the file.
+#[derive(Default)]
 pub(crate) struct Hour {
     notes: VecDeque<Note>,
 }
 
 /// What had been counted at a moment.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Note {
-    pub(crate) at: Instant,
-    pub(crate) counters: Counters,
+    at: Instant,
+    counters: Counters,
     /// connections that were refused
-    pub(crate) rejected: u64,
+    rejected: u64,
     /// connections that were closed because their memory was short
-    pub(crate) closed: u64,
+    closed: u64,
+    /// datagrams that the kernel dropped because a socket's buffer was full
+    udp_dropped: u64,
+    /// packets by what the kernel door did with them
+    kernel: Vec<(&'static str, u64)>,
 }
 
-impl Hour {
-    /// Begins with this note.
-    pub(crate) fn new(first: Note) -> Self {
+impl Note {
+    pub(crate) fn now(shared: &Shared, cache: &Cache) -> Self {
         Self {
-            notes: VecDeque::from([first]),
+            at: Instant::now(),
+            counters: cache.counters(),
+            rejected: shared.arrivals.rejected.load(Relaxed),
+            closed: shared.account.closed.load(Relaxed),
+            udp_dropped: dropped(&shared.udp_sockets),
+            kernel: shared.kernel.as_ref().map_or_else(Vec::new, |post| post.numbers().verdicts),
         }
     }
 
+    /// What was counted from `then` to this note, by name, after the time between them, seconds.
+    pub(crate) fn since(&self, then: &Self) -> Vec<(String, u64)> {
+        let (now, before) = (&self.counters, &then.counters);
+        let mut all = vec![("seconds".to_owned(), self.at.saturating_duration_since(then.at).as_secs())];
+        let counted = [
+            ("evictions", now.evictions, before.evictions),
+            ("came_back", now.ghost_hits, before.ghost_hits),
+            ("no_memory", now.store_no_memory, before.store_no_memory),
+            ("corrupt", now.corrupt, before.corrupt),
+            ("rejected", self.rejected, then.rejected),
+            ("closed_for_memory", self.closed, then.closed),
+            ("udp_dropped", self.udp_dropped, then.udp_dropped),
+        ];
+        all.extend(counted.map(|(name, now, then)| (name.to_owned(), now.saturating_sub(then))));
+        all.extend(self.kernel.iter().map(|(word, now)| {
+            let before = then
+                .kernel
+                .iter()
+                .find(|(other, _)| other == word)
+                .map_or(0, |(_, count)| *count);
+            (format!("kernel_{word}"), now.saturating_sub(before))
+        }));
+        all
+    }
+}
+
+/// Datagrams that were dropped at these UDP sockets (inodes) of this process since each was made.
+fn dropped(sockets: &BTreeSet<u64>) -> u64 {
+    if sockets.is_empty() {
+        return 0;
+    }
+    let tables = ["udp", "udp6"].map(|name| std::fs::read_to_string(format!("/proc/self/net/{name}")).unwrap_or_default());
+    udp_dropped(sockets, &tables).1
+}
+
+/// How many of these UDP sockets (inodes) are in these tables, and the datagrams that were dropped at them because their buffers were full
+/// (proc_pid_net(5), udp).
+pub fn udp_dropped(sockets: &BTreeSet<u64>, tables: &[String]) -> (usize, u64) {
+    let mut all = (0, 0);
+    for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: Option<&&str>| word.and_then(|word| word.parse::<u64>().ok());
+        if number(words.get(9)).is_some_and(|inode| sockets.contains(&inode)) {
+            all.0 += 1;
+            all.1 += number(words.last()).unwrap_or(0);
+        }
+    }
+    all
+}
+
+impl Hour {
     /// Whether a minute has passed since the last note.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.notes
@@ -50,7 +113,7 @@ impl Hour {
 
     /// The note of an hour ago, or the first one.
     pub(crate) fn first(&self) -> Option<Note> {
-        self.notes.front().copied()
+        self.notes.front().cloned()
     }
 }
 
@@ -58,24 +121,86 @@ impl Hour {
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_knows_an_hour_and_no_more() {
-        let begun = Instant::now();
-        let note = |minute: u32| Note {
+    fn note(begun: Instant, minute: u32) -> Note {
+        Note {
             at: begun + EVERY * minute,
             counters: Counters::default(),
             rejected: minute.into(),
             closed: 0,
-        };
-        let mut hour = Hour::new(note(0));
+            udp_dropped: 0,
+            kernel: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn it_knows_an_hour_and_no_more() {
+        let begun = Instant::now();
+        let mut hour = Hour::default();
+        assert!(hour.is_due(begun));
+        hour.note(note(begun, 0));
         assert!(!hour.is_due(begun) && !hour.is_due(begun + EVERY / 2) && hour.is_due(begun + EVERY));
-        for minute in 1..=60 {
-            hour.note(note(minute));
-            assert_eq!(hour.first().unwrap().rejected, 0);
+        for minute in 1..200 {
+            let now = note(begun, minute);
+            hour.note(now.clone());
+            let counted = now.since(&hour.first().unwrap());
+            let minutes = u64::from(minute.min(60));
+            assert!(
+                counted.contains(&("seconds".to_owned(), 60 * minutes)),
+                "{minute}: {counted:?}"
+            );
+            assert!(counted.contains(&("rejected".to_owned(), minutes)), "{minute}: {counted:?}");
         }
-        for minute in 61..200 {
-            hour.note(note(minute));
-            assert_eq!(hour.first().unwrap().rejected, u64::from(minute) - 60);
+    }
+
+    #[test]
+    fn each_name_is_what_was_counted_between_two_notes() {
+        let begun = Instant::now();
+        let (then, mut now) = (note(begun, 0), note(begun, 1));
+        let mut counters = [then.counters, now.counters];
+        for (number, counters) in (0..).zip(&mut counters) {
+            counters.evictions = 1 + 10 * number;
+            counters.ghost_hits = 2 + 20 * number;
+            counters.store_no_memory = 3 + 30 * number;
+            counters.corrupt = 4 + 40 * number;
         }
+        let then = Note {
+            counters: counters[0],
+            rejected: 5,
+            closed: 6,
+            udp_dropped: 7,
+            kernel: vec![("hits", 8), ("stale", 9)],
+            ..then
+        };
+        now = Note {
+            counters: counters[1],
+            rejected: 55,
+            closed: 66,
+            udp_dropped: 77,
+            kernel: vec![("stale", 99), ("hits", 88), ("silent", 1)],
+            ..now
+        };
+        let wanted = [
+            ("seconds", 60),
+            ("evictions", 10),
+            ("came_back", 20),
+            ("no_memory", 30),
+            ("corrupt", 40),
+            ("rejected", 50),
+            ("closed_for_memory", 60),
+            ("udp_dropped", 70),
+            ("kernel_stale", 90),
+            ("kernel_hits", 80),
+            ("kernel_silent", 1),
+        ];
+        assert_eq!(now.since(&then), wanted.map(|(name, count)| (name.to_owned(), count)));
+    }
+
+    #[test]
+    fn datagrams_are_counted_of_the_sockets_of_a_process() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
+                     1: 0100007F:2BCB 00000000:0000 07 0:0 00:0 0 0 0 11 2 0 5\n 2: 0100007F:2BCC 00000000:0000 07 0:0 00:0 0 0 0 12 2 0 7\n";
+        // As in the kernel: queue, timer and the like are one word each.
+        let table = table.replace("0:0 00:0 0 0 0", "00000000:00000000 00:00000000 00000000 0 0");
+        assert_eq!(udp_dropped(&BTreeSet::from([12, 13]), &[table]), (1, 7));
     }
 }

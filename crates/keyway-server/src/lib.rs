@@ -78,6 +78,7 @@ pub use config::{
 };
 pub use given::{Given, GivenError, Role};
 pub use hotkeys::HotAsked;
+pub use hour::udp_dropped;
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
@@ -320,12 +321,7 @@ impl Server {
         let shared = Arc::new(Shared {
             item_size_max: AtomicUsize::new(cache.limits().item_size_max),
             at_place: AtomicU8::new(lookout::code(cache.at_place())),
-            hour: Mutex::new(hour::Hour::new(hour::Note {
-                at: Instant::now(),
-                counters: cache.counters(),
-                rejected: 0,
-                closed: 0,
-            })),
+            hour: Mutex::default(),
             raising: Mutex::default(),
             shrinker: Mutex::default(),
             memory: AtomicU64::new(config.memory),
@@ -341,7 +337,7 @@ impl Server {
             peers: Mutex::default(),
             listening: Mutex::default(),
             udp_addresses: udp_addresses.clone(),
-            udp_sockets: udp_sockets.iter().map(Vec::len).sum(),
+            udp_sockets: udp_sockets.iter().flatten().filter_map(listener::inode).collect(),
             event_loop,
             kernel: post,
             account: Arc::new(Account::new(config.connection_memory_limit(cache.limits().item_size_max))),
@@ -363,6 +359,7 @@ impl Server {
             http: stopper,
             config,
         });
+        lock(&shared.hour).note(hour::Note::now(&shared, &cache));
         let workers = make_workers(polls, sessions, udp_sockets, &cache, &shared);
         let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, offered, signals)?;
         Ok(Self {

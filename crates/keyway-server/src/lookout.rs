@@ -42,12 +42,7 @@ impl Lookout {
         self.next = Instant::now() + EVERY;
         let mut hour = lock(&shared.hour);
         if hour.is_due(Instant::now()) {
-            hour.note(Note {
-                at: Instant::now(),
-                counters: cache.counters(),
-                rejected: shared.arrivals.rejected.load(Relaxed),
-                closed: shared.account.closed.load(Relaxed),
-            });
+            hour.note(Note::now(shared, cache));
         }
         drop(hour);
         let now = cache.at_place();

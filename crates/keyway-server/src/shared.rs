@@ -2,7 +2,7 @@
 //!
 //! Everything here is off the hot path, or a counter with a single writer; requests of different threads meet only in the region.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -303,8 +303,8 @@ pub(crate) struct Shared {
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
     pub(crate) listening: Mutex<Vec<(RawFd, String)>>,
     pub(crate) udp_addresses: Vec<SocketAddr>,
-    /// UDP sockets of all workers, which memcached counts as connections
-    pub(crate) udp_sockets: usize,
+    /// inodes of the UDP sockets of all workers, which memcached counts as connections
+    pub(crate) udp_sockets: BTreeSet<u64>,
     /// the event loop that the workers use
     pub(crate) event_loop: EventLoop,
     /// the kernel door
@@ -538,7 +538,7 @@ impl Shared {
 
     /// Connections now. As in memcached, every UDP socket is one that never ends.
     pub(crate) fn connections(&self) -> usize {
-        self.arrivals.current.load(Relaxed) + self.udp_sockets
+        self.arrivals.current.load(Relaxed) + self.udp_sockets.len()
     }
 
     pub(crate) fn traffic(&self) -> Traffic {

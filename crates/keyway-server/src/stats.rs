@@ -17,6 +17,7 @@ use nix::sys::time::TimeVal;
 
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 use crate::connection::STATES;
+use crate::hour::Note;
 use crate::shared::{Baseline, Peer, PeerAddress, Shared, Traffic, lock, unix_time};
 use crate::{census, lookout};
 
@@ -60,21 +61,9 @@ pub(crate) fn general(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
 
 /// What was counted in the last hour, or since the start if that was later. `stats reset` does not begin it again.
 fn last_hour(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
-    let Some(then) = lock(&shared.hour).first() else {
-        return;
-    };
-    let now = cache.counters();
-    let (rejected, closed) = (shared.arrivals.rejected.load(Relaxed), shared.account.closed.load(Relaxed));
-    stat(out, "keyway_hour_seconds", then.at.elapsed().as_secs());
-    for (name, now, then) in [
-        ("evictions", now.evictions, then.counters.evictions),
-        ("came_back", now.ghost_hits, then.counters.ghost_hits),
-        ("no_memory", now.store_no_memory, then.counters.store_no_memory),
-        ("corrupt", now.corrupt, then.counters.corrupt),
-        ("rejected", rejected, then.rejected),
-        ("closed_for_memory", closed, then.closed),
-    ] {
-        stat(out, &format!("keyway_hour_{name}"), now.saturating_sub(then));
+    let then = lock(&shared.hour).first();
+    for (name, count) in then.map_or_else(Vec::new, |then| Note::now(shared, cache).since(&then)) {
+        stat(out, &format!("keyway_hour_{name}"), count);
     }
 }
 

@@ -10,13 +10,14 @@ mod screen;
 use clap::Args;
 use keyway_bench::options::Common;
 use keyway_bench::report::Report;
+use keyway_bench::table::Part;
 use keyway_bench::{machine, run, workloads};
 
 use self::measuring::Measuring;
 use self::outputs::Outputs;
 use self::screen::{Screen, minutes};
-use crate::commands;
 use crate::exit::{self, Failure};
+use crate::{commands, terminal};
 
 const EXAMPLES: &str = "\
 Without workloads and doors, a first picture is taken: gets and sets of 128 B
@@ -87,7 +88,7 @@ impl Bench {
             )));
         }
         if self.list {
-            return commands::say(workloads().trim_end());
+            return commands::say(terminal::wrapped(&workloads(), terminal::columns()).trim_end());
         }
         let outputs = self.outputs.clone();
         let old = outputs.old()?;
@@ -108,9 +109,8 @@ impl Bench {
         let about = plan.duration();
         if tables {
             let (rows, time) = (plan.cells.len(), minutes(about));
-            let _ = commands::say(format_args!(
-                "{rows} rows of measurements, about {time} and the time to store items"
-            ));
+            let text = format!("{rows} rows of measurements, about {time} and the time to store items");
+            let _ = commands::say(terminal::wrapped(&text, terminal::columns()).trim_end());
         }
         let mut screen = Screen::new(about, tables);
         let outcome = run::run(&plan, &mut |event| screen.show(&event));
@@ -118,11 +118,9 @@ impl Bench {
         let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
         let report = Report::new(&plan, &outcome, command());
         if tables {
-            let _ = commands::say(format_args!(
-                "\n{}\n{}",
-                report.head(),
-                report.summary().trim_end_matches('\n')
-            ));
+            let head = [Part::Text(format!("\n{}\n", report.head())), report.summary()];
+            let text = terminal::parts(&head, terminal::columns());
+            let _ = commands::say(text.trim_end_matches('\n'));
             screen.end(&report);
         }
         Ok(report)

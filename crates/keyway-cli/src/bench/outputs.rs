@@ -6,9 +6,10 @@ use clap::Args;
 use keyway_bench::compare::{self, Comparison};
 use keyway_bench::html;
 use keyway_bench::report::Report;
+use keyway_bench::table::Part;
 
-use crate::commands;
 use crate::exit::{self, Failure};
+use crate::{commands, terminal};
 
 #[derive(Args, Clone)]
 pub(super) struct Outputs {
@@ -72,9 +73,14 @@ impl Outputs {
         }
         let comparison = comparison.map_err(|why| Failure::usage(format_args!("--compare: {why}")))?;
         match &comparison {
-            Some(comparison) if self.take_stdout() => commands::remark(comparison.text()),
-            Some(comparison) => commands::say(format_args!("\n{}", comparison.text().trim_end()))?,
-            None if self.from.is_some() && self.json.is_none() && self.html.is_none() => commands::say(report.text().trim_end())?,
+            Some(comparison) if self.take_stdout() => commands::remark(Part::texts(&comparison.parts())),
+            Some(comparison) => {
+                let text = terminal::parts(&comparison.parts(), terminal::columns());
+                commands::say(format_args!("\n{}", text.trim_end()))?;
+            }
+            None if self.from.is_some() && self.json.is_none() && self.html.is_none() => {
+                commands::say(terminal::parts(&report.parts(), terminal::columns()).trim_end())?;
+            }
             None => {}
         }
         self.judge(report, comparison.as_ref())

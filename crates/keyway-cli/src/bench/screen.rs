@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use keyway_bench::report::{self, Report};
 use keyway_bench::run::Event;
 
-use crate::commands;
+use crate::{commands, terminal};
 
 /// The display of a run.
 pub(super) struct Screen {
@@ -33,9 +33,10 @@ impl Screen {
         match event {
             Event::Doing { what, done } if self.line => {
                 let left = minutes(self.about.mul_f64((1.0 - done).clamp(0.0, 1.0)));
-                commands::remark(format_args!("\r\x1b[K[{:3.0} %, {left} left] {what}", done * 100.0));
+                let line = format!("[{:3.0} %, {left} left] {what}", done * 100.0);
+                commands::remark(format_args!("\r\x1b[K{}", terminal::progress(&line)));
             }
-            Event::Cell(cell) => self.print(&report::cell_text(cell)),
+            Event::Cell(cell) => self.print(&terminal::parts(&report::cell_parts(cell), terminal::columns())),
             Event::Doing { .. } => {}
         }
     }
@@ -51,7 +52,8 @@ impl Screen {
     /// Shows the end of the report.
     pub(super) fn end(&self, report: &Report) {
         let took = minutes(self.begun.elapsed());
-        let _ = commands::say(format_args!("{}\n{took} in all", report.tail()));
+        let tail = terminal::wrapped(&report.tail(), terminal::columns());
+        let _ = commands::say(format_args!("{tail}\n{took} in all"));
     }
 
     pub(super) fn clear(&self) {

@@ -359,15 +359,19 @@ fn locked(facts: &Facts) -> Vec<Found> {
     )
 }
 
+/// What the server has counted in the last hour. One that does not know it has counted since its start.
+fn lately(facts: &Facts, name: &str, since_start: &str) -> u64 {
+    let hour = said(facts, &format!("keyway_hour_{name}"));
+    hour.or_else(|| said(facts, since_start)).unwrap_or(0)
+}
+
 fn connections(facts: &Facts) -> Vec<Found> {
     if facts.server.is_none() {
         return unknown("--server asks a server for connections that it refused");
     }
     let of = |name: &str| said(facts, name).unwrap_or(0);
     let mut found = Vec::new();
-    // A server that does not know the last hour has counted since its start.
-    let lately = |name: &str, since_start: &str| said(facts, &format!("keyway_hour_{name}")).unwrap_or_else(|| of(since_start));
-    let refused = lately("rejected", "rejected_connections");
+    let refused = lately(facts, "rejected", "rejected_connections");
     if refused > 0 {
         found.push(wrong(
             format!(
@@ -378,7 +382,7 @@ fn connections(facts: &Facts) -> Vec<Found> {
             "a higher -c (--connections), or clients that keep fewer connections",
         ));
     }
-    let closed = lately("closed_for_memory", "keyway_connections_closed_for_memory");
+    let closed = lately(facts, "closed_for_memory", "keyway_connections_closed_for_memory");
     if closed > 0 {
         found.push(wrong(
             format!(
@@ -417,11 +421,13 @@ fn udp(facts: &Facts) -> Vec<Found> {
     each(
         facts,
         |attached, process| {
-            let (sockets, dropped) = process.udp.filter(|_| is_used(attached))?;
+            let (sockets, _) = process.udp.filter(|_| is_used(attached))?;
+            let (dropped, seconds) = (attached.udp_dropped, attached.udp_looked_s);
             if dropped > 0 {
                 return Some(wrong(
                     format!(
-                        "{dropped} datagrams for the {sockets} UDP sockets of {} were dropped, because their buffers were full",
+                        "{dropped} datagrams for the {sockets} UDP sockets of {} were dropped in the last {seconds} s, because their buffers \
+                         were full",
                         named(attached)
                     ),
                     remedy.clone(),
@@ -494,7 +500,10 @@ fn kernel_door(facts: &Facts) -> Vec<Found> {
     if facts.server.is_none() {
         return unknown("--server asks a server what its kernel door passes on");
     }
-    let of = |name: &str| said(facts, &format!("keyway_kernel_{name}"));
+    let of = |name: &str| {
+        said(facts, &format!("keyway_kernel_{name}"))?;
+        Some(lately(facts, &format!("kernel_{name}"), &format!("keyway_kernel_{name}")))
+    };
     let Some(hits) = of("hits") else {
         return ok("the server has none");
     };
@@ -504,11 +513,17 @@ fn kernel_door(facts: &Facts) -> Vec<Found> {
     let most = ways.iter().max_by_key(|(count, ..)| *count);
     if let Some((count, name, remedy)) = most.filter(|_| up >= PACKETS_MIN && hits < up / 10) {
         return vec![wrong(
-            format!("it has answered {hits} packets and passed on {up}, {count} of them as `{name}`"),
+            format!(
+                "it has answered {hits} packets in the last {} s and passed on {up}, {count} of them as `{name}`",
+                facts.looked_s
+            ),
             *remedy,
         )];
     }
-    ok(format!("it has answered {hits} packets and passed on {up}"))
+    ok(format!(
+        "it has answered {hits} packets in the last {} s and passed on {up}",
+        facts.looked_s
+    ))
 }
 
 /// The largest number of a user of the system, whose files logind leaves alone (login.defs(5), SYS_UID_MAX).
@@ -887,7 +902,11 @@ mod tests {
             }),
             []
         );
-        finds("udp", &["5 datagrams", "rmem_max"], |facts| process(facts).udp = Some((2, 5)));
+        finds("udp", &["5 datagrams", "in the last 3600 s", "rmem_max"], |facts| {
+            (facts.processes[0].udp_dropped, facts.processes[0].udp_looked_s) = (5, 3600);
+        });
+        let long_ago = after(|facts| process(facts).udp = Some((2, 5)));
+        assert_eq!(long_ago, [], "they were dropped earlier");
         finds("udp", &["208 KiB", "rmem_max=4194304"], |facts| {
             facts.machine.receive_max = Some(212_992)
         });
@@ -920,12 +939,22 @@ mod tests {
         });
         finds(
             "kernel-door",
-            &["99 packets and passed on 1010", "`stale`", "change"],
+            &["99 packets", "passed on 1010", "`stale`", "change"],
             |facts| {
                 says(facts, "keyway_kernel_hits", "99");
                 says(facts, "keyway_kernel_stale", "1000");
             },
         );
+        let stale = |facts: &mut Facts, hour: &str| {
+            says(facts, "keyway_kernel_hits", "99");
+            says(facts, "keyway_kernel_stale", "1000");
+            says(facts, "keyway_hour_kernel_hits", "9");
+            says(facts, "keyway_hour_kernel_stale", hour);
+            says(facts, "keyway_hour_kernel_misses", "0");
+        };
+        finds("kernel-door", &["9 packets", "passed on 900"], |facts| stale(facts, "900"));
+        let long_ago = after(|facts| stale(facts, "0"));
+        assert_eq!(long_ago, [], "they were passed on more than an hour ago");
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub(super) struct Attached {
     pub(super) fenced: usize,
     /// `None`: it is of another process namespace, or of another user
     pub(super) process: Option<Process>,
+    /// datagrams for it that were dropped because its sockets' buffers were full, and in how many seconds
+    pub(super) udp_dropped: u64,
+    pub(super) udp_looked_s: u64,
 }
 
 impl Facts {
@@ -78,7 +81,14 @@ impl Facts {
                 owner: file.metadata().map_or(0, |meta| meta.uid()),
             }
         });
-        let before = watched.look().counters;
+        let Seen {
+            counters: before,
+            processes: here,
+            ..
+        } = watched.look();
+        let here = here.iter().filter(|process| process.is_known_here);
+        let dropped = |pid: u64| machine::udp(&Path::new("/proc").join(pid.to_string())).map_or(0, |(_, dropped)| dropped);
+        let dropped_before: BTreeMap<u64, u64> = here.map(|process| (process.pid, dropped(process.pid))).collect();
         std::thread::sleep(Duration::from_secs(seconds));
         let seen = watched.look();
         let (_, inode) = watched.identity();
@@ -95,15 +105,29 @@ impl Facts {
                 Some(said)
             }
         };
-        let processes = seen.processes.iter().map(|process| Attached {
-            pid: process.pid,
-            is_server: process.entrance == Entrance::Server,
-            in_call: process.threads.iter().filter(|thread| thread.is_writing).count(),
-            protects: process.threads.iter().map(|thread| thread.protects).sum(),
-            fenced: process.threads.iter().filter(|thread| thread.is_fenced).count(),
-            process: Some(process.pid)
-                .filter(|_| process.is_known_here)
-                .and_then(|pid| Process::read(Path::new("/proc"), pid, inode)),
+        let number = |name: &str| said.as_ref()?.get(name)?.parse::<u64>().ok();
+        let processes = seen.processes.iter().map(|process| {
+            // The server that was asked knows more than these looks.
+            let hour = number("keyway_hour_udp_dropped").filter(|_| number("pid") == Some(process.pid));
+            let known = process
+                .is_known_here
+                .then(|| Process::read(Path::new("/proc"), process.pid, inode))
+                .flatten();
+            let now = known
+                .as_ref()
+                .and_then(|process| process.udp)
+                .map_or(0, |(_, dropped)| dropped);
+            let meanwhile = now.saturating_sub(*dropped_before.get(&process.pid).unwrap_or(&0));
+            Attached {
+                pid: process.pid,
+                is_server: process.entrance == Entrance::Server,
+                in_call: process.threads.iter().filter(|thread| thread.is_writing).count(),
+                protects: process.threads.iter().map(|thread| thread.protects).sum(),
+                fenced: process.threads.iter().filter(|thread| thread.is_fenced).count(),
+                process: known,
+                udp_dropped: hour.unwrap_or(meanwhile),
+                udp_looked_s: hour.and(number("keyway_hour_seconds")).unwrap_or(seconds),
+            }
         });
         let own = (before, seconds);
         let (before, looked_s) = said.as_ref().and_then(|said| hour_ago(said, &seen.counters)).unwrap_or(own);

@@ -101,7 +101,7 @@ pub(super) struct Process {
     pub(super) replaced: Vec<String>,
     /// the region in its memory
     pub(super) mapped: Option<Mapped>,
-    /// its UDP sockets, and the datagrams that were dropped because their buffers were full
+    /// its UDP sockets, and the datagrams that were dropped at them since each was made
     pub(super) udp: Option<(usize, u64)>,
 }
 
@@ -117,10 +117,9 @@ impl Process {
             .split(|byte| *byte == 0)
             .any(|word| word == b"-k" || word == b"--lock-memory");
         let locked = field(&status, "VmLck:").zip(limit(&limits, "Max locked memory"));
-        let files = fs::read_dir(folder.join("fd"))
+        let open = fs::read_dir(folder.join("fd"))
             .ok()
-            .map(|files| files.flatten().collect::<Vec<_>>());
-        let open = files.as_ref().map(|files| files.len() as u64);
+            .map(|files| files.flatten().count() as u64);
         Some(Self {
             // A process chooses its name: it does not write to this terminal.
             name: name.trim_end_matches('\n').escape_default().to_string(),
@@ -130,17 +129,21 @@ impl Process {
             locked: locked.map(|(kib, most)| (kib.saturating_mul(1024), most)),
             replaced: replaced(&folder),
             mapped: mapped(&folder, region),
-            udp: files.map(|files| {
-                let links = files.iter().filter_map(|file| fs::read_link(file.path()).ok());
-                let sockets = links.filter_map(|link| {
-                    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse();
-                    inode.ok()
-                });
-                let tables = ["net/udp", "net/udp6"].map(|name| text(name).unwrap_or_default());
-                udp(&sockets.collect(), &tables)
-            }),
+            udp: udp(&folder),
         })
     }
+}
+
+/// UDP sockets of a process, and the datagrams that were dropped at them since each was made.
+pub(super) fn udp(folder: &Path) -> Option<(usize, u64)> {
+    let files = fs::read_dir(folder.join("fd")).ok()?.flatten();
+    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    let sockets = links.filter_map(|link| {
+        let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse();
+        inode.ok()
+    });
+    let tables = ["net/udp", "net/udp6"].map(|name| fs::read_to_string(folder.join(name)).unwrap_or_default());
+    Some(keyway_server::udp_dropped(&sockets.collect(), &tables))
 }
 
 /// Whether a thread is stopped (proc_pid_stat(5), state).
@@ -153,20 +156,6 @@ fn is_stopped(folder: &Path) -> bool {
             let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
             matches!(state, Some('T' | 't'))
         })
-}
-
-/// Sockets of a process, and their dropped datagrams, in these tables (proc_pid_net(5), udp).
-fn udp(sockets: &BTreeSet<u64>, tables: &[String]) -> (usize, u64) {
-    let mut all = (0, 0);
-    for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let number = |word: Option<&&str>| word.and_then(|word| word.parse::<u64>().ok());
-        if number(words.get(9)).is_some_and(|inode| sockets.contains(&inode)) {
-            all.0 += 1;
-            all.1 += number(words.last()).unwrap_or(0);
-        }
-    }
-    all
 }
 
 /// A region in the memory of a process, bytes (proc_pid_smaps(5)).
@@ -263,15 +252,6 @@ mod tests {
         };
         assert_eq!(parse_mapped(smaps, 77), Some(wanted));
         assert_eq!(parse_mapped(smaps, 79), None);
-    }
-
-    #[test]
-    fn datagrams_are_counted_of_the_sockets_of_a_process() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
-                     1: 0100007F:2BCB 00000000:0000 07 0:0 00:0 0 0 0 11 2 0 5\n 2: 0100007F:2BCC 00000000:0000 07 0:0 00:0 0 0 0 12 2 0 7\n";
-        // As in the kernel: queue, timer and the like are one word each.
-        let table = table.replace("0:0 00:0 0 0 0", "00000000:00000000 00:00000000 00000000 0 0");
-        assert_eq!(udp(&BTreeSet::from([12, 13]), &[table]), (1, 7));
     }
 
     #[test]

@@ -11,19 +11,17 @@ mod checks;
 mod facts;
 mod machine;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use clap::Args;
 use serde_json::json;
 
-use crate::commands;
 use crate::exit::{self, Failure};
 use crate::wire::Access;
+use crate::{commands, terminal};
 use checks::{Finding, Is};
 use facts::Facts;
-
-/// Fewest columns beside the names in which words are easy to read.
-const WORDS_MIN: usize = 24;
+use terminal::wrap;
 
 pub(crate) const HELP: &str = "\
 Each check prints one line: `ok`, `unknown` with what would make it known, or
@@ -69,7 +67,7 @@ impl Doctor {
         let wrong = findings.iter().filter(|finding| finding.is == Is::Wrong).count();
         let text = match self.json {
             true => format!("{}\n", json(&facts, &findings)),
-            false => text(&facts, &findings, wrong, columns()),
+            false => text(&facts, &findings, wrong, terminal::columns()),
         };
         commands::written(std::io::stdout().write_all(text.as_bytes()))?;
         match wrong {
@@ -80,60 +78,30 @@ impl Doctor {
     }
 }
 
-/// Columns of the terminal on standard output. `None`: it is none, and each finding is one line.
-fn columns() -> Option<usize> {
-    let stdout = std::io::stdout();
-    let (columns, _) = stdout.is_terminal().then(ratatui::crossterm::terminal::size)?.ok()?;
-    Some(columns.into())
-}
-
-/// Appends a text to a line that has so many columns already, and goes on in the next one where the terminal ends: within no word.
-fn wrap(text: &str, has: usize, columns: Option<usize>, out: &mut String) {
-    // What is too narrow for a column of words beside the names has them below.
-    let indent = if columns.is_some_and(|columns| columns < has + WORDS_MIN) {
-        2
-    } else {
-        has
-    };
-    let most = columns.unwrap_or(usize::MAX);
-    let mut at = has;
-    for word in text.split(' ') {
-        let len = word.chars().count();
-        if at > indent && at + len > most {
-            out.truncate(out.trim_end_matches(' ').len());
-            out.push_str(&format!("\n{:indent$}", ""));
-            at = indent;
-        }
-        out.push_str(word);
-        out.push(' ');
-        at += len + 1;
-    }
-    out.truncate(out.trim_end_matches(' ').len());
-    out.push('\n');
-}
-
 fn text(facts: &Facts, findings: &[Finding], wrong: usize, columns: Option<usize>) -> String {
-    let mut text = format!("keyway doctor  {}\n", facts.place);
+    let mut text = terminal::wrapped(&format!("keyway doctor  {}", facts.place), columns);
     for finding in findings {
         let names = format!("{:<8} {:<13} ", finding.is.word(), finding.check);
         text.push_str(&names);
-        wrap(&finding.what, names.len(), columns, &mut text);
+        let has = names.len();
+        wrap(&finding.what, has, has, columns, &mut text);
         if let Some(remedy) = &finding.remedy {
-            text.push_str(&" ".repeat(names.len()));
-            wrap(&format!("remedy: {remedy}"), names.len(), columns, &mut text);
+            text.push_str(&" ".repeat(has));
+            wrap(&format!("remedy: {remedy}"), has, has, columns, &mut text);
         }
     }
     let unknown = findings.iter().filter(|finding| finding.is == Is::Unknown).count();
-    text.push_str(&match (wrong, unknown) {
-        (0, 0) => "all is well\n".to_owned(),
+    let verdict = match (wrong, unknown) {
+        (0, 0) => "all is well".to_owned(),
         (0, n) => format!(
-            "all is well as far as it is known; {n} of {} {} unknown\n",
+            "all is well as far as it is known; {n} of {} {} unknown",
             findings.len(),
             if n == 1 { "is" } else { "are" }
         ),
-        (1, _) => format!("1 of {} is wrong\n", findings.len()),
-        (n, _) => format!("{n} of {} are wrong\n", findings.len()),
-    });
+        (1, _) => format!("1 of {} is wrong", findings.len()),
+        (n, _) => format!("{n} of {} are wrong", findings.len()),
+    };
+    text.push_str(&terminal::wrapped(&verdict, columns));
     text
 }
 
@@ -150,35 +118,4 @@ fn json(facts: &Facts, findings: &[Finding]) -> serde_json::Value {
         })
         .collect();
     json!({ "place": facts.place, "checks": checks })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wrapped(columns: Option<usize>) -> String {
-        let mut out = "ok    udp  ".to_owned();
-        wrap("no server of this region has a socket for datagrams", 11, columns, &mut out);
-        out
-    }
-
-    #[test]
-    fn a_narrow_terminal_gets_whole_words() {
-        assert_eq!(
-            wrapped(None),
-            "ok    udp  no server of this region has a socket for datagrams\n"
-        );
-        assert_eq!(
-            wrapped(Some(40)),
-            "ok    udp  no server of this region has\n           a socket for datagrams\n"
-        );
-        assert_eq!(
-            wrapped(Some(26)),
-            "ok    udp  no server of\n  this region has a socket\n  for datagrams\n"
-        );
-        for columns in 20..80 {
-            let text = wrapped(Some(columns));
-            assert!(text.lines().all(|line| line.len() <= columns), "{columns}: {text}");
-        }
-    }
 }

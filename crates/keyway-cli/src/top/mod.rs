@@ -25,7 +25,7 @@ use ratatui::widgets::Widget;
 
 use crate::exit::Failure;
 use crate::wire::Access;
-use crate::{commands, place};
+use crate::{commands, place, terminal};
 use keyway_server::HotAsked;
 use keyway_server::overview::{Order, Reading, View};
 use screen::{Heard, Screen};
@@ -170,7 +170,7 @@ fn once(mut region: Region, interval: Duration, json: bool) -> Result<(), Failur
         format!("{}\n", view::json(&view, &now, &region.place, Order::default(), hot))
     } else {
         let hot = region.hottest(&now, &before, HotBy::Gets);
-        Page::new(&view, &now, &hot, &region.place, Order::default(), "").text()
+        Page::new(&view, &now, &hot, &region.place, Order::default(), "").text(terminal::columns())
     };
     commands::written(std::io::stdout().write_all(text.as_bytes()))
 }

@@ -14,11 +14,10 @@ use serde_json::json;
 
 use super::server::Answered;
 use crate::numbers::{age, grouped, rate, ratio, time};
+use crate::terminal::{self, Column, LEFT, left, right};
 
 /// A column that has the rest of the line.
 const REST: u16 = u16::MAX;
-/// Columns of the text for `--once`: more than any line has. A key has 250 bytes at most, each shown by four characters at most.
-const TEXT_COLUMNS: u16 = 1100;
 
 /// A look at a region.
 pub(super) struct Looked {
@@ -122,22 +121,10 @@ impl Page {
         .map(|rows| part(&mut left, rows));
         Text::from_iter(lines.iter().map(String::as_str)).render(summary, buffer);
         let columns = [(9, Left), (11, Left), (13, Right), (10, Right), (10, Right), (10, Right)];
-        let heading = ["DOOR", "VERB", "PER SECOND", "p50", "p99", "p99.9"];
-        table(heading, &self.doors, columns, 1, &[5, 3, 4], doors, buffer);
-        let per_second = format!("{} PER SECOND", self.by);
+        table(DOORS, &self.doors, columns, 1, &[5, 3, 4], doors, buffer);
         let columns = [(17, Right), (14, Right), (14, Right), (REST, Left)];
-        let heading = [&per_second, "AT LEAST", "AT MOST", "HOTTEST KEYS"];
+        let heading = [&self.per_second(), LEAST, MOST, HOTTEST];
         table(heading, &self.keys, columns, 2, &[1, 2], keys, buffer);
-        let heading = [
-            "PID",
-            "COMMAND",
-            "DOOR",
-            "THREADS",
-            "PER SECOND",
-            "IN CALL",
-            "PROTECTS",
-            "FENCED",
-        ];
         let columns = [
             (8, Right),
             (16, Left),
@@ -149,30 +136,51 @@ impl Page {
             (7, Right),
         ];
         let rows = self.processes.get(first..).unwrap_or_default();
-        table(heading, rows, columns, 1, &[7, 6, 5, 3, 2, 4], processes, buffer);
+        table(PROCESSES, rows, columns, 1, &[7, 6, 5, 3, 2, 4], processes, buffer);
     }
 
     /// All of it as text.
-    pub(super) fn text(&self) -> String {
-        let rows = self.summary.len() + self.doors.len() + self.keys.len() + self.processes.len() + 6;
-        let area = Rect::new(0, 0, TEXT_COLUMNS, u16::try_from(rows).unwrap_or(u16::MAX));
-        let mut buffer = Buffer::empty(area);
-        self.draw(area, &mut buffer, 0);
-        let mut text = String::new();
-        for row in area.rows() {
-            let mut line = String::new();
-            // A wide character takes the cells after its own.
-            let mut column = 0;
-            while let Some(cell) = (column < area.width).then(|| &buffer[(column, row.y)]) {
-                line.push_str(cell.symbol());
-                column += u16::try_from(Span::raw(cell.symbol()).width()).unwrap_or(1).max(1);
-            }
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
-        text
+    pub(super) fn text(&self, columns: Option<usize>) -> String {
+        let doors = [left(9), left(11), right(13), right(10), right(10), right(10)];
+        let keys = [right(17), right(14), right(14), LEFT];
+        let processes = [right(8), left(16), left(8), right(7), right(12), right(7), right(8), right(7)];
+        [
+            terminal::wrapped(&self.summary.join("\n"), columns),
+            list(&doors, 0, DOORS, &self.doors).text(columns),
+            list(&keys, 3, [&self.per_second(), LEAST, MOST, HOTTEST], &self.keys).text(columns),
+            list(&processes, 0, PROCESSES, &self.processes).text(columns),
+        ]
+        .join("\n")
+    }
+
+    fn per_second(&self) -> String {
+        format!("{} PER SECOND", self.by)
     }
 }
+
+/// Rows below their heading; `names`: the column that names them.
+fn list<const N: usize>(columns: &[Column], names: usize, heading: [&str; N], rows: &[[String; N]]) -> terminal::Table {
+    let mut table = terminal::Table::new(columns, names);
+    table.head(heading);
+    rows.iter().for_each(|row| table.row(row.clone()));
+    table
+}
+
+const DOORS: [&str; 6] = ["DOOR", "VERB", "PER SECOND", "p50", "p99", "p99.9"];
+/// Those of the keys, after what they are hot by.
+const LEAST: &str = "AT LEAST";
+const MOST: &str = "AT MOST";
+const HOTTEST: &str = "HOTTEST KEYS";
+const PROCESSES: [&str; 8] = [
+    "PID",
+    "COMMAND",
+    "DOOR",
+    "THREADS",
+    "PER SECOND",
+    "IN CALL",
+    "PROTECTS",
+    "FENCED",
+];
 
 /// Takes so many rows, and one that is empty, from the top of what is left.
 fn part(left: &mut Rect, rows: usize) -> Rect {
@@ -272,19 +280,10 @@ pub(super) fn fitting(text: &str, width: usize, side: HorizontalAlignment) -> St
     shown
 }
 
-/// A text in lines of so many columns, broken at blanks. Lines after the first are indented.
+/// A text in lines of so many columns.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    // Of two blanks one after the other, the second belongs to the next word.
-    for word in text.split_inclusive(' ') {
-        if !line.trim().is_empty() && Span::raw(format!("{line}{}", word.trim_end())).width() > width {
-            lines.push(std::mem::replace(&mut line, "  ".to_owned()));
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines.iter().map(|line| fitting(line.trim_end(), width, Left)).collect()
+    let lines = terminal::wrapped(text, Some(width));
+    lines.lines().map(|line| fitting(line, width, Left)).collect()
 }
 
 fn summary(view: &View<'_>, looked: &Looked, place: &str) -> Vec<String> {
@@ -441,6 +440,7 @@ mod tests {
         assert_eq!(wrapped("hit ratio 98.5 % now", 12), ["hit ratio", "  98.5 % now"]);
         assert_eq!(wrapped("short", 12), ["short"]);
         assert_eq!(wrapped("a-long-name x", 6), ["a-lon>", "  x"]);
+        assert_eq!(wrapped("top  place", 9), ["top", "  place"]);
         assert_eq!(fitting("224.7 us", 6, Right), ">");
         assert_eq!(fitting("memcached", 6, Left), "memca>");
         assert_eq!(fitting("x", 0, Left), "");

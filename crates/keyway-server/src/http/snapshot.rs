@@ -82,7 +82,7 @@ impl Snapshot {
             network: shared.census.network(cache),
             library: shared.census.library(cache),
             latencies: stats::latencies(shared, cache),
-            udp_sockets: has_udp.then_some(shared.udp_sockets),
+            udp_sockets: has_udp.then_some(shared.udp_sockets.len()),
             kernel: shared.kernel.as_ref().map(|post| post.numbers()),
             requests: requests.clone(),
         }
