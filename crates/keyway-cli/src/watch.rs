@@ -7,12 +7,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use keyway_cache::watch::{Told, Watcher};
 use keyway_cache::{Cache, Session};
+use keyway_proto::client::{self, Heard};
 use keyway_server::WatchAsked;
 
 use crate::commands::{self, Which};
 use crate::exit::{self, Failure};
 use crate::items::shown;
-use crate::wire::{Access, Client};
+use crate::wire::{self, Access, Client};
 
 /// Most bytes of lines that wait for the output.
 const QUEUE_MAX: usize = 1 << 20;
@@ -163,7 +164,10 @@ fn by_server(place: &str, access: &Access, words: &[u8], end: Option<Instant>) -
             Ok(0) => return Err(failed("the server has closed the connection")),
             Ok(_) if !is_answered => {
                 if line != b"OK\r\n" {
-                    return Err(failed(String::from_utf8_lossy(&line).trim_end()));
+                    return Err(failed(&match client::hear(&line) {
+                        Heard::Answer { answer, .. } => wire::said(&answer),
+                        _ => String::from_utf8_lossy(&line).trim_end().to_owned(),
+                    }));
                 }
                 is_answered = true;
                 commands::remark(format_args!("keyway: watching {place}\n"));

@@ -249,6 +249,21 @@ fn an_item_that_is_too_large_for_its_region_needs_more_memory() {
 
 struct Serving(Child);
 
+impl Serving {
+    /// A server that is ready.
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+        command
+            .args(["serve", "--memory", "4m", "--threads", "1"])
+            .args(arguments)
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut byte = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        Self(child)
+    }
+}
+
 impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -260,26 +275,14 @@ impl Drop for Serving {
 fn a_server_of_another_region_is_named_by_both() {
     let scratch = Scratch::new();
     let socket = scratch.join("socket");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
-    command.args([
-        "serve",
-        "--memory",
-        "4m",
-        "--threads",
-        "1",
+    let _serving = Serving::start(&[
         "--listen",
         "127.0.0.1:0",
         "--region",
+        scratch.join("served").to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
     ]);
-    command
-        .arg(scratch.join("served"))
-        .arg("--socket")
-        .arg(&socket)
-        .stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut byte = [0];
-    child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
-    let _serving = Serving(child);
     let cache = Cache::open(&Place::at(scratch.join("other")), &Options::new().memory(4 << 20)).unwrap();
     let socket = socket.to_str().unwrap().to_owned();
     let other = scratch.join("other").to_str().unwrap().to_owned();
@@ -326,4 +329,105 @@ fn a_file_of_another_user_is_told_with_its_owner() {
         assert!(said.contains(wanted), "no \"{wanted}\": {said}");
     }
     drop(cache);
+}
+
+#[test]
+fn a_server_that_wants_a_login_is_told_so_by_each_command() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let file = |name: &str, text: &str| {
+        let path = scratch.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (users, right, wrong) = (
+        file("users", "ann:secret\n"),
+        file("right", "secret\n"),
+        file("wrong", "other\n"),
+    );
+    let (region, server) = (scratch.join("region"), format!("127.0.0.1:{}", free_port()));
+    let _serving = Serving::start(&[
+        "--listen",
+        &server,
+        "--region",
+        region.to_str().unwrap(),
+        "--auth-file",
+        &users,
+    ]);
+    let asked = |line: &str, more: &[&str]| {
+        let words: Vec<String> = line
+            .split(' ')
+            .chain(["--server", &server])
+            .chain(more.iter().copied())
+            .map(str::to_owned)
+            .collect();
+        run(&words)
+    };
+    for line in [
+        "stats --interval 0",
+        "top --once",
+        "doctor",
+        "regions",
+        "get a",
+        "watch --seconds 1",
+    ] {
+        let (code, said) = asked(line, &[]);
+        assert!(
+            code == 1 && said.contains("--user") && said.contains("--password-file"),
+            "{line}: {code}: {said}"
+        );
+        let (code, said) = asked(line, &["--user", "ann", "--password-file", &wrong]);
+        assert!(code == 1 && said.contains("does not let ann in"), "{line}: {code}: {said}");
+        let (code, said) = asked(line, &["--user", "ann"]);
+        assert!(code == 64 && said.contains("--password-file"), "{line}: {code}: {said}");
+        let (code, said) = asked(line, &["--user", "ann", "--password-file", &right]);
+        let is_in = code == 0 || line.starts_with("doctor") || ["get a", "incr n", "delete a"].contains(&line) && code == 1;
+        assert!(is_in && !said.contains("--user"), "{line}: {code}: {said}");
+    }
+}
+
+#[test]
+fn a_user_who_may_only_read_is_told_what_needs_more() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !nix::unistd::geteuid().is_root() {
+        return skip("a command of another user", "only root can run one");
+    }
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (region, socket) = (scratch.join("region"), scratch.join("socket"));
+    let _serving = Serving::start(&[
+        "--listen",
+        &format!("127.0.0.1:{}", free_port()),
+        "--region",
+        region.to_str().unwrap(),
+        "--region-socket",
+        socket.to_str().unwrap(),
+        "--region-readers",
+        "65534",
+    ]);
+    let program = scratch.join("keyway");
+    fs::copy(env!("CARGO_BIN_EXE_keyway"), &program).unwrap();
+    for (line, wanted) in [
+        (
+            "watch --seconds 1",
+            &["may only read the region", "one of its writers", "--server"][..],
+        ),
+        ("memory --seconds 1", &["may only read the region", "one of its writers"]),
+    ] {
+        let mut command = Command::new(&program);
+        command
+            .args(line.split(' '))
+            .arg("--region")
+            .arg(&socket)
+            .uid(65_534)
+            .gid(65_534);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        for wanted in wanted {
+            assert!(said.contains(wanted), "{line}: no \"{wanted}\": {said}");
+        }
+    }
 }

@@ -539,7 +539,7 @@ fn what_it_cannot_do_is_said_with_the_reason() {
 }
 
 /// A server with this region and socket, which listens.
-fn serve(path: &Path, socket: &Path) -> Child {
+fn serve(path: &Path, socket: &Path) -> Worker {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
     command.arg("serve").arg("--region").arg(path).arg("--socket").arg(socket);
     command.args(["--listen", "127.0.0.1:0", "--memory", "8m", "--threads", "2"]);
@@ -554,14 +554,14 @@ fn serve(path: &Path, socket: &Path) -> Child {
         assert!(begun.elapsed() < PATIENCE, "the server does not listen");
         std::thread::sleep(Duration::from_millis(10));
     }
-    child
+    Worker(child)
 }
 
 #[test]
 fn with_a_server_it_says_what_that_says() {
     let folder = Scratch::new();
     let (path, socket) = (folder.join("region"), folder.join("socket"));
-    let mut server = serve(&path, &socket);
+    let server = serve(&path, &socket);
     let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.write_all(b"set a 0 0 1\r\n1\r\nget a\r\nget b\r\nget c\r\n").unwrap();
@@ -569,7 +569,7 @@ fn with_a_server_it_says_what_that_says() {
     client.read_exact(&mut answer).unwrap();
     let arguments = ["--region", path.to_str().unwrap(), "--server", socket.to_str().unwrap()];
     let said = once(&arguments);
-    assert_eq!(said["server"]["pid"], server.id());
+    assert_eq!(said["server"]["pid"], server.0.id());
     // This client, the one that asks, and perhaps the one that has found that the server listens.
     let connections = said["server"]["connections"].as_u64().unwrap();
     assert!((2..=3).contains(&connections), "{connections}");
@@ -584,11 +584,11 @@ fn with_a_server_it_says_what_that_says() {
         let rows = said["processes"].as_array().unwrap();
         rows.iter().find(|row| row["pid"] == pid).map(|row| row["door"].clone())
     };
-    assert_eq!(door(server.id()), Some("server".into()));
+    assert_eq!(door(server.0.id()), Some("server".into()));
 
     // A server of another region is refused.
     let (other, other_socket) = (folder.join("other"), folder.join("other-socket"));
-    let mut another = serve(&other, &other_socket);
+    let _another = serve(&other, &other_socket);
     let output = Command::new(env!("CARGO_BIN_EXE_keyway"))
         .args(["top", "--once", "--region", path.to_str().unwrap()])
         .arg("--server")
@@ -600,10 +600,6 @@ fn with_a_server_it_says_what_that_says() {
         output.status.code() == Some(1) && why.contains("serves another region"),
         "{why}"
     );
-    for server in [&mut server, &mut another] {
-        server.kill().unwrap();
-        server.wait().unwrap();
-    }
 }
 
 /// Lines of what a command prints on a terminal of so many columns, and its exit code.
@@ -628,7 +624,7 @@ fn what_commands_print_fits_a_terminal_of_40_columns() {
     let mut session = cache.session().unwrap();
     work(&mut session, 20_000);
     session.set(&[b'k'; 60], b"value", 0).unwrap();
-    let mut server = serve(&path, &socket);
+    let _server = serve(&path, &socket);
     let _worker = Worker::start(&path);
     for (line, code, shown) in [
         ("stats --region region", 0, "\nreads\n  gets\n    TOTAL       "),
@@ -637,11 +633,11 @@ fn what_commands_print_fits_a_terminal_of_40_columns() {
         (
             "regions . --prune --yes --unused-for 1s",
             0,
-            "no region of this user is unused for 1 s",
+            "no region of this user is unused for 1s",
         ),
         ("big --region region", 0, "\n  VALUE BYTES  5\n"),
         ("big --region region --prefix :", 0, "\n  ITEMS        1\n"),
-        ("hot --region region --once --seconds 1", 0, "\nkey\n  ABOUT     "),
+        ("hot --region region --once --seconds 1", 0, "  AT LEAST  AT MOST  KEY\n"),
         ("top --region region --once", 0, "\nlibrary\n  VERB        get\n"),
         ("doctor --region region --server ./socket", 0, "\nok       memory\n  "),
         ("trace absent --region region", 1, "absent"),
@@ -660,8 +656,6 @@ fn what_commands_print_fits_a_terminal_of_40_columns() {
         assert!(lines.join("\n").contains(shown), "{line}: {lines:#?}");
         assert!(ended == code || line.starts_with("doctor"), "{line}: {ended}: {lines:#?}");
     }
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[test]

@@ -68,8 +68,8 @@ pub struct DoorRow<'r> {
     pub door: Door,
     /// the verb
     pub verb: Verb,
-    /// operations a second between the two readings
-    pub per_s: f64,
+    /// operations a second between the two readings; `None`: they are one
+    pub per_s: Option<f64>,
     /// since the region was made
     pub all: &'r Latency,
     /// between the two readings
@@ -82,8 +82,8 @@ pub struct ProcessRow<'r> {
     pub process: &'r Attached,
     /// the name of its program in printable ASCII; `?` if it cannot be asked for
     pub command: &'r str,
-    /// operations a second between the two readings
-    pub per_s: f64,
+    /// operations a second between the two readings; `None`: they are one, or all of its threads came in between
+    pub per_s: Option<f64>,
     /// its threads that are in a call that may change items
     pub in_call: usize,
     /// segments that it keeps from being recycled
@@ -109,10 +109,9 @@ impl<'r> View<'r> {
         }
     }
 
-    /// As a rate, a second.
-    pub fn per_s(&self, count: u64) -> f64 {
-        let elapsed_s = self.elapsed.as_secs_f64();
-        if elapsed_s > 0.0 { number(count) / elapsed_s } else { 0.0 }
+    /// As a rate, a second. `None`: there is only one reading.
+    pub fn per_s(&self, count: u64) -> Option<f64> {
+        (!self.elapsed.is_zero()).then(|| number(count) / self.elapsed.as_secs_f64())
     }
 
     /// What was counted between the readings; never less than nothing.
@@ -146,10 +145,12 @@ impl<'r> View<'r> {
                 let before = earlier.iter().find(|(tenancy, _)| *tenancy == thread.tenancy)?.1;
                 Some(operations(&thread.counters).saturating_sub(before))
             };
+            let known: Vec<u64> = process.threads.iter().filter_map(of_thread).collect();
+            let is_new = known.is_empty() && !process.threads.is_empty();
             ProcessRow {
                 process,
                 command,
-                per_s: self.per_s(process.threads.iter().filter_map(of_thread).sum()),
+                per_s: self.per_s(known.iter().sum()).filter(|_| !is_new),
                 in_call: process.threads.iter().filter(|thread| thread.is_writing).count(),
                 protects: process.threads.iter().map(|thread| thread.protects).sum(),
                 fenced: process.threads.iter().filter(|thread| thread.is_fenced).count(),
@@ -158,7 +159,7 @@ impl<'r> View<'r> {
         let seen = &self.now.seen.processes;
         let mut rows: Vec<_> = seen.iter().zip(&self.now.commands).map(row).collect();
         match order {
-            Order::Rate => rows.sort_by(|a, b| b.per_s.total_cmp(&a.per_s)),
+            Order::Rate => rows.sort_by(|a, b| b.per_s.unwrap_or(-1.0).total_cmp(&a.per_s.unwrap_or(-1.0))),
             Order::Protects => rows.sort_by_key(|row| Reverse(row.protects)),
             Order::Pid => rows.sort_by_key(|row| row.process.pid),
             Order::Command => rows.sort_by_key(|row| row.command),
@@ -269,4 +270,43 @@ pub fn door_of(entrance: Entrance) -> &'static str {
 #[expect(clippy::cast_precision_loss, reason = "for people: 16 digits are enough")]
 fn number(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use keyway_cache::{Cache, Options, Place};
+
+    use super::*;
+
+    #[test]
+    fn a_rate_that_is_not_known_is_none() {
+        let options = Options::new().memory(2 << 20);
+        let cache = Cache::open(&Place::Memfd, &options).unwrap();
+        let look = || Reading::from(cache.look());
+        let rates = |now: &Reading, before: &Reading| {
+            let view = View::new(now, before);
+            let processes = view.processes(Order::Rate);
+            (
+                view.per_s(7).is_some(),
+                processes.iter().map(|row| row.per_s).collect::<Vec<_>>(),
+            )
+        };
+        let first = look();
+        let mut session = cache.session().unwrap();
+        let mut work = || {
+            for _ in 0..1_000 {
+                session.set(b"key", b"value", 0).unwrap();
+            }
+        };
+        work();
+        let second = look();
+        assert_eq!(rates(&second, &second), (false, vec![None]), "the first look");
+        assert_eq!(rates(&second, &first), (true, vec![None]), "a thread that came in between");
+        let json = View::new(&second, &first).json(Order::Rate);
+        assert_eq!(json["processes"][0]["per_second"], Value::Null);
+        work();
+        let third = look();
+        let (_, rates) = rates(&third, &second);
+        assert!(matches!(rates[..], [Some(rate)] if rate > 0.0), "{rates:?}");
+    }
 }

@@ -260,13 +260,15 @@ impl Looks {
 fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
     let mut screen = Screen::take()?;
     let mut looks = Looks::default();
-    let mut before = region.look();
+    // Before the second look no rate is known.
+    let mut before = None;
     let mut now = region.look();
     let mut due = Instant::now() + interval;
     loop {
         let page = {
+            let before = before.as_ref().unwrap_or(&now);
             let view = View::new(&now.region, &before.region);
-            let hot = region.hottest(&now, &before, looks.keys.0);
+            let hot = region.hottest(&now, before, looks.keys.0);
             Page::new(&view, &now, &hot, &region.place, looks.order, &looks.filter)
         };
         screen.show(|frame| looks.draw(&page, frame))?;
@@ -279,7 +281,8 @@ fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
         if Instant::now() >= due {
             due = Instant::now() + interval;
             if !looks.paused {
-                before = std::mem::replace(&mut now, region.look());
+                let look = region.look();
+                before = Some(std::mem::replace(&mut now, look));
             }
         }
     }

@@ -306,13 +306,13 @@ fn summary(view: &View<'_>, looked: &Looked, place: &str) -> Vec<String> {
             "hit ratio {} now, {} since the region was made; gets {}/s, sets {}/s",
             ratio(hits, misses),
             ratio(c.get_hits, c.get_misses),
-            rate(view.per_s(view.counted(|c| c.cmd_get()))),
-            rate(view.per_s(view.counted(|c| c.cmd_set))),
+            rate_of(view.per_s(view.counted(|c| c.cmd_get()))),
+            rate_of(view.per_s(view.counted(|c| c.cmd_set))),
         ),
         format!(
             "evictions {}/s, of these {}/s never read; oldest item: of the admission pool {}, of the main pool {}",
-            rate(view.per_s(view.counted(|c| c.evictions))),
-            rate(view.per_s(view.counted(|c| c.evicted_unfetched))),
+            rate_of(view.per_s(view.counted(|c| c.evictions))),
+            rate_of(view.per_s(view.counted(|c| c.evicted_unfetched))),
             age(seen.ages.admission_s),
             age(seen.ages.main_s),
         ),
@@ -334,6 +334,11 @@ fn summary(view: &View<'_>, looked: &Looked, place: &str) -> Vec<String> {
     lines
 }
 
+/// A rate, if it is known.
+fn rate_of(per_s: Option<f64>) -> String {
+    per_s.map_or_else(|| "-".to_owned(), rate)
+}
+
 fn doors(view: &View<'_>, is_wanted: impl Fn(&[&str]) -> bool) -> Vec<[String; 6]> {
     let rows = view.doors().into_iter();
     rows.filter(|row| is_wanted(&[row.door.name(), row.verb.name()]))
@@ -343,7 +348,8 @@ fn doors(view: &View<'_>, is_wanted: impl Fn(&[&str]) -> bool) -> Vec<[String; 6
             [
                 row.door.name().to_owned(),
                 row.verb.name().to_owned(),
-                format!("{about}{}", rate(row.per_s)),
+                row.per_s
+                    .map_or_else(|| "-".to_owned(), |per_s| format!("{about}{}", rate(per_s))),
                 quantile(500),
                 quantile(990),
                 quantile(999),
@@ -370,7 +376,7 @@ fn processes(view: &View<'_>, order: Order, is_wanted: impl Fn(&[&str]) -> bool)
             row.command.to_owned(),
             door_of(row.process.entrance).to_owned(),
             row.process.threads.len().to_string(),
-            rate(row.per_s),
+            rate_of(row.per_s),
             row.in_call.to_string(),
             row.protects.to_string(),
             row.fenced.to_string(),

@@ -43,6 +43,15 @@ fn the_readmes_lines_for_rust_work_as_they_stand() {
         .env("KEYWAY_REGION", region_of_the_readme(&server));
     let (status, output) = run_to_end(&mut command, DEADLINE);
     assert!(status.success() && output == "hello\n", "{line}: {status}\n{output}");
+    // Its main returns the error, and Rust prints that for it.
+    for (wrong, says) in [
+        (scratch.join("absent").display().to_string(), "there is no region"),
+        (server.address().to_string(), "is the address of a server"),
+    ] {
+        let (status, output) = run_to_end(Command::new(&binary).arg(&wrong), DEADLINE);
+        let is_whole = output.starts_with("Error: ") && output.contains(&wrong) && output.contains(says) && !output.contains('{');
+        assert!(!status.success() && is_whole, "{wrong}: {status}\n{output}");
+    }
     let told = server.connect(Transport::Tcp).ask("mg greeting s");
     assert_eq!(told.expect("an answer"), "HD s5", "program and server share a region");
 }
