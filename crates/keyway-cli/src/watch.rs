@@ -226,7 +226,7 @@ fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<()
     let cache = commands::open(which)?;
     let watcher = cache.watcher(asked.kinds());
     let watcher =
-        watcher.ok_or_else(|| Failure::new(exit::NO_REGION, "this user may only read the region, and watching writes into it which events are wanted: be its owner or one of its writers, or ask a \
+        watcher.ok_or_else(|| Failure::new(exit::NO, "this user may only read the region, and watching writes into it which events are wanted: be its owner or one of its writers, or ask a \
              server of it (--server)"))?;
     commands::remark(format_args!("keyway: watching {}\n", path.display()));
     let ending = Arc::new(commands::Ending::new()?);
