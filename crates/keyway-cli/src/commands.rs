@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::{self, Failure};
 use crate::numbers::counted;
-use crate::place;
+use crate::{place, terminal};
 
 /// Items visited between two writes to the output.
 const ITEMS_PER_STEP: usize = 1024;
@@ -58,6 +58,12 @@ pub(crate) fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
     written(std::io::stdout().write_all(format!("{text}\n").as_bytes()))
 }
 
+/// Prints lines for people, as they fit a terminal.
+pub(crate) fn tell(text: impl std::fmt::Display) -> Result<(), Failure> {
+    let text = terminal::wrapped(&text.to_string(), terminal::columns());
+    written(std::io::stdout().write_all(text.as_bytes()))
+}
+
 /// Writes `text` to standard error as it is. A closed one is no failure of the command, and makes `eprint!` panic.
 pub(crate) fn remark(text: impl std::fmt::Display) {
     let _ = std::io::stderr().write_all(text.to_string().as_bytes());
@@ -93,9 +99,9 @@ pub(crate) fn copy(from: Which, to: &Path, force: bool) -> Result<(), Failure> {
         0 => String::new(),
         n => format!(", {n} left out: no room"),
     };
-    let line = format!("{}: {}{left_out}\n", to.display(), counted(copied.items, "item"));
+    let line = format!("{}: {}{left_out}", to.display(), counted(copied.items, "item"));
     cache.close();
-    written(std::io::stdout().write_all(line.as_bytes()))
+    tell(line)
 }
 
 /// Lets a program that looks at a region for long end by itself when a signal asks it to, so that it leaves no session behind that others
@@ -175,7 +181,6 @@ pub(crate) fn check(which: Which, is_json: bool) -> Result<(), Failure> {
     if count > 0 && others(&cache) > 0 {
         return check_in_use(&cache, &shown, is_json);
     }
-    let mut text = String::new();
     if is_json {
         let summary: Map<_, _> = report
             .summary
@@ -190,8 +195,9 @@ pub(crate) fn check(which: Which, is_json: bool) -> Result<(), Failure> {
             "problems": report.problems,
             "problems_not_listed": report.unlisted,
         });
-        text = format!("{object}\n");
+        say(object)?;
     } else {
+        let mut text = String::new();
         for (name, value) in &report.summary {
             text.push_str(&format!("{name}: {value}\n"));
         }
@@ -206,8 +212,8 @@ pub(crate) fn check(which: Which, is_json: bool) -> Result<(), Failure> {
                 report.problems.len()
             ),
         });
+        tell(text)?;
     }
-    written(std::io::stdout().write_all(text.as_bytes()))?;
     cache.close();
     match count {
         0 => Ok(()),
@@ -249,17 +255,15 @@ fn check_in_use(cache: &Cache, shown: &str, is_json: bool) -> Result<(), Failure
         1 => "1 other process".to_owned(),
         n => format!("{n} other processes"),
     };
-    let line = match is_json {
-        true => format!(
-            "{}\n",
-            json!({ "place": shown, "in_use": true, "is_sound": damaged == 0, "items_read": read, "damaged_places": damaged })
+    match is_json {
+        true => say(
+            json!({ "place": shown, "in_use": true, "is_sound": damaged == 0, "items_read": read, "damaged_places": damaged }),
         ),
-        false => format!(
-            "{shown}: in use by {processes}; superblock and layout are sound, {} could be read\n",
+        false => tell(format_args!(
+            "{shown}: in use by {processes}; superblock and layout are sound, {} could be read",
             counted(read, "item")
-        ),
-    };
-    written(std::io::stdout().write_all(line.as_bytes()))?;
+        )),
+    }?;
     match damaged {
         0 => Err(Failure::new(
             exit::IN_USE,

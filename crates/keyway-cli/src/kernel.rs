@@ -226,5 +226,5 @@ fn status(folder: &std::path::Path, is_json: bool) -> Result<(), Failure> {
         format!("interfaces {}", names.join(",")),
     ];
     lines.extend(numbers.iter().map(|(name, number)| format!("{name} {number}")));
-    commands::say(lines.join("\n"))
+    commands::tell(lines.join("\n"))
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::commands::{self, Which};
 use crate::exit::{self, Failure};
+use crate::terminal::{self, LEFT, Table, right};
 
 /// Time between two looks at the trail.
 const LOOK: Duration = Duration::from_millis(2);
@@ -78,11 +79,10 @@ pub(crate) fn run(which: Which, how: &HowMuch) -> Result<(), Failure> {
         ending.follow();
         return Ok(());
     }
-    let text = match how.json {
-        true => format!("{}\n", as_json(&predictions)),
-        false => text(&predictions),
-    };
-    commands::written(std::io::stdout().write_all(text.as_bytes()))
+    match how.json {
+        true => commands::say(as_json(&predictions)),
+        false => commands::written(std::io::stdout().write_all(text(&predictions, terminal::columns()).as_bytes())),
+    }
 }
 
 /// Whether there is enough to say something of other sizes.
@@ -132,7 +132,7 @@ fn as_json(predictions: &Predictions) -> Value {
     })
 }
 
-fn text(predictions: &Predictions) -> String {
+fn text(predictions: &Predictions, columns: Option<usize>) -> String {
     let percent = |part: f64| 100.0 * part;
     let (gets, misses) = (predictions.gets, predictions.misses);
     let mut text = format!(
@@ -148,28 +148,23 @@ fn text(predictions: &Predictions) -> String {
             "Too little to say more: {} steps were followed, and it takes {STEPS_MIN}, and {MISSES_MIN} misses. Follow the region for longer (--seconds).\n",
             predictions.steps
         ));
-        return text;
+        return terminal::wrapped(&text, columns);
     }
-    text.push_str(&format!(
-        "\n{:>10}  {:>7}  {:>20}  {:>13}\n",
-        "MEMORY", "OF NOW", "MISSES OF THE GETS", "MORE MISSES"
-    ));
+    let mut table = Table::new(&[right(10), right(7), right(20), right(13), LEFT], 0);
+    table.head(["MEMORY", "OF NOW", "MISSES OF THE GETS", "MORE MISSES"]);
     for size in &predictions.sizes {
         let bound = if size.state == PredictionState::Filling { "<" } else { "" };
         let range = format!("{bound}{:.2} % +- {:.2}", percent(size.miss_ratio), percent(size.error));
         let more = more(predictions, size).map_or_else(String::new, |more| format!("{:+.0} %", percent(more)));
         let note = match size.state {
-            PredictionState::Filling => "  not full yet: at most",
-            PredictionState::Settling => "  has not replaced its items yet",
+            PredictionState::Filling => "not full yet: at most",
+            PredictionState::Settling => "has not replaced its items yet",
             PredictionState::Settled => "",
         };
-        text.push_str(&format!(
-            "{:>10}  {:>7}  {range:>20}  {more:>13}{note}\n",
-            size_text(size.memory),
-            part_text(size.part)
-        ));
+        table.row([size_text(size.memory), part_text(size.part), range, more, note.to_owned()]);
     }
-    text.push_str(&format!("\n{}", sentence(predictions)));
+    let begin = terminal::wrapped(&text, columns);
+    let mut text = sentence(predictions);
     if predictions.seen < SEEN_MIN {
         text.push_str(&format!(
             "Only {:.0} % of the misses were followed: some sessions have not seen yet that they are to be. Follow the region for longer.\n",
@@ -182,7 +177,7 @@ fn text(predictions: &Predictions) -> String {
             predictions.lost
         ));
     }
-    text
+    format!("{begin}\n{}\n{}", table.text(columns), terminal::wrapped(&text, columns))
 }
 
 /// A size as a part of the present one.

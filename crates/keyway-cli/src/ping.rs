@@ -43,7 +43,7 @@ pub(crate) fn run(place: Option<&str>, access: &Access) -> Result<(), Failure> {
         None => set_and_get(&mut Client::connect(place, access)?),
     };
     match said {
-        Ok(said) => commands::say(format_args!("{place}: {said}")),
+        Ok(said) => commands::tell(format_args!("{place}: {said}")),
         Err(why) => Err(Failure::new(exit::NO, format_args!("{place}: {why}"))),
     }
 }

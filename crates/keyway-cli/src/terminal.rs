@@ -1,7 +1,7 @@
 //! How text for people fits a terminal: sentences are broken between words, and a table that is too wide becomes a list of its rows.
 //!
 //! Never: breaks a word or a cell, drops or cuts one. One that is wider than the terminal has a line for itself. Output that goes to no terminal
-//! is as wide as it wants to be. Only a line with the progress, which is erased at once, is cut.
+//! is as wide as it wants to be. Only a line with the progress, which is erased at once, is cut. Errors stay a line each, for logs.
 
 use std::io::IsTerminal;
 

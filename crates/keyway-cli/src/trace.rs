@@ -1,6 +1,6 @@
 //! `keyway trace`: why a key is not there, as far as the region knows.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use clap::Args;
 use keyway_cache::{Counters, Get, Left, Session, Trace, Whereabouts, WriteError};
@@ -84,11 +84,10 @@ pub(crate) fn run(which: Which, asked: &Asked) -> Result<(), Failure> {
     };
     let buckets = cache.info().index_buckets;
     let near = near(&mut session, key, buckets);
-    let text = match asked.json {
-        true => format!("{}\n", to_json(&asked.key, &reason, &trace, &near)),
-        false => to_text(&asked.key, &reason, &near),
-    };
-    commands::written(std::io::stdout().write_all(text.as_bytes()))?;
+    match asked.json {
+        true => commands::say(to_json(&asked.key, &reason, &trace, &near)),
+        false => commands::tell(to_text(&asked.key, &reason, &near)),
+    }?;
     match reason.name {
         "present" => Ok(()),
         _ => Err(Failure::new(exit::NO, format_args!("{}: not found", shown(key)))),

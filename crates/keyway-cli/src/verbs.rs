@@ -285,8 +285,8 @@ impl Flush {
     pub(crate) fn run(self, items: &mut dyn Items) -> Result<(), Failure> {
         items.flush(self.delay)?;
         match self.delay {
-            0 => commands::say(format_args!("{}: all items are gone", items.place())),
-            s => commands::say(format_args!("{}: all items of now will be gone in {s} s", items.place())),
+            0 => commands::tell(format_args!("{}: all items are gone", items.place())),
+            s => commands::tell(format_args!("{}: all items of now will be gone in {s} s", items.place())),
         }
     }
 }

@@ -639,8 +639,10 @@ fn what_commands_print_fits_a_terminal_of_40_columns() {
         ("big --region region --prefix :", 0, "\n  ITEMS        1\n"),
         ("hot --region region --once --seconds 1", 0, "  AT LEAST  AT MOST  KEY\n"),
         ("top --region region --once", 0, "\nlibrary\n  VERB        get\n"),
-        ("doctor --region region --server ./socket", 0, "\nok       memory\n  "),
+        ("doctor --region region --server ./socket", 0, "\nok       memory        "),
         ("trace absent --region region", 1, "absent"),
+        ("copy region copy", 0, "copy: 2 items"),
+        ("ping ./socket", 0, "an item was stored"),
         ("memory --region region --seconds 1", 0, "Too little to say more"),
         ("bench --list", 0, "ycsb-b"),
         (
