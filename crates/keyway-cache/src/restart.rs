@@ -56,7 +56,7 @@ impl Deadline {
     }
 
     /// Notes what was found: what this process has done itself, and a repair, may take as long as they need.
-    pub(crate) fn note(&mut self, found: &Restart, now: Instant) {
+    fn note(&mut self, found: &Restart, now: Instant) {
         if matches!(found, Restart::Again { .. } | Restart::Busy { repairs: true }) {
             *self = Self::new(now);
         }
@@ -67,8 +67,14 @@ impl Deadline {
     }
 }
 
-/// Decides by the table above, and discards or repairs the region if necessary.
-pub(crate) fn before_use(file: &File, path: &Path, options: &Options) -> Result<Restart, OpenError> {
+/// Decides by the table above, and discards or repairs the region if necessary. What was found may move the opening's deadline.
+pub(crate) fn before_use(file: &File, path: &Path, options: &Options, deadline: &mut Deadline) -> Result<Restart, OpenError> {
+    let found = decide(file, path, options)?;
+    deadline.note(&found, Instant::now());
+    Ok(found)
+}
+
+fn decide(file: &File, path: &Path, options: &Options) -> Result<Restart, OpenError> {
     let inspected = inspect(file, path)?;
     let forgets = !(inspected.strict || is_durable(file));
     // Locks do not survive a boot. So if any process is attached, the region is in use in this boot.
@@ -184,6 +190,33 @@ pub(crate) fn after_gap(region: &Region, own: usize, seen: SeenWord, now: Moment
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Cache, Place};
+    use std::os::unix::fs::FileExt;
+
+    /// Offsets in the superblock of what tells boots apart (`docs/region.md`).
+    const BOOT_ID: u64 = 968;
+    const CLOCK: u64 = 536;
+
+    #[test]
+    fn an_opening_waits_as_long_as_another_process_repairs() {
+        let path = Path::new("/dev/shm").join(format!("keyway-test-{}-deadline", std::process::id()));
+        let options = Options::new().memory(4 << 20).strict(true).strict_rehearsed(true);
+        drop(Cache::open(&Place::Path(path.clone()), &options).unwrap());
+        let open = || File::options().read(true).write(true).open(&path).unwrap();
+        let (file, other) = (open(), open());
+        std::fs::remove_file(&path).unwrap();
+        for (at, change) in [(BOOT_ID, 1), (CLOCK, 0x10_1234_5678)] {
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, at).unwrap();
+            let other_boot = u64::from_le_bytes(word) ^ change;
+            file.write_all_at(&other_boot.to_le_bytes(), at).unwrap();
+        }
+        let _repairs = Whole::take(&other).expect("no other process has the lock");
+        let mut deadline = Deadline::new(Instant::now() - 2 * BUSY_MAX);
+        let found = before_use(&file, &path, &options, &mut deadline).unwrap();
+        assert!(matches!(found, Restart::Busy { repairs: true }));
+        assert!(!deadline.has_passed(Instant::now()), "it moves with what is found");
+    }
 
     #[test]
     fn a_repair_of_minutes_ends_no_opening_and_a_replacement_without_progress_does() {

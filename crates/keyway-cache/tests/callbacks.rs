@@ -1,11 +1,15 @@
-//! Code of the program that runs within a get. Its enemy: such code that changes the very item, so that the get never ends.
+//! Code of the program that runs within a get. Its enemies: such code that changes the very item, so that the get never ends; and such
+//! code that panics, and leaves the session in the middle of its operation.
 //! Guards: P26
 
 use keyway_cache::{Cache, Gate, Get, Item, Options, Place, Session, Target};
 use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls of a program's code within one get: a quick attempt, one by all rules, and one with a value that is this process's own.
 const CALLS_MAX: usize = 3;
+/// Of a region, bytes.
+const MEMORY: u64 = 4 << 20;
 
 /// Stores another value of the same length, numbered, that fills several cache lines.
 fn change(session: &mut Session, number: usize) {
@@ -18,32 +22,35 @@ fn value(number: usize) -> Vec<u8> {
 
 /// How a region can be opened.
 fn regions() -> impl Iterator<Item = Cache> {
-    let plain = || Options::new().memory(4 << 20);
+    let plain = || Options::new().memory(MEMORY);
     let all = [plain(), plain().checksums(true), plain().gate(Gate::Rehearsed)];
     all.into_iter().map(|options| Cache::open(&Place::Memfd, &options).unwrap())
+}
+
+/// Gets of each kind: a quick one, one that asks for details, and one that changes the item.
+fn rules() -> [Get; 3] {
+    let value = || Get {
+        value: true,
+        ..Get::default()
+    };
+    [
+        value(),
+        Get {
+            details: true,
+            ..value()
+        },
+        Get {
+            exptime: Some(100),
+            ..value()
+        },
+    ]
 }
 
 #[test]
 fn a_head_that_changes_its_item_runs_a_few_times() {
     for cache in regions() {
         let (mut session, mut other) = (cache.session().unwrap(), cache.session().unwrap());
-        let rules = [
-            Get {
-                value: true,
-                ..Get::default()
-            },
-            Get {
-                value: true,
-                details: true,
-                ..Get::default()
-            },
-            Get {
-                value: true,
-                exptime: Some(100),
-                ..Get::default()
-            },
-        ];
-        for how in rules {
+        for how in rules() {
             // Also those gets that are samples for `keyway hot`.
             for round in 0..300 {
                 change(&mut session, 0);
@@ -105,6 +112,62 @@ fn a_target_that_changes_its_item_is_asked_a_few_times() {
             };
             assert!(session.get_into(b"key", &how, &mut target).unwrap());
             assert!((1..=CALLS_MAX).contains(&target.calls), "{} calls", target.calls);
+        }
+    }
+}
+
+/// A target whose code panics once it has stored another value.
+struct Panics<'s>(&'s mut Session);
+
+impl Target for Panics<'_> {
+    fn make_room(&mut self, _: &Item) -> bool {
+        change(self.0, 1);
+        panic!("a bug, in the test of a panic");
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        &mut []
+    }
+}
+
+#[test]
+fn code_that_panics_leaves_a_session_that_works_and_holds_nothing() {
+    for (how, has_target) in rules().into_iter().flat_map(|how| [(how, false), (how, true)]) {
+        // A region for each: a key that was evicted from it before would stay longer.
+        for cache in regions() {
+            let (mut session, mut other) = (cache.session().unwrap(), cache.session().unwrap());
+            change(&mut session, 0);
+            let mut out = b"before ".to_vec();
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                if has_target {
+                    return session.get_into(b"key", &how, &mut Panics(&mut other)).map(drop);
+                }
+                let panics = |_: &Item, out: &mut Vec<u8>| {
+                    out.extend_from_slice(b"head ");
+                    change(&mut other, 1);
+                    panic!("a bug, in the test of a panic");
+                };
+                session.get_with(b"key", &how, &mut out, panics).map(drop)
+            }));
+            panicked.expect_err("the program's code panics");
+            let quietly = Get {
+                value: true,
+                no_bump: true,
+                ..Get::default()
+            };
+            let mut got = Vec::new();
+            assert!(other.get_with(b"key", &quietly, &mut got, |_, _| {}).unwrap().is_some());
+            assert_eq!(got, value(1), "what the code has stored, and nothing after it");
+            // Everything is recycled meanwhile, also the segments in which the session was at work.
+            for number in 0..3 * MEMORY / 1000 {
+                other.set(&number.to_le_bytes(), &[7; 1000], 0).unwrap();
+            }
+            assert!(other.get_append(b"key", &mut got).unwrap().is_none(), "its segment is held");
+            change(&mut session, 2);
+            got.clear();
+            assert!(session.get_with(b"key", &how, &mut got, |_, _| {}).unwrap().is_some());
+            assert_eq!(got, value(2));
+            assert!(cache.check(|_| {}).is_sound());
         }
     }
 }

@@ -127,10 +127,7 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
     let mut says_repairing = true;
     loop {
         let found =
-            open_file(path, options).and_then(|file| restart::before_use(&file, path, options).map(|found| (found, file)));
-        if let Ok((found, _)) = &found {
-            deadline.note(found, Instant::now());
-        }
+            open_file(path, options).and_then(|file| Ok((restart::before_use(&file, path, options, &mut deadline)?, file)));
         let used = found.and_then(|(found, file)| match found {
             Restart::Use => match described_twice(file, Some(path)) {
                 Ok(files) => attach(place, path, files, options, warm),
