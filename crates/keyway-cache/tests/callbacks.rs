@@ -11,13 +11,16 @@ const CALLS_MAX: usize = 3;
 /// Of a region, bytes.
 const MEMORY: u64 = 4 << 20;
 
-/// Stores another value of the same length, numbered, that fills several cache lines.
-fn change(session: &mut Session, number: usize) {
-    session.set(b"key", &value(number), 0).unwrap();
+/// Bytes of values: one that fills several cache lines, and one that has segments of its own, which are freed as soon as it is replaced.
+const LENS: [usize; 2] = [320, 40_000];
+
+/// Stores another value of this length, numbered.
+fn change(session: &mut Session, number: usize, len: usize) {
+    session.set(b"key", &value(number, len), 0).unwrap();
 }
 
-fn value(number: usize) -> Vec<u8> {
-    format!("{number:08}").repeat(40).into_bytes()
+fn value(number: usize, len: usize) -> Vec<u8> {
+    format!("{number:08}").repeat(len / 8).into_bytes()
 }
 
 /// How a region can be opened.
@@ -50,14 +53,14 @@ fn rules() -> [Get; 3] {
 fn a_head_that_changes_its_item_runs_a_few_times() {
     for cache in regions() {
         let (mut session, mut other) = (cache.session().unwrap(), cache.session().unwrap());
-        for how in rules() {
+        for (how, len) in rules().into_iter().flat_map(|how| LENS.map(|len| (how, len))) {
             // Also those gets that are samples for `keyway hot`.
             for round in 0..300 {
-                change(&mut session, 0);
+                change(&mut session, 0, len);
                 let (mut calls, mut out) = (0, b"before ".to_vec());
                 let found = session.get_with(b"key", &how, &mut out, |_, out| {
                     calls += 1;
-                    change(&mut other, calls);
+                    change(&mut other, calls, len);
                     out.extend_from_slice(b"head ");
                 });
                 assert!(
@@ -66,7 +69,7 @@ fn a_head_that_changes_its_item_runs_a_few_times() {
                 );
                 let got = out.strip_prefix(b"before head ").unwrap();
                 assert!(
-                    (0..=calls).any(|number| got == value(number)),
+                    (0..=calls).any(|number| got == value(number, len)),
                     "a value that was never stored"
                 );
             }
@@ -79,13 +82,14 @@ fn a_head_that_changes_its_item_runs_a_few_times() {
 struct Own<'s> {
     bytes: Vec<MaybeUninit<u8>>,
     other: &'s mut Session,
+    len: usize,
     calls: usize,
 }
 
 impl Target for Own<'_> {
     fn make_room(&mut self, item: &Item) -> bool {
         self.calls += 1;
-        change(self.other, self.calls);
+        change(self.other, self.calls, self.len);
         self.bytes.resize(item.value_len, MaybeUninit::new(0));
         true
     }
@@ -99,11 +103,13 @@ impl Target for Own<'_> {
 fn a_target_that_changes_its_item_is_asked_a_few_times() {
     for cache in regions() {
         let (mut session, mut other) = (cache.session().unwrap(), cache.session().unwrap());
-        for _ in 0..300 {
-            change(&mut session, 0);
+        for round in 0..300 {
+            let len = LENS[round % LENS.len()];
+            change(&mut session, 0, len);
             let mut target = Own {
                 bytes: Vec::new(),
                 other: &mut other,
+                len,
                 calls: 0,
             };
             let how = Get {
@@ -121,7 +127,7 @@ struct Panics<'s>(&'s mut Session);
 
 impl Target for Panics<'_> {
     fn make_room(&mut self, _: &Item) -> bool {
-        change(self.0, 1);
+        change(self.0, 1, LENS[0]);
         panic!("a bug, in the test of a panic");
     }
 
@@ -136,7 +142,7 @@ fn code_that_panics_leaves_a_session_that_works_and_holds_nothing() {
         // A region for each: a key that was evicted from it before would stay longer.
         for cache in regions() {
             let (mut session, mut other) = (cache.session().unwrap(), cache.session().unwrap());
-            change(&mut session, 0);
+            change(&mut session, 0, LENS[0]);
             let mut out = b"before ".to_vec();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 if has_target {
@@ -144,7 +150,7 @@ fn code_that_panics_leaves_a_session_that_works_and_holds_nothing() {
                 }
                 let panics = |_: &Item, out: &mut Vec<u8>| {
                     out.extend_from_slice(b"head ");
-                    change(&mut other, 1);
+                    change(&mut other, 1, LENS[0]);
                     panic!("a bug, in the test of a panic");
                 };
                 session.get_with(b"key", &how, &mut out, panics).map(drop)
@@ -157,16 +163,16 @@ fn code_that_panics_leaves_a_session_that_works_and_holds_nothing() {
             };
             let mut got = Vec::new();
             assert!(other.get_with(b"key", &quietly, &mut got, |_, _| {}).unwrap().is_some());
-            assert_eq!(got, value(1), "what the code has stored, and nothing after it");
+            assert_eq!(got, value(1, LENS[0]), "what the code has stored, and nothing after it");
             // Everything is recycled meanwhile, also the segments in which the session was at work.
             for number in 0..3 * MEMORY / 1000 {
                 other.set(&number.to_le_bytes(), &[7; 1000], 0).unwrap();
             }
             assert!(other.get_append(b"key", &mut got).unwrap().is_none(), "its segment is held");
-            change(&mut session, 2);
+            change(&mut session, 2, LENS[0]);
             got.clear();
             assert!(session.get_with(b"key", &how, &mut got, |_, _| {}).unwrap().is_some());
-            assert_eq!(got, value(2));
+            assert_eq!(got, value(2, LENS[0]));
             assert!(cache.check(|_| {}).is_sound());
         }
     }
