@@ -64,3 +64,55 @@ fn without_sigpipe(write: impl FnOnce() -> bool) {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+
+    /// The thread whose signals are counted: other tests have their own.
+    static THREAD: AtomicI32 = AtomicI32::new(0);
+    static CAUGHT: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn catch(_: libc::c_int) {
+        // SAFETY: asks for a number.
+        if unsafe { libc::gettid() } == THREAD.load(SeqCst) {
+            CAUGHT.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_signals_as_they_were() {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        // SAFETY: a byte that is there.
+        let write = || unsafe { libc::write(writer.as_raw_fd(), b"x".as_ptr().cast(), 1) < 0 };
+        // SAFETY: a handler that stores to atomics, sets of signals on this thread's stack, and this thread's own mask.
+        unsafe {
+            THREAD.store(libc::gettid(), SeqCst);
+            let handler: extern "C" fn(libc::c_int) = catch;
+            libc::signal(libc::SIGPIPE, handler as libc::sighandler_t);
+            assert!(write() && CAUGHT.load(SeqCst) == 1, "such a write sends the signal");
+            without_sigpipe(write);
+            assert_eq!(CAUGHT.load(SeqCst), 1, "and here it is taken back");
+
+            let (mut pipe, mut now): (libc::sigset_t, libc::sigset_t) = (zeroed(), zeroed());
+            libc::sigemptyset(&raw mut pipe);
+            libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut now);
+            assert_eq!(libc::sigismember(&raw const now, libc::SIGPIPE), 0, "it was not left blocked");
+            assert!(write());
+            without_sigpipe(write);
+            libc::sigpending(&raw mut now);
+            assert_eq!(
+                libc::sigismember(&raw const now, libc::SIGPIPE),
+                1,
+                "the program's own signal stays pending"
+            );
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const pipe, null_mut());
+            assert_eq!(CAUGHT.load(SeqCst), 2);
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        }
+    }
+}
