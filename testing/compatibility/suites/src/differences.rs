@@ -51,7 +51,7 @@ pub const ALL: &[Row] = &[
         cases: &[("t/lru.t", "fails …")],
         requires: "the number of evictions that slabs make of 64 MiB",
         why: "segments hold more items",
-        link: "testing.md#hit-ratio",
+        link: "performance.md#hit-ratio",
     },
     Row {
         suite: "memcached",
