@@ -47,7 +47,7 @@ pub const ALL: &[Stage] = &[
     Stage {
         name: "sources",
         lane: Lane::Test,
-        catches: "rules that no compiler knows: file headers, links, phrases and line lengths of documents, dependencies, unsafe code",
+        catches: "rules that no compiler knows: file headers, documents, dependencies, unsafe code, promises without a test",
         beside: false,
         run: source_rules,
     },
