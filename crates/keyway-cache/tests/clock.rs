@@ -17,9 +17,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 const YEAR_S: i64 = 31_557_600;
 /// What tells a child of its part, of the region, and by how much its own clock must be off.
-const PART: &str = "KEYWAY_TESTS_CLOCK_PART";
-const PATH: &str = "KEYWAY_TESTS_CLOCK_PATH";
-const OFF: &str = "KEYWAY_TESTS_CLOCK_OFF_S";
+const PART: &str = "KEYWAY_TEST_ROLE";
+const PATH: &str = "KEYWAY_TEST_PLACE";
+const OFF: &str = "KEYWAY_TEST_ARGUMENT";
 
 /// Offsets of words in the superblock (`docs/region.md`).
 const CLOCK: u64 = 536;

@@ -95,8 +95,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The environment variables by which a test tells its child what to open, and of what size.
-const PATH: &str = "KEYWAY_TEST_CREATION_PATH";
-const MEMORY: &str = "KEYWAY_TEST_CREATION_MEMORY";
+const PATH: &str = "KEYWAY_TEST_PLACE";
+const MEMORY: &str = "KEYWAY_TEST_ARGUMENT";
 
 /// The child's side: opens the region when its input ends, stores a key of its own, and says so.
 #[test]

@@ -239,8 +239,8 @@ fn a_session_may_outlive_the_thread_that_made_it() {
 }
 
 /// The environment variables by which a test asks its child for a part.
-const PART: &str = "KEYWAY_TEST_DEATH_PART";
-const PATH: &str = "KEYWAY_TEST_DEATH_PATH";
+const PART: &str = "KEYWAY_TEST_ROLE";
+const PATH: &str = "KEYWAY_TEST_PLACE";
 
 /// The child's side of the tests below: writes until it is killed, or once.
 #[test]

@@ -14,10 +14,10 @@ const LIVE: u64 = MEMORY * 66 / 100;
 /// Sets of a program that writes without end, after each of which it says so.
 const TOLD_AFTER: usize = 40;
 
-const PATH: &str = "KEYWAY_FITTING_PATH";
-const PART: &str = "KEYWAY_FITTING_PART";
-const SEED: &str = "KEYWAY_FITTING_SEED";
-const KEYS: &str = "KEYWAY_FITTING_KEYS";
+const PATH: &str = "KEYWAY_TEST_PLACE";
+const PART: &str = "KEYWAY_TEST_ROLE";
+const SEED: &str = "KEYWAY_TEST_SEED";
+const KEYS: &str = "KEYWAY_TEST_ARGUMENT";
 
 /// A region's file in memory, removed at the end.
 struct File(PathBuf);

@@ -16,9 +16,9 @@ fn options(memory: u64) -> Options {
 }
 
 /// The environment variables by which a test asks its child for a part.
-const PART: &str = "KEYWAY_TEST_LIMITS_PART";
-const FOLDER: &str = "KEYWAY_TEST_LIMITS_FOLDER";
-const GROUP: &str = "KEYWAY_TEST_LIMITS_GROUP";
+const PART: &str = "KEYWAY_TEST_ROLE";
+const FOLDER: &str = "KEYWAY_TEST_PLACE";
+const GROUP: &str = "KEYWAY_TEST_ARGUMENT";
 
 /// What a region of this size is refused for; nothing is left of it.
 fn refused(folder: &Path, memory: u64) -> Limit {

@@ -224,7 +224,7 @@ fn one_region_at_two_addresses_in_one_process() {
 }
 
 /// The environment variable by which the test below asks its child for its part.
-const CHILD: &str = "KEYWAY_TEST_CHILD";
+const CHILD: &str = "KEYWAY_TEST_ROLE";
 
 #[test]
 fn one_region_in_two_processes() {

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// The variable that says what a program does, and the one that says where its region is.
-const ROLE: &str = "KEYWAY_TEST_SERVED_ROLE";
-const PLACE: &str = "KEYWAY_TEST_SERVED_PLACE";
+const ROLE: &str = "KEYWAY_TEST_ROLE";
+const PLACE: &str = "KEYWAY_TEST_PLACE";
 /// Gets in which hundreds of reports of hits are due.
 const MANY: usize = 200_000;
 

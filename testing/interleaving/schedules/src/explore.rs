@@ -23,7 +23,8 @@ use crate::scenarios::{Act, Found, PLAIN_GET, SCENARIOS, Scenario, Stage, get};
 const HELP: &str = "\
 cargo xtask schedules: threads on one tiny region, switched before any access to shared memory
 
-    --short         200 schedules a scenario; otherwise KEYWAY_SCHEDULES of them (20,000 if it is not set)
+    --short         200 schedules a scenario
+    --schedules N   as many [default: 20000]
     --only TEXT     the scenario of this name, or those whose name contains it; \"copies\" is the last part
     --sound         without the broken variants
     --seed N        of the death's place in scenarios with one
@@ -426,13 +427,11 @@ pub fn main() -> ExitCode {
         .position(|a| a == "--seed")
         .and_then(|at| number(args.get(at + 1)))
         .unwrap_or(1);
-    let schedules = if args.iter().any(|a| a == "--short") {
-        200
-    } else {
-        std::env::var("KEYWAY_SCHEDULES")
-            .ok()
-            .and_then(|n| n.parse().ok())
-            .unwrap_or(20_000)
+    let asked = args.iter().position(|a| a == "--schedules");
+    let schedules = match asked.and_then(|at| args.get(at + 1)?.parse().ok()) {
+        Some(schedules) => schedules,
+        None if args.iter().any(|a| a == "--short") => 200,
+        None => 20_000,
     };
     // A panic is how a schedule says that it is wrong; it is reported below.
     std::panic::set_hook(Box::new(|_| {}));
