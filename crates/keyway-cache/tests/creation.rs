@@ -98,6 +98,14 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 const PATH: &str = "KEYWAY_TEST_PLACE";
 const MEMORY: &str = "KEYWAY_TEST_ARGUMENT";
 
+/// What a child's region allows when it is made.
+const MODE: u32 = 0o640;
+
+/// The permissions of a file.
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().mode() & 0o777
+}
+
 /// The child's side: opens the region when its input ends, stores a key of its own, and says so.
 #[test]
 fn part_of_a_child() {
@@ -105,7 +113,7 @@ fn part_of_a_child() {
         return;
     };
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
-    let cache = open(Path::new(&path), &options(mib.parse().unwrap())).unwrap();
+    let cache = open(Path::new(&path), &options(mib.parse().unwrap()).mode(MODE)).unwrap();
     let key = format!("child-{}", std::process::id());
     cache.session().unwrap().set(key.as_bytes(), b"was here", 0).unwrap();
 }
@@ -235,6 +243,7 @@ fn a_stopped_maker_is_waited_for_and_named() {
         let _ = std::fs::remove_file(&path);
     }
     let mut maker = stopped.expect("a maker that is stopped at its work");
+    assert_eq!(mode(&path), 0o600, "no other user opens what is being made");
     for options in [options(MIB), existing()] {
         let why = open(&path, &options).map(drop).unwrap_err();
         assert!(matches!(why, OpenError::Busy { .. }), "{why}");
@@ -243,6 +252,7 @@ fn a_stopped_maker_is_waited_for_and_named() {
     }
     kill(pid(&maker), Signal::SIGCONT).unwrap();
     assert!(maker.wait().unwrap().success());
+    assert_eq!(mode(&path), MODE);
     let cache = open(&path, &existing()).unwrap();
     let key = format!("child-{}", maker.id());
     assert!(
@@ -327,8 +337,7 @@ fn a_leftover_is_made_anew_for_no_more_than_who_makes_it_allows() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
     let inode = path.metadata().unwrap().ino();
     drop(open(&path, &options(2)).unwrap());
-    let meta = path.metadata().unwrap();
-    assert_eq!((meta.mode() & 0o777, meta.ino()), (0o600, inode));
+    assert_eq!((mode(&path), path.metadata().unwrap().ino()), (0o600, inode));
 }
 
 #[test]
@@ -501,6 +510,7 @@ fn no_region_is_made_without_its_memory_and_the_message_has_those_that_there_are
     let said = why.to_string();
     for part in [
         folder.region().to_str().unwrap(),
+        listed.first().unwrap().to_str().unwrap(),
         "there is no region",
         "keyway serve",
         "Options::memory",

@@ -6,11 +6,12 @@ pub(crate) fn number(count: u64) -> f64 {
     count as f64
 }
 
-/// So many of something whose plural ends with an s.
+/// So many of something whose plural ends with an s, or with es after an s.
 pub(crate) fn counted(count: u64, what: &str) -> String {
+    let ending = if what.ends_with('s') { "es" } else { "s" };
     match count {
         1 => format!("1 {what}"),
-        n => format!("{n} {what}s"),
+        n => format!("{n} {what}{ending}"),
     }
 }
 
@@ -75,6 +76,7 @@ mod tests {
             [0, 1, 2].map(|count| counted(count, "item")),
             ["0 items", "1 item", "2 items"]
         );
+        assert_eq!(counted(2, "process"), "2 processes");
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.0, 9.94, 9.96, 12_345.6].map(rate), ["0.0", "9.9", "10", "12,346"]);
         assert_eq!(

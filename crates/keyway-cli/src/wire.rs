@@ -304,14 +304,23 @@ fn open_tls(place: &str, text: &str, addresses: &[SocketAddr], access: &Access) 
     let mut stream = open_tcp(place, addresses)?;
     let mut connection = ClientConnection::new(config, name).map_err(|error| wrong(format!("TLS: {error}")))?;
     while connection.is_handshaking() {
-        connection.complete_io(&mut stream).map_err(|error| {
-            wrong(format!(
-                "TLS: {}; --tls-ca names the authority of its certificate, and tls:// is for a port with TLS",
-                failed(error)
-            ))
-        })?;
+        connection
+            .complete_io(&mut stream)
+            .map_err(|error| wrong(untrusted(&failed(error))))?;
     }
     Ok(boxed(StreamOwned::new(connection, stream)))
+}
+
+/// Why there was no agreement on keys.
+fn untrusted(why: &str) -> String {
+    match why.contains("CaUsedAsEndEntity") {
+        true => {
+            "TLS: the server's certificate is an authority's (CA:TRUE), as `openssl req -x509` makes it: make it with -addext \
+                 basicConstraints=critical,CA:FALSE, or have an authority sign one"
+                .to_owned()
+        }
+        false => format!("TLS: {why}; --tls-ca names the authority of its certificate, and tls:// is for a port with TLS"),
+    }
 }
 
 fn tls_config(access: &Access) -> Result<Arc<ClientConfig>, Failure> {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
-use harness::{Authority, DEADLINE, Scratch, Validity, Wire, free_port, run_to_end, wait_until};
+use harness::{Authority, DEADLINE, Scratch, Validity, Wire, free_port, run_to_end, skip, wait_until};
 
 struct Serving(Child);
 
@@ -92,6 +92,32 @@ fn a_server_with_logins_or_tls_is_asked_as_it_can_be() {
     assert!(code == Some(1) && said.contains("tls://"), "{said}");
     let (code, said) = ping(&listen);
     assert!(code != Some(0) && said.contains("--tls-ca"), "{said}");
+    // What the first certificate of most people is.
+    let (certificate, key) = (path(scratch.join("own.pem")), path(scratch.join("own.key")));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"])
+        .args([
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            &key,
+            "-out",
+            &certificate,
+        ])
+        .output();
+    if made.is_ok_and(|made| made.status.success()) {
+        let own = format!("tls://127.0.0.1:{}", free_port());
+        let _with_own = serve(&["--listen", &own, "--tls-cert", &certificate, "--tls-key", &key]);
+        let output = Command::new(env!("CARGO_BIN_EXE_keyway"))
+            .args(["ping", &own, "--tls-ca", &certificate])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let is_told = said.contains("basicConstraints=critical,CA:FALSE") && !said.contains("OtherError");
+        assert!(output.status.code() == Some(1) && is_told, "{said}");
+    } else {
+        skip("a server with a certificate of its own", "no openssl makes one");
+    }
     let (code, said) = ping(&format!("ftp://{tls}"));
     assert!(code == Some(64) && said.contains("ftp:// is not known"), "{said}");
 }

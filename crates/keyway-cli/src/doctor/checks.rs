@@ -242,7 +242,10 @@ fn processes(facts: &Facts) -> Vec<Found> {
                 )
             })
         },
-        &format!("{} are attached, and none is stopped within a call", facts.processes.len()),
+        &format!(
+            "{}, of which none is stopped within a call",
+            counted(facts.processes.len() as u64, "attached process")
+        ),
     );
     if found.is_empty() {
         return stopped;

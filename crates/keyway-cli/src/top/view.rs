@@ -295,8 +295,11 @@ fn summary(view: &View<'_>, looked: &Looked, place: &str) -> Vec<String> {
     let mut lines = vec![
         format!("keyway top  {place}"),
         format!(
-            "{} items in {}; memory {}, segments in use {} of {all} of {}",
-            grouped(c.curr_items),
+            "{} in {}; memory {}, segments in use {} of {all} of {}",
+            match c.curr_items {
+                1 => "1 item".to_owned(),
+                n => format!("{} items", grouped(n)),
+            },
             size_text(c.bytes),
             size_text(seen.limit_bytes),
             used,
