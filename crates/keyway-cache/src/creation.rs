@@ -259,9 +259,9 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     }
     allow(MAKERS_MODE)?;
     blocks::write_in_place(file);
-    empty(file, path)?;
-    blocks::claim(file).map_err(|why| copies(path, why))?;
     let memory = options.memory_of_new();
+    empty(file, path, memory)?;
+    blocks::claim(file).map_err(|why| copies(path, why))?;
     check_sessions(options, memory)?;
     let shape = shape_of(options, memory, page_size(file));
     let layout = Layout::new(shape);
@@ -319,7 +319,8 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
 
 /// Leaves nothing in a file but the unfinished mark. The file is not truncated: a process that is about to attach may
 /// have mapped it, and looks at the magic number next. If the file became shorter, that process would get SIGBUS.
-fn empty(file: &File, path: &Path) -> Result<(), OpenError> {
+/// `wanted`: the memory that the region is to have, bytes.
+fn empty(file: &File, path: &Path, wanted: u64) -> Result<(), OpenError> {
     let mut begin = [0; superblock::SIZE];
     begin[..8].copy_from_slice(&superblock::MAGIC_UNFINISHED.to_le_bytes());
     let len = file.metadata().map_err(|e| io("stat", path, e))?.len();
@@ -329,7 +330,7 @@ fn empty(file: &File, path: &Path) -> Result<(), OpenError> {
         // unknown file.
         for bytes in [&begin[..8], &begin] {
             file.write_all_at(bytes, 0)
-                .map_err(|e| no_room_or(e, "write", path, superblock::SIZE as u64))?;
+                .map_err(|e| no_room_or(e, "write", path, wanted))?;
         }
         superblock::SIZE
     } else {

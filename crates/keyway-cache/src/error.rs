@@ -153,7 +153,7 @@ impl std::fmt::Display for OpenError {
             }
             Self::NoSpace { path, wanted, source } => write!(
                 f,
-                "{}: no room for a region of {} ({source}); a region of less memory has room, or give its file system more",
+                "{}: no room for a region of {} ({source}); request less memory, or give its file system more",
                 path.display(),
                 Mib(*wanted)
             ),

@@ -397,6 +397,18 @@ fn a_creation_that_fails_leaves_nothing() {
     assert_eq!(folder.scratch.names(), [""; 0]);
     let fs = statvfs(folder.scratch.path()).unwrap();
     assert_eq!(fs.blocks(), fs.blocks_free());
+    // The same where not even the first page has room.
+    let full = folder.scratch.join("full");
+    assert!(std::fs::write(&full, vec![0; 8 << 20]).is_err(), "it is filled");
+    let why = open(&folder.region(), &options(64)).map(drop).unwrap_err();
+    assert!(matches!(why, OpenError::NoSpace { .. }), "{why}");
+    let why = why.to_string();
+    assert!(
+        why.contains("for a region of 64 MiB") && why.contains("request less memory"),
+        "{why}"
+    );
+    assert_eq!(folder.scratch.names(), ["full"]);
+    std::fs::remove_file(full).unwrap();
     assert!(open(&folder.region(), &options(4)).is_ok());
 }
 
