@@ -151,7 +151,7 @@ fn a_region_with_which_all_is_well_is_only_read() {
         found.0.iter().filter(|check| check["is"] == "wrong").count()
     );
     assert!(
-        text.contains("\nok       processes     1 are attached, and none is stopped within a call\n"),
+        text.contains("\nok       processes     1 attached process, of which none is stopped within a call\n"),
         "{text}"
     );
     let absent = run(&folder.join("absent"), &[]);

@@ -99,7 +99,7 @@ fn each_command_of_the_table_does_what_it_says() {
         return skip(test, &format!("{absent} is not installed"));
     }
     let rows = rows();
-    assert_eq!(rows.len(), 35, "rows");
+    assert_eq!(rows.len(), 36, "rows");
     let scratch = Scratch::new();
     let here = |text: &str| {
         let mut text = text.to_owned();

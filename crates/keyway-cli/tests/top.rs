@@ -373,7 +373,7 @@ fn it_shows_a_region_live_and_obeys_keys() {
         rate(screen, &pid).is_some_and(|rate| rate > 0.0) && measured(screen)
     });
     assert!(
-        screen.contains("1 items in") && screen.contains("hit ratio 100.0 % now"),
+        screen.contains("1 item in") && screen.contains("hit ratio 100.0 % now"),
         "{screen}"
     );
     assert!(screen.contains("segments: free "), "{screen}");
