@@ -399,7 +399,7 @@ fn a_creation_that_fails_leaves_nothing() {
     assert_eq!(fs.blocks(), fs.blocks_free());
     // The same where not even the first page has room.
     let full = folder.scratch.join("full");
-    assert!(std::fs::write(&full, vec![0; 8 << 20]).is_err(), "it is filled");
+    assert!(std::fs::write(&full, vec![0; 9 << 20]).is_err(), "it is filled");
     let why = open(&folder.region(), &options(64)).map(drop).unwrap_err();
     assert!(matches!(why, OpenError::NoSpace { .. }), "{why}");
     let why = why.to_string();
