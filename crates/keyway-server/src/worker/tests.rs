@@ -400,3 +400,36 @@ fn what_a_client_sends_before_it_has_taken_its_answer_is_served_when_memory_is_t
     }
     Ok(())
 }
+
+#[test]
+fn what_the_ring_sends_is_charged_with_the_room_of_its_vector() -> Result<(), StartError> {
+    if let Err(error) = Ring::open() {
+        harness::skip("the event loop io_uring", &error.to_string());
+        return Ok(());
+    }
+    let mut bench = Bench::with(EventLoop::IoUring, 0)?;
+    let value = vec![b'v'; 6 * UNSENT_TIGHT];
+    let stored = bench.worker().desk.executor.session.set(b"big", &value, 0);
+    stored.expect("room");
+    let (mut client, served) = UnixStream::pair()?;
+    client.set_nonblocking(true)?;
+    served.set_nonblocking(true)?;
+    SockRef::from(&served).set_send_buffer_size(0)?;
+    let peer = Arc::new(Peer::new(1, 0, PeerAddress::Unix, 1, true, 0));
+    bench
+        .worker()
+        .take(Message::Adopt(Stream::Unix(mio::net::UnixStream::from_std(served)), peer));
+    // The first turn of a connection may move it.
+    client.write_all(NOOP)?;
+    (0..SETTLING).for_each(|_| bench.driven.rounds());
+    // The answer goes into a vector that an earlier answer has left, and that is not yet so large that it is exchanged.
+    let room = value.len() + value.len() / 2;
+    for worker in &mut bench.driven.workers {
+        worker.desk.output = Vec::with_capacity(room);
+    }
+    client.write_all(b"get big\r\n")?;
+    (0..SETTLING).for_each(|_| bench.driven.rounds());
+    let used = bench.worker().desk.executor.shared.account.used();
+    assert!(used >= room, "{used} bytes are charged of {room}");
+    Ok(())
+}
