@@ -27,7 +27,8 @@ cargo xtask storm: ten processes on one region, killed, stopped, resumed, forked
 
 A `lasting` region has room for everything: a miss of a key that was stored and not deleted fails the run. An `evicting` one is
 small; it evicts, grows its index and is flushed all the time: misses are allowed, but nothing stale, torn or risen from the dead.
-Most workers use the library, some the socket of a `keyway serve` that is killed and stopped as well. Every call and answer is
+Most workers use the library, some the socket of a `keyway serve` that is killed and stopped as well. In every second round there are
+more threads than the region has slots: the server writes for those that find none. Every call and answer is
 written to a journal in shared memory; at the end of each round every worker must end and be reaped, the region is checked, no
 session may be left, and every key's history must be linearizable. Before that, the judge is shown histories of a store with
 seeded faults, and, built with faults, storms over broken variants of the region: it must reject each.
@@ -219,6 +220,10 @@ fn storm(plan: &Plan, kind: Kind, lasts: Duration, mutant: u32) -> Tally {
         format!("{undecided} histories were given up, {judged} were not")
     });
     // The storm must have met what it is about.
+    let served = tally.served;
+    tally.check(mutant != 0 || round < 2 || served > 0, || {
+        format!("no thread found all slots taken in {round} rounds")
+    });
     let evicted = tally.evictions;
     tally.check(mutant != 0 || (evicted > 0) == (kind == Kind::Evicting), || {
         format!("{evicted} items were evicted from {} regions", kind.name())
@@ -264,7 +269,7 @@ fn summarise(kind: Kind, round: u32, cache: &Cache, tally: &mut Tally, quietly: 
 fn report(kind: Kind, tally: &Tally) {
     println!(
         "  {}: {} rounds, {} operations ({} without an answer, {} refused, the slowest {} ms), {} starts, {} forks, {} kills, \
-         {} stops, {} resumes, {} servers killed, {} found no place; {} histories judged in {} s (at most {} configurations), {} given up, {} other \
+         {} stops, {} resumes, {} servers killed, {} found no place, {} threads were served; {} histories judged in {} s (at most {} configurations), {} given up, {} other \
          checks",
         kind.name(),
         tally.rounds,
@@ -279,6 +284,7 @@ fn report(kind: Kind, tally: &Tally) {
         tally.resumes,
         tally.server_kills,
         tally.no_place,
+        tally.served,
         tally.histories,
         tally.judging.as_secs(),
         tally.configurations_max,

@@ -7,7 +7,7 @@ use crate::door::Library;
 use crate::journal::Journal;
 use crate::system::{End, Reaped, reap, signal};
 use crate::weather::{Act, Weather};
-use crate::worker::{Control, Job, Kind, NO_PLACE, options};
+use crate::worker::{Control, Job, Kind, NO_PLACE, SLOTS, options};
 use harness::{DEADLINE, Random, ServeOptions, Server};
 use histories::value::Value;
 use histories::{Answer, Call, Door, Key, Operation, Rules, Verb, judge_all};
@@ -39,6 +39,7 @@ pub struct Tally {
     pub forks: u64,
     pub server_kills: u64,
     pub no_place: u64,
+    pub served: u64,
     pub histories: u64,
     pub undecided: u64,
     pub checks: u64,
@@ -63,6 +64,7 @@ impl Tally {
         self.forks += other.forks;
         self.server_kills += other.server_kills;
         self.no_place += other.no_place;
+        self.served += other.served;
         self.histories += other.histories;
         self.undecided += other.undecided;
         self.checks += other.checks;
@@ -130,6 +132,7 @@ pub fn run(job: &Job, lasts: Duration, with_server: bool, kept: &mut Kept) -> Ta
     round.storm(lasts);
     round.calm();
     round.judge(kept);
+    round.tally.served = round.control.served();
     round.tally
 }
 
@@ -327,7 +330,7 @@ impl Round<'_> {
     }
 
     fn start_server(&mut self) {
-        let mut keyway_arguments = vec!["--max-item".into(), "512k".into()];
+        let mut keyway_arguments = vec!["--max-item".into(), "512k".into(), "--sessions".into(), SLOTS.to_string()];
         if self.job.kind == Kind::Lasting {
             keyway_arguments.push("--no-evict".into());
         }

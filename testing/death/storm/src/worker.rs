@@ -111,6 +111,17 @@ impl Control {
         self.0.word(0).store(1, Release);
     }
 
+    /// Notes that a thread found no slot in the region, and is served.
+    pub fn note_served(&self) {
+        // PAIRS: itself; a count.
+        self.0.word(2).fetch_add(1, AcqRel);
+    }
+
+    /// How many were.
+    pub fn served(&self) -> u64 {
+        self.0.word(2).load(Acquire)
+    }
+
     /// Whether workers are to end.
     pub fn is_stopped(&self) -> bool {
         self.0.word(0).load(Acquire) != 0
@@ -120,10 +131,24 @@ impl Control {
 /// Exit code of a worker that found no place in the region: others, or the dead that were not taken back yet, had them all.
 pub const NO_PLACE: i32 = 3;
 
+/// Thread slots of a region: as few as a region can have.
+pub const SLOTS: usize = 32;
+/// Sessions with which each process of a crowded round begins, and which do nothing: with the others' they are more than there are slots.
+const IDLE: usize = 3;
+
+impl Job {
+    /// Whether there are more threads than slots: the server writes for those that find none.
+    pub fn is_crowded(&self) -> bool {
+        // Broken variants are shown without a server.
+        self.mutant == 0 && self.round.is_multiple_of(2)
+    }
+}
+
 /// The region's options for a round.
 pub fn options(job: &Job) -> Options {
     Options::new()
         .memory(job.memory)
+        .sessions(SLOTS)
         .item_size_max(1 << 19)
         .evict(job.kind == Kind::Evicting)
 }
@@ -146,6 +171,8 @@ pub fn run(job: &Job) -> i32 {
         Err(OpenError::ProcessesFull { .. }) => return NO_PLACE,
         Err(e) => panic!("{e}"),
     };
+    let idle = if job.is_crowded() { IDLE } else { 0 };
+    let idle: Vec<_> = (0..idle).map_while(|_| cache.session().ok()).collect();
     let two = random.below(2) == 0;
     let full = std::thread::scope(|scope| {
         let second = two.then(|| {
@@ -159,6 +186,7 @@ pub fn run(job: &Job) -> i32 {
         let second = second.map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
         first.is_err() || second.is_some_and(|r| r.is_err())
     });
+    drop(idle);
     // Some detach as they should, others just end.
     if random.below(2) == 0 {
         cache.close();
@@ -243,6 +271,10 @@ impl<'j> Thread<'j> {
     }
 
     fn session(&self, cache: &Cache) -> Result<Session, SessionError> {
-        cache.session()
+        let session = cache.session()?;
+        if session.seat().is_none() {
+            self.control.note_served();
+        }
+        Ok(session)
     }
 }
