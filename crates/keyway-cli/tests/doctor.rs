@@ -255,7 +255,7 @@ fn limits_that_are_too_low_for_a_server_are_named() {
 fn a_server_whose_program_was_replaced_is_named() {
     let folder = Scratch::new();
     let (program, path) = (folder.join("keyway"), folder.join("region"));
-    std::fs::copy(PROGRAM, &program).unwrap();
+    harness::copy_program(PROGRAM, &program);
     let _server = serve(&program, "", &folder, &[]);
     Found::of(&path, &[]).is_ok(&["versions"]);
     let newer = folder.join("newer");

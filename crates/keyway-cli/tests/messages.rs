@@ -319,7 +319,7 @@ fn a_file_of_another_user_is_told_with_its_owner() {
     let cache = Cache::open(&Place::at(&path), &Options::new().memory(4 << 20)).unwrap();
     // Another user may not be able to reach the program where it was built.
     let program = scratch.join("keyway");
-    fs::copy(env!("CARGO_BIN_EXE_keyway"), &program).unwrap();
+    harness::copy_program(env!("CARGO_BIN_EXE_keyway"), &program);
     let mut command = Command::new(&program);
     command.args(["get", "a", "--region"]).arg(&path).uid(65_534).gid(65_534);
     let output = command.output().unwrap();
@@ -408,7 +408,7 @@ fn a_user_who_may_only_read_is_told_what_needs_more() {
         "65534",
     ]);
     let program = scratch.join("keyway");
-    fs::copy(env!("CARGO_BIN_EXE_keyway"), &program).unwrap();
+    harness::copy_program(env!("CARGO_BIN_EXE_keyway"), &program);
     for (line, wanted) in [
         (
             "watch --seconds 1",

@@ -145,6 +145,8 @@ fn only_unused_regions_are_removed_and_only_when_told() {
     assert_eq!(names(&folder), all);
     let pruned = prune(&folder, &["--unused-for", "0s", "--yes"]);
     assert!(pruned.status.success(), "{pruned:?}");
+    let said = String::from_utf8_lossy(&pruned.stdout);
+    assert!(said.contains("/unused") && !said.contains("/used"), "{said}");
     assert_eq!(names(&folder), ["empty", "text", "used"]);
     assert!(used.close());
     assert!(prune(&folder, &["--unused-for", "0s", "--yes"]).status.success());
@@ -236,7 +238,7 @@ fn what_is_not_known_of_another_users_region_is_said_to_be_unknown() {
     let folder = Scratch::new();
     let cache = region(&folder, "used", 1);
     let program = folder.join("keyway");
-    std::fs::copy(env!("CARGO_BIN_EXE_keyway"), &program).unwrap();
+    harness::copy_program(env!("CARGO_BIN_EXE_keyway"), &program);
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // Only a default name shows that a file which may not be read is a region.
     let place = format!("/dev/shm/keyway-0-test-{}", std::process::id());
@@ -265,7 +267,7 @@ fn the_region_of_a_server_is_found_by_its_address() {
     let (region, socket) = (folder.join("region"), folder.join("region.sock"));
     let (region, socket) = (region.to_str().unwrap(), socket.to_str().unwrap());
     let program = folder.join("keyway");
-    std::fs::copy(env!("CARGO_BIN_EXE_keyway"), &program).unwrap();
+    harness::copy_program(env!("CARGO_BIN_EXE_keyway"), &program);
     let keyway = |uid: Option<u32>, arguments: &[&str]| {
         let mut command = Command::new(&program);
         // What the environment names is not what the command line asks for.
@@ -308,8 +310,15 @@ fn the_region_of_a_server_is_found_by_its_address() {
         };
         assert!(server, "{command}: {said}");
     }
+    // Another file in its place is not the server's region.
+    let away = folder.join("away");
+    std::fs::rename(region, &away).unwrap();
+    std::fs::write(region, "another").unwrap();
+    let replaced = keyway(None, &asked);
+    std::fs::rename(&away, region).unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
+    assert_eq!(replaced, (Some(0), format!("{socket}\n")));
 
     let mut server = serving(&["--region", "memfd"]);
     let (code, said) = keyway(None, &asked);

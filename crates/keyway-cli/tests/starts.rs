@@ -460,7 +460,7 @@ fn a_user_without_rights_is_told_what_is_missing() {
     // Another user may not be able to reach the program where it was built.
     let folder = open_folder();
     let program = folder.join("keyway");
-    std::fs::copy(KEYWAY, &program).unwrap();
+    harness::copy_program(KEYWAY, &program);
     let command = |arguments: &str| {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).arg(&program).args(arguments.split(' '));

@@ -764,7 +764,7 @@ fn only_the_servers_user_may_take_over() {
     let mut client = world.tcp();
     // The new server refuses to trust a server of another user.
     let binary = world.scratch.join("keyway");
-    std::fs::copy(keyway_binary(), &binary).unwrap();
+    harness::copy_program(keyway_binary(), &binary);
     let mut other = Command::new(&binary);
     other
         .args(["serve", "--take-over", "--region"])
@@ -779,7 +779,7 @@ fn only_the_servers_user_may_take_over() {
     );
     // The running server refuses one that does not care: this test once more, as that user.
     let test = world.scratch.join("test");
-    std::fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    harness::copy_program(std::env::current_exe().unwrap(), &test);
     let mut other = Command::new(&test);
     let arguments = ["--exact", "as_another_user", "--ignored", "--nocapture"];
     other

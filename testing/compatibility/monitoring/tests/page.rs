@@ -358,7 +358,7 @@ fn what_clients_choose_stays_text() {
     // A program with a name that would do harm.
     let name = std::ffi::OsString::from_vec(b"<img src=x>\x01\xff".to_vec());
     let program = scratch.path().join(name);
-    std::fs::copy(keyway_binary(), &program).expect("a copy");
+    harness::copy_program(keyway_binary(), &program);
     let attached = Command::new(&program)
         .args(["hot", "--seconds", "3600", "--region"])
         .arg(monitored.server.region())
