@@ -117,8 +117,8 @@ fn packages(context: &Context<'_>) -> Outcome {
     let words = ["test", "--locked", "--workspace", "--test", "arm64", "--", "--ignored"];
     let mut test = context.command("cargo", &words);
     context.name_programs(&mut test);
-    test.env("KEYWAY_ARM64_BUILT", target.join(TARGET).join("debug"))
-        .env("KEYWAY_ARM64_LIBRARIES", libraries.join("lib"));
+    test.env("KEYWAY_TEST_PLACE", target.join(TARGET).join("debug"))
+        .env("KEYWAY_TEST_ARGUMENT", libraries.join("lib"));
     // The program for this machine writes the manual.
     let mut outcome = context.build_all(&[]);
     for command in [fetch, build, test] {

@@ -161,7 +161,7 @@ fn a_region_with_which_all_is_well_is_only_read() {
 /// Not a test: a process that is nearly always within a call, until it gets a line.
 #[test]
 fn part_that_is_in_calls() {
-    let Some(path) = std::env::var_os("KEYWAY_TEST_DOCTOR_CALLS").map(PathBuf::from) else {
+    let Some(path) = std::env::var_os("KEYWAY_TEST_PLACE").map(PathBuf::from) else {
         return;
     };
     let cache = open(&path);
@@ -189,7 +189,7 @@ fn a_process_that_is_stopped_within_a_call_is_named() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "part_that_is_in_calls", "--nocapture"]);
     command
-        .env("KEYWAY_TEST_DOCTOR_CALLS", &path)
+        .env("KEYWAY_TEST_PLACE", &path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     let mut process = Running(command.spawn().unwrap());
@@ -351,7 +351,7 @@ fn a_long_tail_of_keys_is_nothing_wrong() {
 /// Not a test: makes a region.
 #[test]
 fn part_that_makes_a_region() {
-    if let Some(path) = std::env::var_os("KEYWAY_TEST_DOCTOR_MAKES").map(PathBuf::from) {
+    if let Some(path) = std::env::var_os("KEYWAY_TEST_PLACE").map(PathBuf::from) {
         open(&path).close();
     }
 }
@@ -361,7 +361,7 @@ fn a_full_file_system_is_named() {
     let folder = Scratch::new();
     let place = folder.path().to_str().unwrap();
     // The file system is gone with the namespace.
-    let script = "mount -t tmpfs -o size=16m keyway-test \"$0\" && KEYWAY_TEST_DOCTOR_MAKES=\"$0/region\" \"$1\" --exact \
+    let script = "mount -t tmpfs -o size=16m keyway-test \"$0\" && KEYWAY_TEST_PLACE=\"$0/region\" \"$1\" --exact \
                   part_that_makes_a_region >/dev/null && { head -c 32m /dev/zero >\"$0/more\" 2>/dev/null; \"$2\" doctor --json --region \
                   \"$0/region\"; }";
     let mut command = Command::new("unshare");

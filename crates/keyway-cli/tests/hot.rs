@@ -20,7 +20,7 @@ const NETWORK: usize = 400_000;
 /// Keys of a request.
 const TOGETHER: usize = 100;
 /// Set in a process that this test starts as a user of the library: workload, seed, region.
-const ROLE: &str = "KEYWAY_TEST_HOT";
+const ROLE: &str = "KEYWAY_TEST_ROLE";
 
 /// Ranks with a Zipf distribution. From one phase to the next the ranks belong to other keys.
 struct Zipf {

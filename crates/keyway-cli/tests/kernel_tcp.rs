@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use socket2::{SockRef, TcpKeepalive};
 
-const INSIDE: &str = "KEYWAY_TEST_INSIDE";
+const INSIDE: &str = "KEYWAY_TEST_ROLE";
 const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 11_211);
 const PIN: &str = "/sys/fs/bpf/keyway";
 /// After this time without an answer or an end, a connection hangs.

@@ -21,7 +21,7 @@ const VALUE_LEN: usize = 64;
 /// Keys of a request.
 const TOGETHER: usize = 50;
 /// Set in a process that this test starts as a user of the library: seed, region.
-const ROLE: &str = "KEYWAY_TEST_MEMORY";
+const ROLE: &str = "KEYWAY_TEST_ROLE";
 /// Of the server's region.
 const MEMORY: &str = "4m";
 

@@ -19,7 +19,7 @@ const DOCUMENT: &str = include_str!("../../../docs/operating.md");
 /// The program, as the document names it.
 const INSTALLED: &str = "/usr/bin/keyway";
 /// Set in a process that is to be recovered: the region.
-const ROLE: &str = "KEYWAY_TEST_PROBES";
+const ROLE: &str = "KEYWAY_TEST_ROLE";
 /// Sets of new keys, which evict others, and the length of their values.
 const FILLED: u64 = 4_000;
 const VALUE: usize = 1_000;

@@ -784,7 +784,7 @@ fn only_the_servers_user_may_take_over() {
     let arguments = ["--exact", "as_another_user", "--ignored", "--nocapture"];
     other
         .args(arguments)
-        .env("KEYWAY_TEST_REGION", world.region())
+        .env("KEYWAY_TEST_PLACE", world.region())
         .uid(65534)
         .gid(65534);
     let output = other.output().unwrap();
@@ -798,7 +798,7 @@ fn only_the_servers_user_may_take_over() {
 #[test]
 #[ignore = "started by only_the_servers_user_may_take_over"]
 fn as_another_user() {
-    let file = std::fs::metadata(std::env::var_os("KEYWAY_TEST_REGION").unwrap()).unwrap();
+    let file = std::fs::metadata(std::env::var_os("KEYWAY_TEST_PLACE").unwrap()).unwrap();
     let name = format!("keyway-take-over {}:{}", file.dev(), file.ino());
     let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
     let mut stream = UnixStream::connect_addr(&name).unwrap();
@@ -879,7 +879,7 @@ fn a_pinned_kernel_door_is_handed_over_and_never_stale() {
 fn exchange_kernel_door(test: &str, is_pinned: bool) {
     /// Answers of each server's program.
     const HITS_EACH: u64 = 10_000;
-    const INSIDE: &str = "KEYWAY_TEST_INSIDE";
+    const INSIDE: &str = "KEYWAY_TEST_ROLE";
     if std::env::var_os(INSIDE).is_none() {
         if !nix::unistd::geteuid().is_root() {
             return harness::skip(

@@ -195,7 +195,7 @@ impl Worker {
     fn start(path: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "part_of_a_worker", "--nocapture"])
-            .env("KEYWAY_TEST_TOP_REGION", path)
+            .env("KEYWAY_TEST_PLACE", path)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -221,7 +221,7 @@ impl Drop for Worker {
 /// Not a test: what a worker does.
 #[test]
 fn part_of_a_worker() {
-    let Some(path) = std::env::var_os("KEYWAY_TEST_TOP_REGION").map(PathBuf::from) else {
+    let Some(path) = std::env::var_os("KEYWAY_TEST_PLACE").map(PathBuf::from) else {
         return;
     };
     let cache = open(&path);

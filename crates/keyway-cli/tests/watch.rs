@@ -22,7 +22,7 @@ const OPERATIONS: u64 = 30_000;
 /// How often a process says how many changes it has made.
 const SAID_EVERY: u64 = 500;
 /// Set in a process that this test starts as a user of the library: seed, region.
-const ROLE: &str = "KEYWAY_TEST_WATCH";
+const ROLE: &str = "KEYWAY_TEST_ROLE";
 
 /// The next operation: a key, and whether it is the usual one.
 fn operation(random: &mut Random) -> (String, bool) {

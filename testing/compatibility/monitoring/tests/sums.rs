@@ -28,7 +28,7 @@ const KEYS: u64 = 300;
 /// Processes that are killed in mid-work, one after the other.
 const KILLED: u32 = 8;
 /// What a process is told by.
-const PART: &str = "KEYWAY_TESTS_SUMS_PART";
+const PART: &str = "KEYWAY_TEST_ROLE";
 
 /// What can be counted of an operation, as `stats` names it; a set is one however it ends.
 const COUNTED: [&str; 9] = [
@@ -231,7 +231,7 @@ impl Part {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "part_of_a_process", "--nocapture"])
             .env(PART, told)
-            .env("KEYWAY_TESTS_SUMS_JOURNAL", journal)
+            .env("KEYWAY_TEST_PLACE", journal)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -241,7 +241,7 @@ impl Part {
     fn told() -> Option<Self> {
         let told = std::env::var(PART).ok()?;
         let words: Vec<&str> = told.split('|').collect();
-        let journal = std::env::var_os("KEYWAY_TESTS_SUMS_JOURNAL").filter(|path| !path.is_empty());
+        let journal = std::env::var_os("KEYWAY_TEST_PLACE").filter(|path| !path.is_empty());
         Some(Self {
             way: words[0].into(),
             place: words[1].into(),

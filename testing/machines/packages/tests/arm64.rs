@@ -30,7 +30,7 @@ fn the_packages_are_for_arm64_and_the_program_in_them_serves() {
     let scratch = Scratch::new();
     Built {
         architecture: "arm64",
-        folder: given("KEYWAY_ARM64_BUILT"),
+        folder: given("KEYWAY_TEST_PLACE"),
     }
     .pack(scratch.path(), 1);
     let unpacked = scratch.join("unpacked");
@@ -72,7 +72,7 @@ fn the_packages_are_for_arm64_and_the_program_in_them_serves() {
     let keyway = |arguments: &[&str]| {
         let mut command = Command::new("qemu-aarch64-static");
         command.args(["-L", "/usr/aarch64-linux-gnu", "-E"]);
-        command.arg(format!("LD_LIBRARY_PATH={}", given("KEYWAY_ARM64_LIBRARIES").display()));
+        command.arg(format!("LD_LIBRARY_PATH={}", given("KEYWAY_TEST_ARGUMENT").display()));
         command
             .arg(unpacked.join("usr/bin/keyway"))
             .args(arguments)
