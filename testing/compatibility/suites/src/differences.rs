@@ -144,4 +144,32 @@ pub const ALL: &[Row] = &[
         why: AS_1645,
         link: "protocol.md#differences-from-1618",
     },
+    Row {
+        suite: "libmemcached",
+        cases: &[
+            ("memcached_errors", "failed"),
+            ("memcached_regression_gh-php-memcached_0531", "failed"),
+            ("bin/memcp", "failed"),
+            ("bin/memdump", "failed"),
+            ("bin/memflush", "failed"),
+            ("bin/memrm", "failed"),
+        ],
+        requires: "an error as soon as the server was killed or stopped",
+        why: "items stay there without the server",
+        link: "library.md#programs-that-use-libmemcached",
+    },
+    Row {
+        suite: "libmemcached",
+        cases: &[("memcached_ketama_compat", "failed")],
+        requires: "the continuum in a private field of a handle before its first operation",
+        why: "whose handle it is, the first operation decides",
+        link: "library.md#programs-that-use-libmemcached",
+    },
+    Row {
+        suite: "libmemcached",
+        cases: &[("bin/memcapable", "failed")],
+        requires: "a usage line after `delete <key> <word>`",
+        why: AS_1645,
+        link: "protocol.md#differences-from-1618",
+    },
 ];

@@ -142,6 +142,16 @@ pub const ALL: &[Suite] = &[
         read: cases::of_tap,
     },
     Suite {
+        name: "libmemcached",
+        source: "Debian's source package libmemcached: runtests, linked to the shared library",
+        replaced: Replaced::Library(Handles::OneServer),
+        others: &[],
+        is_short: false,
+        cases_min: 63,
+        obtain: obtain::libmemcached,
+        read: cases::of_named_checks,
+    },
+    Suite {
         name: "Debian's pylibmc",
         source: "Debian: python3-pylibmc, with the tests of PyPI's pylibmc 1.6.3",
         replaced: Replaced::Library(Handles::Alone),
@@ -165,7 +175,6 @@ pub const ALL: &[Suite] = &[
 
 /// Suites of others that are not run, and why.
 pub const NOT_HAD: &[(&str, &str)] = &[
-    ("libmemcached's `runtests`", "they need its whole build"),
     ("aiomcache", "PyPI's source distribution has no tests"),
     ("emcache", "PyPI has no source distribution"),
     ("Dalli", "Debian's source archive of `ruby-dalli` could not be had"),

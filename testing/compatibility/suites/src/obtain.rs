@@ -1,7 +1,7 @@
 //! Gets the suites, and says how each is run.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -287,6 +287,72 @@ pub fn perl_libmemcached(target: &Path) -> Result<Runner, String> {
     Ok(Box::new(move |side| {
         let mut command = each_file(side, &source);
         command.arg("-It/lib").arg(format!("-I{}", modules.display()));
+        command
+    }))
+}
+
+/// Builds the suite of the sources `$1` in `$2`. It is linked to the shared library, so that another one can stand in. Three functions that
+/// its author tests are not in that library's interface: they come from an object in which everything else is hidden.
+const BUILD_LIBMEMCACHED: &str = "\
+set -e
+cmake -S \"$1\" -B \"$2\" -DBUILD_TESTING=ON -DENABLE_SASL=ON -DENABLE_MEMASLAP=OFF -DCMAKE_BUILD_TYPE=None -DCMAKE_UNITY_BUILD=ON
+cmake --build \"$2\" --parallel 2 --target runtests
+cd \"$2/test\"
+inside=../src/libmemcached/libmemcachedinternal.a
+ld -r --force-group-allocation -o inside.o --whole-archive $inside
+objcopy --keep-global-symbol=_Z14memcached_flagRK12memcached_st16memcached_flag_t \\
+    --keep-global-symbol=_Z23memcached_get_namespaceR12memcached_st \\
+    --keep-global-symbol=_Z30memcached_parse_configure_fileR12memcached_stPKcm inside.o
+sed \"s:$inside:inside.o:; s:-o runtests:-o shared-runtests:\" CMakeFiles/runtests.dir/link.txt | sh -e
+";
+
+/// Runs each case in a process namespace of its own: a crash is one case's, and servers that a case leaves end with it.
+const EACH_CASE: &str = "\
+./shared-runtests --list-test-names-only | while read -r name; do
+    if unshare --pid --fork --kill-child --mount-proc timeout 100 ./shared-runtests \"$name\" < /dev/null
+    then echo \"ok $name\"; else echo \"not ok $name\"; fi
+    rm -f \"$1\"/region-*
+done
+";
+
+pub fn libmemcached(target: &Path) -> Result<Runner, String> {
+    let source = debian_source(target, "libmemcached")?;
+    let tools: Vec<PathBuf> = ["bison", "flex", "m4", "libsigsegv2"]
+        .iter()
+        .map(|package| debian_package(target, package))
+        .collect::<Result<_, _>>()?;
+    for program in ["cmake", "c++", "ld", "objcopy", "unshare"] {
+        program_on_path(program).ok_or_else(|| format!("{program} is not installed"))?;
+    }
+    let build = target.join("libmemcached-build");
+    let suite = build.join("test/shared-runtests");
+    if !suite.exists() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = tools
+            .iter()
+            .map(|tool| tool.join("usr/bin"))
+            .chain(std::env::split_paths(&path));
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", BUILD_LIBMEMCACHED, "sh"])
+            .args([&source, &build])
+            .env("PATH", std::env::join_paths(folders).unwrap_or_else(|_| path.clone()))
+            .env("BISON_PKGDATADIR", tools[0].join("usr/share/bison"))
+            .env("M4", tools[2].join("usr/bin/m4"))
+            .env("LD_LIBRARY_PATH", tools[3].join("usr/lib/x86_64-linux-gnu"));
+        let (status, output) = run_to_end(&mut command, BUILD_DEADLINE);
+        if !status.success() {
+            let _ = std::fs::write(target.join("libmemcached-build.log"), &output);
+            return Err(format!("its build fails: see {}/libmemcached-build.log", target.display()));
+        }
+    }
+    Ok(Box::new(move |side| {
+        let mut command = side.command(Path::new("/bin/sh"));
+        command
+            .args(["-c", EACH_CASE, "sh"])
+            .arg(side.scratch.path())
+            .env("MEMCACHED_BINARY", side.programs.join("memcached"))
+            .current_dir(build.join("test"));
         command
     }))
 }

@@ -48,10 +48,14 @@ impl Side {
                 "root",
             ),
         };
-        // A region that the drop-in is to open is a file, one for each server.
+        // A region that the drop-in is to open is a file, one for each server. Some suites start hundreds of servers, and kill them: the
+        // next one removes what they leave.
         let region = match replaced {
             Replaced::Server => "region=memfd".to_owned(),
-            Replaced::Library(_) => format!("region=$(mktemp -u {}/region-XXXXXX)", scratch.path().display()),
+            Replaced::Library(_) => format!(
+                "for old in {0}/region-*; do kill -0 \"${{old##*-}}\" || rm -f \"$old\"; done 2> /dev/null\nregion={0}/region-$$",
+                scratch.path().display()
+            ),
         };
         let script = format!(
             "#!/bin/sh\n{region}\nfor word; do shift; [ \"$word\" = {word} ] && word={other}; set -- \"$@\" \"$word\"; done\n\
