@@ -49,17 +49,20 @@ impl Side {
             ),
         };
         // A region that the drop-in is to open is a file, one for each server. Some suites start hundreds of servers, and kill them: the
-        // next one removes what they leave.
-        let region = match replaced {
-            Replaced::Server => "region=memfd".to_owned(),
-            Replaced::Library(_) => format!(
-                "for old in {0}/region-*; do kill -0 \"${{old##*-}}\" || rm -f \"$old\"; done 2> /dev/null\nregion={0}/region-$$",
-                scratch.path().display()
+        // next one removes what they leave. They also ask for a GiB, which memcached never touches, and a region has from the start.
+        let (region, memory) = match replaced {
+            Replaced::Server => ("region=memfd".to_owned(), ""),
+            Replaced::Library(_) => (
+                format!(
+                    "for old in {0}/region-*; do kill -0 \"${{old##*-}}\" || rm -f \"$old\"; done 2> /dev/null\nregion={0}/region-$$",
+                    scratch.path().display()
+                ),
+                if kind == Kind::Keyway { "-m 64" } else { "" },
             ),
         };
         let script = format!(
             "#!/bin/sh\n{region}\nfor word; do shift; [ \"$word\" = {word} ] && word={other}; set -- \"$@\" \"$word\"; done\n\
-             exec {server} \"$@\"\n"
+             exec {server} \"$@\" {memory}\n"
         );
         let write = || {
             std::fs::create_dir_all(&programs)?;
