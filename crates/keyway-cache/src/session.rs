@@ -521,8 +521,7 @@ impl Session {
     }
 
     /// Walks live items from `cursor` on (0: the start), until about `budget` buckets and items have been examined. Returns
-    /// the next cursor, `None` at the end. An item that is present all the time is visited at least once, unless an insert into
-    /// full buckets shifts it meanwhile to a bucket that the walk has passed.
+    /// the next cursor, `None` at the end. An item that is present all the time is visited at least once.
     ///
     /// ```
     /// # use keyway_cache::{Cache, Options, Place};

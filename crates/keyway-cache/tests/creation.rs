@@ -445,6 +445,10 @@ fn regions_of_older_formats_and_layouts_are_refused_with_both_versions() {
             include_str!("images/format-2-plain.txt"),
             "made by Keyway 0.2.0 (format 2, layout ed96d1ffa0dd447f)",
         ),
+        (
+            include_str!("images/format-3-moving.txt"),
+            "made by Keyway 0.2.0 (format 3, layout 51c1191d8896cc81)",
+        ),
     ] {
         let path = older(&folder, image);
         let before = std::fs::read(&path).unwrap();

@@ -335,9 +335,7 @@ fn check_slot(
     if word == Slot::UNSET {
         return report.problem(3, format!("bucket {bucket}, slot {index} is unset"));
     }
-    if word.is_shifting() {
-        census.counts.frozen += 1;
-    } else if word.is_frozen() {
+    if word.is_frozen() {
         census.counts.frozen += 1;
         let split = Split::of(bucket, word.mark(), region.buckets_initial());
         if split.is_none_or(|s| s.target > table.count) {
@@ -402,10 +400,6 @@ fn check_slot(
                 format!("bucket {bucket}, slot {index}: key '{shown}' belongs in buckets {homes:?}"),
             );
         }
-        return;
-    }
-    if word.is_shifting() && !word.is_arriving() && region.place_of(key_hash, word.thaw().arriving(), bucket).is_some() {
-        // It has arrived there.
         return;
     }
     if bucket == homes[2] && !region.has_thirds() && !word.is_frozen() {

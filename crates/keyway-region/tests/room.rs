@@ -459,31 +459,57 @@ fn idle_sessions_keep_little() {
 }
 
 #[test]
-fn no_item_is_evicted_while_a_segment_is_free() {
-    // Small items fill the index further than large ones: where a round of its growth is half done, full buckets are common. The
-    // second region is a sixteenth of one of 256 MiB, and gets more than a sixteenth of 2.5 million items.
-    for (memory, value_len, least) in [(24 << 20, 2, 600_000), (16 << 20, 64, 160_000)] {
+fn one_set_in_ten_thousand_evicts_for_full_buckets_while_a_segment_is_free() {
+    // Sizes whose index stops where a round of its growth is half done: there full buckets are common.
+    for (memory, value_len) in [(10 << 20, 40), (8 << 20, 200), (3 << 20, 2)] {
         let mut room = Room::new(memory, 1, true);
         let now = room.now(1);
-        let mut keys = 0;
-        while room.region.counters().purged == 0 {
+        let (mut keys, mut evictions) = (0, 0);
+        loop {
             room.set(keys, value_len, 0, now).expect("there is room");
-            keys += 1;
             let counters = room.region.counters();
-            assert!(
-                counters.evictions == 0 || counters.purged > 0,
-                "{} evictions at item {keys}, and no segment was reclaimed yet",
-                counters.evictions
-            );
+            if counters.purged > 0 {
+                break;
+            }
+            (keys, evictions) = (keys + 1, counters.evictions);
         }
-        let counters = room.region.counters();
-        println!(
-            "{keys} items until the first segment was reclaimed, {} copied",
-            counters.relocations
-        );
-        assert!(keys > least, "{keys} items filled it");
-        assert!(counters.relocations > 0, "no item was shifted: the test shows nothing");
+        println!("{memory} bytes, values of {value_len}: {keys} items until a segment is reclaimed, {evictions} evicted");
+        assert!(evictions > 0, "no buckets were full: the test shows nothing");
+        assert!(evictions * 10_000 <= keys, "{evictions} of {keys} sets evicted an item");
         room.assert_sound();
+    }
+}
+
+#[test]
+fn without_evictions_no_store_is_refused_while_a_segment_is_free() {
+    // The index of the second region takes a third of the memory, and of the third one more than half.
+    for (memory, key_len, value_len) in [(16 << 20, 16, 64), (33 << 20, 16, 10), (6 << 20, 4, 0)] {
+        let mut room = Room::new(memory, 1, false);
+        let now = room.now(1);
+        let mut keys = 0u64;
+        let refused = loop {
+            let key = match key_len {
+                4 => u32::try_from(keys).expect("few keys").to_be_bytes().to_vec(),
+                _ => format!("key-{keys:012}").into_bytes(),
+            };
+            match room.sessions[0].store(&key, &vec![7; value_len], &Store::default(), now) {
+                Ok(_) => keys += 1,
+                Err(why) => break why,
+            }
+        };
+        let counts = room.assert_sound();
+        println!(
+            "{memory} bytes, values of {value_len}: {keys} items, then {} segments are free",
+            counts.free
+        );
+        assert!(matches!(refused, WriteError::OutOfMemory), "{refused}");
+        // Reclaiming needs one to write to, and one for the index.
+        assert!(
+            counts.free <= 2,
+            "refused after {keys} items, although {} segments are free",
+            counts.free
+        );
+        assert_eq!(counts.items as u64, keys, "an item is lost");
     }
 }
 

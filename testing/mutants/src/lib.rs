@@ -44,10 +44,6 @@ pub enum Mutant {
     ThirdUnannounced,
     /// a split forgets the items in the last slots of its bucket
     SplitLosesASlot,
-    /// a shift is not counted
-    ShiftUncounted,
-    /// a shift is undone although its item may still arrive
-    ShiftUndoneBlindly,
     /// the number of segments is raised before memory backs them
     RaisedBeforeBacked,
     /// items that were hit are evicted like any other

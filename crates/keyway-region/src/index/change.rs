@@ -559,17 +559,17 @@ impl Session {
         }
         let (place, over) = match (absent.empty, absent.victim) {
             (Some(place), _) => (place, Slot::EMPTY),
-            // All buckets of the key are full: grow if the index should grow; otherwise shift an item; otherwise evict.
+            // All buckets of the key are full: grow if the index should grow; otherwise evict.
             _ if self.grow_for_room(attempt.prepared, now) => return AGAIN,
             (None, Some((place, word))) if word.is_tentative() => {
                 region.abort(place, word);
                 return AGAIN;
             }
-            (None, Some(_)) if self.shift_one(key, absent.table, attempt.prepared, epoch, now) => return AGAIN,
             (None, Some((_, _))) if !self.region.evicts() => return Err(WriteError::OutOfMemory),
             // A tentative word over a victim could bring it back to life: so the victim is removed first, persistently.
             (None, Some((place, word))) if attempt.rules.is_strict() => {
                 self.evict_word(place, word, epoch, now);
+                self.grow_after_eviction(attempt.prepared, now);
                 return AGAIN;
             }
             (None, Some((place, word))) => (place, word),
@@ -590,6 +590,9 @@ impl Session {
         }
         self.published(attempt.prepared);
         self.grow_a_little(now);
+        if !over.is_empty() {
+            self.grow_after_eviction(attempt.prepared, now);
+        }
         Ok(Some((Changed::Put, written)))
     }
 

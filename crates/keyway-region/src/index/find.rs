@@ -163,7 +163,7 @@ impl Session {
         }
         let lines = [a, b];
         let empty = Place::emptiest([first, second], &lines);
-        if region.table() != table || !region.is_quiet(&buckets) {
+        if region.table() != table {
             return Scan::Again;
         }
         if empty.is_none() {

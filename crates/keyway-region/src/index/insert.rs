@@ -111,8 +111,8 @@ impl Session {
         let region = &self.region;
         let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
         if !region.has_thirds() && is_third() {
-            // PAIRS: third: the load in `Region::thirds`. Not written back in durable mode: the repair after a power failure sets it.
-            region.superblock().thirds.fetch_add(1, SeqCst);
+            // PAIRS: third: the load in `Region::has_thirds`. Not written back in durable mode: the repair after a power failure sets it.
+            region.superblock().thirds.store(1, SeqCst);
         }
     }
 
@@ -163,7 +163,7 @@ impl Session {
                     continue 'again;
                 }
             }
-            return region.is_quiet(&buckets);
+            return true;
         }
         false
     }

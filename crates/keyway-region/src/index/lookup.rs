@@ -65,8 +65,6 @@ pub(crate) struct Buckets {
     /// the third one counts only if any key was ever put into its third bucket
     all: [(u64, usize); 3],
     count: usize,
-    /// [`Region::thirds`], when they were looked up
-    pub(super) thirds: u64,
 }
 
 impl Buckets {
@@ -141,35 +139,26 @@ impl Region {
         let [a, b] = choices(hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
         let [a, b] = [(a, self.bucket(a)?), (b, self.bucket(b)?)];
-        let thirds = self.thirds();
-        if thirds != 0 {
+        if self.has_thirds() {
             let third = self.third_bucket(hash, table)?;
             return Some(Buckets {
                 all: [a, b, third],
                 count: 3,
-                thirds,
             });
         }
         Some(Buckets {
             all: [a, b, b],
             count: 2,
-            thirds,
         })
     }
 
-    /// Whether any thread has ever put an item into a third bucket, or shifted one.
+    /// Whether any thread has ever put an item into a third bucket.
+    ///
+    /// SeqCst: if an inserter reads "no" after it has stored its tentative word, an inserter that stores "yes" later sees that word.
     #[inline(always)]
     pub(crate) fn has_thirds(&self) -> bool {
-        self.thirds() != 0
-    }
-
-    /// 0 until a thread puts an item into a third bucket. It rises with each shift.
-    ///
-    /// SeqCst: if an inserter reads 0 after it has stored its tentative word, an inserter that announces later sees that word.
-    #[inline(always)]
-    pub(super) fn thirds(&self) -> u64 {
-        // PAIRS: third: the addition in `Session::announce_third`. PAIRS: shift, shift-arrived: that in `Session::end_shift`.
-        self.superblock().thirds.load(SeqCst)
+        // PAIRS: third: the store in `Session::announce_third`.
+        self.superblock().thirds.load(SeqCst) != 0
     }
 
     /// The bucket of a hash's third choice.
@@ -230,7 +219,7 @@ impl Region {
                     }
                 }
             }
-            if self.table() == table && self.is_quiet(&buckets) {
+            if self.table() == table {
                 return Ok(None);
             }
         }
@@ -421,8 +410,8 @@ impl Region {
                     return Lookup::Hit;
                 }
             }
-            // A split may have moved the key between the two loads of the table word. A shift may have moved it, too.
-            if self.table() == table && self.is_quiet(&buckets) {
+            // A split may have moved the key between the two loads of the table word.
+            if self.table() == table {
                 return Lookup::Miss;
             }
         }
@@ -512,8 +501,8 @@ impl Region {
     }
 
     /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not.
-    /// Returns the next cursor, `None` at the end. An item that is present all the time is visited at least once, unless it is
-    /// shifted meanwhile to a bucket that the walk has passed; one that a split or a shift moves may be visited twice.
+    /// Returns the next cursor, `None` at the end. An item that is present all the time is visited at least once; one that a
+    /// split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let epoch = self.epoch_unchanged(now);
         let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);

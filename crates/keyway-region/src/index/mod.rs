@@ -1,7 +1,6 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`, its fast path `quick_get`, hints for the processor before it `ahead`, and within it `long_value`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`), items that are
-//! shifted to another bucket (`shift`),
+//! Holds look-up (`lookup`, its fast path `quick_get`, hints for the processor before it `ahead`, and within it `long_value`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`),
 //! the publish of each kind of change (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots
 //! (`hints`), and items that leave it unasked (`evicted`).
 //!
@@ -27,7 +26,6 @@ mod old;
 mod persist;
 mod publish;
 mod quick_get;
-mod shift;
 mod split;
 
 pub use ahead::{AHEAD_MAX, Ahead};

@@ -25,8 +25,7 @@ use crate::verbs::KEY_LEN_MAX;
 /// 0.75; a split halves a bucket at random, so the loads are less even than in a table that never grew).
 const GROW_AT_PERCENT: u64 = 65;
 /// The index grows until the items that fit into full memory would load it by this many percent, and no further. A lower value
-/// wastes bytes on empty slots for which there are no items; a higher one shifts items of full buckets, and their old places in
-/// the log are dead. Simulated in steady state, at any point of a round, with a third bucket for keys whose two are full: all
+/// wastes bytes on empty slots for which there are no items; a higher one evicts items of full buckets. Simulated in steady state, at any point of a round, with a third bucket for keys whose two are full: all
 /// three are full for 0.1 to 0.3 % of the items at 75, 1 % at 80, 2 % at 85.
 const FULL_PERCENT: u64 = 75;
 /// While items are evicted to make space, the index grows only above this, because their number goes up and down a little.
@@ -42,20 +41,22 @@ const SAMPLE: u64 = 32;
 const SAMPLE_DOUBT: u64 = 8;
 /// Buckets that each insert splits while the index doubles: the round is done before the load has risen by a hundredth.
 const SPLITS_PER_INSERT: usize = 4;
-/// Buckets that an insert splits at a time when all of its buckets are full.
-const SPLITS_FOR_ROOM: usize = 256;
-/// The index never takes more than one in this many segments.
-const INDEX_SHARE_MAX: usize = 2;
+/// Buckets that an insert splits at a time when all of its buckets are full. With half as many, regions of some sizes evict more
+/// than one item in 10,000 sets for full buckets before memory is full.
+const SPLITS_FOR_ROOM: usize = 512;
+/// Where items are evicted, the index takes at most so many of so many segments. The smallest items, of 12 bytes, need 15 bytes of it
+/// where it is loaded by 60 percent.
+const INDEX_SHARE_MAX: (usize, usize) = (2, 3);
 
 /// The hash of the key of the item that a slot names.
-pub(super) enum KeyHash {
+enum KeyHash {
     Of(u64),
     Moved,
     Corrupt,
 }
 
 impl Region {
-    pub(super) fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
+    fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
         let seen = match self.look(self.slot(place_at), word) {
             Followed::Got(seen) => seen,
             Followed::Moved => return KeyHash::Moved,
@@ -73,7 +74,7 @@ impl Region {
         }
     }
 
-    pub(super) fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
+    fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
         let at = self.bucket(bucket)?;
         Some(core::array::from_fn(|index| Place {
             at: at + index * 8,
@@ -100,13 +101,18 @@ impl Region {
         }
     }
 
-    /// Whether the index may double once more.
-    fn can_double(&self) -> bool {
-        let table = self.table();
-        let segments = (2 * table.base).div_ceil(self.layout.shape.buckets_per_segment() as u64);
-        let segments = segments + segments.div_ceil(SLOTS as u64);
-        2 * table.base <= self.buckets_max() && segments <= (self.allowed() / INDEX_SHARE_MAX) as u64
+    /// Whether the index may have this bucket, too.
+    fn may_have(&self, bucket: u64) -> bool {
+        let (share, of) = INDEX_SHARE_MAX;
+        let segments = self.bucket_entry(bucket) + self.hint_entry(bucket) + 2;
+        bucket < self.buckets_max() && (!self.evicts() || segments * of <= self.allowed() * share)
     }
+}
+
+/// Whether buckets that are full have keys with one hash, which only have their three buckets. Buckets that this round has not split
+/// yet are as full as before it.
+fn have_one_hash(items: u64, table: Table) -> bool {
+    items < table.base * SLOTS as u64 * GROW_FROM_PERCENT / 100
 }
 
 impl Session {
@@ -151,15 +157,25 @@ impl Session {
     pub(super) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
         let table = self.region.table();
         let items = self.region.items_at_least(table);
-        // Keys with one hash only have their three buckets. Buckets that this round has not split yet are as full as before it.
-        let have_one_hash = items < table.base * SLOTS as u64 * GROW_FROM_PERCENT / 100;
-        if have_one_hash || self.region.evicts() && self.index_suffices(items, table.count * SLOTS as u64) {
+        if have_one_hash(items, table) || self.region.evicts() && self.index_suffices(items, table.count * SLOTS as u64) {
             return false;
         }
         // A new segment for the index may need an eviction, whose copies may close the extent of the prepared item. After that
         // the item must not be published any more.
         self.discard(prepared);
         self.grow(SPLITS_FOR_ROOM, now)
+    }
+
+    /// An item was evicted because all buckets of another key are full. While memory is not, this shall be rare, so the index grows,
+    /// even if it would suffice for the items.
+    #[cold]
+    pub(super) fn grow_after_eviction(&self, prepared: &mut Prepared, now: u32) {
+        let table = self.region.table();
+        if !self.is_full() && !have_one_hash(self.region.items_at_least(table), table) {
+            // As in `grow_for_room`.
+            self.discard(prepared);
+            self.grow(SPLITS_FOR_ROOM, now);
+        }
     }
 
     /// Splits up to `splits` buckets, at most to the end of a round. `false`: the index cannot grow now.
@@ -170,11 +186,8 @@ impl Session {
             if table.is_even() && done > 0 {
                 return true;
             }
-            if table.is_even() && !self.region.can_double() {
-                return false;
-            }
             let split = table.next_split(self.region.buckets_initial());
-            if !self.prepare_bucket(split.target, now) {
+            if !self.region.may_have(split.target) || !self.prepare_bucket(split.target, now) {
                 return false;
             }
             self.finish_last_split();
@@ -244,10 +257,6 @@ impl Session {
         for _ in 0..ATTEMPTS_MAX {
             // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is at least that of its split.
             let word = Slot(region.slot(place.at).load(Acquire));
-            if word.is_shifting() {
-                self.land(place, word);
-                continue;
-            }
             if word.is_frozen() {
                 if word.is_frozen_by(split.round) {
                     return true;
@@ -331,12 +340,9 @@ impl Session {
     }
 
     /// For a writer that met a frozen slot: finishes the split if it is under way, or this slot if the split is done. The table
-    /// word is read after the slot. A shift is ended.
+    /// word is read after the slot.
     pub(crate) fn unfreeze(&self, place: Place, word: Slot) {
         let region = &self.region;
-        if word.is_shifting() {
-            return self.land(place, word);
-        }
         let count = region.table().count;
         match Split::of(place.bucket, word.mark(), region.buckets_initial()) {
             Some(split) if split.target == count => {

@@ -220,8 +220,6 @@ const INDEX: &[Input] = &[
     ("slot: frozen, first round", Slot::UNSET.freeze(0).0),
     ("slot: frozen, last round", Slot::UNSET.freeze(slot::ROUNDS_MAX - 1).0),
     ("slot: rounds", slot::ROUNDS_MAX as u64),
-    ("slot: leaving", Slot::UNSET.leaving().0),
-    ("slot: arriving", Slot::UNSET.arriving().0),
     ("bucket: slots", bucket::SLOTS as u64),
     ("bucket: of a choice, split", Table::new(13).bucket(0b10_1011)),
     ("bucket: of a choice, not split", Table::new(13).bucket(0b10_1110)),

@@ -4,9 +4,8 @@
 //! 63 T tentative | 62 F frozen | 61 D dirty | 60..59 frequency | 58..47 tag | 46 fetched | 45..37 generation | 36..17 segment | 16..0 offset/4
 //! ```
 //!
-//! In a frozen word D, T and the two frequency bits hold a mark: the round of the split that has frozen it, or that its item is
-//! leaving the slot or arriving in it by a shift. T with D, not frozen, means that the item named was removed; the slot becomes
-//! empty once that is persistent. This file knows bits only.
+//! In a frozen word D, T and the two frequency bits hold the mark of the split's round. T with D, not frozen, means that the item
+//! named was removed; the slot becomes empty once that is persistent. This file knows bits only.
 
 use super::item::ALIGNMENT;
 use super::segment::SIZE_MAX;
@@ -48,12 +47,8 @@ const _: () = assert!(SEGMENT_SHIFT + SEGMENT_BITS == GENERATION_SHIFT && OFFSET
 
 /// Largest number of segments that slots can name.
 pub const SEGMENTS_MAX: usize = 1 << SEGMENT_BITS;
-/// Rounds of doubling in a region's life: the mark has four bits, is never used twice, and has two values for shifts.
+/// Rounds of doubling in a region's life: each has a mark of its own, of four bits.
 pub const ROUNDS_MAX: u32 = 14;
-/// The mark of the slot that an item is leaving.
-const LEAVING: u32 = ROUNDS_MAX;
-/// The mark of the slot in which an item is arriving.
-const ARRIVING: u32 = ROUNDS_MAX + 1;
 /// Highest frequency.
 pub const FREQUENCY_MAX: u64 = 3;
 
@@ -72,11 +67,7 @@ impl core::fmt::Debug for Slot {
             s if s.is_frozen() && s.payload_is_empty() => write!(f, "frozen({}) empty", s.mark()),
             s if s.payload_is_empty() => f.write_str("empty"),
             s => {
-                let kind = if s.is_arriving() {
-                    "arriving"
-                } else if s.is_shifting() {
-                    "leaving"
-                } else if s.is_frozen() {
+                let kind = if s.is_frozen() {
                     "frozen"
                 } else if s.is_tentative() && s.is_dirty() {
                     "removed"
@@ -153,7 +144,7 @@ impl Slot {
         }
     }
 
-    /// A frozen word: of a split or of a shift.
+    /// A frozen word.
     #[inline]
     pub fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
@@ -163,30 +154,6 @@ impl Slot {
     #[inline]
     pub fn is_frozen_by(self, round: u32) -> bool {
         self.is_frozen() && self.mark() == round
-    }
-
-    /// Frozen by a shift.
-    #[inline]
-    pub fn is_shifting(self) -> bool {
-        self.is_frozen() && self.mark() >= LEAVING
-    }
-
-    /// The word of the slot that an item is leaving, for the confirmed word of its copy.
-    #[inline]
-    pub const fn leaving(self) -> Self {
-        self.freeze(LEAVING)
-    }
-
-    /// The word of the slot in which an item is arriving, for the confirmed word of its copy.
-    #[inline]
-    pub const fn arriving(self) -> Self {
-        self.freeze(ARRIVING)
-    }
-
-    /// Whether the item is arriving in the slot.
-    #[inline]
-    pub fn is_arriving(self) -> bool {
-        self.is_frozen_by(ARRIVING)
     }
 
     /// An insert that is not confirmed yet, or, when dirty, a removal.
@@ -413,7 +380,7 @@ mod tests {
         assert!(new.fetched().instead_of(word) == new.copy_of(word) && new.copy_of(word).is_fetched());
         assert!(new.fetched().instead_of(new) == new && new.fetched().copy_of(new) == new);
         assert!(word.freeze(5).is_fetched() && word.freeze(5).thaw().is_fetched());
-        assert!(word.leaving().thaw() == word.with_frequency(1) && new.arriving().thaw() == new);
+        assert!(word.freeze(9).thaw() == word.with_frequency(1) && new.freeze(9).thaw() == new);
     }
 
     #[test]
@@ -438,17 +405,6 @@ mod tests {
         let r = w.removed();
         assert!(r.is_dirty() && !r.is_item() && !r.is_empty() && r.settled() == Slot::EMPTY && r.tag() == w.tag());
         assert!(!w.is_dirty() && !w.tentative().is_dirty() && w.freeze(5).settled() == w.freeze(5));
-    }
-
-    #[test]
-    fn a_word_of_a_shift_is_an_item_and_neither_dirty_nor_of_a_split() {
-        let w = Slot::confirmed(0x123, 9, 77, 4096).with_frequency(3);
-        for s in [w.leaving(), w.arriving()] {
-            assert!(s.is_item() && s.is_frozen() && s.is_shifting() && !s.is_tentative() && !s.is_dirty() && !s.can_rise());
-            assert!(s.thaw().same_but_frequency(w) && s.tag() == w.tag() && (0..ROUNDS_MAX).all(|round| !s.is_frozen_by(round)));
-        }
-        assert!(w.arriving().is_arriving() && !w.leaving().is_arriving());
-        assert!((0..ROUNDS_MAX).all(|round| w.freeze(round).is_frozen_by(round) && !w.freeze(round).is_shifting()));
     }
 
     #[test]

@@ -80,7 +80,7 @@ counters! {
     reclaimed: "expired or flushed items whose place was reclaimed",
     store_too_large: "stores refused because the item is larger than allowed",
     store_no_memory: "stores refused because nothing could be evicted",
-    relocations: "live items copied: compacted, spared because they had been hit, or shifted to another bucket",
+    relocations: "live items copied when their segment was reclaimed: compacted, or spared because they had been hit",
     purged: "items looked at while segments were purged, dead ones included",
     ghost_hits: "items admitted to the main pool at once, because they had been evicted lately",
     reserve_empty: "times that no free segment was in reserve, and a whole one was reclaimed on the spot",

@@ -14,7 +14,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"KEYWAYR\n");
 /// The magic number of a region that is being made: its maker holds the file's lock, or has died.
 pub const MAGIC_UNFINISHED: u64 = u64::from_le_bytes(*b"KEYWAYu\n");
 /// Version of the format. It is incremented by a change of meaning that neither feature bits nor the layout's fingerprint
-/// express. Version 1 had no fingerprint, version 2 no shifts.
+/// express. Version 1 had no fingerprint.
 pub const VERSION: u64 = 3;
 /// Words of [`Superblock::program`]: 32 bytes hold any semantic version that a release has had.
 pub const PROGRAM_WORDS: usize = 4;
@@ -75,7 +75,7 @@ pub struct Superblock {
     pub clock: AtomicU64,
     /// see [`DoorWord`]
     pub kernel_door: AtomicU64,
-    /// 0 until a thread puts an item into a third bucket; it rises with each shift
+    /// 1 once any thread has put an item into a third bucket
     pub thirds: AtomicU64,
     /// items in segments that were opened before this sequence number are stale; 0: none are
     pub stale_before: AtomicU64,

@@ -199,10 +199,6 @@ impl Region {
         };
         self.memory.read(seen.at + seen.header.key_offset(), key);
         let key_hash = self.hasher.hash(key);
-        // Until the slot that an item left is empty, that slot has it, or the item of which it is a copy.
-        if word.is_arriving() && self.has_elsewhere(place, key, key_hash) {
-            return Slot::EMPTY;
-        }
         let table = self.table();
         let at_home = all_choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
         let intact = || {
@@ -214,22 +210,6 @@ impl Region {
         }
         *lost += u64::from(!word.is_frozen());
         Slot::EMPTY
-    }
-
-    /// Whether a slot of another bucket has an item with this key.
-    fn has_elsewhere(&self, place: Place, key: &[u8], key_hash: u64) -> bool {
-        let table = self.table();
-        all_choices(key_hash)
-            .into_iter()
-            .map(|choice| table.bucket(choice))
-            .filter(|bucket| *bucket != place.bucket)
-            .filter_map(|bucket| Some((bucket, self.bucket(bucket)?)))
-            .flat_map(|(bucket, at)| (0..SLOTS).map(move |index| Place::new(bucket, at, index)))
-            .any(|other| {
-                let word = self.word_in(other);
-                word.is_item_with(tag(key_hash))
-                    && matches!(self.look_in(other, word), Followed::Got(seen) if self.has_key(&seen, key))
-            })
     }
 
     /// Notes what an item needs. `false`: the item is not complete.

@@ -7,7 +7,6 @@ use keyway_region::{Region, Session, all_choices, hash};
 use kill_points::ground::{Ground, NOW};
 use mutants::Mutant;
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use crate::explore::{answer, open_session};
@@ -482,61 +481,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         evicts: true,
         overtaken: 2,
         setup: |stage| {
-            let [first, key] = stage.fill_with_its_like();
+            let [first, key] = stage.fill_all_three();
             threads([
                 vec![store(Verb::Add, key, 1), get(key)],
                 vec![store(Verb::Set, first, 3), store(Verb::Add, key, 2), get(first)],
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
-        name: "an insert that shifts an item",
-        overtaken: 2,
-        setup: |stage| {
-            let [first, key] = stage.fill_all_three();
-            threads([
-                vec![store(Verb::Add, key, 1), get(key)],
-                vec![get(first), store(Verb::Set, first, 3), get(first)],
-            ])
-        },
-        mutant: Some(Mutant::ShiftUncounted),
-        ..PLAIN
-    },
-    Scenario {
-        name: "an insert that shifts an item that is deleted and stored again",
-        overtaken: 2,
-        setup: |stage| {
-            let [first, key] = stage.fill_all_three();
-            threads([
-                vec![store(Verb::Set, key, 1)],
-                vec![delete(first), store(Verb::Add, first, 2), get(first)],
-            ])
-        },
-        mutant: Some(Mutant::ShiftUndoneBlindly),
-        ..PLAIN
-    },
-    Scenario {
-        name: "two inserts that shift the same item",
-        overtaken: 2,
-        setup: |stage| {
-            let [first, key] = stage.fill_all_three();
-            let other = stage.like(key);
-            threads([
-                vec![store(Verb::Set, key, 1), get(first)],
-                vec![store(Verb::Set, other, 2), get(first), get(key)],
-            ])
-        },
-        ..PLAIN
-    },
-    Scenario {
-        name: "an insert that shifts an item, and its death",
-        dies: true,
-        setup: |stage| {
-            let [first, key] = stage.fill_all_three();
-            threads([
-                vec![store(Verb::Set, key, 1)],
-                vec![get(first), store(Verb::Set, first, 2), delete(first), get(key)],
             ])
         },
         ..PLAIN
@@ -1049,26 +997,7 @@ impl<'g> Stage<'g> {
         [same[0], K]
     }
 
-    /// Another key with the same first two buckets, in the same order.
-    fn like(&self, key: Key) -> Key {
-        let [a, b, _] = self.buckets(key);
-        let mut same = self.keys_with(key.0 + 1, |[one, other, _]| [one, other] == [a, b]);
-        same.nth(16).unwrap_or(L)
-    }
-
-    /// Fills all three buckets of a key with items that have no others: none can be shifted.
-    fn fill_with_its_like(&mut self) -> [Key; 2] {
-        static ALIKE: OnceLock<Vec<Key>> = OnceLock::new();
-        let homes = self.buckets(K);
-        let is_alike = |buckets: [u64; 3]| buckets.iter().all(|bucket| homes.contains(bucket));
-        let alike = ALIKE.get_or_init(|| self.keys_with(1000, is_alike).take(24).collect());
-        for key in alike {
-            self.call(store(Verb::Set, *key, 1));
-        }
-        [alike[0], K]
-    }
-
-    /// Fills all three buckets of a key with items that have others, too.
+    /// The same of all three.
     fn fill_all_three(&mut self) -> [Key; 2] {
         let filled = self.fill_pair();
         let [a, b, third] = self.buckets(K);

@@ -858,53 +858,6 @@ pub const ALL: &[Pairing] = &[
         end: judged,
     },
     Pairing {
-        name: "shift",
-        says: "a thread that finds the slot emptied that an item has left sees the count of shifts, and looks again",
-        operations: &[of("leave", Shape::Exchange(Release)), elsewhere("slot", Shape::Load(Acquire))],
-        initial: &[(SLOT, 1)],
-        threads: &[
-            |w| {
-                w.swap(WORD, 0, 1);
-                w.exchange(SLOT, 1, 0, "leave");
-            },
-            |w| {
-                // An insert into it that is aborted.
-                if w.swap(SLOT, 0, 2) {
-                    w.swap(SLOT, 2, 0);
-                }
-            },
-            |w| {
-                if w.load(SLOT, "slot") == 0 {
-                    w.reached();
-                    w.violated(w.look(WORD) != 1);
-                }
-            },
-        ],
-        end: judged,
-    },
-    Pairing {
-        name: "shift-arrived",
-        says: "a thread that begins with the count of a shift finds the item in its new slot",
-        operations: &[
-            of("count", Shape::Exchange(Release)),
-            elsewhere("thirds", Shape::Load(SeqCst)),
-        ],
-        initial: &[],
-        threads: &[
-            |w| {
-                w.swap(OTHER, 0, 1);
-                w.exchange(WORD, 0, 1, "count");
-            },
-            |w| {
-                if w.load(WORD, "thirds") == 1 {
-                    w.reached();
-                    w.violated(w.look(OTHER) != 1);
-                }
-            },
-        ],
-        end: judged,
-    },
-    Pairing {
         name: "freeze",
         says: "a thread that finds a slot frozen sees the count of buckets for which it was, so it takes no later split for one that is done",
         operations: &[
@@ -972,7 +925,7 @@ pub const ALL: &[Pairing] = &[
         operations: &[
             argued(
                 "announce",
-                Shape::Exchange(SeqCst),
+                Shape::Store(SeqCst),
                 "with a fence for the tentative word's ordering it is before the fence in any case; C11 orders accesses that are \
                  sequentially consistent with each other only, so without this one the other inserter may read \"no\"",
             ),
@@ -987,7 +940,7 @@ pub const ALL: &[Pairing] = &[
                 w.fact(0, w.load(BYTES, "thirds") == 0 || w.load(OTHER, "rescan") == 0);
             },
             |w| {
-                w.exchange(BYTES, 0, 1, "announce");
+                w.store(BYTES, 1, "announce");
                 w.exchange(OTHER, 0, 1, "tentative");
                 w.fact(1, w.load(SLOT, "rescan") == 0);
                 w.reached();

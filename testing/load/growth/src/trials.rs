@@ -342,7 +342,7 @@ pub fn memory_full(scale: Scale) -> Verdict {
     let (mut n, mut value, value_len) = (0, Vec::new(), 90);
     loop {
         match items::store(&mut session, n, value_len, &mut value) {
-            // At once: later another item may be shifted, which announces third buckets too.
+            // At once, where the key may be the first one in a third bucket.
             Ok(()) => {
                 items::all_there(&mut session, n..n + 1, value_len)?;
             }

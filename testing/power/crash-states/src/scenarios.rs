@@ -123,18 +123,6 @@ const CROWDED: Scenario = Scenario {
     ..PLAIN
 };
 
-/// The same, but an item of them can go to another bucket of its own.
-const SHIFTING: Scenario = Scenario {
-    before: |s, now| {
-        for key in &movable_crowd()[1..] {
-            set(s, key, "of the crowd", now);
-        }
-    },
-    operations: &[|s, now| set(s, &movable_crowd()[0], "the newcomer", now)],
-    watched: || movable_crowd().iter().map(|key| key.as_bytes().to_vec()).collect(),
-    ..PLAIN
-};
-
 /// All of them.
 pub const ALL: &[Scenario] = &[
     Scenario {
@@ -588,29 +576,6 @@ pub const ALL: &[Scenario] = &[
         ..CROWDED
     },
     Scenario {
-        name: "insert that shifts an item",
-        ..SHIFTING
-    },
-    Scenario {
-        name: "set of the item while an insert that shifts it stands still",
-        meanwhile: &[(|s, now| set(s, MEMBER, "changed", now), &[MEMBER])],
-        ..SHIFTING
-    },
-    Scenario {
-        name: "delete of the item while an insert that shifts it stands still",
-        meanwhile: &[(|s, now| delete(s, MEMBER, now), &[MEMBER])],
-        ..SHIFTING
-    },
-    Scenario {
-        name: "insert that shifts an item whose set stands still",
-        operations: &[|s, now| set(s, MEMBER, "changed", now)],
-        meanwhile: &[
-            (|s, now| set(s, &movable_crowd()[0], "the newcomer", now), &[]),
-            (|s, now| get(s, MEMBER, now), &[MEMBER]),
-        ],
-        ..SHIFTING
-    },
-    Scenario {
         name: "get while a split stands still that met a set standing still",
         // Enough that another session knows of it.
         before: |s, now| fill(s, "i", 0..1375, 8, now),
@@ -630,42 +595,21 @@ pub const ALL: &[Scenario] = &[
 /// One of those that fill the newcomer's buckets.
 const MEMBER: &str = "member";
 
-fn buckets(key: &str) -> [u64; 3] {
-    all_choices(hash(SEED, key.as_bytes())).map(|c| c % BUCKETS)
-}
-
-fn others(name: &'static str) -> impl Iterator<Item = String> {
-    (0..).map(move |i| format!("{name}-{i}"))
-}
-
-/// A newcomer, and behind it the keys that fill all of its buckets, `MEMBER` the first of them. They have no other buckets, so an
-/// item must go.
+/// A newcomer, and behind it the keys that fill all of its buckets, `MEMBER` the first of them.
 fn crowd() -> &'static [String] {
     static CROWD: OnceLock<Vec<String>> = OnceLock::new();
     CROWD.get_or_init(|| {
-        let homes = buckets(MEMBER);
-        let is_alike = |key: &String| buckets(key).iter().all(|bucket| homes.contains(bucket));
-        let newcomer = others("newcomer").find(|key| is_alike(key) && buckets(key)[0] == homes[0]);
-        let crowd = others("crowd").filter(is_alike).take(3 * SLOTS - 1);
-        let all = [newcomer.expect("there is no end of them"), MEMBER.into()];
-        all.into_iter().chain(crowd).collect()
-    })
-}
-
-/// The same, of keys that have other buckets: `MEMBER`'s item can go there.
-fn movable_crowd() -> &'static [String] {
-    static CROWD: OnceLock<Vec<String>> = OnceLock::new();
-    CROWD.get_or_init(|| {
+        let buckets = |key: &str| all_choices(hash(SEED, key.as_bytes())).map(|c| c % BUCKETS);
         let in_pair = |key: &str, pair: &[u64]| buckets(key)[..2].iter().all(|bucket| pair.contains(bucket));
-        let homes = buckets(MEMBER);
-        let pair = &homes[..2];
+        let others = |name: &'static str| (0..).map(move |i| format!("{name}-{i}"));
+        let pair = &buckets(MEMBER)[..2];
         let newcomer = others("newcomer")
-            .find(|key| in_pair(key, pair) && buckets(key)[0] == homes[0] && buckets(key)[2] != homes[2])
+            .find(|key| in_pair(key, pair))
             .expect("there is no end of them");
         let third = buckets(&newcomer)[2];
         // With another one, whose number differs in bit 0 as a pair's do.
         let beside = (0..BUCKETS)
-            .find(|b| b % 2 != third % 2 && !pair.contains(b) && *b != homes[2])
+            .find(|b| b % 2 != third % 2 && !pair.contains(b))
             .expect("there are many");
         let both = others("crowd").filter(|key| in_pair(key, pair)).take(2 * SLOTS - 1);
         let of_third = others("crowd").filter(|key| in_pair(key, &[third, beside])).take(2 * SLOTS);
