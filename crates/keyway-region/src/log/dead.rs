@@ -158,8 +158,8 @@ impl Region {
     }
 
     fn is_log(&self, segment: usize) -> bool {
-        let state = State(self.header(segment).state.load(Relaxed));
-        self.has(segment) && matches!(state.kind(), Some(Kind::Open | Kind::Retired))
+        let kind = || State(self.header(segment).state.load(Relaxed)).kind();
+        self.has(segment) && matches!(kind(), Some(Kind::Open | Kind::Retired))
     }
 
     /// The lease word, if cells were leased in this generation.
@@ -210,7 +210,7 @@ impl Session {
     /// Closes the extents of dead threads in a log segment: their rests are dead. Several threads may do it at once.
     pub(crate) fn close_dead_extents(&self, segment: usize) {
         let region = &*self.region;
-        let Some(lease) = region.lease_of(segment).filter(|_| region.is_log(segment)) else {
+        let Some(lease) = region.is_log(segment).then(|| region.lease_of(segment)).flatten() else {
             return;
         };
         let is_of_dead = |extent: &Leasehold| {

@@ -145,6 +145,34 @@ impl Image {
         &mut self.pages[i / 512].0[i % 512]
     }
 
+    /// Changes it by a list of changes, twelve bytes each: place (three bytes; it is folded so that the words which lead elsewhere are hit as
+    /// often as the payload), what to do, eight bytes of value.
+    pub fn change(&mut self, list: &[u8]) {
+        let words = self.backed / 8;
+        // The arrays before the segments, and the first segments, which are the index.
+        let head = words / 8;
+        let mut heal = false;
+        for change in list.chunks_exact(12).take(64) {
+            let place = u32::from_le_bytes([change[0], change[1], change[2], 0]) as usize;
+            let value = u64::from_le_bytes(change[4..12].try_into().unwrap_or_default());
+            let at = if change[3] & 1 == 0 { place % head } else { place % words };
+            heal |= change[3] & 2 != 0;
+            let word = self.word(at);
+            *word = match change[3] >> 2 & 3 {
+                0 => value,
+                1 => *word ^ value,
+                2 => word.wrapping_add(value),
+                _ => *word & value,
+            };
+            if change[3] & 16 != 0 {
+                self.backed = self.backed.min(place * 8);
+            }
+        }
+        if heal && self.backed >= 4096 {
+            self.heal_checksum();
+        }
+    }
+
     /// Makes the superblock's checksum right, to get damage past it.
     pub fn heal_checksum(&mut self) {
         let memory = self.memory();

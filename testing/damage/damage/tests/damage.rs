@@ -10,6 +10,7 @@
 use damage::{Answers, Image, answers, use_it, write_over_all};
 use harness::Random;
 use keyway_region::layout::segment::{EXTENT_HEADER_SIZE, Kind, SegmentHeader, State};
+use std::path::Path;
 
 #[test]
 fn damaged_anywhere() {
@@ -50,6 +51,23 @@ fn damaged_anywhere() {
     }
     println!("400 damaged regions, {opened} opened");
     assert!(opened > 200);
+}
+
+/// What the fuzzer begins with, and what it has found: the fuzz target `region_open` does the same.
+#[test]
+fn damaged_as_a_fuzzer_did() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds/region_open");
+    let mut tried = 0;
+    for seed in std::fs::read_dir(&seeds).unwrap() {
+        let list = std::fs::read(seed.unwrap().path()).unwrap();
+        let mut image = Image::small();
+        image.change(&list);
+        if let Ok(region) = image.open() {
+            use_it(&region, 16, list.len());
+        }
+        tried += 1;
+    }
+    assert!(tried > 3, "{}", seeds.display());
 }
 
 /// Where items were there is one byte over and over, in segments that are whole otherwise: their purge has to come to an end.
