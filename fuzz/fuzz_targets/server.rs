@@ -77,7 +77,7 @@ impl Tried {
         (answers, false)
     }
 
-    /// Whether nobody has to log in.
+    /// Whether clients may do everything without a login.
     fn is_open(&self) -> bool {
         !self.server.udp_addresses().is_empty()
     }
@@ -185,8 +185,8 @@ fn closed() -> Tried {
     closed
 }
 
-/// What a client who may be confined to a prefix says leaves another item as it was stored, or evicted. Returns whether the server serves the
-/// next input: where a login has failed, the next ones would wait.
+/// Checks that these bytes of a client neither read nor change an item outside a user's prefix. Returns whether the server can serve the next
+/// input at once: after a login that failed, later logins are delayed.
 fn stay_inside(closed: &mut Tried, bytes: &[u8], size: usize) -> bool {
     let value = String::from_utf8_lossy(OUTSIDE);
     let set = format!("set outside 0 0 {}\r\n{value}\r\n", value.len());

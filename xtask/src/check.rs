@@ -62,19 +62,16 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
     }
 }
 
+/// The files that differ from a revision, and those that git does not know yet.
+fn changed(context: &Context<'_>, since: &str) -> Result<Vec<PathBuf>, String> {
+    let mut names = context.output("git", &["diff", "--name-only", since, "--"])?;
+    names += &context.output("git", &["ls-files", "--others", "--exclude-standard"])?;
+    Ok(names.lines().map(|name| context.root.join(name)).collect())
+}
+
 /// The packages whose tests run.
 fn plan(context: &Context<'_>, since: &str) -> Result<Vec<Package>, String> {
-    let files = |args: &[&str]| {
-        Ok::<_, String>(
-            context
-                .output("git", args)?
-                .lines()
-                .map(|file| context.root.join(file))
-                .collect(),
-        )
-    };
-    let mut changed: Vec<PathBuf> = files(&["diff", "--name-only", since, "--"])?;
-    changed.append(&mut files(&["ls-files", "--others", "--exclude-standard"])?);
+    let changed = changed(context, since)?;
     let metadata = context.output("cargo", &["metadata", "--locked", "--no-deps", "--format-version=1"])?;
     let metadata: Value = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
     let packages = metadata["packages"].as_array().into_iter().flatten();
@@ -171,6 +168,30 @@ mod tests {
             ["program", "harness"]
         );
         assert_eq!(tried(&["crates/server/inside/src/lib.rs"]).0, ["inside"]);
+    }
+
+    #[test]
+    fn a_change_is_what_differs_and_what_is_new() {
+        let folder = std::env::temp_dir().join(format!("keyway-xtask-check-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let context = Context::new(&folder, folder.clone());
+        let git = |args: &[&str]| {
+            context
+                .output("git", &[&["-c", "user.name=n", "-c", "user.email=e"], args].concat())
+                .unwrap()
+        };
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        git(&["init", "--quiet"]);
+        ["same", "other"].iter().for_each(|name| write(name, "before"));
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "--message", "both"]);
+        write("other", "after");
+        write("new", "");
+        assert_eq!(
+            changed(&context, "HEAD").unwrap(),
+            ["other", "new"].map(|name| folder.join(name))
+        );
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

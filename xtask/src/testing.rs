@@ -163,20 +163,20 @@ impl Program {
 
 /// The stage `test`.
 pub fn short(context: &Context<'_>) -> Outcome {
-    with_programs(context, |programs| {
+    with_programs(context, &[], |programs| {
         let mut jobs: Vec<_> = programs
             .iter()
             .filter(|p| !p.is_long())
             .map(|p| p.job(context, None))
             .collect();
         jobs.push(cargo(context, "examples in documentation", DOCUMENTED));
-        jobs
+        again(jobs)
     })
 }
 
 /// The stage `long`.
 pub fn long(context: &Context<'_>) -> Outcome {
-    with_programs(context, |programs| {
+    with_programs(context, &[], |programs| {
         let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
         // These two build a little of their own.
         let mut jobs = vec![cargo(context, "watched tests of the region", WATCHED_TESTS)];
@@ -184,7 +184,7 @@ pub fn long(context: &Context<'_>) -> Outcome {
             jobs.push(Job {
                 name: "figures in short".into(),
                 alone: false,
-                again: true,
+                again: false,
                 work: Box::new(|| figures::run(context, &["--short"])),
             });
         }
@@ -204,44 +204,34 @@ pub fn long(context: &Context<'_>) -> Outcome {
                 jobs.extend(WEATHERS.iter().map(|weather| program.weathered_job(context, weather)));
             }
         }
-        jobs
+        again(jobs)
     })
 }
 
 /// The tests of the stage `test` in these packages' folders, built without default features.
 pub fn of(context: &Context<'_>, is_chosen: impl Fn(&Path) -> bool) -> Outcome {
-    let plain = ["--no-default-features"];
-    match context.build_all(&plain) {
+    with_programs(context, &["--no-default-features"], |programs| {
+        let chosen = programs.iter().filter(|p| is_chosen(&p.folder) && !p.is_long());
+        chosen.map(|p| p.job(context, None)).collect()
+    })
+}
+
+/// Builds the programs of tests and what they start, with these arguments of cargo, and runs the jobs that `jobs` makes of them.
+fn with_programs<'a>(context: &'a Context<'a>, with: &[&str], jobs: impl FnOnce(&[Program]) -> Vec<Job<'a>>) -> Outcome {
+    match context.build_all(with) {
         Outcome::Passed => {}
         other => return other,
     }
-    match programs(context, &plain) {
-        Ok(programs) => lanes::run(
-            programs
-                .iter()
-                .filter(|program| is_chosen(&program.folder) && !program.is_long())
-                .map(|program| program.job(context, None))
-                .collect(),
-        ),
+    match programs(context, with) {
+        Ok(programs) => lanes::run(jobs(&programs)),
         Err(why) => Outcome::Failed(why),
     }
 }
 
-/// Builds the programs of tests and what they start, and runs the jobs that `jobs` makes of them, those that take longest first.
-fn with_programs<'a>(context: &'a Context<'a>, jobs: impl FnOnce(&[Program]) -> Vec<Job<'a>>) -> Outcome {
-    match context.build_all(&[]) {
-        Outcome::Passed => {}
-        other => return other,
-    }
-    match programs(context, &[]) {
-        Ok(programs) => {
-            let mut jobs = jobs(&programs);
-            // A machine that is shared with others may be so busy that a deadline of a test passes.
-            jobs.iter_mut().for_each(|job| job.again = true);
-            lanes::run(jobs)
-        }
-        Err(why) => Outcome::Failed(why),
-    }
+/// A machine that is shared with others may be so busy that a deadline of a test passes.
+fn again(mut jobs: Vec<Job<'_>>) -> Vec<Job<'_>> {
+    jobs.iter_mut().for_each(|job| job.again = true);
+    jobs
 }
 
 fn cargo<'a>(context: &'a Context<'a>, name: &str, arguments: &[&str]) -> Job<'a> {
@@ -275,6 +265,21 @@ fn programs(context: &Context<'_>, with: &[&str]) -> Result<Vec<Program>, String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_test_is_named_alone_or_with_all_of_its_package() {
+        let is_long = |package: &str, target: &str| {
+            let program = Program {
+                folder: Path::new("/w").join(package),
+                target: target.into(),
+                integration: true,
+                executable: PathBuf::new(),
+            };
+            program.is_long()
+        };
+        assert!(is_long("packages", "debian") && is_long("keyway-bench", "page"));
+        assert!(!is_long("packages-of-others", "debian") && !is_long("keyway-bench", "pages"));
+    }
 
     #[test]
     fn programs_of_tests_are_told_from_other_parts() {

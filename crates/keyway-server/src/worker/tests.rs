@@ -18,7 +18,7 @@ use super::{MESSAGES_PER_ROUND, Worker};
 use crate::StartError;
 use crate::account::{Charge, UNSENT_TIGHT};
 use crate::config::{Config, EventLoop};
-use crate::connection::{CloseReason, HEAVY_FOR, Stream};
+use crate::connection::{CloseReason, HEAVY_FOR};
 use crate::effort::{KEY, REQUEST, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress};
 
@@ -96,6 +96,16 @@ impl Bench {
         assert_eq!(bytes.len() % ANSWER.len(), 0);
         assert!(bytes.chunks(ANSWER.len()).all(|answer| answer == ANSWER));
         bytes.len() / ANSWER.len()
+    }
+
+    /// A client of the partner. The server's end of its socket takes little at a time.
+    fn slow_client(&mut self) -> Result<UnixStream, StartError> {
+        let (client, message) = self.driven.arrival(1)?;
+        if let Message::Adopt(stream, _) = &message {
+            SockRef::from(stream).set_send_buffer_size(0)?;
+        }
+        self.partner().take(message);
+        Ok(client)
     }
 
     fn worker(&mut self) -> &mut Worker {
@@ -371,13 +381,7 @@ fn what_a_client_sends_before_it_has_taken_its_answer_is_served_when_memory_is_t
         let stored = bench.worker().desk.executor.session.set(b"big", &value, 0);
         stored.expect("room");
 
-        let (mut client, served) = UnixStream::pair()?;
-        client.set_nonblocking(true)?;
-        served.set_nonblocking(true)?;
-        SockRef::from(&served).set_send_buffer_size(0)?;
-        let peer = Arc::new(Peer::new(1, 0, PeerAddress::Unix, 1, true, 0));
-        let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
-        bench.partner().take(Message::Adopt(stream, peer));
+        let mut client = bench.slow_client()?;
         // It moves after its first turn, and then stays.
         for request in [NOOP, b"get big\r\n", NOOP] {
             client.write_all(request)?;
@@ -411,14 +415,7 @@ fn what_the_ring_sends_is_charged_with_the_room_of_its_vector() -> Result<(), St
     let value = vec![b'v'; 6 * UNSENT_TIGHT];
     let stored = bench.worker().desk.executor.session.set(b"big", &value, 0);
     stored.expect("room");
-    let (mut client, served) = UnixStream::pair()?;
-    client.set_nonblocking(true)?;
-    served.set_nonblocking(true)?;
-    SockRef::from(&served).set_send_buffer_size(0)?;
-    let peer = Arc::new(Peer::new(1, 0, PeerAddress::Unix, 1, true, 0));
-    bench
-        .worker()
-        .take(Message::Adopt(Stream::Unix(mio::net::UnixStream::from_std(served)), peer));
+    let mut client = bench.slow_client()?;
     // The first turn of a connection may move it.
     client.write_all(NOOP)?;
     (0..SETTLING).for_each(|_| bench.driven.rounds());

@@ -595,7 +595,7 @@ pub const ALL: &[Scenario] = &[
 /// One of those that fill the newcomer's buckets.
 const MEMBER: &str = "member";
 
-/// A newcomer, and behind it the keys that fill all of its buckets, `MEMBER` the first of them.
+/// A key that is absent, then the keys that fill all of its buckets; `MEMBER` is the first of these.
 fn crowd() -> &'static [String] {
     static CROWD: OnceLock<Vec<String>> = OnceLock::new();
     CROWD.get_or_init(|| {
