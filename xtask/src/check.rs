@@ -177,7 +177,14 @@ mod tests {
         let context = Context::new(&folder, folder.clone());
         let git = |args: &[&str]| {
             context
-                .output("git", &[&["-c", "user.name=n", "-c", "user.email=e"], args].concat())
+                .output(
+                    "git",
+                    &[
+                        &["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"],
+                        args,
+                    ]
+                    .concat(),
+                )
                 .unwrap()
         };
         let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
