@@ -51,7 +51,7 @@ fn main() {
     }
     for items in args.numbers("--items", &[1_000_000, 10_000_000]) {
         let options = Options::new().memory((items * ITEM_BYTES_MAX).max(64 << 20));
-        let cache = open(&path, &options.strict(repair).strict_rehearsed(repair));
+        let cache = open(&path, &options.durable(repair).durable_rehearsed(repair));
         drop(fill(&cache, items, &VALUE));
         if repair {
             drop(cache)
@@ -153,7 +153,7 @@ fn repaired(path: &Path, items: u64) -> f64 {
         file.write_all_at(&changed.to_le_bytes(), at).expect("a superblock");
     }
     let started = Instant::now();
-    let cache = open(path, &Options::new().strict(true).strict_rehearsed(true));
+    let cache = open(path, &Options::new().durable(true).durable_rehearsed(true));
     let took = started.elapsed();
     assert_eq!(cache.counters().curr_items, items, "every acknowledged item is there");
     took.as_secs_f64() * 1e3

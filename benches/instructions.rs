@@ -1,7 +1,7 @@
 //! Instructions that an operation takes, counted by callgrind: the one figure that a busy machine does not move.
 //!
 //! Each operation is run twice in a process of its own, with few and with many repetitions; the difference, divided, is free of
-//! what starting costs. What the loop takes without an operation is subtracted. With `--features bare` sessions leave out what they record for the case of their death (intents, and
+//! what starting costs. What the loop takes without an operation is subtracted. With `--features bare` sessions leave out what they record for the case of their death (hazard pointers, and
 //! the tentative word that an insert is at), so that two runs tell what that costs.
 
 use benches::{Args, head, region, row, say};

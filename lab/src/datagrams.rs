@@ -10,7 +10,7 @@ use keyway_bench::load::{Load, Schedule};
 use keyway_bench::machine::{self, thread_cpu};
 use keyway_bench::measurement::{Measurement, Window};
 use keyway_bench::wire::Target;
-use keyway_proto::client::{self, Answer, Heard};
+use keyway_proto::client::{self, Answer, Received};
 use keyway_proto::frame::FRAME_LEN;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg};
@@ -102,7 +102,7 @@ impl Datagrams {
         // What warms up, and what counts.
         self.ran = vec![Measurement::default(); 2];
         let mut now = Instant::now();
-        let mut heard = now;
+        let mut received = now;
         let mut cpu_before = None;
         // Of this thread: they have pointers in them.
         let mut headers = MultiHeaders::preallocate(BATCH, None);
@@ -119,7 +119,7 @@ impl Datagrams {
                 }
             }
             match self.turn(&mut headers, LOOK_AROUND_EVERY) {
-                Ok(true) => heard = Instant::now(),
+                Ok(true) => received = Instant::now(),
                 Ok(false) => {}
                 Err(error) => {
                     self.ran[1].wrong.lost += self.on_way as u64;
@@ -129,7 +129,7 @@ impl Datagrams {
             }
             now = Instant::now();
             self.expire(now);
-            if now.saturating_duration_since(heard) > silence_max {
+            if now.saturating_duration_since(received) > silence_max {
                 self.broken(&format!("no answer for {silence_max:?}"));
                 break;
             }
@@ -342,8 +342,8 @@ fn socket(target: &Target) -> io::Result<UdpSocket> {
 
 /// Whether this is a get's whole answer, with a value that is one.
 fn is_answer(payload: &[u8], key: &[u8], is_value: impl FnOnce(&[u8]) -> bool) -> bool {
-    match client::hear(payload) {
-        Heard::Answer {
+    match client::receive(payload) {
+        Received::Answer {
             consumed,
             answer:
                 Answer::Value {

@@ -147,7 +147,7 @@ fn throughput_of_the_protected_library() {
 }
 
 #[test]
-fn strict_mode_beside_pmemcached() {
+fn durable_mode_beside_pmemcached() {
     let Some(tables) = tables("pmemcached-fig1", "--items 200") else {
         return;
     };

@@ -149,15 +149,15 @@ impl Question {
     /// The answer, if it is complete by the deadline. After [`ErrorKind::TimedOut`] this can be called again.
     fn answer(&mut self, deadline: Instant) -> std::io::Result<Vec<String>> {
         loop {
-            let heard = self.connection.heard();
-            let Some(end) = heard.iter().position(|byte| *byte == b'\n') else {
-                if self.len + heard.len() > ANSWER_MAX {
+            let received = self.connection.received();
+            let Some(end) = received.iter().position(|byte| *byte == b'\n') else {
+                if self.len + received.len() > ANSWER_MAX {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
-                self.connection.hear(deadline)?;
+                self.connection.receive(deadline)?;
                 continue;
             };
-            let line: Vec<u8> = heard.drain(..=end).collect();
+            let line: Vec<u8> = received.drain(..=end).collect();
             self.len += line.len();
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
             if ["END", "OK", "RESET"].contains(&&*line) {

@@ -181,12 +181,12 @@ def test_what_makes_or_checks_keys_in_its_own_way_is_asked(path):
 
 
 def test_values_come_back_as_the_serde_says(path):
-    class Told(PickleSerde):
+    class Delivery(PickleSerde):
         def deserialize(self, key, value, flags):
             return key, super().deserialize(key, value, flags)
 
     things = {"text": "täxt", "bytes": b"by\xfftes", "none": b"", "empty": "", "int": -7, "list": [1], "never": NotImplemented}
-    cache, told = KeywayCache(path, {"OPTIONS": {"memory": 16 * MEGABYTE}}), KeywayCache(path, {"OPTIONS": {"serde": Told()}})
+    cache, told = KeywayCache(path, {"OPTIONS": {"memory": 16 * MEGABYTE}}), KeywayCache(path, {"OPTIONS": {"serde": Delivery()}})
     assert cache.set_many(things) == []
     assert cache.get_many(things) == things and told.get_many(things) == {key: (f":1:{key}", thing) for key, thing in things.items()}
     for key, thing in things.items():

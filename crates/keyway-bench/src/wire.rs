@@ -2,7 +2,7 @@
 
 use crate::datagram::Datagrams;
 use crate::plan::Door;
-use keyway_proto::client::{self, Answer, Heard};
+use keyway_proto::client::{self, Answer, Received};
 use keyway_proto::{Command, Store, StoreVerb};
 use rustix::net::{self, sockopt};
 use std::io::{self, Read, Write};
@@ -299,7 +299,7 @@ impl Admin {
     pub fn version(&mut self) -> io::Result<String> {
         client::other(&mut self.out, Command::Version, []);
         self.send()?;
-        self.hear(|answer| match answer {
+        self.receive(|answer| match answer {
             Answer::Version(version) => Some(String::from_utf8_lossy(version).into_owned()),
             _ => None,
         })
@@ -318,7 +318,7 @@ impl Admin {
         let mut found = None;
         let mut is_over = false;
         while !is_over {
-            is_over = self.hear(|answer| match answer {
+            is_over = self.receive(|answer| match answer {
                 Answer::Stat { name, value } => {
                     if *name == wanted.as_bytes() {
                         found = Some(String::from_utf8_lossy(value).into_owned());
@@ -337,7 +337,7 @@ impl Admin {
         client::get(&mut self.out, false, keys.iter().map(AsRef::as_ref));
         self.send()?;
         let (mut hits, mut bytes) = (0, 0);
-        while let Some(len) = self.hear(|answer| match answer {
+        while let Some(len) = self.receive(|answer| match answer {
             Answer::Value { key, value, .. } => Some(Some(key.len() + value.len())),
             Answer::End => Some(None),
             _ => None,
@@ -355,16 +355,16 @@ impl Admin {
     }
 
     /// Waits for the next answer, and gives what `take` makes of it; `None` from it: this is no answer to what was asked.
-    fn hear<R>(&mut self, take: impl FnOnce(&Answer<'_>) -> Option<R>) -> io::Result<R> {
+    fn receive<R>(&mut self, take: impl FnOnce(&Answer<'_>) -> Option<R>) -> io::Result<R> {
         loop {
-            let need = match client::hear(&self.input[self.at..]) {
-                Heard::Answer { consumed, answer } => {
+            let need = match client::receive(&self.input[self.at..]) {
+                Received::Answer { consumed, answer } => {
                     let taken = take(&answer).ok_or_else(|| unexpected(&self.input[self.at..self.at + consumed]));
                     self.at += consumed;
                     return taken;
                 }
-                Heard::Broken(_) => return Err(unexpected(&self.input[self.at..])),
-                Heard::Incomplete { need } => need,
+                Received::Broken(_) => return Err(unexpected(&self.input[self.at..])),
+                Received::Incomplete { need } => need,
             };
             self.input.drain(..self.at);
             self.at = 0;

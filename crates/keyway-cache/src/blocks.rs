@@ -133,7 +133,7 @@ pub(crate) fn claim(file: &File) -> Result<(), CopiesOnWrite> {
 }
 
 /// Whether the file survives the next boot, as far as is known: not if it is certainly in memory.
-pub(crate) fn is_durable(file: &File) -> bool {
+pub(crate) fn is_on_disk(file: &File) -> bool {
     lasts(fstatfs(file).map(|fs| fs.filesystem_type()).ok())
 }
 
@@ -201,7 +201,7 @@ impl Extent {
 
 /// The extents of a file on a disk, in its order. `None`: its file system does not say.
 fn extents(file: &File) -> Option<Vec<Extent>> {
-    if !is_durable(file) {
+    if !is_on_disk(file) {
         return None;
     }
     let mut found: Vec<Extent> = Vec::new();

@@ -35,7 +35,7 @@ pub struct Connection {
     socket: Kept<OwnedFd>,
     home: Home,
     /// bytes that have come and were not taken yet
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Connection {
@@ -78,7 +78,7 @@ impl Connection {
         Ok(Self {
             socket: Kept::new(socket)?,
             home: Home::new(),
-            heard: Vec::new(),
+            received: Vec::new(),
         })
     }
 
@@ -106,15 +106,19 @@ impl Connection {
     /// # Errors
     ///
     /// A broken or closed connection; [`ErrorKind::TimedOut`]: nothing has come by the deadline; no memory.
-    pub fn hear(&mut self, deadline: Instant) -> Result<()> {
-        let len = self.heard.len();
-        self.heard.try_reserve(1)?;
-        let room = (self.heard.capacity() - len).min(READ_MAX);
+    pub fn receive(&mut self, deadline: Instant) -> Result<()> {
+        let len = self.received.len();
+        self.received.try_reserve(1)?;
+        let room = (self.received.capacity() - len).min(READ_MAX);
         loop {
             let socket = self.socket()?.as_raw_fd();
-            self.heard.resize(len + room, 0);
-            let got = recv(socket, self.heard.get_mut(len..).unwrap_or_default(), MsgFlags::MSG_DONTWAIT);
-            self.heard.truncate(len + got.unwrap_or(0));
+            self.received.resize(len + room, 0);
+            let got = recv(
+                socket,
+                self.received.get_mut(len..).unwrap_or_default(),
+                MsgFlags::MSG_DONTWAIT,
+            );
+            self.received.truncate(len + got.unwrap_or(0));
             match got {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => return Ok(()),
@@ -126,8 +130,8 @@ impl Connection {
     }
 
     /// The bytes that have come and were not taken yet.
-    pub fn heard(&mut self) -> &mut Vec<u8> {
-        &mut self.heard
+    pub fn received(&mut self) -> &mut Vec<u8> {
+        &mut self.received
     }
 
     /// Whether this process has made it. Otherwise it is its parent's.
@@ -236,8 +240,8 @@ mod tests {
             connection.send(b"a secret", soon()).unwrap_err().kind(),
             ErrorKind::NotConnected
         );
-        assert_eq!(connection.hear(soon()).unwrap_err().kind(), ErrorKind::NotConnected);
-        assert!(connection.heard().is_empty());
+        assert_eq!(connection.receive(soon()).unwrap_err().kind(), ErrorKind::NotConnected);
+        assert!(connection.received().is_empty());
         drop(connection);
         other.set_nonblocking(true).unwrap();
         let left = other.read(&mut [0]).unwrap_err();
@@ -248,13 +252,13 @@ mod tests {
     fn without_time_nothing_is_waited_for() {
         let (mut connection, mut server) = pair();
         let passed = Instant::now();
-        assert_eq!(connection.hear(passed).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(connection.receive(passed).unwrap_err().kind(), ErrorKind::TimedOut);
         connection.send(b"hello", passed).unwrap();
         let full = vec![b'x'; 16 << 20];
         assert_eq!(connection.send(&full, passed).unwrap_err().kind(), ErrorKind::TimedOut);
         server.write_all(b"answer").unwrap();
-        connection.hear(passed).unwrap();
-        assert_eq!(connection.heard(), b"answer");
+        connection.receive(passed).unwrap();
+        assert_eq!(connection.received(), b"answer");
     }
 
     #[test]
@@ -263,10 +267,10 @@ mod tests {
         let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
         std::thread::scope(|scope| {
             scope.spawn(|| server.write_all(&large).unwrap());
-            while connection.heard().len() < large.len() {
-                connection.hear(soon()).unwrap();
+            while connection.received().len() < large.len() {
+                connection.receive(soon()).unwrap();
             }
-            assert!(*connection.heard() == large);
+            assert!(*connection.received() == large);
         });
     }
 

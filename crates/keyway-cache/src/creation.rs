@@ -251,7 +251,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         // The file of another user, which the caller has allowed: only its owner can set its mode.
         false => Ok(()),
     };
-    if blocks::is_durable(file) && proc::boot_id().is_none() && !Clock::here().is_known() {
+    if blocks::is_on_disk(file) && proc::boot_id().is_none() && !Clock::here().is_known() {
         return Err(OpenError::NoProc {
             path: path.to_path_buf(),
             needs: "a region on a disk outlives a reboot, and this process cannot find out which boot this is (/proc/sys/kernel/random/boot_id)",
@@ -278,7 +278,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     file.set_len(len.max(was)).map_err(|e| io("set length", path, e))?;
     // Address space, persistent memory, memory: whatever can be known to be missing is found out before anything is
     // allocated.
-    let mapping = Mapping::of(file, layout.len_max, options.strict, options, path)?;
+    let mapping = Mapping::of(file, layout.len_max, options.durable, options, path)?;
     limits::memory(file, wanted.saturating_sub(there)).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
     for range in layout.backed(segments) {
         allocate(file, range).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
@@ -304,14 +304,14 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     let region = Region::unfinished(memory, &creation, Box::new(unowned)).map_err(|why| unusable(path, why))?;
     let not_written = || io("write back", path, std::io::Error::last_os_error());
     // A region in durable mode is on the medium before its magic number is.
-    if region.is_strict() {
+    if region.is_durable() {
         let mut ranges = layout.backed(segments).into_iter();
         let written = ranges.all(|range| region.host().write_back(range)) && file.sync_all().is_ok();
         written.then_some(()).ok_or_else(not_written)?;
     }
     allow(options.mode)?;
     region.finish();
-    if region.is_strict() && !region.host().write_back(0..superblock::SIZE) {
+    if region.is_durable() && !region.host().write_back(0..superblock::SIZE) {
         return Err(not_written());
     }
     Ok(())
@@ -405,7 +405,7 @@ fn huge_pages_missing(path: &Path) -> Option<std::io::Error> {
 
 /// Gives a region the segments for which `memory` bytes have room. It keeps what it has if that is more. A lower memory
 /// limit is lifted.
-pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
+pub(crate) fn grow(region: &Region, memory: u64) -> Result<(), GrowError> {
     let layout = region.layout();
     region.learn();
     let (old, wanted) = (region.segments(), layout.segments_for(memory));
@@ -420,10 +420,10 @@ pub(crate) fn raise(region: &Region, memory: u64) -> Result<(), GrowError> {
     } else {
         segments_within(region, memory)
     };
-    let raised = match region.raise(within) {
+    let raised = match region.grow(within) {
         // Without what a region leaves free, as at its creation.
         Err(error) if error.kind() == std::io::ErrorKind::StorageFull && within > old => {
-            region.raise(without(layout, within, limits::LEFT_FREE).max(old))
+            region.grow(without(layout, within, limits::LEFT_FREE).max(old))
         }
         raised => raised,
     };

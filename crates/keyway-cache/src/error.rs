@@ -59,10 +59,10 @@ pub enum OpenError {
     Busy { path: PathBuf, doing: &'static str },
     /// on a full disk its users would be ended, because the file's blocks are copied when they are written, or are not there
     CopiesOnWrite { path: PathBuf, why: CopiesOnWrite },
-    /// durable mode (`strict`) was requested where changes cannot be made persistent
-    StrictImpossible { path: PathBuf, source: std::io::Error },
-    /// durable mode (`strict`) was requested, but the region was made without it
-    NotStrict { path: PathBuf },
+    /// durable mode (`durable`) was requested where changes cannot be made persistent
+    DurableImpossible { path: PathBuf, source: std::io::Error },
+    /// durable mode (`durable`) was requested, but the region was made without it
+    NotDurable { path: PathBuf },
     /// the file that was kept for a restart is not anonymous memory
     NotAnonymous { path: PathBuf },
     /// checksums were requested, but the region was made without them
@@ -242,15 +242,15 @@ impl std::fmt::Display for OpenError {
                 f,
                 "a file mode of {asked:#o} was requested: it can have the permission bits 0 to 0o777 only; leave the other bits out"
             ),
-            Self::StrictImpossible { path, source } => write!(
+            Self::DurableImpossible { path, source } => write!(
                 f,
-                "{}: durable mode (--strict) needs a file on persistent memory, mapped directly (DAX): MAP_SYNC failed with \"{source}\"; put the region on a \
-                 file system mounted with -o dax, or leave --strict out",
+                "{}: durable mode (--durable) needs a file on persistent memory, mapped directly (DAX): MAP_SYNC failed with \"{source}\"; put the region on a \
+                 file system mounted with -o dax, or leave --durable out",
                 path.display()
             ),
-            Self::NotStrict { path } => write!(
+            Self::NotDurable { path } => write!(
                 f,
-                "{}: the region was made without --strict, and this cannot change; copy it elsewhere and remove the file, or leave --strict out",
+                "{}: the region was made without --durable, and this cannot change; copy it elsewhere and remove the file, or leave --durable out",
                 path.display()
             ),
             Self::NotChecksummed { path } => write!(
@@ -314,7 +314,7 @@ impl std::error::Error for OpenError {
             Self::Io { source, .. }
             | Self::NoSpace { source, .. }
             | Self::NoServer { source, .. }
-            | Self::StrictImpossible { source, .. } => Some(source),
+            | Self::DurableImpossible { source, .. } => Some(source),
             Self::Unusable { why, .. } => Some(why),
             Self::NotGrown { why, .. } => Some(why),
             Self::OverLimit { why, .. } => Some(why),

@@ -1,4 +1,4 @@
-//! Telling a forked child from its parent. A child has a copy of the parent's memory, but neither its mapping of a region
+//! Emitter a forked child from its parent. A child has a copy of the parent's memory, but neither its mapping of a region
 //! nor its lock, and none of its other threads: a lock that one of them held stays locked in the child for ever.
 //!
 //! The kernel wipes one page of the process in every child (madvise(2), `MADV_WIPEONFORK`), however the child was forked.

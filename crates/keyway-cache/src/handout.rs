@@ -177,14 +177,14 @@ pub(crate) fn ask_for_line(path: Option<&Path>, wanted: Wanted, deadline: Instan
 /// It does not. [`ErrorKind::TimedOut`]: it has not said so by the deadline, and this can be called again.
 pub(crate) fn granted(line: &mut Connection, wanted: Wanted, deadline: Instant) -> std::io::Result<()> {
     let told = loop {
-        let heard = line.heard();
-        if let Some(end) = heard.iter().position(|byte| *byte == b'\n') {
-            break heard.drain(..=end).collect::<Vec<u8>>();
+        let received = line.received();
+        if let Some(end) = received.iter().position(|byte| *byte == b'\n') {
+            break received.drain(..=end).collect::<Vec<u8>>();
         }
-        if heard.len() >= LINE_MAX {
-            break std::mem::take(heard);
+        if received.len() >= LINE_MAX {
+            break std::mem::take(received);
         }
-        line.hear(deadline)?;
+        line.receive(deadline)?;
     };
     let told = String::from_utf8_lossy(&told);
     let (device, inode) = wanted.file;

@@ -1,4 +1,4 @@
-//! What this crate keeps in a thread's storage where every call needs it: the thread's number, the seat that it used
+//! What this crate keeps in a thread's storage where every call needs it: the thread's number, the session that it used
 //! last ([`crate::local`]), and a note for rehearsals of the gate.
 //!
 //! A shared library normally finds a thread's storage by a call of the loader (`__tls_get_addr`), once for each variable.
@@ -16,7 +16,7 @@
 //! last until it has ended. No reference to them is made.
 #![allow(unsafe_code, reason = "the address of a thread's storage; contract above")]
 
-use crate::local::Seat;
+use crate::local::ThreadSession;
 
 /// The calling thread's number, 0 if it has none yet.
 #[inline(always)]
@@ -30,16 +30,16 @@ pub(crate) fn set_number(number: u64) {
     machine::store::<0>(usize::try_from(number).unwrap_or(usize::MAX));
 }
 
-/// The word for the calling thread's seat, as [`set_seat`] left it; NULL at first.
+/// The word for the calling thread's session, as [`set_session`] left it; NULL at first.
 #[inline(always)]
-pub(crate) fn seat() -> *mut Seat {
+pub(crate) fn session_word() -> *mut ThreadSession {
     std::ptr::with_exposed_provenance_mut(machine::load::<8>())
 }
 
-/// See [`seat`].
+/// See [`session_word`].
 #[inline(always)]
-pub(crate) fn set_seat(seat: *mut Seat) {
-    machine::store::<8>(seat.expose_provenance());
+pub(crate) fn set_session(session: *mut ThreadSession) {
+    machine::store::<8>(session.expose_provenance());
 }
 
 /// Whether the calling thread is inside, in the rehearsal of a gate ([`crate::gate`]): 0 is no.
@@ -156,15 +156,15 @@ mod tests {
     fn every_thread_has_words_of_its_own_that_begin_as_zero() {
         let barrier = &std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
-            for seat in [16, 32] {
+            for own in [16, 32] {
                 scope.spawn(move || {
-                    assert_eq!((number(), super::seat().addr()), (0, 0));
-                    set_number(seat as u64 + 10);
-                    set_seat(std::ptr::without_provenance_mut(seat));
+                    assert_eq!((number(), super::session_word().addr()), (0, 0));
+                    set_number(own as u64 + 10);
+                    set_session(std::ptr::without_provenance_mut(own));
                     barrier.wait();
-                    assert_eq!((number(), super::seat().addr()), (seat as u64 + 10, seat));
-                    set_seat(std::ptr::null_mut());
-                    assert_eq!((number(), super::seat().addr()), (seat as u64 + 10, 0));
+                    assert_eq!((number(), super::session_word().addr()), (own as u64 + 10, own));
+                    set_session(std::ptr::null_mut());
+                    assert_eq!((number(), super::session_word().addr()), (own as u64 + 10, 0));
                 });
             }
         });

@@ -83,7 +83,7 @@ pub mod watch;
 mod writer;
 
 use attach::Access;
-use keyway_region::{Life, Region, Seat};
+use keyway_region::{Life, Region, SessionId};
 use sessions::{Role, Sessions};
 use std::fs::File;
 use std::path::PathBuf;
@@ -228,7 +228,7 @@ struct Inner {
     discarded: bool,
     attached_in: Duration,
     /// whether what is in memory must be written back to outlive the machine's next boot
-    durable: bool,
+    on_disk: bool,
     place: Place,
     options: Options,
     doorway: kernel::Doorway,
@@ -340,7 +340,7 @@ impl Cache {
     #[inline(never)]
     fn served_session(&self) -> Option<Session> {
         let inner = &*self.inner;
-        if inner.options.server || inner.sessions.region.is_strict() {
+        if inner.options.server || inner.sessions.region.is_durable() {
             return None;
         }
         let file = inner.sessions.liveness.open_harmless().ok()?;
@@ -387,7 +387,7 @@ impl Cache {
     pub fn grow(&self, memory: u64) -> Result<(), GrowError> {
         let region = self.may_resize()?;
         let _inside = self.inner.sessions.latch.open();
-        creation::raise(region, memory)
+        creation::grow(region, memory)
     }
 
     /// Lowers the memory limit to `memory` bytes, everything included, while the region is in use; a limit that is already
@@ -471,7 +471,7 @@ impl Cache {
     /// As [`Self::descriptors`]; and a region in durable mode, whose readers must write back what they rely on.
     #[doc(hidden)]
     pub fn descriptor_to_read(&self) -> std::io::Result<File> {
-        if self.region().is_some_and(Region::is_strict) {
+        if self.region().is_some_and(Region::is_durable) {
             return Err(std::io::Error::other(
                 "a region in durable mode cannot be used for reading only: its readers must write back what they rely on",
             ));
@@ -490,13 +490,12 @@ impl Cache {
         self.region().map_or_else(Counters::default, Region::counters)
     }
 
-    /// The counters of the thread slot of one session ([`Session::seat`]), since the region was created. Earlier sessions in the same slot have
+    /// The counters of the thread slot of one session ([`Session::id`]), since the region was created. Earlier sessions in the same slot have
     /// counted there too: subtract what it had counted when the session began ([`Counters::since`]).
     #[doc(hidden)]
-    pub fn counters_of(&self, seat: Seat) -> Counters {
+    pub fn counters_of(&self, id: SessionId) -> Counters {
         let _inside = self.inner.sessions.latch.open();
-        self.region()
-            .map_or_else(Counters::default, |region| region.counters_of(seat))
+        self.region().map_or_else(Counters::default, |region| region.counters_of(id))
     }
 
     /// How long the operations of all sessions of all doors took, since the region was created: every request of servers' clients, and

@@ -1,7 +1,7 @@
 //! A session for each thread, found again without being passed around: for callers that have no place to keep one, such
 //! as a C program's functions.
 //!
-//! A thread's sessions, its *seats*, are in its thread-local storage, and end with the thread. One word leads to the seat
+//! A thread's sessions, are in its thread-local storage, and end with the thread. One word leads to the session
 //! that was used last ([`here`]), so a call that uses the same cache again takes a few instructions to find it. If a cache
 //! was closed in another thread, this thread drops what it holds of that cache when it next needs a new session, or ends. A
 //! forked child has none of its parent's sessions: it opens the region again ([`Cache::here`]).
@@ -12,10 +12,10 @@
 //!
 //! # Safety
 //!
-//! Seats are followed by pointers. [`SEATS`] owns them, or a call of a thread that is ending. The word in the thread's storage is NULL, or [`LENT`] while `work`
-//! of the thread is under way (or was left by a jump), or the address of one of the thread's seats. While it is [`LENT`], no
-//! other code uses or frees a seat. Before a seat is freed the word is set to NULL.
-#![allow(unsafe_code, reason = "a thread's seats by their addresses; contract above")]
+//! ThreadSessions are followed by pointers. [`SESSIONS`] owns them, or a call of a thread that is ending. The word in the thread's storage is NULL, or [`IN_USE`] while `work`
+//! of the thread is under way (or was left by a jump), or the address of one of the thread's sessions. While it is [`IN_USE`], no
+//! other code uses or frees a session. Before a session is freed the word is set to NULL.
+#![allow(unsafe_code, reason = "a thread's sessions by their addresses; contract above")]
 
 use crate::cancel::Uncancelled;
 use crate::fork::Home;
@@ -32,18 +32,18 @@ const BUFFER_KEPT_MAX: usize = 1 << 20;
 /// Every capacity is at least this.
 const ENDS_WITH_ITS_CALL: usize = 0;
 
-/// The word of a thread whose seat is in use. No seat has this address.
-const LENT: *mut Seat = std::ptr::without_provenance_mut(1);
+/// The word of a thread whose session is in use. No session has this address.
+const IN_USE: *mut ThreadSession = std::ptr::without_provenance_mut(1);
 
 thread_local! {
-    static SEATS: RefCell<Seats> = const { RefCell::new(Seats(Vec::new())) };
+    static SESSIONS: RefCell<ThreadSessions> = const { RefCell::new(ThreadSessions(Vec::new())) };
 }
 
 /// A thread's sessions, one of each cache.
-struct Seats(Vec<NonNull<Seat>>);
+struct ThreadSessions(Vec<NonNull<ThreadSession>>);
 
 /// A thread's session of one cache.
-pub(crate) struct Seat {
+pub(crate) struct ThreadSession {
     /// the cache that it belongs to
     at: *const Inner,
     /// the process that the session was made in
@@ -51,7 +51,7 @@ pub(crate) struct Seat {
     /// not dropped in another process
     session: ManuallyDrop<Session>,
     buffer: Vec<u8>,
-    /// capacity of the buffer from which on there is more to do after a call than to clear it: all of a seat that ends with
+    /// capacity of the buffer from which on there is more to do after a call than to clear it: all of a session that ends with
     /// its call is given back
     tidied_from: usize,
     /// keeps the cache's address in use, so that no other cache can have it
@@ -77,155 +77,155 @@ impl Cache {
     /// [`SessionError::Busy`] where `work` of this thread is still under way: within it, or after it was left by a jump.
     #[inline(always)]
     pub fn with_session<R>(&self, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, LocalError> {
-        let seat = match self.seat() {
-            Some(seat) => seat,
-            None => self.sit_down()?,
+        let own = match self.own() {
+            Some(own) => own,
+            None => self.take_session()?,
         };
-        let mut lent = Lent::new(seat);
-        let seat = lent.seat();
-        Ok(work(&mut seat.session, &mut seat.buffer))
+        let mut in_use = InUse::new(own);
+        let own = in_use.own();
+        Ok(work(&mut own.session, &mut own.buffer))
     }
 
     /// Gives back this thread's session, if it has one.
     pub fn leave(&self) {
-        let _ = SEATS.try_with(|seats| {
-            if let Ok(mut seats) = seats.try_borrow_mut() {
-                seats.retain(|seat| !seat.is_of(&self.inner));
+        let _ = SESSIONS.try_with(|sessions| {
+            if let Ok(mut sessions) = sessions.try_borrow_mut() {
+                sessions.retain(|own| !own.is_of(&self.inner));
             }
         });
     }
 
     /// This thread's session of the cache, if it is the one that the thread used last, and not in use.
     #[inline(always)]
-    fn seat(&self) -> Option<NonNull<Seat>> {
-        let seat = here::seat();
-        if seat.addr() <= LENT.addr() {
+    fn own(&self) -> Option<NonNull<ThreadSession>> {
+        let own = here::session_word();
+        if own.addr() <= IN_USE.addr() {
             return None;
         }
-        // SAFETY: neither NULL nor `LENT`, so it is one of this thread's seats, and not in use.
-        unsafe { NonNull::new(seat).filter(|seat| seat.as_ref().is_of(&self.inner)) }
+        // SAFETY: neither NULL nor `IN_USE`, so it is one of this thread's sessions, and not in use.
+        unsafe { NonNull::new(own).filter(|own| own.as_ref().is_of(&self.inner)) }
     }
 
     /// This thread's session of the cache, which is found at once from now on.
     #[cold]
     #[inline(never)]
-    fn sit_down(&self) -> Result<NonNull<Seat>, LocalError> {
-        SEATS
-            .try_with(|seats| {
-                let mut seats = seats.try_borrow_mut().map_err(|_| SessionError::Busy)?;
-                if here::seat() == LENT {
+    fn take_session(&self) -> Result<NonNull<ThreadSession>, LocalError> {
+        SESSIONS
+            .try_with(|sessions| {
+                let mut sessions = sessions.try_borrow_mut().map_err(|_| SessionError::Busy)?;
+                if here::session_word() == IN_USE {
                     return Err(SessionError::Busy.into());
                 }
-                let seat = match seats.of(&self.inner) {
-                    Some(seat) => seat,
-                    None => seats.add(self)?,
+                let own = match sessions.of(&self.inner) {
+                    Some(own) => own,
+                    None => sessions.add(self)?,
                 };
-                here::set_seat(seat.as_ptr());
-                Ok(seat)
+                here::set_session(own.as_ptr());
+                Ok(own)
             })
-            .unwrap_or_else(|_| self.sit_down_once())
+            .unwrap_or_else(|_| self.take_session_once())
     }
 
     /// A session for one call of this thread, which is ending.
-    fn sit_down_once(&self) -> Result<NonNull<Seat>, LocalError> {
-        if here::seat() == LENT {
+    fn take_session_once(&self) -> Result<NonNull<ThreadSession>, LocalError> {
+        if here::session_word() == IN_USE {
             return Err(SessionError::Busy.into());
         }
         let _uncancelled = Uncancelled::new();
-        Seat::leak(self, ENDS_WITH_ITS_CALL)
+        ThreadSession::leak(self, ENDS_WITH_ITS_CALL)
     }
 }
 
-/// A seat in use. When it is not in use any more, it is the one that was used last.
-struct Lent(NonNull<Seat>);
+/// A session in use. When it is not in use any more, it is the one that was used last.
+struct InUse(NonNull<ThreadSession>);
 
-impl Lent {
-    /// Marks this thread's seat as in use.
+impl InUse {
+    /// Marks this thread's session as in use.
     #[inline(always)]
-    fn new(seat: NonNull<Seat>) -> Self {
-        here::set_seat(LENT);
-        Self(seat)
+    fn new(own: NonNull<ThreadSession>) -> Self {
+        here::set_session(IN_USE);
+        Self(own)
     }
 
-    /// After a call: frees a large buffer, or the seat of a thread that is ending.
+    /// After a call: frees a large buffer, or the session of a thread that is ending.
     #[cold]
     #[inline(never)]
     fn tidy(&mut self) {
-        let seat = self.seat();
-        if seat.tidied_from != ENDS_WITH_ITS_CALL {
-            seat.buffer = Vec::new();
-            here::set_seat(self.0.as_ptr());
+        let own = self.own();
+        if own.tidied_from != ENDS_WITH_ITS_CALL {
+            own.buffer = Vec::new();
+            here::set_session(self.0.as_ptr());
             return;
         }
         let _uncancelled = Uncancelled::new();
-        here::set_seat(std::ptr::null_mut());
+        here::set_session(std::ptr::null_mut());
         // SAFETY: it comes from a box, is on no list, and the word does not name it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 
     #[inline(always)]
-    fn seat(&mut self) -> &mut Seat {
-        // SAFETY: the seat is this thread's, and as long as the word says `LENT`, no other code uses or frees it.
+    fn own(&mut self) -> &mut ThreadSession {
+        // SAFETY: the session is this thread's, and as long as the word says `IN_USE`, no other code uses or frees it.
         unsafe { self.0.as_mut() }
     }
 }
 
-impl Drop for Lent {
+impl Drop for InUse {
     #[inline(always)]
     fn drop(&mut self) {
-        let seat = self.seat();
-        seat.buffer.clear();
-        if seat.buffer.capacity() >= seat.tidied_from {
+        let own = self.own();
+        own.buffer.clear();
+        if own.buffer.capacity() >= own.tidied_from {
             self.tidy();
         } else {
-            here::set_seat(self.0.as_ptr());
+            here::set_session(self.0.as_ptr());
         }
     }
 }
 
-impl Seats {
-    fn of(&self, inner: &Arc<Inner>) -> Option<NonNull<Seat>> {
-        // SAFETY: seats that are in the list have not been freed.
-        let is_of = |seat: &NonNull<Seat>| unsafe { seat.as_ref() }.is_of(inner);
+impl ThreadSessions {
+    fn of(&self, inner: &Arc<Inner>) -> Option<NonNull<ThreadSession>> {
+        // SAFETY: sessions that are in the list have not been freed.
+        let is_of = |own: &NonNull<ThreadSession>| unsafe { own.as_ref() }.is_of(inner);
         self.0.iter().copied().find(is_of)
     }
 
     /// A new session of the cache.
-    fn add(&mut self, cache: &Cache) -> Result<NonNull<Seat>, LocalError> {
+    fn add(&mut self, cache: &Cache) -> Result<NonNull<ThreadSession>, LocalError> {
         let _uncancelled = Uncancelled::new();
-        self.retain(|seat| seat.home.is_here() && seat.cache.strong_count() > 0);
-        let seat = Seat::leak(cache, BUFFER_KEPT_MAX + 1)?;
-        self.0.push(seat);
-        Ok(seat)
+        self.retain(|own| own.home.is_here() && own.cache.strong_count() > 0);
+        let own = ThreadSession::leak(cache, BUFFER_KEPT_MAX + 1)?;
+        self.0.push(own);
+        Ok(own)
     }
 
-    /// Frees the other seats, unless one is in use.
-    fn retain(&mut self, is_kept: impl Fn(&Seat) -> bool) {
-        if here::seat() == LENT {
+    /// Frees the other sessions, unless one is in use.
+    fn retain(&mut self, is_kept: impl Fn(&ThreadSession) -> bool) {
+        if here::session_word() == IN_USE {
             return;
         }
-        here::set_seat(std::ptr::null_mut());
-        self.0.retain(|seat| {
-            // SAFETY: seats that are in the list have not been freed.
-            let is_kept = is_kept(unsafe { seat.as_ref() });
+        here::set_session(std::ptr::null_mut());
+        self.0.retain(|own| {
+            // SAFETY: sessions that are in the list have not been freed.
+            let is_kept = is_kept(unsafe { own.as_ref() });
             if !is_kept {
                 // SAFETY: it comes from a box, leaves the list, and the word does not name it.
-                drop(unsafe { Box::from_raw(seat.as_ptr()) });
+                drop(unsafe { Box::from_raw(own.as_ptr()) });
             }
             is_kept
         });
     }
 }
 
-impl Drop for Seats {
+impl Drop for ThreadSessions {
     fn drop(&mut self) {
         // A call that was left by a jump does not come back to a thread that ends.
-        here::set_seat(std::ptr::null_mut());
+        here::set_session(std::ptr::null_mut());
         self.retain(|_| false);
     }
 }
 
-impl Seat {
+impl ThreadSession {
     /// A new session of the cache, in a box that the caller owns.
     fn leak(cache: &Cache, tidied_from: usize) -> Result<NonNull<Self>, LocalError> {
         let session = cache.here().map_err(|error| LocalError::Open(Box::new(error)))?.session()?;
@@ -239,14 +239,14 @@ impl Seat {
         }))))
     }
 
-    /// Whether the seat belongs to this process and this cache.
+    /// Whether the session belongs to this process and this cache.
     #[inline(always)]
     fn is_of(&self, inner: &Arc<Inner>) -> bool {
         std::ptr::eq(self.at, Arc::as_ptr(inner)) && self.home.is_here()
     }
 }
 
-impl Drop for Seat {
+impl Drop for ThreadSession {
     fn drop(&mut self) {
         // Otherwise it is the parent's session: its thread slot is not ours to give back, and we have no mapping to do it in.
         if self.home.is_here() {
@@ -329,7 +329,7 @@ mod tests {
         struct AtTheEnd(Cache);
         impl Drop for AtTheEnd {
             fn drop(&mut self) {
-                // Seats are dropped before this, because they were made later.
+                // ThreadSessions are dropped before this, because they were made later.
                 assert_eq!(self.0.info().sessions, 0);
                 for round in 0..2_000u32 {
                     let within = self.0.with_session(|session, buffer| {

@@ -44,19 +44,19 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// A mapping for a region in durable mode (`strict`), or for any other. In a rehearsal, a durable region is on
+    /// A mapping for a region in durable mode (`durable`), or for any other. In a rehearsal, a durable region is on
     /// ordinary memory, which is treated as persistent.
-    pub(crate) fn of(file: &File, len: usize, strict: bool, options: &Options, path: &Path) -> Result<Self, OpenError> {
-        if strict && options.strict_rehearsed {
+    pub(crate) fn of(file: &File, len: usize, durable: bool, options: &Options, path: &Path) -> Result<Self, OpenError> {
+        if durable && options.durable_rehearsed {
             let mut mapping = Self::new(file, len).map_err(|e| refused(e, len, path))?;
             mapping.is_persistent = true;
             return Ok(mapping);
         }
-        if !strict {
+        if !durable {
             return Self::new(file, len).map_err(|e| refused(e, len, path));
         }
         // `mmap(2)`: MAP_SYNC fails with EOPNOTSUPP if the processor's write-backs do not reach the medium.
-        Self::with(file, len, MapFlags::MAP_SHARED_VALIDATE | MapFlags::MAP_SYNC).map_err(|source| OpenError::StrictImpossible {
+        Self::with(file, len, MapFlags::MAP_SHARED_VALIDATE | MapFlags::MAP_SYNC).map_err(|source| OpenError::DurableImpossible {
             path: path.to_path_buf(),
             source,
         })

@@ -66,11 +66,11 @@ pub struct Options {
     pub drop_in: bool,
     /// durable mode: every acknowledged change survives a power failure. A new region then needs persistent memory (DAX); an
     /// existing one must have been made so. The mode of a region holds for all its users, requested or not
-    pub strict: bool,
-    /// With `strict`, for a measurement: on ordinary memory, each persist barrier 100 ns slower than the instruction, as pmemcached's
+    pub durable: bool,
+    /// With `durable`, for a measurement: on ordinary memory, each persist barrier 100 ns slower than the instruction, as pmemcached's
     /// authors had it. Nothing outlives a power failure.
     #[doc(hidden)]
-    pub strict_rehearsed: bool,
+    pub durable_rehearsed: bool,
     /// every item of a new region has a checksum that every reader verifies, so data that a process overwrites by mistake is
     /// a miss or an error for the others. An existing region must have been made so. This holds for all its users, requested
     /// or not
@@ -114,7 +114,7 @@ impl Options {
         mode: u32,
         keep_memory: bool,
         owners: Owners,
-        strict: bool,
+        durable: bool,
         checksums: bool,
         gap: Gap,
         gate: Gate,
@@ -237,7 +237,7 @@ impl Options {
         server: bool,
         server_sessions: usize,
         drop_in: bool,
-        strict_rehearsed: bool,
+        durable_rehearsed: bool,
     }
 }
 
@@ -258,8 +258,8 @@ impl Default for Options {
             server: false,
             server_sessions: 0,
             drop_in: false,
-            strict: false,
-            strict_rehearsed: false,
+            durable: false,
+            durable_rehearsed: false,
             checksums: false,
             gap_max_s: None,
             gap: Gap::Serve,

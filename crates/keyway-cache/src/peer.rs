@@ -134,47 +134,47 @@ impl Line {
             self.is_granted = true;
         }
         while self.owed > 0 {
-            let answer = self.hear(deadline)?;
+            let answer = self.receive(deadline)?;
             self.owed -= usize::from(answer.line == REPORTED);
         }
         Ok(())
     }
 
     /// Reads an answer. After [`ErrorKind::TimedOut`] it can be called again.
-    fn hear(&mut self, deadline: Instant) -> io::Result<Answer> {
+    fn receive(&mut self, deadline: Instant) -> io::Result<Answer> {
         let (line, end) = loop {
-            let heard = self.connection.heard();
-            if let Some(end) = heard.iter().position(|byte| *byte == b'\n') {
-                let text = heard.get(..end).and_then(|text| text.strip_suffix(b"\r"));
+            let received = self.connection.received();
+            if let Some(end) = received.iter().position(|byte| *byte == b'\n') {
+                let text = received.get(..end).and_then(|text| text.strip_suffix(b"\r"));
                 break (
                     String::from_utf8_lossy(text.ok_or(ErrorKind::InvalidData)?).into_owned(),
                     end + 1,
                 );
             }
-            if heard.len() >= LINE_MAX {
+            if received.len() >= LINE_MAX {
                 return Err(ErrorKind::InvalidData.into());
             }
-            self.connection.hear(deadline)?;
+            self.connection.receive(deadline)?;
         };
         let mut value = Vec::new();
         let Some(rest) = line.strip_prefix("VA ") else {
-            self.connection.heard().drain(..end);
+            self.connection.received().drain(..end);
             return Ok(Answer { line, value });
         };
         let len = rest.split(' ').next().and_then(|len| len.parse::<usize>().ok());
         let len = len.filter(|len| *len <= VALUE_LEN_MAX).ok_or(ErrorKind::InvalidData)?;
         let whole = end + len + 2;
         loop {
-            let heard = self.connection.heard();
-            if heard.len() >= whole {
-                let behind = heard.split_off(whole);
-                value = std::mem::replace(heard, behind);
+            let received = self.connection.received();
+            if received.len() >= whole {
+                let behind = received.split_off(whole);
+                value = std::mem::replace(received, behind);
                 value.truncate(whole - 2);
                 value.drain(..end);
                 return Ok(Answer { line, value });
             }
-            heard.try_reserve_exact(whole - heard.len())?;
-            self.connection.hear(deadline)?;
+            received.try_reserve_exact(whole - received.len())?;
+            self.connection.receive(deadline)?;
         }
     }
 }
@@ -366,7 +366,7 @@ impl Client {
         let mut line = self.take(peer, deadline).map_err(unserved)?;
         let answer = line.prepare(peer, deadline).and_then(|()| {
             line.connection.send(&request, deadline)?;
-            line.hear(deadline)
+            line.receive(deadline)
         });
         let answer = answer.map_err(|error| match error.kind() {
             ErrorKind::OutOfMemory => WriteError::NoMemory { len },

@@ -11,7 +11,7 @@
 //! In all of these cases, a gap longer than allowed has its own consequence afterwards ([`crate::Gap`]).
 
 use crate::attach::{Inspected, inspect, io, unusable};
-use crate::blocks::is_durable;
+use crate::blocks::is_on_disk;
 use crate::clock::Clock;
 use crate::creation::{check_item_size, is_at, remake};
 use crate::descriptor::file_id;
@@ -76,7 +76,7 @@ pub(crate) fn before_use(file: &File, path: &Path, options: &Options, deadline: 
 
 fn decide(file: &File, path: &Path, options: &Options) -> Result<Restart, OpenError> {
     let inspected = inspect(file, path)?;
-    let forgets = !(inspected.strict || is_durable(file));
+    let forgets = !(inspected.durable || is_on_disk(file));
     // Locks do not survive a boot. So if any process is attached, the region is in use in this boot.
     if forgets || is_attached(file, &inspected) || !is_cut_off(file, path)? {
         return Ok(Restart::Use);
@@ -85,14 +85,14 @@ fn decide(file: &File, path: &Path, options: &Options) -> Result<Restart, OpenEr
     let Some(_whole) = Whole::take(file) else {
         crate::wait::sleep(PATIENCE);
         return Ok(Restart::Busy {
-            repairs: inspected.strict,
+            repairs: inspected.durable,
         });
     };
     // Another process may have done it meanwhile, or may be attaching.
     if !is_at(file, path) || is_attached(file, &inspected) || !is_cut_off(file, path)? {
         return Ok(Restart::Again { cold: false });
     }
-    if inspected.strict {
+    if inspected.durable {
         repair(file, path, &inspected, options)?;
         return Ok(Restart::Again { cold: false });
     }
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn an_opening_waits_as_long_as_another_process_repairs() {
         let path = Path::new("/dev/shm").join(format!("keyway-test-{}-deadline", std::process::id()));
-        let options = Options::new().memory(4 << 20).strict(true).strict_rehearsed(true);
+        let options = Options::new().memory(4 << 20).durable(true).durable_rehearsed(true);
         drop(Cache::open(&Place::Path(path.clone()), &options).unwrap());
         let open = || File::options().read(true).write(true).open(&path).unwrap();
         let (file, other) = (open(), open());

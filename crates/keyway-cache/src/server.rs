@@ -9,8 +9,8 @@
 //! - to answer from the kernel: `Cache::turn_kernel_door_on`, `doorway`, `hash`, `hash_seed`, `monotonic`, `flush_at_s`,
 //!   `is_shut_out`, `Session::note_hit`, `clock`, `clock_s`;
 //! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`;
-//! - to tell watchers: `Session::serve_as`, `tell_connection`;
-//! - to count by session: `Session::seat`, `Cache::counters_of`, `seated`, `Session::note_latency`, `Session::add_latency`, [`Timer`];
+//! - to tell watchers: `Session::serve_as`, `emit_connection`;
+//! - to count by session: `Session::id`, `Cache::counters_of`, `seated`, `Session::note_latency`, `Session::add_latency`, [`Timer`];
 //! - to take the slots that are reserved for servers: `Options::server`;
 //! - to list regions without attaching to them: [`describe`], [`remove_unused`]; to look at one again and again: [`Watched`],
 //!   or `Cache::look` of one that is attached;
@@ -34,7 +34,7 @@ pub use crate::survey::{
 pub use crate::timer::Timer;
 pub use crate::wait::{RunApart, run_apart_by};
 pub use keyway_region::layout::session::Entrance;
-pub use keyway_region::{CALLS_PER_SAMPLE, KeyRoom, Seat, Seated, USES};
+pub use keyway_region::{CALLS_PER_SAMPLE, KeyRoom, SessionId, ThreadInUse, USES};
 
 /// The buckets by which operations are counted by their time.
 pub mod latency {

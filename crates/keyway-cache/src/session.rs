@@ -10,15 +10,15 @@ use crate::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Key, KeyRoom, Limits, Placed, Seat, Shrinking, Sink, Target};
+use keyway_region::{Headed, Key, KeyRoom, Limits, Placed, SessionId, Shrinking, Sink, Target};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A get that [`Writer::get_at_once`] has not answered.
+/// A get that [`Writer::get_fast`] has not answered.
 #[cold]
 #[inline(never)]
-fn get_any_way<R>(
+fn get_fast_or_slow<R>(
     writer: &mut Writer,
     key: &[u8],
     hash: u64,
@@ -26,7 +26,7 @@ fn get_any_way<R>(
     sink: &mut impl Sink,
     hit: impl Fn(Item) -> R,
 ) -> Result<Option<R>, WriteError> {
-    writer.get_any_way(Key::of((key, hash)), how, sink, hit)
+    writer.get_fast_or_slow(Key::of((key, hash)), how, sink, hit)
 }
 
 /// A get of a reader.
@@ -142,11 +142,11 @@ impl Session {
         let found = match &mut *self.0 {
             Way::Writer(writer) => {
                 let key = writer.key(key, &mut room);
-                if let Some(found) = writer.get_at_once(key, Get::VALUE, &mut value, |_| ()) {
+                if let Some(found) = writer.get_fast(key, Get::VALUE, &mut value, |_| ()) {
                     probes::Get::exit();
                     return Ok(found.map(|()| value));
                 }
-                get_any_way(writer, key.bytes(), key.hash(), Get::VALUE, &mut value, |_| ())
+                get_fast_or_slow(writer, key.bytes(), key.hash(), Get::VALUE, &mut value, |_| ())
             }
             Way::Reader(reader) => get_reading(reader, key, Get::VALUE, &mut value).map(|found| found.map(|_| ())),
         };
@@ -183,11 +183,11 @@ impl Session {
         let found = match &mut *self.0 {
             Way::Writer(writer) => {
                 let key = writer.key(key, &mut room);
-                if let Some(found) = writer.get_at_once(key, Get::VALUE, out, |item| item) {
+                if let Some(found) = writer.get_fast(key, Get::VALUE, out, |item| item) {
                     probes::Get::exit();
                     return Ok(found);
                 }
-                get_any_way(writer, key.bytes(), key.hash(), Get::VALUE, out, |item| item)
+                get_fast_or_slow(writer, key.bytes(), key.hash(), Get::VALUE, out, |item| item)
             }
             Way::Reader(reader) => get_reading(reader, key, Get::VALUE, out),
         };
@@ -278,11 +278,11 @@ impl Session {
         let found = match &mut *self.0 {
             Way::Writer(writer) => {
                 let key = writer.key(key, &mut room);
-                if let Some(found) = writer.get_at_once(key, how, &mut Placed::new(target), |_| ()) {
+                if let Some(found) = writer.get_fast(key, how, &mut Placed::new(target), |_| ()) {
                     probes::Get::exit();
                     return Ok(found.is_some());
                 }
-                get_any_way(writer, key.bytes(), key.hash(), how, &mut Placed::new(target), |_| ())
+                get_fast_or_slow(writer, key.bytes(), key.hash(), how, &mut Placed::new(target), |_| ())
             }
             Way::Reader(reader) => get_reading(reader, key, how, &mut Placed::new(target)).map(|found| found.map(|_| ())),
         };
@@ -593,18 +593,18 @@ impl Session {
 
     /// Whether any watcher wants to see that connections begin and end.
     #[doc(hidden)]
-    pub fn tells_connections(&mut self) -> bool {
+    pub fn emits_connections(&mut self) -> bool {
         match &mut *self.0 {
-            Way::Writer(writer) => writer.tells_connections(),
+            Way::Writer(writer) => writer.emits_connections(),
             Way::Reader(_) => false,
         }
     }
 
     /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
     #[doc(hidden)]
-    pub fn tell_connection(&mut self, text: &[u8]) {
+    pub fn emit_connection(&mut self, text: &[u8]) {
         if let Way::Writer(writer) = &mut *self.0 {
-            writer.tell_connection(text);
+            writer.emit_connection(text);
         }
     }
 
@@ -635,9 +635,9 @@ impl Session {
 
     /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
     #[doc(hidden)]
-    pub fn seat(&self) -> Option<Seat> {
+    pub fn id(&self) -> Option<SessionId> {
         match &*self.0 {
-            Way::Writer(writer) => Some(writer.seat()),
+            Way::Writer(writer) => Some(writer.id()),
             Way::Reader(_) => None,
         }
     }

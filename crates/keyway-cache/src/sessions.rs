@@ -16,7 +16,7 @@ use crate::peer::Peer;
 use crate::presence::Thread;
 use keyway_region::layout::latency::Door;
 use keyway_region::layout::session::Entrance;
-use keyway_region::{Process, Region, Seat};
+use keyway_region::{Process, Region, SessionId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of threads that one upkeep asks about.
@@ -60,7 +60,7 @@ struct Members {
 
 struct Member {
     id: u64,
-    seat: Seat,
+    session_id: SessionId,
     thread: Thread,
     /// another thread has its number now, so the thread has ended
     has_ended: bool,
@@ -121,7 +121,7 @@ impl Sessions {
         let id = members.last_id;
         members.list.push(Member {
             id,
-            seat: session.seat(),
+            session_id: session.id(),
             thread,
             has_ended: false,
         });
@@ -167,7 +167,7 @@ impl Sessions {
             let at = members.next % members.list.len().max(1);
             match members.list.get(at) {
                 Some(member) if member.has_ended || member.thread.has_ended() => {
-                    self.inside(|region| region.take_back_own(process, member.seat));
+                    self.inside(|region| region.take_back_own(process, member.session_id));
                     members.list.swap_remove(at);
                     found += 1;
                 }

@@ -1,7 +1,7 @@
 //! Sending a value from the region to a socket without copying it in this process: the kernel reads it in its place.
 //!
 //! The call does not wait. What the socket does not take at once is copied, and the caller sends it later. During the
-//! call an intent (hazard pointer) keeps the value's segment from being recycled ([`keyway_region::Lent`]), so the bytes
+//! call a hazard pointer (hazard pointer) keeps the value's segment from being recycled ([`keyway_region::PinnedValue`]), so the bytes
 //! that the kernel copies are the item's. After the call, the socket refers to nothing in the region.
 //!
 //! # Safety
@@ -13,13 +13,13 @@
     reason = "a system call that is given an address in the region; contract above"
 )]
 
-use keyway_region::Lent;
+use keyway_region::PinnedValue;
 use nix::libc;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Sends `before`, the value and `behind`, as far as the socket takes them at once. Returns the number of bytes sent. An
 /// error counts as 0 bytes: the caller meets it again when it sends the rest.
-pub(crate) fn send(socket: BorrowedFd<'_>, before: &[u8], value: &Lent<'_>, behind: &[u8]) -> usize {
+pub(crate) fn send(socket: BorrowedFd<'_>, before: &[u8], value: &PinnedValue<'_>, behind: &[u8]) -> usize {
     let area = |address: *const u8, len| libc::iovec {
         iov_base: address.cast_mut().cast(),
         iov_len: len,

@@ -14,7 +14,7 @@ use crate::presence::Fate;
 use crate::trust::{self, Source};
 use crate::{Ages, Cache, Counters, Latencies, Options, Owners, record};
 use keyway_region::layout::session::{Entrance, Tenant};
-use keyway_region::{Life, Region, Seated, USES, Unusable};
+use keyway_region::{Life, Region, ThreadInUse, USES, Unusable};
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -151,7 +151,7 @@ pub struct Attached {
     /// when it attached, Unix seconds
     pub since_unix_s: u64,
     /// its threads that have a thread slot
-    pub threads: Vec<Seated>,
+    pub threads: Vec<ThreadInUse>,
 }
 
 impl Watched {
@@ -210,7 +210,7 @@ impl Watched {
 impl Cache {
     /// The threads that have a thread slot, and what their processes are. In a forked child: none.
     #[doc(hidden)]
-    pub fn seated(&self) -> Vec<(Entrance, Seated)> {
+    pub fn seated(&self) -> Vec<(Entrance, ThreadInUse)> {
         let _inside = self.inner.sessions.latch.open();
         let of = |region: &Region| {
             let seated = region.seated().into_iter();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use keyway_region::layout::watch::{ALL, Command, Kind, Status};
-pub use keyway_region::{Event, Told, WATCHED_S};
+pub use keyway_region::{Delivery, Event, WATCHED_S};
 
 /// How often the wish is renewed.
 const RENEWED_EVERY: Duration = Duration::from_millis(500);
@@ -74,7 +74,7 @@ impl Watcher {
 
     /// Appends what can be returned now. It has to be called more often than every [`WATCHED_S`] seconds, and the more often, the fewer events are
     /// lost.
-    pub fn poll(&mut self, told: &mut Vec<Told>) -> Polled {
+    pub fn poll(&mut self, told: &mut Vec<Delivery>) -> Polled {
         let mut polled = Polled::default();
         if self.cache.region().is_none() {
             return polled;

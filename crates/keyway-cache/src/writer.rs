@@ -13,7 +13,7 @@ use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::layout::trail::{Extent, Fate};
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Key, KeyRoom, Lending, Lent, Limits, Once, Region, Seat, Shrinking, Sink, seconds_of};
+use keyway_region::{Headed, Key, KeyRoom, Limits, Once, PinnedValue, Pinning, Region, SessionId, Shrinking, Sink, seconds_of};
 use std::convert::identity;
 use std::hint::cold_path;
 use std::os::fd::BorrowedFd;
@@ -77,7 +77,7 @@ impl Writer {
             sampler: Sampler::new(timer.as_ref().map_or(1, |timer| timer.now().rotate_left(17) ^ id)),
             timer,
             left,
-            is_special: latch.is_on() || !inner.gets_at_once(),
+            is_special: latch.is_on() || !inner.has_fast_path(),
             inner: *inner,
             member: Membership {
                 sessions,
@@ -166,7 +166,7 @@ impl Writer {
         if !self.member.move_here() {
             // The thread that used the session last has ended, and its slot was given back.
             self.inner.abandon();
-            take_seat(&mut self.inner, &mut self.member)?;
+            take_slot(&mut self.inner, &mut self.member)?;
         }
         self.thread = presence::thread_number();
         Ok(())
@@ -262,15 +262,15 @@ impl Writer {
     /// Gets to the sink.
     #[inline(always)]
     pub(crate) fn get<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        match self.get_at_once(key, how, sink, |item| item) {
+        match self.get_fast(key, how, sink, |item| item) {
             Some(found) => Ok(found),
-            None => self.get_any_way(key, how, sink, identity),
+            None => self.get_fast_or_slow(key, how, sink, identity),
         }
     }
 
-    /// [`Self::get`] of the common case, for a caller that needs only what `hit` returns. `None`: [`Self::get_any_way`] knows more.
+    /// [`Self::get`] of the common case, for a caller that needs only what `hit` returns. `None`: [`Self::get_fast_or_slow`] knows more.
     #[inline(always)]
-    pub(crate) fn get_at_once<S: Sink, R>(
+    pub(crate) fn get_fast<S: Sink, R>(
         &mut self,
         key: Key<'_>,
         how: &Get,
@@ -291,11 +291,11 @@ impl Writer {
             if self.is_special {
                 return None;
             }
-            return self.inner.get_at_once(key, how, Watched(&mut self.member), sink, hit);
+            return self.inner.get_fast(key, how, Watched(&mut self.member), sink, hit);
         };
         let verb = if self.is_special {
             cold_path();
-            if !self.inner.gets_at_once() {
+            if !self.inner.has_fast_path() {
                 return None;
             }
             self.latch.begin_verb(reach)
@@ -306,9 +306,9 @@ impl Writer {
             .get_and_leave(key, how, Watched(&mut self.member), sink, || verb.end(), hit)
     }
 
-    /// [`Self::get`] of anything, after [`Self::get_at_once`].
+    /// [`Self::get`] of anything, after [`Self::get_fast`].
     #[inline(always)]
-    pub(crate) fn get_any_way<S: Sink, R>(
+    pub(crate) fn get_fast_or_slow<S: Sink, R>(
         &mut self,
         key: Key<'_>,
         how: &Get,
@@ -322,7 +322,7 @@ impl Writer {
         if sink.reach().is_none() && self.latch.is_on() {
             return Ok(self.get_by_buffer(key, how, sink)?.map(hit));
         }
-        Ok(self.get_by_all_rules(key, how, sink)?.map(hit))
+        Ok(self.get_slow(key, how, sink)?.map(hit))
     }
 
     /// A get that is a sample: its key is counted, and mostly it is measured.
@@ -364,7 +364,7 @@ impl Writer {
     fn get_by_buffer<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         self.through_buffer(sink, |this, value| match this.attempt(key, how, value, identity) {
             Some(found) => Ok(found),
-            None => this.get_by_all_rules(key, how, value),
+            None => this.get_slow(key, how, value),
         })
     }
 
@@ -387,39 +387,39 @@ impl Writer {
     /// [`Self::get`] without a quick attempt.
     #[cold]
     #[inline(never)]
-    fn get_by_all_rules<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    fn get_slow<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         // A value that is lent goes to this crate's own code.
-        let runs_other_code = sink.reach().is_none() && !S::LENDS;
+        let runs_other_code = sink.reach().is_none() && !S::PINS;
         if !how.may_change() {
             if !runs_other_code {
-                return self.read_by_all_rules(key, how, sink);
+                return self.read_slow(key, how, sink);
             }
             let begun = sink.len();
             let mut once = Once::new(sink);
-            let found = self.read_by_all_rules(key, how, &mut once);
+            let found = self.read_slow(key, how, &mut once);
             if !once.is_passed_over() {
                 return found;
             }
             sink.truncate(begun);
-            return self.through_buffer(sink, |this, value| this.read_by_all_rules(key, how, value));
+            return self.through_buffer(sink, |this, value| this.read_slow(key, how, value));
         }
         self.translate_exptimes(how);
         if S::IS_FOREIGN || runs_other_code {
             // While an item changes, the caller's memory is not written to, and no code of the caller runs.
             return self.through_buffer(sink, |this, value| {
-                change!(this, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), value))
+                change!(this, &[], |inner, now| inner.get_slow(key, how, at(now), value))
             });
         }
-        change!(self, &[], |inner, now| inner.get_by_all_rules(key, how, at(now), sink))
+        change!(self, &[], |inner, now| inner.get_slow(key, how, at(now), sink))
     }
 
-    fn read_by_all_rules<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    fn read_slow<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         let verb = self.latch.begin_verb(sink.reach().unwrap_or_default());
         let found = match self.inner.get_watched(key, how, Watched(&mut self.member), sink) {
             Some(found) => Ok(found),
             None => {
                 let now = Watched(&mut self.member).tick();
-                self.inner.get_by_all_rules(key, how, now, sink)
+                self.inner.get_slow(key, how, now, sink)
             }
         };
         verb.end();
@@ -449,7 +449,7 @@ impl Writer {
         let found = self.get(
             key,
             &how,
-            &mut Lending::new(&mut *out, head, |value, out| {
+            &mut Pinning::new(&mut *out, head, |value, out| {
                 sent = Some(send_or_copy(socket, out, value, behind));
             }),
         )?;
@@ -519,22 +519,22 @@ impl Writer {
         let key = self.key(given, &mut room);
         if self.sampler.is_due() {
             let (bytes, hash) = (key.bytes(), key.hash());
-            return self.measured(Verb::Delete, move |this| this.delete_any_way(bytes, hash, how));
+            return self.measured(Verb::Delete, move |this| this.delete_slow(bytes, hash, how));
         }
         let is_common = self.is_ready() && !self.left.trail && !self.latch.is_on() && !self.inner.is_fenced();
         if !is_common {
-            return self.delete_any_way(key.bytes(), key.hash(), how);
+            return self.delete_slow(key.bytes(), key.hash(), how);
         }
-        match self.inner.delete_at_once(key, how, &mut Watched(&mut self.member)) {
+        match self.inner.delete_fast(key, how, &mut Watched(&mut self.member)) {
             Some(deleted) => Ok(deleted),
-            None => self.delete_any_way(key.bytes(), key.hash(), how),
+            None => self.delete_slow(key.bytes(), key.hash(), how),
         }
     }
 
     /// [`Self::delete`] of anything.
     #[cold]
     #[inline(never)]
-    fn delete_any_way(&mut self, key: &[u8], hash: u64, how: &Delete) -> Result<Deleted, WriteError> {
+    fn delete_slow(&mut self, key: &[u8], hash: u64, how: &Delete) -> Result<Deleted, WriteError> {
         let key = Key::of((key, hash));
         self.ready()?;
         self.translate_exptime(how.exptime.unwrap_or(0));
@@ -669,7 +669,7 @@ impl Writer {
     pub(crate) fn upkeep(&mut self) {
         if self.ready().is_ok() {
             self.member.sessions.upkeep();
-            self.in_its_seat(keyway_region::Session::upkeep);
+            self.in_its_slot(keyway_region::Session::upkeep);
         }
     }
 
@@ -677,15 +677,15 @@ impl Writer {
         if self.ready().is_err() {
             return Shrinking::Done;
         }
-        self.in_its_seat(keyway_region::Session::shrink).unwrap_or(Shrinking::Waiting)
+        self.in_its_slot(keyway_region::Session::shrink).unwrap_or(Shrinking::Waiting)
     }
 
     /// Work of a session that is not a verb. Without a thread slot there is nothing that it could do.
-    fn in_its_seat<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> Option<R> {
+    fn in_its_slot<R>(&mut self, work: impl FnOnce(&mut keyway_region::Session, u32) -> R) -> Option<R> {
         let _inside = self.latch.open();
         let now = self.now();
-        let has_seat = !self.inner.is_fenced() || aside(|| take_seat(&mut self.inner, &mut self.member)).is_ok();
-        has_seat.then(|| work(&mut self.inner, now))
+        let has_slot = !self.inner.is_fenced() || aside(|| take_slot(&mut self.inner, &mut self.member)).is_ok();
+        has_slot.then(|| work(&mut self.inner, now))
     }
 
     pub(crate) fn look(&mut self, given: &[u8]) -> Result<Read, WriteError> {
@@ -713,17 +713,17 @@ impl Writer {
         self.inner.serve_as(door, is_meta, descriptor);
     }
 
-    pub(crate) fn tells_connections(&mut self) -> bool {
+    pub(crate) fn emits_connections(&mut self) -> bool {
         self.ready().is_ok() && {
             let _inside = self.latch.open();
-            self.inner.tells_connections()
+            self.inner.emits_connections()
         }
     }
 
-    pub(crate) fn tell_connection(&mut self, text: &[u8]) {
+    pub(crate) fn emit_connection(&mut self, text: &[u8]) {
         if self.ready().is_ok() {
             let _inside = self.latch.open();
-            self.inner.tell_connection(text);
+            self.inner.emit_connection(text);
         }
     }
 
@@ -735,8 +735,8 @@ impl Writer {
         }
     }
 
-    pub(crate) fn seat(&self) -> Seat {
-        self.inner.seat()
+    pub(crate) fn id(&self) -> SessionId {
+        self.inner.id()
     }
 
     pub(crate) fn release(&mut self) {
@@ -830,7 +830,7 @@ fn with_tail(found: Option<Item>, out: &mut Vec<u8>, behind: &[u8]) -> Option<(I
 }
 
 /// Sends `out`, the value and what follows it. What the socket does not take at once is in `out` afterwards.
-fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &Lent<'_>, behind: &[u8]) -> usize {
+fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &PinnedValue<'_>, behind: &[u8]) -> usize {
     let sent = socket::send(to, out, value, behind);
     let of_value = sent.saturating_sub(out.len());
     let of_tail = of_value.saturating_sub(value.len());
@@ -885,7 +885,7 @@ fn at(mut now: Watched<'_>) -> u32 {
 #[inline(always)]
 fn prepare(inner: &mut keyway_region::Session, member: &mut Membership) -> Result<(), WriteError> {
     if inner.is_fenced() {
-        aside(|| take_seat(inner, member))?;
+        aside(|| take_slot(inner, member))?;
     }
     if !inner.knows_door() {
         // If this does not succeed, the verb reports it.
@@ -898,7 +898,7 @@ fn prepare(inner: &mut keyway_region::Session, member: &mut Membership) -> Resul
 /// another one.
 #[cold]
 #[inline(never)]
-fn take_seat(inner: &mut keyway_region::Session, member: &mut Membership) -> Result<(), WriteError> {
+fn take_slot(inner: &mut keyway_region::Session, member: &mut Membership) -> Result<(), WriteError> {
     let _uncancelled = Uncancelled::new();
     member.sessions.inside(|_| inner.end());
     member.sessions.leave(member.id);

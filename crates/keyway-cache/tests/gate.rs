@@ -172,7 +172,7 @@ fn no_verb_allocates_inside_while_it_is_watched() {
         watcher.poll(&mut told);
         // A watcher's own work is no verb.
         INSIDE.set(inside);
-        let is_event = |told: &watch::Told| matches!(told, watch::Told::Event(_));
+        let is_event = |told: &watch::Delivery| matches!(told, watch::Delivery::Event(_));
         evicted += told.drain(..).filter(is_event).count();
     }
     assert!(evicted > 0, "there are events of evictions");

@@ -128,7 +128,7 @@ fn every_change_is_counted_and_no_read_is() {
 
 #[test]
 fn evictions_and_purges_for_age_are_counted() {
-    // Of what has expired at once, a part is purged before the door is on.
+    // Of what has expired at once, a part is reclaimed before the door is on.
     for (exptime, least) in [(0, 9), (-1, 2)] {
         let cache = Cache::open(&Place::Memfd, &options()).unwrap();
         let mut session = cache.session().unwrap();

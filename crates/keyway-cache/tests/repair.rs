@@ -63,7 +63,7 @@ fn a_repair_says_how_far_it_is_and_a_process_that_waits_for_it_says_so() {
     log::set_logger(&Listener).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
     let path = Path::new("/dev/shm").join(format!("keyway-test-{}-repair", std::process::id()));
-    let options = Options::new().memory(32 << 20).strict(true).strict_rehearsed(true);
+    let options = Options::new().memory(32 << 20).durable(true).durable_rehearsed(true);
     let open = || Cache::open(&Place::Path(path.clone()), &options).unwrap();
     let cache = open();
     let mut session = cache.session().unwrap();

@@ -284,20 +284,20 @@ fn upkeep_keeps_the_time_last_seen() {
 }
 
 #[test]
-fn strict_mode_is_refused_where_it_cannot_be() {
-    let region = Region::fleeting("strict");
-    let strict = options().strict(true);
+fn durable_mode_is_refused_where_it_cannot_be() {
+    let region = Region::fleeting("durable");
+    let durable = options().durable(true);
     let place = Place::Path(region.0.clone());
-    let why = Cache::open(&place, &strict).err().unwrap();
-    assert!(matches!(why, OpenError::StrictImpossible { .. }), "{why}");
-    assert!(why.to_string().contains("--strict"), "{why}");
+    let why = Cache::open(&place, &durable).err().unwrap();
+    assert!(matches!(why, OpenError::DurableImpossible { .. }), "{why}");
+    assert!(why.to_string().contains("--durable"), "{why}");
     assert!(!region.0.exists(), "nothing is left behind");
     drop(region.filled());
-    let why = Cache::open(&place, &strict).err().unwrap();
-    assert!(matches!(why, OpenError::NotStrict { .. }), "{why}");
+    let why = Cache::open(&place, &durable).err().unwrap();
+    assert!(matches!(why, OpenError::NotDurable { .. }), "{why}");
     assert_eq!(items_after(&region, &options()).0, 501, "it is as it was");
-    let why = Cache::open(&Place::Memfd, &strict).err().unwrap();
-    assert!(matches!(why, OpenError::StrictImpossible { .. }), "{why}");
+    let why = Cache::open(&Place::Memfd, &durable).err().unwrap();
+    assert!(matches!(why, OpenError::DurableImpossible { .. }), "{why}");
 }
 
 #[test]

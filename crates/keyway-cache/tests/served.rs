@@ -64,7 +64,7 @@ impl Ground {
         );
         let cache = open(&Place::at(server.region()));
         // Beside readers, sessions are made when they are needed.
-        let all = std::iter::repeat_with(|| cache.session().unwrap()).take_while(|session| session.seat().is_some());
+        let all = std::iter::repeat_with(|| cache.session().unwrap()).take_while(|session| session.id().is_some());
         let sessions: Vec<Session> = if readers { Vec::new() } else { all.collect() };
         Self {
             server,
@@ -170,7 +170,7 @@ fn program() {
     let place = Place::at(std::env::var(PLACE).unwrap());
     let cache = open(&place);
     let mut session = cache.session().unwrap();
-    assert!(session.seat().is_none(), "it is served");
+    assert!(session.id().is_none(), "it is served");
     match role.as_str() {
         "closes and opens files" => closes_and_opens(&mut session, own_files),
         "closes and opens sockets" => closes_and_opens(&mut session, own_sockets),
@@ -453,9 +453,9 @@ fn a_deadline_stays_where_it_is_while_signals_come() {
         });
         let deadline = Instant::now() + Duration::from_millis(300);
         let mut connection = Connection::to_file(&path, deadline).unwrap();
-        let heard = connection.hear(deadline).unwrap_err();
+        let received = connection.receive(deadline).unwrap_err();
         is_over.store(true, SeqCst);
-        assert_eq!(heard.kind(), ErrorKind::TimedOut);
+        assert_eq!(received.kind(), ErrorKind::TimedOut);
         assert!(Instant::now() >= deadline && !hangs.load(SeqCst));
     });
 }

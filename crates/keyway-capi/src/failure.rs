@@ -167,7 +167,7 @@ impl From<OpenError> for Failure {
             OpenError::Unusable { .. }
             | OpenError::NotAFile { .. }
             | OpenError::NotAnonymous { .. }
-            | OpenError::NotStrict { .. }
+            | OpenError::NotDurable { .. }
             | OpenError::NotChecksummed { .. } => KEYWAY_ERROR_UNUSABLE,
             OpenError::Absent { .. } | OpenError::NoServer { .. } | OpenError::Forked => KEYWAY_ERROR_ABSENT,
             OpenError::NotHandedOut { .. }

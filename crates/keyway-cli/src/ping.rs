@@ -93,7 +93,7 @@ fn set_and_get(server: &mut Client) -> Result<&'static str, String> {
         client::get(&mut request, false, [&key[..]]);
         let found = server.ask(&request, Said::of)?;
         if matches!(found, Said::Value(_)) {
-            match server.hear(Said::of)? {
+            match server.receive(Said::of)? {
                 Said::End => {}
                 other => return Err(format!("after a value it sends {other}")),
             }

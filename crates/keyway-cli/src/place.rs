@@ -70,7 +70,7 @@ pub(crate) fn try_open(place: &Place, options: &Options, slack: usize) -> Result
     if cache.info().discarded {
         log::warn!(
             "region {place}: the old region was discarded, because the machine stopped while it was in use and parts of it may not have \
-             reached the disk; to keep a region, stop its users before a shutdown, or use durable mode (--strict)"
+             reached the disk; to keep a region, stop its users before a shutdown, or use durable mode (--durable)"
         );
     }
     Ok(cache)
@@ -161,7 +161,7 @@ pub(crate) fn is_askers_fault(error: &OpenError) -> bool {
             | OpenError::ServerSessions { .. }
             | OpenError::Address { .. }
             | OpenError::OverLimit { .. }
-            | OpenError::NotStrict { .. }
+            | OpenError::NotDurable { .. }
             | OpenError::NotChecksummed { .. }
             | OpenError::NotGrown { .. }
     )

@@ -142,8 +142,8 @@ pub(crate) struct Serve {
     #[arg(long, conflicts_with = "no_evict")]
     evict: bool,
     /// Durable mode: every acknowledged change survives a power failure; needs a file on persistent memory (DAX)
-    #[arg(long)]
-    strict: bool,
+    #[arg(long, alias = "strict")]
+    durable: bool,
     /// Give every item of a new region a checksum that every reader verifies: data that a process overwrites by mistake becomes a miss,
     /// not a wrong value
     #[arg(long)]
@@ -293,7 +293,7 @@ impl Serve {
             .item_size_max(self.max_item)
             .evict(rule(self.evict, self.no_evict))
             .flush(rule(self.flush, self.no_flush))
-            .strict(self.strict)
+            .durable(self.durable)
             .checksums(self.checksums)
             .owners(self.owner.owners())
             .sessions(self.sessions)

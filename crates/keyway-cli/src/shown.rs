@@ -26,7 +26,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "evict",
             "sessions",
             "checksums",
-            "strict",
+            "durable",
             "huge_pages",
             "prefault",
             "max_gap",

@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use keyway_cache::watch::{Told, Watcher};
+use keyway_cache::watch::{Delivery, Watcher};
 use keyway_cache::{Cache, Session};
-use keyway_proto::client::{self, Heard};
+use keyway_proto::client::{self, Received};
 use keyway_server::WatchAsked;
 
 use crate::commands::{self, Which};
@@ -164,8 +164,8 @@ fn by_server(place: &str, access: &Access, words: &[u8], end: Option<Instant>) -
             Ok(0) => return Err(failed("the server has closed the connection")),
             Ok(_) if !is_answered => {
                 if line != b"OK\r\n" {
-                    return Err(failed(&match client::hear(&line) {
-                        Heard::Answer { answer, .. } => wire::said(&answer),
+                    return Err(failed(&match client::receive(&line) {
+                        Received::Answer { answer, .. } => wire::said(&answer),
                         _ => String::from_utf8_lossy(&line).trim_end().to_owned(),
                     }));
                 }
@@ -202,11 +202,11 @@ impl Queue {
             self.skipped = self.skipped.saturating_add(events);
             return;
         }
-        self.tell_skipped();
+        self.report_skipped();
         self.lines.extend_from_slice(line);
     }
 
-    fn tell_skipped(&mut self) {
+    fn report_skipped(&mut self) {
         if self.skipped > 0 {
             let skipped = std::mem::take(&mut self.skipped);
             let _ = writeln!(self.lines, "skipped={skipped}");
@@ -246,7 +246,7 @@ fn by_region(which: Which, asked: WatchAsked, end: Option<Instant>) -> Result<()
             waiting = queue.1.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
         if waiting.is_over {
-            waiting.tell_skipped();
+            waiting.report_skipped();
         }
         let (lines, is_over) = (std::mem::take(&mut waiting.lines), waiting.is_over);
         drop(waiting);
@@ -283,14 +283,14 @@ fn look(mut watcher: Watcher, asked: &WatchAsked, cache: &Cache, is_over: &dyn F
         }
         for one in told.drain(..) {
             match one {
-                Told::Event(event) if asked.takes(&event) => {
+                Delivery::Event(event) if asked.takes(&event) => {
                     begin(&mut line);
                     asked.write(&event, &mut line);
                     line.push(b'\n');
                     waiting.push(&line, 1);
                 }
-                Told::Event(_) => {}
-                Told::Lost { slot, pid, count } => {
+                Delivery::Event(_) => {}
+                Delivery::Lost { slot, pid, count } => {
                     waiting.push(format!("skipped={count} session={slot} pid={pid}\n").as_bytes(), count);
                 }
             }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use keyway_proto::client::{self, Answer, Heard};
+use keyway_proto::client::{self, Answer, Received};
 use keyway_proto::reply::UNAUTHENTICATED;
 use keyway_proto::{Store, StoreVerb};
 use nix::errno::Errno;
@@ -104,22 +104,22 @@ impl Client {
     }
 
     /// Passes the next answer to `take`.
-    pub(crate) fn hear<T>(&mut self, take: impl FnOnce(Answer<'_>) -> T) -> Result<T, String> {
-        let heard = self.hear_whole(take);
-        self.is_broken |= heard.is_err();
-        heard
+    pub(crate) fn receive<T>(&mut self, take: impl FnOnce(Answer<'_>) -> T) -> Result<T, String> {
+        let received = self.receive_whole(take);
+        self.is_broken |= received.is_err();
+        received
     }
 
-    fn hear_whole<T>(&mut self, take: impl FnOnce(Answer<'_>) -> T) -> Result<T, String> {
+    fn receive_whole<T>(&mut self, take: impl FnOnce(Answer<'_>) -> T) -> Result<T, String> {
         loop {
             let input = self.arrived.get(self.consumed..).unwrap_or_default();
-            let missing = match client::hear(input) {
-                Heard::Answer { consumed, answer } => {
+            let missing = match client::receive(input) {
+                Received::Answer { consumed, answer } => {
                     let taken = take(answer);
                     self.consumed += consumed;
                     return Ok(taken);
                 }
-                Heard::Broken(why) => {
+                Received::Broken(why) => {
                     let tls = match input.first() {
                         // A record of TLS (RFC 8446, section 5.1): an alert, or a handshake.
                         Some(0x15 | 0x16) => "; it seems to want TLS: write tls:// before its address",
@@ -127,7 +127,7 @@ impl Client {
                     };
                     return Err(format!("it does not speak memcached's protocol ({why}){tls}"));
                 }
-                Heard::Incomplete { need } => need.saturating_sub(input.len()),
+                Received::Incomplete { need } => need.saturating_sub(input.len()),
             };
             self.more(missing)?;
         }
@@ -136,7 +136,7 @@ impl Client {
     /// Sends a request, and passes its answer to `take`.
     pub(crate) fn ask<T>(&mut self, request: &[u8], take: impl FnOnce(Answer<'_>) -> T) -> Result<T, String> {
         self.send(request)?;
-        self.hear(take)
+        self.receive(take)
     }
 
     /// The lines of an answer to `stats`, by name.
@@ -145,7 +145,7 @@ impl Client {
         let mut lines = BTreeMap::new();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         loop {
-            let line = self.hear(|answer| match answer {
+            let line = self.receive(|answer| match answer {
                 Answer::Stat { name, value } => Ok(Some((text(name), text(value)))),
                 Answer::End => Ok(None),
                 other => Err(said(&other)),

@@ -44,24 +44,24 @@ impl Manager {
     }
 
     /// The next message that comes within this time.
-    fn hear(&self, within: Duration) -> Option<Message> {
+    fn receive(&self, within: Duration) -> Option<Message> {
         self.socket.set_read_timeout(Some(within)).unwrap();
         let mut bytes = [0; 4096];
         let mut room = nix::cmsg_space!([i32; 4], nix::libc::ucred);
         let mut slices = [IoSliceMut::new(&mut bytes)];
-        let heard = recvmsg::<()>(
+        let received = recvmsg::<()>(
             self.socket.as_raw_fd(),
             &mut slices,
             Some(&mut room),
             MsgFlags::MSG_CMSG_CLOEXEC,
         );
-        let heard = heard.ok()?;
-        let fd = heard.cmsgs().unwrap().find_map(|message| match message {
+        let received = received.ok()?;
+        let fd = received.cmsgs().unwrap().find_map(|message| match message {
             // The kernel has just made it for this message.
             ControlMessageOwned::ScmRights(numbers) => numbers.first().map(|&number| owned(number)),
             _ => None,
         });
-        let len = heard.bytes;
+        let len = received.bytes;
         Some(Message {
             text: String::from_utf8(bytes[..len].to_vec()).unwrap(),
             fd,
@@ -71,16 +71,16 @@ impl Manager {
     /// Waits for a message with this line, and returns it with those before it.
     fn wait_for(&self, line: &str) -> Vec<Message> {
         let begun = Instant::now();
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         loop {
-            if let Some(message) = self.hear(Duration::from_millis(100)) {
-                heard.push(message);
-                if heard.last().unwrap().has(line) {
-                    return heard;
+            if let Some(message) = self.receive(Duration::from_millis(100)) {
+                received.push(message);
+                if received.last().unwrap().has(line) {
+                    return received;
                 }
             }
-            let texts: Vec<_> = heard.iter().map(|message| &message.text).collect();
-            assert!(begun.elapsed() < DEADLINE, "never: {line}; heard {texts:?}");
+            let texts: Vec<_> = received.iter().map(|message| &message.text).collect();
+            assert!(begun.elapsed() < DEADLINE, "never: {line}; received {texts:?}");
         }
     }
 }
@@ -173,18 +173,18 @@ fn ready_is_reported_when_it_serves_and_stopping_before_it_ends() {
     let manager = Manager::new(&scratch);
     let region = scratch.join("region");
     let mut service = Service::start(&scratch, &manager, "", &["--region", region.to_str().unwrap()]);
-    let heard = manager.wait_for("READY=1");
+    let received = manager.wait_for("READY=1");
     assert_eq!(service.wire().ask("set key 0 0 1\r\n1").unwrap(), "STORED");
     let status = format!("STATUS=serving on tcp {}: 0 connections, 0 items", service.address);
-    assert!(heard.last().unwrap().has(&status), "{}", heard.last().unwrap().text);
+    assert!(received.last().unwrap().has(&status), "{}", received.last().unwrap().text);
     assert!(
-        heard.iter().all(|message| message.fd.is_none()),
+        received.iter().all(|message| message.fd.is_none()),
         "a region in a file needs no keeping"
     );
     service.signal(Signal::SIGTERM);
     manager.wait_for("STOPPING=1");
     assert!(service.child.wait().unwrap().success());
-    assert!(manager.hear(Duration::from_millis(1)).is_none());
+    assert!(manager.receive(Duration::from_millis(1)).is_none());
 }
 
 #[test]
@@ -262,12 +262,12 @@ fn a_worker_that_hangs_stops_the_signs_of_life() {
     let complaint = "STATUS=worker threads [1] have not turned for";
     let begun = Instant::now();
     while !manager
-        .hear(Duration::from_millis(100))
+        .receive(Duration::from_millis(100))
         .is_some_and(|message| message.text.starts_with(complaint))
     {
         assert!(begun.elapsed() < DEADLINE, "never: {complaint}");
     }
-    let silence = manager.hear(Duration::from_secs(2));
+    let silence = manager.receive(Duration::from_secs(2));
     assert!(silence.is_none(), "{:?}", silence.map(|message| message.text));
     assert!(service.child.try_wait().unwrap().is_none() && service.log().contains("[1] have not turned"));
     drop(stopped);
@@ -280,8 +280,8 @@ fn items_of_a_memfd_outlive_a_server_that_is_killed() {
     let manager = Manager::new(&scratch);
     let arguments = ["--region", "memfd"];
     let mut first = Service::start(&scratch, &manager, "", &arguments);
-    let mut heard = manager.wait_for("READY=1");
-    let stored = heard
+    let mut received = manager.wait_for("READY=1");
+    let stored = received
         .iter_mut()
         .find(|message| message.has("FDSTORE=1"))
         .expect("it is stored before it is ready");
@@ -299,12 +299,12 @@ fn items_of_a_memfd_outlive_a_server_that_is_killed() {
     );
     for _ in 0..2 {
         let mut next = Service::start(&scratch, &manager, &hands_over, &arguments);
-        let heard = manager.wait_for("READY=1");
-        assert!(!heard.iter().any(|message| message.has("FDSTORE=1")), "it is kept already");
+        let received = manager.wait_for("READY=1");
+        assert!(!received.iter().any(|message| message.has("FDSTORE=1")), "it is kept already");
         assert!(
-            heard.last().unwrap().text.contains(" 1 items"),
+            received.last().unwrap().text.contains(" 1 items"),
             "{}",
-            heard.last().unwrap().text
+            received.last().unwrap().text
         );
         assert_eq!(next.wire().get(false, &["key"]).unwrap()[0].value, b"value");
         let stats = next.wire().stats("").unwrap();
@@ -317,8 +317,8 @@ fn items_of_a_memfd_outlive_a_server_that_is_killed() {
     // A server with its region elsewhere has no use for it.
     let region = scratch.join("region");
     let _third = Service::start(&scratch, &manager, &hands_over, &["--region", region.to_str().unwrap()]);
-    let heard = manager.wait_for("READY=1");
-    let removed = heard
+    let received = manager.wait_for("READY=1");
+    let removed = received
         .iter()
         .find(|message| message.has("FDSTOREREMOVE=1"))
         .expect("it is given up");
@@ -338,9 +338,9 @@ fn kept_memory_that_is_no_region_is_given_up_and_replaced() {
         let manager = Manager::new(&manager_at);
         let before = format!("{before} export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=region-memory;");
         let service = Service::start(&manager_at, &manager, &before, &["--region", "memfd"]);
-        let heard = manager.wait_for("READY=1");
+        let received = manager.wait_for("READY=1");
         assert!(service.log().contains(why), "{}", service.log());
-        let position = |line: &str| heard.iter().position(|message| message.has(line));
+        let position = |line: &str| received.iter().position(|message| message.has(line));
         assert!(position("FDSTOREREMOVE=1").unwrap() < position("FDSTORE=1").unwrap());
         assert_eq!(service.wire().ask("set key 0 0 1\r\n1").unwrap(), "STORED");
     }

@@ -165,16 +165,16 @@ impl Drop for Process {
 /// Sends a request and expects this answer.
 fn talk(wire: &mut Wire, request: &[u8], answer: &[u8]) {
     wire.send(request).unwrap();
-    hear(wire, answer);
+    receive(wire, answer);
 }
 
-fn hear(wire: &mut Wire, answer: &[u8]) {
+fn receive(wire: &mut Wire, answer: &[u8]) {
     let got = wire.exactly(answer.len()).unwrap();
     assert_eq!(got.escape_ascii().to_string(), answer.escape_ascii().to_string());
 }
 
 /// Expects that the server closes the connection, and says nothing before.
-fn hear_close(wire: &mut Wire) {
+fn receive_close(wire: &mut Wire) {
     assert!(!wire.fill().unwrap(), "{}", wire.pending().escape_ascii());
 }
 
@@ -250,9 +250,9 @@ fn work(wire: &mut Wire, client: usize, round: u64) {
                 wire.send(piece).unwrap();
                 std::thread::yield_now();
             }
-            hear(wire, b"STORED\r\n");
-            hear(wire, format!("VALUE {key} 0 {len}\r\n{value}\r\n").repeat(600).as_bytes());
-            hear(wire, b"END\r\n");
+            receive(wire, b"STORED\r\n");
+            receive(wire, format!("VALUE {key} 0 {len}\r\n{value}\r\n").repeat(600).as_bytes());
+            receive(wire, b"END\r\n");
         }
     }
 }
@@ -290,7 +290,7 @@ fn clients_under_load_notice_no_take_over() {
             let mut wire = Wire::to_udp(world.address).unwrap();
             repeat(Box::new(move |_| {
                 wire.send(b"get kept7\r\n").unwrap();
-                hear(&mut wire, b"VALUE kept7 0 3\r\nold\r\nEND\r\n");
+                receive(&mut wire, b"VALUE kept7 0 3\r\nold\r\nEND\r\n");
             }));
         });
         scope.spawn(|| {
@@ -400,12 +400,12 @@ fn what_a_connection_has_said_and_not_been_told_goes_with_it() {
         binary.send(&get[20..]).unwrap();
         assert_eq!(answer(&mut binary).1, b"\0\0\0\0v");
         for _ in 0..200 {
-            hear(&mut slow, b"VALUE big 0 100000\r\n");
+            receive(&mut slow, b"VALUE big 0 100000\r\n");
             assert!(slow.exactly(big.len()).unwrap() == big);
-            hear(&mut slow, b"\r\nEND\r\n");
+            receive(&mut slow, b"\r\nEND\r\n");
         }
-        hear(&mut closing, b"VALUE k 0 1\r\nv\r\nEND\r\n");
-        hear_close(&mut closing);
+        receive(&mut closing, b"VALUE k 0 1\r\nv\r\nEND\r\n");
+        receive_close(&mut closing);
         talk(
             &mut many,
             b"\r\n",
@@ -529,11 +529,11 @@ fn what_is_not_handed_over_is_served_to_the_end_of_its_request() {
             .write_to(world.scratch.path(), "server");
         let mut new = world.start(&[&["--take-over"], &tls[..]].concat());
         // The old server goes on until the value is there.
-        hear_close(&mut secure);
+        receive_close(&mut secure);
         assert_eq!(server.ended(), None, "{}", server.text());
         large.send(&value[2_000_000..]).unwrap();
         talk(&mut large, b"\r\n", b"STORED\r\n");
-        hear_close(&mut large);
+        receive_close(&mut large);
         for (wire, left, answer) in &mut refused {
             talk(wire, &vec![b'\n'; *left], answer);
         }
@@ -576,8 +576,8 @@ fn hello(version: u32) -> Value {
 /// Hears messages until the one with this name.
 fn until(stream: &mut UnixStream, name: &str) -> Value {
     loop {
-        let (heard, message) = told(stream).unwrap_or_else(|| panic!("{name} does not come"));
-        if heard == name {
+        let (received, message) = told(stream).unwrap_or_else(|| panic!("{name} does not come"));
+        if received == name {
             return message;
         }
     }
@@ -643,14 +643,14 @@ fn a_new_server_that_dies_at_any_message_changes_nothing() {
             drop(role);
             for wire in &mut clients {
                 wire.send(b"ig\r\n").unwrap();
-                hear(wire, b"VALUE big 0 100000\r\n");
+                receive(wire, b"VALUE big 0 100000\r\n");
                 assert!(wire.exactly(big.len()).unwrap() == big, "{step}");
-                hear(wire, b"\r\nEND\r\n");
+                receive(wire, b"\r\nEND\r\n");
             }
             for _ in 0..100 {
-                hear(&mut slow, b"VALUE big 0 100000\r\n");
+                receive(&mut slow, b"VALUE big 0 100000\r\n");
                 assert!(slow.exactly(big.len()).unwrap() == big, "{step}");
-                hear(&mut slow, b"\r\nEND\r\n");
+                receive(&mut slow, b"\r\nEND\r\n");
             }
             talk(&mut world.tcp(), b"mn\r\n", b"MN\r\n");
             talk(&mut world.unix(), b"mn\r\n", b"MN\r\n");
@@ -819,7 +819,7 @@ fn without_a_running_server_it_starts_as_usual() {
 }
 
 /// What a service manager hears: every line of the messages that have come.
-fn heard(manager: &UnixDatagram) -> Vec<String> {
+fn received(manager: &UnixDatagram) -> Vec<String> {
     let mut lines = Vec::new();
     let mut bytes = [0; 4096];
     while let Ok(len) = manager.recv(&mut bytes) {
@@ -849,7 +849,7 @@ fn the_service_manager_hears_of_the_new_main_process() {
     let mut server = start(&[]);
     let mut lines = Vec::new();
     wait_until("the first server is ready", DEADLINE, || {
-        lines.extend(heard(&manager));
+        lines.extend(received(&manager));
         lines.contains(&"READY=1".to_owned()).then_some(())
     });
     lines.clear();
@@ -857,12 +857,12 @@ fn the_service_manager_hears_of_the_new_main_process() {
     assert!(server.wait().success());
     let main = format!("MAINPID={}", new.child.id());
     wait_until("both have said what they have to say", DEADLINE, || {
-        lines.extend(heard(&manager));
+        lines.extend(received(&manager));
         (lines.contains(&main) && lines.contains(&"READY=1".to_owned())).then_some(())
     });
     assert!(!lines.contains(&"STOPPING=1".to_owned()), "{lines:?}");
     assert!(new.end().success());
-    assert!(heard(&manager).contains(&"STOPPING=1".to_owned()));
+    assert!(received(&manager).contains(&"STOPPING=1".to_owned()));
 }
 
 #[test]

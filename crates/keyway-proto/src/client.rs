@@ -5,14 +5,14 @@
 //! allocate.
 //!
 //! ```
-//! use keyway_proto::client::{self, Answer, Heard};
+//! use keyway_proto::client::{self, Answer, Received};
 //!
 //! let mut out = Vec::new();
 //! client::get(&mut out, false, [&b"color"[..], b"shape"]);
 //! assert_eq!(out, b"get color shape\r\n");
 //! let arrived = b"VALUE color 0 3\r\nred\r\nEND\r\n";
-//! let Heard::Answer { consumed, answer: Answer::Value { key: b"color", value: b"red", .. } } = client::hear(arrived) else { panic!() };
-//! assert_eq!(client::hear(&arrived[consumed..]), Heard::Answer { consumed: 5, answer: Answer::End });
+//! let Received::Answer { consumed, answer: Answer::Value { key: b"color", value: b"red", .. } } = client::hear(arrived) else { panic!() };
+//! assert_eq!(client::hear(&arrived[consumed..]), Received::Answer { consumed: 5, answer: Answer::End });
 //! ```
 
 use crate::base64;
@@ -187,7 +187,7 @@ fn end(out: &mut Vec<u8>, noreply: bool) {
 
 /// What the first bytes of the input are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard<'a> {
+pub enum Received<'a> {
     /// No complete answer yet; not worth calling again before the input holds `need` bytes.
     Incomplete {
         /// total length of the input to wait for, always more than there is
@@ -269,18 +269,18 @@ impl<'a> Answer<'a> {
 }
 
 /// Reads the first answer of `input`.
-pub fn hear(input: &[u8]) -> Heard<'_> {
+pub fn receive(input: &[u8]) -> Received<'_> {
     let head = input.get(..LINE_MAX).unwrap_or(input);
     let Some(line_len) = find_byte(head, b'\n') else {
         return if head.len() < LINE_MAX {
-            Heard::Incomplete { need: input.len() + 1 }
+            Received::Incomplete { need: input.len() + 1 }
         } else {
-            Heard::Broken("a line without an end")
+            Received::Broken("a line without an end")
         };
     };
     let line = head.get(..line_len).unwrap_or_default();
     let Some(line) = line.strip_suffix(b"\r").or_else(|| ends_bare(line).then_some(line)) else {
-        return Heard::Broken("a line that ends without a carriage return");
+        return Received::Broken("a line that ends without a carriage return");
     };
     let consumed = line_len + 1;
     let mut words = tokens(line);
@@ -313,7 +313,7 @@ pub fn hear(input: &[u8]) -> Heard<'_> {
         },
         _ => Answer::Line(line),
     };
-    Heard::Answer { consumed, answer }
+    Received::Answer { consumed, answer }
 }
 
 /// memcached ends the lines of a dump, and of its log, with `\n` alone.
@@ -322,12 +322,12 @@ fn ends_bare(line: &[u8]) -> bool {
 }
 
 /// `VALUE <key> <flags> <bytes> [<cas unique>]`; the first word has been read.
-fn item<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a> {
+fn item<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Received<'a> {
     let (key, flags) = (words.next(), words.next().and_then(parse_u32));
     let (len, cas) = (words.next().and_then(length), words.next());
     let cas = cas.map(parse_u64);
     let (Some(key), Some(flags), Some(len), None | Some(Some(_))) = (key, flags, len, cas) else {
-        return Heard::Broken("no line of a get's answer");
+        return Received::Broken("no line of a get's answer");
     };
     block(input, line_len, len, |value| Answer::Value {
         key,
@@ -338,9 +338,9 @@ fn item<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a
 }
 
 /// `VA <bytes> <flags>*`; the first word has been read.
-fn meta_value<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Heard<'a> {
+fn meta_value<'a>(input: &'a [u8], line_len: usize, mut words: Tokens<'a>) -> Received<'a> {
     let Some(len) = words.next().and_then(length) else {
-        return Heard::Broken("no line of a meta get's answer");
+        return Received::Broken("no line of a meta get's answer");
     };
     block(input, line_len, len, |value| Answer::Meta {
         code: *b"VA",
@@ -355,17 +355,17 @@ fn length(word: &[u8]) -> Option<usize> {
 }
 
 /// The answer that has a data block of `len` bytes.
-fn block<'a>(input: &'a [u8], line_len: usize, len: usize, answer: impl FnOnce(&'a [u8]) -> Answer<'a>) -> Heard<'a> {
+fn block<'a>(input: &'a [u8], line_len: usize, len: usize, answer: impl FnOnce(&'a [u8]) -> Answer<'a>) -> Received<'a> {
     let need = line_len + len + LINE_END.len();
     let Some(block) = input.get(line_len..need) else {
-        return Heard::Incomplete { need };
+        return Received::Incomplete { need };
     };
     match block.split_at_checked(len) {
-        Some((value, LINE_END)) => Heard::Answer {
+        Some((value, LINE_END)) => Received::Answer {
             consumed: need,
             answer: answer(value),
         },
-        _ => Heard::Broken("a value that is longer or shorter than its line says"),
+        _ => Received::Broken("a value that is longer or shorter than its line says"),
     }
 }
 
@@ -474,16 +474,16 @@ mod tests {
         }
     }
 
-    fn heard(bytes: &[u8]) -> Answer<'_> {
+    fn received(bytes: &[u8]) -> Answer<'_> {
         for len in 0..bytes.len() {
-            let early = hear(bytes.get(..len).unwrap_or_default());
+            let early = receive(bytes.get(..len).unwrap_or_default());
             assert!(
-                matches!(early, Heard::Incomplete { need } if need > len && need <= bytes.len()),
+                matches!(early, Received::Incomplete { need } if need > len && need <= bytes.len()),
                 "{len}: {early:?}"
             );
         }
-        match hear(bytes) {
-            Heard::Answer { consumed, answer } if consumed == bytes.len() => answer,
+        match receive(bytes) {
+            Received::Answer { consumed, answer } if consumed == bytes.len() => answer,
             other => panic!("{other:?}"),
         }
     }
@@ -497,7 +497,7 @@ mod tests {
             cas: Some(9),
             value: b"a\r\nbc",
         };
-        assert_eq!(heard(&item), value);
+        assert_eq!(received(&item), value);
         for (bytes, answer) in [
             (reply::END, Answer::End),
             (reply::STORED, Answer::Stored),
@@ -521,7 +521,7 @@ mod tests {
             ),
             (b"VERSION 1.6.45\r\n", Answer::Version(b"1.6.45")),
         ] {
-            assert_eq!(heard(bytes), answer);
+            assert_eq!(received(bytes), answer);
         }
         let Decoded::Request {
             request: Request::MetaGet(get),
@@ -538,7 +538,7 @@ mod tests {
         };
         let mut bytes = with(|out| reply::meta(out, MetaCommand::Get, MetaCode::Value, &get.flags, &facts));
         bytes.extend_from_slice(b"hi\r\n");
-        let answer = heard(&bytes);
+        let answer = received(&bytes);
         assert_eq!(
             [b't', b'c', b'O', b'x'].map(|letter| answer.flag(letter)),
             [Some(&b"-1"[..]), Some(b"41"), Some(b"abc"), None]
@@ -600,10 +600,10 @@ mod tests {
             (b"STORED\n", "carriage return"),
             (&[b'x'; LINE_MAX], "without an end"),
         ] {
-            let heard = hear(wrong);
+            let received = receive(wrong);
             assert!(
-                matches!(heard, Heard::Broken(said) if said.contains(why)),
-                "{:?}: {heard:?}",
+                matches!(received, Received::Broken(said) if said.contains(why)),
+                "{:?}: {received:?}",
                 wrong.get(..20)
             );
         }

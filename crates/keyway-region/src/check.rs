@@ -72,7 +72,7 @@ pub struct Counts {
     pub frozen: usize,
     /// items in their keys' third buckets
     pub thirds: usize,
-    /// bytes of log segments that no item uses, and that no thread will fill, unless their purge has begun
+    /// bytes of log segments that no item uses, and that no thread will fill, unless their reclaim has begun
     pub dead: usize,
     /// the same by the counts in the segments' headers
     pub dead_counted: u64,
@@ -132,7 +132,7 @@ struct Census {
 
 fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
     for segment in 0..region.segments() {
-        // PAIRS: open, large, owner: as in `Session::purge_step`.
+        // PAIRS: open, large, owner: as in `Session::empty_step`.
         let state = State(region.header(segment).state.load(Acquire));
         let dead = state.owner().is_some_and(|owner| !region.is_held(owner));
         let counts = &mut census.counts;
@@ -364,7 +364,7 @@ fn check_slot(
             return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
         }
     };
-    // PAIRS: open, large, owner: as in `Session::purge_step`.
+    // PAIRS: open, large, owner: as in `Session::empty_step`.
     let state = State(region.header(seen.segment).state.load(Acquire));
     if !matches!(state.kind(), Some(Kind::Open | Kind::Retired | Kind::Claimed)) {
         return report.problem(
@@ -478,7 +478,7 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
 }
 
 /// What is dead, and what of it is in the segments' counts. No invariant: a death costs them what was about to be counted. A segment whose
-/// purge has begun needs no count.
+/// reclaim has begun needs no count.
 fn count_dead(region: &Region, census: &mut Census) {
     let is_exact = !counts_samples(region.layout.shape.segment_size);
     let is_open = |segment: &usize| State(region.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Open);

@@ -466,7 +466,7 @@ impl Thread {
     pub fn compact(&self, victim: Victim) -> bool {
         let now = self.now();
         let session = self.session();
-        session.purge_step(victim, usize::MAX, now).0 == Step::Freed
+        session.empty_step(victim, usize::MAX, now).0 == Step::Freed
     }
 
     /// Ends the thread's extents, so that their segments can be reclaimed.

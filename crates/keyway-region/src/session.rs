@@ -18,7 +18,7 @@ use crate::memory::{KeyRoom, Pinned};
 use crate::reclaim::{self, Reclaim};
 use crate::region::Region;
 use crate::verbs::WriteError;
-use crate::watch::Telling;
+use crate::watch::Emitter;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub struct Process {
 
 /// A session's thread slot, as it was when the session moved in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat(pub(crate) Owner);
+pub struct SessionId(pub(crate) Owner);
 
 /// A thread's access to the region. Its own state is in cells, so that its methods can borrow the region meanwhile.
 pub struct Session {
@@ -51,7 +51,7 @@ pub struct Session {
     pub(crate) extents: [Leased; Stream::MAX],
     /// which CAS uniques may follow those that it has given
     pub(crate) steps: Steps,
-    /// in a region with checksums: a buffer for copies during a purge
+    /// in a region with checksums: a buffer for copies during a reclaim
     pub(crate) scratch: Cell<Vec<u8>>,
     /// in a region with checksums: the item of the present operation
     pub(crate) verified: Verified,
@@ -60,7 +60,7 @@ pub struct Session {
     is_abandoned: bool,
     /// the table as its word was last
     pub(crate) table: Cell<Table>,
-    /// the word of the present operation's item, as long as its intent stands
+    /// the word of the present operation's item, as long as its hazard pointer stands
     pub(crate) held: Cell<Slot>,
     /// bytes of the last long value that it got
     pub(crate) long_len: Cell<usize>,
@@ -69,7 +69,7 @@ pub struct Session {
     /// which of its operations are samples
     pub(crate) sampling: Sampling,
     /// what it tells watchers
-    pub(crate) telling: Telling,
+    pub(crate) event: Emitter,
     /// what it is about to reclaim
     pub(crate) reclaim: Reclaim,
     /// where its segments come from when none is free
@@ -100,7 +100,7 @@ impl Region {
             if old.is_leased() {
                 continue;
             }
-            // Before the slot can have an intent. The intent's fence also orders this store: a recycler reads it after its own fence.
+            // Before the slot can have a hazard pointer. The hazard pointer's fence also orders this store: a recycler reads it after its own fence.
             self.superblock().threads.fetch_max(slot as u64 + 1, Relaxed);
             let incarnation = next_incarnation(old.incarnation());
             let new = Lease::new(incarnation, number, process.incarnation);
@@ -112,11 +112,11 @@ impl Region {
             thread.items.store(0, Relaxed);
             thread.door.store(0, Relaxed);
             thread.stripe.store(0, Relaxed);
-            self.count_untold(slot);
+            self.count_unwatched(slot);
             thread.writing.store(0, Relaxed);
-            for intent in &thread.intents {
-                // PAIRS: intent-end: the loads of intents: also what the slot's last tenant did comes before.
-                intent.store(0, Release);
+            for hazard in &thread.hazards {
+                // PAIRS: hazard-end: the loads of hazard pointers: also what the slot's last tenant did comes before.
+                hazard.store(0, Release);
             }
             let session = Session {
                 region: Arc::clone(self),
@@ -138,7 +138,7 @@ impl Region {
                 long_len: Cell::new(usize::MAX),
                 dead_factor: dead_factor(self.layout.shape.segment_size),
                 sampling: Sampling::new(&self.hasher, slot, incarnation),
-                telling: Telling::new(process.slot),
+                event: Emitter::new(process.slot),
                 reclaim: Reclaim::default(),
                 supply: reclaim::SUPPLY,
                 given_back_next: Cell::new(0),
@@ -146,16 +146,16 @@ impl Region {
                 idle_door: Cell::new(0),
                 stripes: RefCell::default(),
             };
-            session.tell_connection(b"type=session_new");
+            session.emit_connection(b"type=session_new");
             return Some(session);
         }
         None
     }
 
     /// The counters of one thread slot: what this session and the slot's earlier tenants have counted.
-    pub fn counters_of(&self, seat: Seat) -> Counters {
+    pub fn counters_of(&self, id: SessionId) -> Counters {
         let mut counters = Counters::default();
-        let slot = usize::from(seat.0.slot);
+        let slot = usize::from(id.0.slot);
         if slot < self.layout.shape.thread_slots {
             let thread = self.thread(slot);
             counters.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
@@ -239,8 +239,8 @@ impl Session {
     }
 
     /// The session's thread slot and incarnation.
-    pub fn seat(&self) -> Seat {
-        Seat(self.owner)
+    pub fn id(&self) -> SessionId {
+        SessionId(self.owner)
     }
 
     /// Ends the session without a write, because its thread slot has another tenant, or its mapping is gone.
@@ -266,14 +266,14 @@ impl Session {
             // It was taken back as certainly dead, though this session is still running: its extents and claims belong to others now.
             return;
         }
-        self.tell_connection(b"type=session_close");
+        self.emit_connection(b"type=session_close");
         // Before the slot is vacant: an extent is closed by a plain store, and its segment may have another owner after that.
         self.release_extents();
         let untold = thread.items.swap(0, Relaxed);
         self.region.superblock().items.fetch_add(untold, Relaxed);
-        for intent in &thread.intents {
-            // PAIRS: intent-end: the loads in `Region::is_intended` and `intended_by_others`.
-            intent.store(0, Release);
+        for hazard in &thread.hazards {
+            // PAIRS: hazard-end: the loads in `Region::is_protected` and `protected_by_others`.
+            hazard.store(0, Release);
         }
         // Again if another process has fenced it meanwhile.
         let mut lease = Lease(thread.lease.load(Relaxed));

@@ -1,6 +1,6 @@
 //! Where a get puts a value ([`Sink`]): at the end of a vector, there after a head that belongs before the value ([`Headed`]), in
 //! the caller's memory, which is requested when the length is known ([`Placed`]), or in no memory at all, because the caller
-//! takes the value in its place ([`Lending`]).
+//! takes the value in its place ([`Pinning`]).
 
 use crate::heap;
 use crate::memory::{Memory, Window, fill_bytes};
@@ -8,13 +8,13 @@ use crate::verbs::Item;
 use std::mem::MaybeUninit;
 
 /// A value borrowed in place, for the length of a call: its segment is not recycled meanwhile.
-pub struct Lent<'r> {
+pub struct PinnedValue<'r> {
     pub(crate) memory: &'r Memory,
     pub(crate) at: usize,
     pub(crate) len: usize,
 }
 
-impl Lent<'_> {
+impl PinnedValue<'_> {
     /// Where it begins, for the kernel to read [`Self::len`] bytes. A write there by another process, against the protocol,
     /// makes the bytes wrong and does no other harm.
     pub fn address(&self) -> *const u8 {
@@ -72,7 +72,7 @@ pub trait Sink {
     /// Its memory is the caller's and no vector: a get that changes its item does not write to it before the change is done.
     const IS_FOREIGN: bool;
     /// It may take a value in its place: [`Self::lend`] is called for values longer than [`crate::verbs::Get::at_most`].
-    const LENDS: bool = false;
+    const PINS: bool = false;
 
     /// As [`Target::reach`]; vectors of Rust are not counted.
     #[inline(always)]
@@ -130,7 +130,7 @@ pub trait Sink {
     fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread>;
 
     /// Takes the value in its place.
-    fn lend(&mut self, _: &Lent<'_>) {}
+    fn pin(&mut self, _: &PinnedValue<'_>) {}
 }
 
 impl Sink for Vec<u8> {
@@ -254,24 +254,24 @@ impl<H: FnMut(&Item, &mut Vec<u8>)> Sink for Headed<'_, H> {
 }
 
 /// The same, except that `lend` gets a value that is too long to be copied, in its place.
-pub struct Lending<'o, H, L> {
+pub struct Pinning<'o, H, L> {
     inner: Headed<'o, H>,
-    lend: L,
+    pin: L,
 }
 
-impl<'o, H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&Lent<'_>, &mut Vec<u8>)> Lending<'o, H, L> {
+impl<'o, H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&PinnedValue<'_>, &mut Vec<u8>)> Pinning<'o, H, L> {
     /// The vector `out`, which `lend` gets after `head`.
-    pub fn new(out: &'o mut Vec<u8>, head: H, lend: L) -> Self {
+    pub fn new(out: &'o mut Vec<u8>, head: H, pin: L) -> Self {
         Self {
             inner: Headed::new(out, head),
-            lend,
+            pin,
         }
     }
 }
 
-impl<H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&Lent<'_>, &mut Vec<u8>)> Sink for Lending<'_, H, L> {
+impl<H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&PinnedValue<'_>, &mut Vec<u8>)> Sink for Pinning<'_, H, L> {
     const IS_FOREIGN: bool = false;
-    const LENDS: bool = true;
+    const PINS: bool = true;
 
     #[inline(always)]
     fn len(&self) -> usize {
@@ -303,8 +303,8 @@ impl<H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&Lent<'_>, &mut Vec<u8>)> Sink for 
     }
 
     #[inline(always)]
-    fn lend(&mut self, value: &Lent<'_>) {
-        (self.lend)(value, self.inner.out);
+    fn pin(&mut self, value: &PinnedValue<'_>) {
+        (self.pin)(value, self.inner.out);
     }
 }
 

@@ -78,7 +78,7 @@ impl Region {
     /// Adds what one segment has of the key.
     fn trace_segment(&self, segment: usize, life: SegmentLife, (key, hash): (&[u8], u64), now: u32, trace: &mut Trace) {
         let (header, shape) = (self.header(segment), self.layout.shape);
-        // PAIRS: open, large, owner: as in `Session::purge_step`.
+        // PAIRS: open, large, owner: as in `Session::empty_step`.
         let state = State(header.state.load(Acquire));
         // A free segment has what its last generation left.
         let (generation, is_emptied) = match state.kind() {

@@ -2,7 +2,7 @@
 //! that has had it before.
 //!
 //! One thread deletes a large value, and stops between two accesses; another one finds the value's segments without a head, and stops
-//! between its look at intents and the next generation; the first goes on by a few accesses; the second ends, a third value gets the
+//! between its look at hazard pointers and the next generation; the first goes on by a few accesses; the second ends, a third value gets the
 //! freed segments, and the first ends. That value must be whole.
 //! Guards: P3
 
@@ -53,7 +53,7 @@ struct Stopped<'scope> {
 impl<'scope> Stopped<'scope> {
     /// Begins the work, up to the access of this number. Numbers count from the work's first access.
     fn new<'env>(scope: &'scope std::thread::Scope<'scope, 'env>, next: usize, work: impl FnOnce() + Send + 'scope) -> Self {
-        let (says, heard) = channel();
+        let (says, received) = channel();
         let (tells, told) = channel();
         let thread = scope.spawn(move || {
             STOPS.set(Some(Stops {
@@ -69,7 +69,7 @@ impl<'scope> Stopped<'scope> {
         });
         let stopped = Self {
             thread: Some(thread),
-            says: heard,
+            says: received,
             tells,
         };
         // An error: it has ended.
@@ -113,9 +113,9 @@ fn try_once(first: usize, again: usize, second: usize) -> (Vec<Access>, Vec<Acce
     put(&mut writes, b"first", 1);
     // A thread that ends without giving its slot back: every segment is to be looked at.
     let mut lost = session();
-    let seat = lost.seat();
+    let id = lost.id();
     lost.abandon();
-    assert!(region.take_back_own(process, seat));
+    assert!(region.take_back_own(process, id));
     let did = std::thread::scope(|scope| {
         let deleter = Stopped::new(scope, first, || {
             deletes.delete(b"first", &Delete::default(), now).expect("a good key");
@@ -148,7 +148,7 @@ fn a_value_keeps_the_segments_that_another_ones_deleter_and_sweeper_both_freed()
     let mut wrong = Vec::new();
     for (first, _) in exchanges {
         let (_, swept, _) = try_once(first, first, usize::MAX);
-        // The first store after a fence: what the intents said is about to be acted upon.
+        // The first store after a fence: what the hazard pointers said is about to be acted upon.
         let mut is_after_fence = false;
         let mut stops = Vec::new();
         for (number, access) in swept.iter().enumerate() {

@@ -4,7 +4,7 @@
 mod private;
 
 use keyway_region::verbs::{Get, Store};
-use keyway_region::{Lending, Limits, Session};
+use keyway_region::{Limits, Pinning, Session};
 use private::UNIX_S;
 
 const MEMORY: u64 = 4 << 20;
@@ -44,7 +44,7 @@ fn overwrite_all(session: &mut Session, which: &str, now: u32) {
 }
 
 #[test]
-fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
+fn what_is_pinned_stays_what_it_is_and_is_recycled_afterwards() {
     let (pages, region) = private::region(MEMORY);
     region.set_limits(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
@@ -52,13 +52,13 @@ fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
     let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
     let value = value();
     set(&mut writer, "key", &value, now);
-    let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
+    let (mut out, mut pinned_at) = (Vec::new(), std::ptr::null());
     let found = reader
         .get(
             b"key",
             &long(),
             now,
-            &mut Lending::new(
+            &mut Pinning::new(
                 &mut out,
                 |item, out| out.extend_from_slice(format!("{}:", item.value_len).as_bytes()),
                 |lent, out| {
@@ -66,7 +66,7 @@ fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
                     overwrite_all(&mut writer, "meanwhile", now);
                     lent.append_from(0, out);
                     lent.append_from(LEN - 3, out);
-                    lent_at = lent.address();
+                    pinned_at = lent.address();
                 },
             ),
         )
@@ -77,10 +77,10 @@ fn what_is_lent_stays_what_it_is_and_is_recycled_afterwards() {
         "the value changed while it was lent"
     );
     // With the loan's end, the same writes put others there: the first ones would have, too.
-    assert!(private::bytes_at(&pages, lent_at, LEN) == value);
+    assert!(private::bytes_at(&pages, pinned_at, LEN) == value);
     overwrite_all(&mut writer, "afterwards", now);
     assert!(
-        private::bytes_at(&pages, lent_at, LEN) != value,
+        private::bytes_at(&pages, pinned_at, LEN) != value,
         "its memory was not recycled"
     );
     assert!(keyway_region::check::check(&region, |_| {}).is_sound());
@@ -102,7 +102,7 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
                 b"key",
                 &long(),
                 now,
-                &mut Lending::new(&mut out, |_, out| out.push(b':'), |_, _| panic!("lent")),
+                &mut Pinning::new(&mut out, |_, out| out.push(b':'), |_, _| panic!("lent")),
             )
             .expect("a good key");
         assert_eq!(found.map(|item| item.value_len), Some(len));
@@ -124,29 +124,29 @@ fn a_session_that_has_given_its_slot_back_leaves_the_next_ones_hazard_pointers_a
     gone.end();
     let mut reader = region.session(process).expect("a slot");
     let mut writer = region.session(process).expect("a slot");
-    let (mut out, mut lent_at) = (Vec::new(), std::ptr::null());
+    let (mut out, mut pinned_at) = (Vec::new(), std::ptr::null());
     let mut other = Vec::new();
     reader
         .get(
             b"key",
             &long(),
             now,
-            &mut Lending::new(
+            &mut Pinning::new(
                 &mut out,
                 |_, _| (),
                 |lent, _| {
-                    let lent_to_it = &mut Lending::new(&mut other, |_, _| (), |_, _| panic!("lent without a slot"));
+                    let lent_to_it = &mut Pinning::new(&mut other, |_, _| (), |_, _| panic!("lent without a slot"));
                     let found = gone.get(b"other", &long(), now, lent_to_it).expect("a good key");
                     assert_eq!(found.map(|item| item.value_len), Some(LEN));
                     overwrite_all(&mut writer, "meanwhile", now);
-                    lent_at = lent.address();
+                    pinned_at = lent.address();
                 },
             ),
         )
         .expect("a good key");
     assert!(other == [b'x'; LEN], "it is copied");
     assert!(
-        private::bytes_at(&pages, lent_at, LEN) == value,
+        private::bytes_at(&pages, pinned_at, LEN) == value,
         "the value changed while it was lent"
     );
 }

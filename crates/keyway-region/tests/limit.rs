@@ -269,7 +269,7 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
     let counts = world.assert_sound();
     assert_eq!(counts.withdrawn, all - all / 2);
 
-    world.region.raise(all).expect("there is memory");
+    world.region.grow(all).expect("there is memory");
     assert_eq!((world.holes(), world.region.withdrawn(), world.region.allowed()), (0, 0, all));
     let before = evicted();
     for key in 10_000..11_200 {
@@ -356,14 +356,14 @@ fn what_the_system_cannot_allocate_stays_out_of_use() {
     let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
     world.system.is_full.store(true, SeqCst);
-    assert!(world.region.raise(all).is_err());
+    assert!(world.region.grow(all).is_err());
     assert_eq!((world.region.allowed(), world.region.withdrawn()), (allowed, all - allowed));
     for key in 0..6000 {
         set(&mut session, key, 1000, world.now());
     }
     world.assert_sound();
     world.system.is_full.store(false, SeqCst);
-    world.region.raise(allowed + 10).expect("there is memory");
+    world.region.grow(allowed + 10).expect("there is memory");
     assert_eq!(
         (world.region.allowed(), world.region.withdrawn()),
         (allowed + 10, all - allowed - 10)
@@ -378,7 +378,7 @@ fn the_limit_stays_where_the_region_cannot_grow_beyond_it() {
     let all = world.region.segments();
     let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
-    assert!(world.region.raise(all + 8).is_err());
+    assert!(world.region.grow(all + 8).is_err());
     assert_eq!((world.region.segments(), world.region.allowed()), (all, allowed));
     world.shrink(&mut session);
     assert_eq!(world.assert_sound().withdrawn, all - allowed);
@@ -426,7 +426,7 @@ fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_b
         let mut other = region.session(process).expect("a slot");
         // One half of the segments and then the other one: each of them was out of use before.
         for second in [second, second + 20, second + 40] {
-            region.raise(all).expect("there is memory");
+            region.grow(all).expect("there is memory");
             region.lower(all / 2, LIMITS.item_size_max);
             for second in second..second + 20 {
                 let now = region.tick(Moment::from_secs(UNIX_S + second));
@@ -435,7 +435,7 @@ fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_b
             assert_eq!(region.given_back(), all - all / 2);
         }
     }));
-    world.region.raise(all).expect("there is memory");
+    world.region.grow(all).expect("there is memory");
     let size = world.region.layout().shape.segment_size;
     assert_eq!(
         world.holes() * PAGE,
@@ -466,7 +466,7 @@ fn a_system_that_takes_no_pages_back_is_asked_once() {
     assert_eq!(world.assert_sound().withdrawn, world.region.withheld());
     world
         .region
-        .raise(world.region.segments())
+        .grow(world.region.segments())
         .expect("nothing is to be allocated");
     assert_eq!(world.assert_sound().withdrawn, 0);
 }
@@ -489,7 +489,7 @@ fn a_thread_that_dies_while_it_gives_pages_back_loses_nothing() {
     // While it may live, no thread uses the segment that it is at: not to take it into use either.
     let mut session = world.session();
     world.shrink_but(&mut session, 1);
-    assert!(world.region.raise(all).is_ok());
+    assert!(world.region.grow(all).is_ok());
     assert_eq!(world.region.withdrawn(), 1);
 
     world.system.dead.store(1 << 1, SeqCst);
@@ -553,7 +553,7 @@ fn threads_read_and_write_while_the_limit_goes_down_and_up() {
                 world.second.fetch_add(1, SeqCst);
                 std::thread::yield_now();
             }
-            world.region.raise(all).expect("there is memory");
+            world.region.grow(all).expect("there is memory");
         }
         is_over.store(true, SeqCst);
     });

@@ -1,4 +1,4 @@
-//! Words that lead to items of other keys, where neither a get nor a purge looks for them. Its enemy: a caller whose key was another one when
+//! Words that lead to items of other keys, where neither a get nor a reclaim looks for them. Its enemy: a caller whose key was another one when
 //! it was hashed than when it was written, and a write of another process over a key. No verb publishes such an item; a region that has some
 //! is reclaimed, grows and is checked, and all other keys have their values.
 //! Guards: P6

@@ -113,7 +113,7 @@ impl World {
                 let _ = (session.sample_get(hash, b"key-1", 7), session.sample_set(hash));
                 session.leave_trail(hash, Fate::Gone);
                 session.note_latency(Door::Library, Verb::Get, random.next());
-                session.tell_connection(b"type=test");
+                session.emit_connection(b"type=test");
                 session.note_hit(key, now);
             }
             _ => {
@@ -142,7 +142,7 @@ impl World {
         let _ = (region.segment_map(16), region.sessions(), region.flush_at_s());
         let at = Moment::from_secs(UNIX_S);
         let _ = (region.clock_error_s(at), region.unix_set_by_s(at));
-        let _ = (region.raise(region.segments()), region.lower(region.segments() - 3, 1 << 17));
+        let _ = (region.grow(region.segments()), region.lower(region.segments() - 3, 1 << 17));
         region.note_use(at);
         region.watch_hot(now);
         region.keep_trail(0, now);

@@ -99,15 +99,15 @@ impl Room {
     }
 }
 
-/// Bytes that a writer pays for at a time, and bytes purged for each, as docs/region.md says ("Who pays").
+/// Bytes that a writer pays for at a time, and bytes reclaimed for each, as docs/region.md says ("Who pays").
 const PORTION: usize = 512;
 const WORK_MAX: usize = 8;
 /// Bytes of the index that an insert adds while it doubles: four buckets with their hints.
 const SPLITS: usize = 4 * 72;
 
-/// Sets a quarter more new keys than the region has room for, half of them read: the most items that one set purged, items of
+/// Sets a quarter more new keys than the region has room for, half of them read: the most items that one set reclaimed, items of
 /// a segment, and times that the reserve was empty.
-fn most_purged_by_one_set(value_len: usize) -> (u64, u64, u64) {
+fn most_emptied_by_one_set(value_len: usize) -> (u64, u64, u64) {
     let memory = 20 << 20;
     let mut room = Room::new(memory, 1, true);
     let now = room.now(1);
@@ -133,7 +133,7 @@ fn most_purged_by_one_set(value_len: usize) -> (u64, u64, u64) {
 #[test]
 fn no_set_pays_for_a_whole_segment() {
     for value_len in [8, 64, 500] {
-        let (worst, segment, reserve_empty) = most_purged_by_one_set(value_len);
+        let (worst, segment, reserve_empty) = most_emptied_by_one_set(value_len);
         let item_size = (4 + 16 + value_len).next_multiple_of(4);
         let bound = (WORK_MAX * (item_size.max(PORTION) + SPLITS)).div_ceil(item_size) as u64 + 2;
         println!("values of {value_len} B: a set purged {worst} items at most, of {segment} of a segment; allowed are {bound}");
@@ -370,9 +370,9 @@ fn short_sessions(count: u64, key: impl Fn(u64) -> u64, mut end: impl FnMut(&Roo
 
 /// A session's thread is gone, and another one knows.
 fn die(room: &Room, mut session: Session) {
-    let seat = session.seat();
+    let id = session.id();
     session.abandon();
-    assert!(room.region.take_back_own(room.process, seat));
+    assert!(room.region.take_back_own(room.process, id));
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn what_came_first_is_evicted_whatever_its_size() {
 }
 
 #[test]
-fn an_active_session_gives_up_what_is_to_be_purged() {
+fn an_active_session_gives_up_what_is_to_be_reclaimed() {
     // Thirty sessions that each write a little now and then: what they have begun to fill is reclaimed like any other.
     let memory = 4u64 << 20;
     let mut room = Room::new(memory, 30, true);

@@ -8,7 +8,7 @@ use harness::Random;
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::layout::watch::{self as events, ALL, Command, Kind, Status};
 use keyway_region::verbs::{Arithmetic, Delete, Deleted, Get, Store, StoreMode};
-use keyway_region::{Event, Limits, Moment, Process, Region, Session, Told, WATCHED_S, Watching};
+use keyway_region::{Delivery, Event, Limits, Moment, Process, Region, Session, WATCHED_S, Watching};
 use private::UNIX_S;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,8 +41,8 @@ fn now(region: &Region) -> u32 {
 fn told(watching: &mut Watching, seconds: u64) -> (Vec<Event>, u64) {
     let (mut told, mut lost) = (Vec::new(), 0);
     watching.poll(Duration::from_secs(seconds), &mut |one| match one {
-        Told::Event(event) => told.push(event),
-        Told::Lost { count, .. } => lost += count,
+        Delivery::Event(event) => told.push(event),
+        Delivery::Lost { count, .. } => lost += count,
     });
     (told, lost)
 }
@@ -347,8 +347,8 @@ fn a_session_that_is_about_to_tell_is_waited_for_and_then_is_not() {
     let now = now(&region);
     // The other session has said that its next stamp is 3 or more, and does not go on.
     let layout = Layout::new(Shape::for_memory(memory, 4096));
-    let telling = std::mem::offset_of!(keyway_region::layout::session::ThreadSlot, telling);
-    let slot = (layout.threads + size_of::<keyway_region::layout::session::ThreadSlot>() + telling) / 8;
+    let event = std::mem::offset_of!(keyway_region::layout::session::ThreadSlot, event);
+    let slot = (layout.threads + size_of::<keyway_region::layout::session::ThreadSlot>() + event) / 8;
     *private::words(&mut pages).nth(slot).expect("a word") = 3 + 1;
     for _ in 0..5 {
         one.set(b"k", b"v", 0, 0, now).expect("a store");

@@ -118,9 +118,9 @@ fn what_the_dead_had_counted_is_reported() {
         0,
         "the counts are told as soon as they are made: there is nothing to see here"
     );
-    let seat = ends.seat();
+    let id = ends.id();
     ends.abandon();
     drop(ends);
-    assert!(region.take_back_own(process, seat));
+    assert!(region.take_back_own(process, id));
     assert_eq!(told(), 10);
 }

@@ -24,13 +24,13 @@ use signal_hook_mio::v1_0::Signals;
 
 use crate::auth::Users;
 use crate::connection::{CloseReason, Stream};
+use crate::file_watch::FileWatch;
 use crate::handout;
 use crate::listener::{Arrival, Listener, SocketFile};
-use crate::lookout::Lookout;
-use crate::quiet::Quiet;
+use crate::log_limiter::LogLimiter;
 use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
 use crate::takeover::{self, Inherited, Offered, Stage, Verdict};
-use crate::vitals::{Manager, Vitals};
+use crate::watchdog::{Manager, Watchdog};
 
 pub(crate) const WAKE: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -43,8 +43,8 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// What a connection above the limit is sent (memcached's words).
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-static FULL: Quiet = Quiet::new();
-static STARVED: Quiet = Quiet::new();
+static FULL: LogLimiter = LogLimiter::new();
+static STARVED: LogLimiter = LogLimiter::new();
 
 pub(crate) struct Acceptor {
     poll: Poll,
@@ -52,8 +52,8 @@ pub(crate) struct Acceptor {
     shared: Arc<Shared>,
     listeners: Vec<Waiting>,
     signals: Option<Signals>,
-    lookout: Lookout,
-    vitals: Option<Vitals>,
+    file_watch: FileWatch,
+    watchdog: Option<Watchdog>,
     pause: Pause,
     /// a failure to accept has been logged, and no attempt has succeeded since
     complained: bool,
@@ -111,8 +111,8 @@ impl Acceptor {
         let mut acceptor = Self {
             poll,
             cache,
-            lookout: Lookout::new(&shared),
-            vitals: None,
+            file_watch: FileWatch::new(&shared),
+            watchdog: None,
             shared,
             listeners: waiting,
             signals,
@@ -135,7 +135,7 @@ impl Acceptor {
 
     /// Runs until a shutdown has been asked for and all workers have ended.
     pub(crate) fn run(mut self, manager: Option<Box<dyn Manager>>) -> io::Result<()> {
-        self.vitals = manager.map(Vitals::new);
+        self.watchdog = manager.map(Watchdog::new);
         let mut events = Events::with_capacity(64);
         while !(self.shared.is_stopping() && self.shared.workers_running.load(SeqCst) == 0) {
             if self.shared.halt.is_wanted(Stage::Acceptor) && self.shared.halt.wait(Ok(Vec::new())) == Verdict::End {
@@ -157,8 +157,8 @@ impl Acceptor {
                     waiting.ready = true;
                 }
             }
-            if let Some(vitals) = &mut self.vitals {
-                vitals.look(&self.cache, &self.shared);
+            if let Some(watchdog) = &mut self.watchdog {
+                watchdog.look(&self.cache, &self.shared);
             }
             if self.shared.is_stopping() {
                 // Closed at once: the kernel refuses new clients of this address, and the next server can bind it.
@@ -167,7 +167,7 @@ impl Acceptor {
                 lock(&self.shared.listening).clear();
             } else {
                 self.accept_all();
-                self.lookout.look(&self.cache, &self.shared);
+                self.file_watch.look(&self.cache, &self.shared);
             }
         }
         if let Some(giving) = self.giving.take() {
@@ -229,8 +229,8 @@ impl Acceptor {
             Pause::No if self.listeners.iter().any(|waiting| waiting.ready) => Some(Duration::ZERO),
             Pause::Starved { since, .. } => Some(RETRY.saturating_sub(since.elapsed())),
             _ if !self.shared.is_stopping() => {
-                let vitals = self.vitals.as_ref().map(Vitals::due_in);
-                Some(self.lookout.due_in().min(vitals.unwrap_or(Duration::MAX)))
+                let watchdog = self.watchdog.as_ref().map(Watchdog::due_in);
+                Some(self.file_watch.due_in().min(watchdog.unwrap_or(Duration::MAX)))
             }
             _ => None,
         }
@@ -241,12 +241,12 @@ impl Acceptor {
         for signal in signals.pending() {
             match signal {
                 SIGHUP => {
-                    if let Some(vitals) = &self.vitals {
-                        vitals.reloading();
+                    if let Some(watchdog) = &self.watchdog {
+                        watchdog.reloading();
                     }
                     let result = reload(&self.shared);
-                    if let Some(vitals) = &self.vitals {
-                        vitals.reloaded(result);
+                    if let Some(watchdog) = &self.watchdog {
+                        watchdog.reloaded(result);
                     }
                 }
                 _ => {

@@ -7,11 +7,11 @@
 //! The probe of `/readyz` sets, gets and deletes an item. The statistics leave its commands out ([`Census::counters`]), so that a load balancer
 //! that asks every second does not improve the hit ratio.
 
-use keyway_cache::server::Seat;
+use keyway_cache::server::SessionId;
 use keyway_cache::{Cache, Counters, Session};
 
 /// A thread slot, and what had been counted there when the server started.
-type Share = (Seat, Counters);
+type Share = (SessionId, Counters);
 
 /// See the top of the file.
 #[derive(Default)]
@@ -25,12 +25,12 @@ pub(crate) struct Census {
 
 impl Census {
     /// To be called before the sessions are used.
-    pub(crate) fn new(cache: &Cache, workers: &[Session], probe: Option<&Session>, keeper: Option<Seat>) -> Self {
-        let share = |seat: Seat| (seat, cache.counters_of(seat));
+    pub(crate) fn new(cache: &Cache, workers: &[Session], probe: Option<&Session>, keeper: Option<SessionId>) -> Self {
+        let share = |id: SessionId| (id, cache.counters_of(id));
         Self {
             at_start: cache.counters(),
-            workers: workers.iter().filter_map(Session::seat).map(share).collect(),
-            probe: probe.and_then(Session::seat).map(share),
+            workers: workers.iter().filter_map(Session::id).map(share).collect(),
+            probe: probe.and_then(Session::id).map(share),
             keeper: keeper.map(share),
         }
     }
@@ -71,8 +71,8 @@ impl Census {
     }
 }
 
-fn counted(cache: &Cache, (seat, before): Share) -> Counters {
-    cache.counters_of(seat).since(&before)
+fn counted(cache: &Cache, (id, before): Share) -> Counters {
+    cache.counters_of(id).since(&before)
 }
 
 /// What was counted between two readings. Two readings at nearly the same time may differ by a command of the probe that only one of them
@@ -112,7 +112,7 @@ mod tests {
         let mut workers = [cache.session().unwrap()];
         let mut probe = cache.session().unwrap();
         let mut keeper = cache.session().unwrap();
-        let census = Census::new(&cache, &workers, Some(&probe), keeper.seat());
+        let census = Census::new(&cache, &workers, Some(&probe), keeper.id());
         let mut elsewhere = cache.session().unwrap();
         let base = census.counters(&cache);
         for _ in 0..3 {

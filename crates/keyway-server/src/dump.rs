@@ -6,7 +6,7 @@ use std::io::Write;
 use keyway_cache::Item;
 use keyway_proto::{DumpFormat, is_plain, reply};
 
-use crate::effort::LOOKED_AT;
+use crate::cpu_budget::LOOKED_AT;
 use crate::execute::Executor;
 use crate::stats::{self, CLASS};
 
@@ -114,7 +114,7 @@ impl Dump {
 
     /// Appends the next lines; returns true when that was all.
     pub(crate) fn step(&mut self, executor: &mut Executor, out: &mut Vec<u8>) -> bool {
-        executor.effort.spend(LOOKS_PER_STEP as u64 * LOOKED_AT);
+        executor.cpu_budget.spend(LOOKS_PER_STEP as u64 * LOOKED_AT);
         match self {
             Self::Items { format, cursor } => Self::step_items(*format, cursor, executor, out),
             Self::Cachedump { cursor, count, room } => Self::step_cachedump(cursor, count, room, executor, out),

@@ -17,10 +17,10 @@ use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, getsockopt, se
 use nix::unistd::geteuid;
 
 use crate::config::{Allowed, RegionSocket};
-use crate::quiet::Quiet;
+use crate::log_limiter::LogLimiter;
 
-static REFUSED: Quiet = Quiet::new();
-static LINE_REFUSED: Quiet = Quiet::new();
+static REFUSED: LogLimiter = LogLimiter::new();
+static LINE_REFUSED: LogLimiter = LogLimiter::new();
 
 /// What a process may do with the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use keyway_cache::Cache;
-use keyway_cache::server::Seat;
+use keyway_cache::server::SessionId;
 use keyway_proto::Request;
 
 use crate::config::{Config, Kernel};
@@ -38,7 +38,7 @@ pub(crate) fn start(
 }
 
 impl Keeper {
-    pub(crate) fn seat(&self) -> Option<Seat> {
+    pub(crate) fn session_id(&self) -> Option<SessionId> {
         match *self {}
     }
 

@@ -21,10 +21,11 @@ mod buffer;
 mod census;
 mod config;
 mod connection;
+mod cpu_budget;
 mod detail;
 mod dump;
-mod effort;
 mod execute;
+mod file_watch;
 mod given;
 mod handout;
 mod hotkeys;
@@ -36,11 +37,10 @@ pub mod kernel;
 #[path = "kernel_absent.rs"]
 mod kernel;
 mod listener;
-mod lookout;
+mod log_limiter;
 mod memory;
 pub mod overview;
 mod port;
-mod quiet;
 mod rate;
 mod shared;
 mod shown;
@@ -50,8 +50,8 @@ mod takeover;
 mod threads;
 mod tls;
 mod udp;
-mod vitals;
 mod watch;
+mod watchdog;
 mod worker;
 
 use std::fmt;
@@ -85,8 +85,8 @@ pub use source::{LOOPBACK, Network};
 pub use takeover::{TakeOver, TakeOverError};
 pub use threads::NoThreads;
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion, crypto_provider};
-pub use vitals::{Manager, News};
 pub use watch::{WatchAsked, WatchUnknown};
+pub use watchdog::{Manager, News};
 #[cfg(fuzzing)]
 pub use worker::driven::Driven;
 
@@ -96,8 +96,8 @@ use auth::{Hasher, Users};
 use buffer::Buffer;
 use census::Census;
 use connection::Desk;
+use cpu_budget::CpuBudget;
 use detail::Detail;
-use effort::Effort;
 use execute::Executor;
 use listener::{Listener, SocketFile};
 use rate::Rates;
@@ -297,7 +297,7 @@ impl Server {
             &cache,
             &sessions,
             probe.as_ref(),
-            keeper.as_ref().and_then(kernel::Keeper::seat),
+            keeper.as_ref().and_then(kernel::Keeper::session_id),
         );
         let stopper = keyway_http::Stopper::default();
         let http = http.zip(probe).map(|(sockets, session)| http::Port {
@@ -320,7 +320,7 @@ impl Server {
         }
         let shared = Arc::new(Shared {
             item_size_max: AtomicUsize::new(cache.limits().item_size_max),
-            at_place: AtomicU8::new(lookout::code(cache.at_place())),
+            at_place: AtomicU8::new(file_watch::code(cache.at_place())),
             hour: Mutex::default(),
             raising: Mutex::default(),
             shrinker: Mutex::default(),
@@ -666,7 +666,7 @@ fn make_workers(
                 cache: cache.clone(),
                 shared: Arc::clone(shared),
                 worker,
-                effort: Effort::default(),
+                cpu_budget: CpuBudget::default(),
                 timer: Timer::new(),
                 served: shared.kernel.as_ref().map(|post| post.served(cache.clone())),
                 enrolments: shared.kernel.as_ref().and_then(|post| post.enrolments()),

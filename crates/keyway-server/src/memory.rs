@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use keyway_cache::{Cache, Shrinking};
 
-use crate::quiet::Quiet;
+use crate::log_limiter::LogLimiter;
 use crate::shared::{Shared, lock};
 use crate::size_text;
 
@@ -21,7 +21,7 @@ const REST: Duration = Duration::from_millis(200);
 /// After this many such pauses in a row (a minute) the thread ends: other sessions hold the rest, which is left to the workers' upkeep.
 const RESTS_MAX: u32 = 300;
 
-static NOT_CHANGED: Quiet = Quiet::new();
+static NOT_CHANGED: LogLimiter = LogLimiter::new();
 
 /// Sets the region's memory limit. Returns `false` if that is not possible.
 pub(crate) fn set_limit(shared: &Arc<Shared>, cache: &Cache, memory: u64) -> bool {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use keyway_cache::server::{Attached, CALLS_PER_SAMPLE, Entrance, Seated, Seen, USES};
+use keyway_cache::server::{Attached, CALLS_PER_SAMPLE, Entrance, Seen, ThreadInUse, USES};
 use keyway_cache::{Counters, Door, Latency, Verb};
 use serde_json::{Map, Value, json};
 
@@ -140,7 +140,7 @@ impl<'r> View<'r> {
         let earlier = self.before.seen.processes.iter().flat_map(|process| &process.threads);
         let earlier: Vec<_> = earlier.map(|thread| (thread.tenancy, operations(&thread.counters))).collect();
         let row = |(process, command): (&'r Attached, &'r String)| {
-            let of_thread = |thread: &Seated| {
+            let of_thread = |thread: &ThreadInUse| {
                 // A thread that came in between has counted since then, but its slot may have counted before.
                 let before = earlier.iter().find(|(tenancy, _)| *tenancy == thread.tenancy)?.1;
                 Some(operations(&thread.counters).saturating_sub(before))

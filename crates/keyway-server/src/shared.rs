@@ -21,14 +21,14 @@ use crate::detail::Detail;
 use crate::hotkeys;
 use crate::hour::Hour;
 use crate::kernel::Post;
-use crate::quiet::Quiet;
+use crate::log_limiter::LogLimiter;
 use crate::rate::{Rates, Source};
 use crate::size_text;
 use crate::takeover::{Halt, Inherited};
 use crate::tls::Certificates;
 use crate::watch::Hub;
 
-static CLOSED_FOR_MEMORY: Quiet = Quiet::new();
+static CLOSED_FOR_MEMORY: LogLimiter = LogLimiter::new();
 
 /// A message to a worker, about its connections.
 pub(crate) enum Message {
@@ -282,7 +282,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     /// the largest item that the region allowed when a worker last looked ([`Self::allows_items_of`])
     pub(crate) item_size_max: AtomicUsize,
-    /// the state of the region's place, as [`crate::lookout::code`]
+    /// the state of the region's place, as [`crate::file_watch::code`]
     pub(crate) at_place: AtomicU8,
     /// what was counted in the last hour
     pub(crate) hour: Mutex<Hour>,

@@ -19,7 +19,7 @@ use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 use crate::connection::STATES;
 use crate::hour::Note;
 use crate::shared::{Baseline, Peer, PeerAddress, Shared, Traffic, lock, unix_time};
-use crate::{census, lookout};
+use crate::{census, file_watch};
 
 /// The number of the one slab class that is shown.
 pub(crate) const CLASS: u32 = 1;
@@ -54,7 +54,7 @@ pub(crate) fn general(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
     commands(&counters, &traffic_since(&base.traffic, &shared.traffic()), shared, out);
     let info = cache.info();
     store(&counters, &info, shared.memory_limit(&info), out);
-    stat(out, "keyway_region_state", lookout::word(shared.at_place.load(Relaxed)));
+    stat(out, "keyway_region_state", file_watch::word(shared.at_place.load(Relaxed)));
     last_hour(shared, cache, out);
     out.extend_from_slice(reply::END);
 }

@@ -61,7 +61,7 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 /// Reads one answer of the binary protocol.
-fn heard(client: &mut BufReader<TcpStream>) {
+fn received(client: &mut BufReader<TcpStream>) {
     let mut head = [0; 24];
     client.read_exact(&mut head).unwrap();
     let len = u32::from_be_bytes(head[8..12].try_into().unwrap());
@@ -112,7 +112,7 @@ fn the_counts_are_the_requests_that_clients_have_made() {
                         packet(0x0A, b"", b"", b""),
                     ];
                     binary.get_mut().write_all(&packets.concat()).unwrap();
-                    (0..packets.len()).for_each(|_| heard(&mut binary));
+                    (0..packets.len()).for_each(|_| received(&mut binary));
                     let both = [&b"\0\x07\0\0\0\x01\0\0"[..], b"get a\r\nincr a 1\r\n"].concat();
                     datagrams.send(&both).unwrap();
                     datagrams.recv(&mut [0; 1500]).unwrap();

@@ -382,7 +382,7 @@ fn without_the_server_there_is_reading_and_with_the_next_one_writing() {
     assert_eq!(value(&mut session, b"key").unwrap(), b"again");
 }
 
-/// Words that only a strict region has, or that announce work to be done: a process with write access does it when it meets them.
+/// Words that only a durable region has, or that announce work to be done: a process with write access does it when it meets them.
 #[test]
 fn a_reader_stores_nothing_whatever_the_words_say() {
     let folder = Folder::new("words");
@@ -443,15 +443,15 @@ fn a_program_that_asks_for_another_region_gets_an_error() {
 
 #[test]
 fn a_durable_region_is_not_given_to_readers_and_they_get_an_error() {
-    let folder = Folder::new("strict");
-    let strict = Options::new().strict(true).strict_rehearsed(true);
-    let _server = Running::with(&folder, &Place::Path(folder.region()), strict);
+    let folder = Folder::new("durable");
+    let durable = Options::new().durable(true).durable_rehearsed(true);
+    let _server = Running::with(&folder, &Place::Path(folder.region()), durable);
     let why = Cache::open(&Place::Socket(folder.socket()), &Options::default())
         .err()
         .unwrap();
     let told = why.to_string();
     assert!(
-        matches!(why, OpenError::NotHandedOut { .. }) && told.contains("strict"),
+        matches!(why, OpenError::NotHandedOut { .. }) && told.contains("durable"),
         "{told}"
     );
 }

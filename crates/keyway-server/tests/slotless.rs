@@ -353,7 +353,7 @@ fn a_store_that_fails_changes_what_it_changes_with_a_slot() {
 #[test]
 fn a_durable_region_is_not_read_without_a_slot() {
     let folder = Folder::new("durable");
-    let durable = options().strict(true).strict_rehearsed(true);
+    let durable = options().durable(true).durable_rehearsed(true);
     let cache = Cache::open(&folder.region(), &durable).unwrap();
     let server = Server::start(
         Config {

@@ -55,11 +55,11 @@ pub(crate) fn fig1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let plan = reproduction.setup.plan(cells, Duration::from_millis(500), 5, 2);
     let memory_mib = plan.cells[0].memory();
     let folder = region_folder()?;
-    let (strict, cache) = (
+    let (durable, cache) = (
         region(folder.path(), memory_mib, true)?,
         region(folder.path(), memory_mib, false)?,
     );
-    let ran = reproduction.measure_sides(&plan, &[&strict, &cache])?;
+    let ran = reproduction.measure_sides(&plan, &[&durable, &cache])?;
     let mut differs = vec![
         machines(MACHINE),
         "Here loads have ordinary memory's latency; each persist barrier is 100 ns slower, as in the paper.".to_owned(),
@@ -81,7 +81,7 @@ pub(crate) fn fig1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         let (low, high) = if count == 1 { WITH_ONE_THREAD } else { (low, high) };
         let row = PaperRow::of_figure(format!("{title}, {count} {}", Door::Library.unit(count)), "throughput");
         let [own, peer] = [0, 1].map(|at| side(Some(ran), at, "throughput"));
-        let row = row.measured("library, strict mode", &own, "library, cache mode", &peer);
+        let row = row.measured("library, durable mode", &own, "library, cache mode", &peer);
         table.rows.push(row.paper_ratio(low, high));
     }
     reproduction.tables([table]);
@@ -89,15 +89,19 @@ pub(crate) fn fig1(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
 }
 
 /// A region of one of the modes, in memory. Strict mode is rehearsed: this memory persists nothing, but all is done as if it did.
-fn region(folder: &Path, memory_mib: u64, strict: bool) -> io::Result<Side> {
+fn region(folder: &Path, memory_mib: u64, durable: bool) -> io::Result<Side> {
     let options = Options::new()
         .memory(memory_mib << 20)
         .prefault(true)
-        .strict(strict)
-        .strict_rehearsed(strict);
-    let mode = if strict { "strict" } else { "cache" };
+        .durable(durable)
+        .durable_rehearsed(durable);
+    let mode = if durable { "durable" } else { "cache" };
     let cache = Cache::open(&Place::Path(folder.join(mode)), &options).map_err(io::Error::other)?;
-    let name = if strict { "Keyway, strict mode" } else { "Keyway, cache mode" };
+    let name = if durable {
+        "Keyway, durable mode"
+    } else {
+        "Keyway, cache mode"
+    };
     Ok(Side::of_region(
         name,
         format!("{}, library, {memory_mib} MiB", env!("CARGO_PKG_VERSION")),

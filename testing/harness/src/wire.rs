@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use keyway_proto::Command;
-use keyway_proto::client::{self, Answer, Heard};
+use keyway_proto::client::{self, Answer, Received};
 
 /// An item that a get brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,16 +192,16 @@ impl Wire {
 
     /// Waits for the next answer of the text protocol, and returns what `take` makes of it. What is no answer is an error of kind
     /// `InvalidData`, and stays where it is.
-    pub fn hear<R>(&mut self, take: impl FnOnce(&Answer<'_>) -> R) -> io::Result<R> {
+    pub fn receive<R>(&mut self, take: impl FnOnce(&Answer<'_>) -> R) -> io::Result<R> {
         loop {
-            let need = match client::hear(self.pending()) {
-                Heard::Answer { consumed, answer } => {
+            let need = match client::receive(self.pending()) {
+                Received::Answer { consumed, answer } => {
                     let taken = take(&answer);
                     self.consume(consumed);
                     return Ok(taken);
                 }
-                Heard::Incomplete { need } => need,
-                Heard::Broken(why) => {
+                Received::Incomplete { need } => need,
+                Received::Broken(why) => {
                     let bytes = printable(self.pending());
                     return Err(io::Error::new(ErrorKind::InvalidData, format!("{why}: {bytes}")));
                 }
@@ -215,8 +215,8 @@ impl Wire {
     }
 
     /// Waits for the end of a list of answers; another answer is an error of kind `InvalidData`.
-    pub fn hear_end(&mut self) -> io::Result<()> {
-        self.hear(|answer| match answer {
+    pub fn receive_end(&mut self) -> io::Result<()> {
+        self.receive(|answer| match answer {
             Answer::End => Ok(()),
             other => Err(io::Error::new(ErrorKind::InvalidData, format!("no END: {other:?}"))),
         })?
@@ -230,7 +230,7 @@ impl Wire {
         self.send(&request)?;
         let mut found = Vec::new();
         loop {
-            let item = self.hear(|answer| match answer {
+            let item = self.receive(|answer| match answer {
                 Answer::Value { key, flags, cas, value } if cas.is_some() == with_cas => Ok(Some(Fetched {
                     key: String::from_utf8_lossy(key).into_owned(),
                     flags: *flags,
@@ -257,7 +257,7 @@ impl Wire {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut all = Vec::new();
         loop {
-            let one = self.hear(|answer| match answer {
+            let one = self.receive(|answer| match answer {
                 Answer::Stat { name, value } => Ok(Some((text(name), text(value)))),
                 Answer::End => Ok(None),
                 other => Err(io::Error::other(format!("{other:?}"))),

@@ -52,7 +52,7 @@ pub enum Mutant {
     StampDown,
     /// changes are not counted: a process that keeps copies does not learn of them
     ChangesUncounted,
-    /// changes that no client requested are not counted: evictions, and purges of expired items
+    /// changes that no client requested are not counted: evictions, and reclaims of expired items
     EvictionsUncounted,
     /// a flush is not counted
     FlushUncounted,

@@ -7,7 +7,7 @@ use super::{Client, Peer};
 use crate::load::Load;
 use crate::measurement::Window;
 use crate::mix::{Kind, Operation};
-use keyway_proto::client::{self, Answer, Heard};
+use keyway_proto::client::{self, Answer, Received};
 use keyway_proto::{Store, StoreVerb};
 use std::time::Instant;
 
@@ -103,10 +103,10 @@ impl Client {
     pub(super) fn replies(&mut self, number: usize, bytes: &[u8], now: Instant, window: Window) -> usize {
         let mut at = 0;
         while self.peers[number].alive && at < bytes.len() {
-            let problem = match client::hear(&bytes[at..]) {
-                Heard::Incomplete { .. } => break,
-                Heard::Broken(why) => why,
-                Heard::Answer { consumed, answer } => match self.reply(number, &answer, now, window) {
+            let problem = match client::receive(&bytes[at..]) {
+                Received::Incomplete { .. } => break,
+                Received::Broken(why) => why,
+                Received::Answer { consumed, answer } => match self.reply(number, &answer, now, window) {
                     Ok(()) => {
                         at += consumed;
                         continue;

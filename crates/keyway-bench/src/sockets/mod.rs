@@ -121,7 +121,7 @@ impl Client {
     fn work(&mut self, window: Window, schedule: &mut Option<Schedule>, begun: Instant) -> Instant {
         let mut events = Vec::with_capacity(self.peers.len().max(16));
         let mut scratch = vec![0; READ_LEN];
-        let (mut now, mut heard) = (begun, begun);
+        let (mut now, mut received) = (begun, begun);
         let patience_end = schedule.as_ref().map(|_| window.patience_end());
         loop {
             if let Some(schedule) = schedule {
@@ -139,7 +139,7 @@ impl Client {
             if self.alive == 0 || (over && !waiting) || patience_end.is_some_and(|end| now >= end) {
                 return now;
             }
-            if waiting && now.saturating_duration_since(heard) > self.shape.silence_max {
+            if waiting && now.saturating_duration_since(received) > self.shape.silence_max {
                 let silence_max = self.shape.silence_max;
                 self.ran.wrong.describe(|| format!("no answer for {silence_max:?}"));
                 for number in 0..self.peers.len() {
@@ -148,7 +148,7 @@ impl Client {
                 return now;
             }
             if !waiting && !self.all_dropped {
-                heard = now; // no answer is owed
+                received = now; // no answer is owed
             }
             let mut wake = if over { now + LOOK_AROUND_EVERY } else { window.until };
             wake = wake.min(now + LOOK_AROUND_EVERY);
@@ -171,7 +171,7 @@ impl Client {
                 let read = self.receive(number, &mut scratch, window);
                 now = self.now;
                 if read {
-                    heard = now;
+                    received = now;
                     self.all_dropped = false;
                     if schedule.is_none() && now < window.until {
                         self.refill(number, now);

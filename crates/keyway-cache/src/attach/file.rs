@@ -30,7 +30,7 @@ pub(crate) enum Access {
 /// What a file says about the region in it.
 pub(crate) struct Inspected {
     pub layout: Layout,
-    pub strict: bool,
+    pub durable: bool,
     pub checksums: bool,
     /// what it allows
     pub limits: Limits,
@@ -42,8 +42,8 @@ impl Inspected {
     /// Checks that the region has what was requested: a region lacks what it was not made with.
     pub(super) fn check(&self, options: &Options, path: &Path) -> Result<(), OpenError> {
         let path = path.to_path_buf();
-        if options.strict && !self.strict {
-            Err(OpenError::NotStrict { path })
+        if options.durable && !self.durable {
+            Err(OpenError::NotDurable { path })
         } else if options.checksums && !self.checksums {
             Err(OpenError::NotChecksummed { path })
         } else {
@@ -125,7 +125,7 @@ pub(crate) fn inspect(file: &File, path: &Path) -> Result<Inspected, OpenError> 
     Ok(Inspected {
         memory: layout.backed_len(segments.min(layout.shape.segments_max)),
         layout,
-        strict: features & superblock::STRICT != 0,
+        durable: features & superblock::DURABLE != 0,
         checksums: features & superblock::CHECKSUMS != 0,
         limits: Limits::of(sb),
     })

@@ -203,7 +203,7 @@ pub(crate) fn open_kept(given: &File, options: &Options) -> Result<Inner, OpenEr
     let name = PathBuf::from("memfd:keyway");
     trust::check(given, Source::Path, &name, options)?;
     let meta = given.metadata().map_err(|e| io("stat", &name, e))?;
-    if meta.nlink() > 0 || blocks::is_durable(given) {
+    if meta.nlink() > 0 || blocks::is_on_disk(given) {
         return Err(OpenError::NotAnonymous { path: name });
     }
     let id = file_id(given).map_err(|e| io("stat", &name, e))?;
@@ -235,9 +235,9 @@ pub(crate) fn close(inner: &Inner) -> bool {
         region.detach(process);
         region.note_use(inner.sessions.clock.now());
         let mut parts = layout.backed(region.segments()).into_iter();
-        is_last = !inner.durable || parts.all(|range| region.host().write_back(range));
+        is_last = !inner.on_disk || parts.all(|range| region.host().write_back(range));
     }
-    region.end_clean_stop(is_last) && (!inner.durable || region.host().write_back(0..superblock::SIZE))
+    region.end_clean_stop(is_last) && (!inner.on_disk || region.host().write_back(0..superblock::SIZE))
 }
 
 /// A process could not attach. If the reason is that there is no free process slot, and a server would execute its

@@ -32,7 +32,7 @@ pub(super) fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer,
     trust::check(&file, source, path, options)?;
     let found = inspect(&file, path)?;
     found.check(options, path)?;
-    if found.strict {
+    if found.durable {
         let source = std::io::Error::other(
             "a region in durable mode cannot be used for reading only: its readers must write back what they rely on",
         );
@@ -57,7 +57,7 @@ pub(super) fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer,
         warm: true,
         discarded: false,
         attached_in: Duration::ZERO,
-        durable: false,
+        on_disk: false,
         place,
         options: options.clone(),
         gate: match options.gate {

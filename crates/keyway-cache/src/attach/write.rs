@@ -5,7 +5,7 @@
 use super::file::{Inspected, copies, inspect, io, unusable};
 use super::{check_clock, whole, whole_path};
 use crate::clock::{self, Clock};
-use crate::creation::{check_item_size, raise};
+use crate::creation::{check_item_size, grow};
 use crate::descriptor::file_id;
 use crate::error::OpenError;
 use crate::fork::PerProcess;
@@ -37,10 +37,10 @@ pub(super) fn attach(
     let found = inspect(&file, path)?;
     found.check(options, path)?;
     blocks::claim(&file).map_err(|why| copies(path, why))?;
-    let Inspected { layout, strict, .. } = found;
+    let Inspected { layout, durable, .. } = found;
     let id = file_id(&file).map_err(|e| io("stat", path, e))?;
-    let durable = blocks::is_durable(&probe);
-    let mapping = Mapping::of(&file, layout.len_max, strict, options, path)?;
+    let on_disk = blocks::is_on_disk(&probe);
+    let mapping = Mapping::of(&file, layout.len_max, durable, options, path)?;
     let (latch, gate) = Latch::of(options.gate);
     if let GateState::Unavailable(why) = &gate {
         gate::say_once(why);
@@ -95,7 +95,7 @@ pub(super) fn attach(
         Err(NoWitness::BlockedByReader) if liveness.can_go_without_lock() => Hold::Presence,
         Err(_) => return Err(lost()),
     };
-    if options.strict_rehearsed {
+    if options.durable_rehearsed {
         region.at_barrier(wait_100_ns);
     }
     let seen = region.seen();
@@ -108,20 +108,20 @@ pub(super) fn attach(
     // "In use since this boot" must be on the medium before the first change can be there.
     if !region.begin_use(boot_id, now) {
         kernel::forget(&region);
-        if durable && !region.host().write_back(0..superblock::SIZE) {
+        if on_disk && !region.host().write_back(0..superblock::SIZE) {
             return Err(io("write back", path, std::io::Error::last_os_error()));
         }
     }
     // A program that opens the region with a size of its own choice does not lift the limit that an operator has set.
     let wanted = options.memory.filter(|_| !options.keep_memory);
     if let Some(memory) = wanted.filter(|memory| options.server || layout.segments_for(*memory) > region.segments()) {
-        raise(&region, memory).map_err(|why| OpenError::NotGrown {
+        grow(&region, memory).map_err(|why| OpenError::NotGrown {
             path: path.to_path_buf(),
             why,
         })?;
     }
     if options.server && options.memory.is_some() {
-        rule(&region, options, durable, path)?;
+        rule(&region, options, on_disk, path)?;
     }
     region.host().prepare(&region.in_use(), options.huge_pages, options.prefault);
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
@@ -146,7 +146,7 @@ pub(super) fn attach(
         warm,
         discarded: false,
         attached_in: Duration::ZERO,
-        durable,
+        on_disk,
         place: whole(place),
         options: options.clone(),
         gate,
@@ -155,14 +155,14 @@ pub(super) fn attach(
 }
 
 /// Gives the region the rules that its server is started with. They hold for all its users, at once.
-fn rule(region: &Region, options: &Options, durable: bool, path: &Path) -> Result<(), OpenError> {
+fn rule(region: &Region, options: &Options, on_disk: bool, path: &Path) -> Result<(), OpenError> {
     let (old, new) = (region.limits(), options.limits(region.limits()));
     if options.item_size_max.is_some() {
         check_item_size(new.item_size_max, region.layout().backed_len(region.segments()))?;
     }
     if new != old {
         region.set_limits(&new);
-        if durable && !region.host().write_back(0..superblock::SIZE) {
+        if on_disk && !region.host().write_back(0..superblock::SIZE) {
             return Err(io("write back", path, std::io::Error::last_os_error()));
         }
     }

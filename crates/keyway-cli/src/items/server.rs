@@ -116,7 +116,7 @@ impl Items for Server {
             }
             self.send()?;
             for key in keys {
-                let found = self.client.hear(|answer| got(&answer));
+                let found = self.client.receive(|answer| got(&answer));
                 let found = found.map_err(|why| self.client.failure(why))?;
                 if let Some(got) = found.map_err(|why| about(key, &why))? {
                     each(key, got)?;
@@ -141,7 +141,7 @@ impl Items for Server {
     fn settle(&mut self, outcomes: &mut dyn Outcomes) -> Result<(), Failure> {
         self.send()?;
         while let Some(key) = self.waiting.pop_front() {
-            let answered = self.client.hear(|answer| match answer {
+            let answered = self.client.receive(|answer| match answer {
                 Answer::Meta { code: [b'H', b'D'], .. } => outcomes.stored(),
                 Answer::Meta { code: [b'N', b'S'], .. } => outcomes.refused(&key, "there is another item of this key"),
                 other => outcomes.refused(&key, &said(&other)),
@@ -202,7 +202,7 @@ impl Items for Server {
         };
         let mut keys = Vec::new();
         while keys.len() < KEYS_PER_STEP {
-            let line = walk.hear(|answer| match answer {
+            let line = walk.receive(|answer| match answer {
                 Answer::Line(line) => key_of(line).map(Some).ok_or_else(|| said(&answer)),
                 Answer::End => Ok(None),
                 // From memcached, before the lines.

@@ -28,7 +28,7 @@ use crate::wire::Access;
 use crate::{commands, place, terminal};
 use keyway_server::HotAsked;
 use keyway_server::overview::{Order, Reading, View};
-use screen::{Heard, Screen};
+use screen::{Received, Screen};
 use server::Server;
 use view::{Hottest, Kind, Looked, Page};
 
@@ -272,11 +272,11 @@ fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
             Page::new(&view, &now, &hot, &region.place, looks.order, &looks.filter)
         };
         screen.show(|frame| looks.draw(&page, frame))?;
-        match screen.heard(due) {
-            Heard::Key(key) if !looks.press(key.code) => return Ok(()),
-            Heard::End => return Ok(()),
-            Heard::Stop => screen.stop()?,
-            Heard::Key(_) | Heard::Nothing => {}
+        match screen.received(due) {
+            Received::Key(key) if !looks.press(key.code) => return Ok(()),
+            Received::End => return Ok(()),
+            Received::Stop => screen.stop()?,
+            Received::Key(_) | Received::Nothing => {}
         }
         if Instant::now() >= due {
             due = Instant::now() + interval;

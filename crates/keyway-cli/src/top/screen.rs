@@ -20,7 +20,7 @@ use crate::exit::{self, Failure};
 const NOTICED: Duration = Duration::from_millis(100);
 
 /// What the user has done.
-pub(super) enum Heard {
+pub(super) enum Received {
     Key(KeyEvent),
     /// the terminal may have another size
     Nothing,
@@ -67,19 +67,19 @@ impl Screen {
     }
 
     /// Waits for the user until then.
-    pub(super) fn heard(&self, until: Instant) -> Heard {
+    pub(super) fn received(&self, until: Instant) -> Received {
         loop {
             if self.ends.load(Relaxed) {
-                return Heard::End;
+                return Received::End;
             }
             let left = until.saturating_duration_since(Instant::now());
             match event::poll(left.min(NOTICED)).and_then(|is_there| is_there.then(event::read).transpose()) {
-                Err(_) => return Heard::End,
-                Ok(Some(Event::Key(key))) if is_with_control(key, "cd") => return Heard::End,
-                Ok(Some(Event::Key(key))) if is_with_control(key, "z") => return Heard::Stop,
-                Ok(Some(Event::Key(key))) => return Heard::Key(key),
-                Ok(Some(_)) => return Heard::Nothing,
-                Ok(None) if left.is_zero() => return Heard::Nothing,
+                Err(_) => return Received::End,
+                Ok(Some(Event::Key(key))) if is_with_control(key, "cd") => return Received::End,
+                Ok(Some(Event::Key(key))) if is_with_control(key, "z") => return Received::Stop,
+                Ok(Some(Event::Key(key))) => return Received::Key(key),
+                Ok(Some(_)) => return Received::Nothing,
+                Ok(None) if left.is_zero() => return Received::Nothing,
                 Ok(None) => {}
             }
         }

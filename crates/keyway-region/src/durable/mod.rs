@@ -1,6 +1,6 @@
 //! Room `durable`: the only cache-line write-backs and persist barriers. In cache mode, none is executed.
 //!
-//! In durable mode (`--strict`) a region is on persistent memory, mapped so that the processor's own write-backs reach it.
+//! In durable mode (`--durable`) a region is on persistent memory, mapped so that the processor's own write-backs reach it.
 //! `docs/concurrency.md` has the order of all write-backs, and what recovery makes of a failure at each point. In short: the
 //! bytes to which a word leads are written back before the word is published. The word is published with its dirty bit. It is
 //! written back before any thread acts on it; then the bit is cleared. Which words have such a bit is decided in the rooms that
@@ -58,16 +58,16 @@ pub(crate) struct Persist {
 
 impl Persist {
     /// The mode that the superblock says. `None`: this processor cannot write a line back.
-    pub fn new(strict: bool) -> Option<Self> {
+    pub fn new(durable: bool) -> Option<Self> {
         Some(Self {
-            means: if strict { Some(detect()?) } else { None },
+            means: if durable { Some(detect()?) } else { None },
             at_barrier: None,
         })
     }
 
     /// Whether every change shall survive a power failure.
     #[inline(always)]
-    pub fn is_strict(&self) -> bool {
+    pub fn is_durable(&self) -> bool {
         self.means.is_some()
     }
 }
@@ -143,7 +143,7 @@ impl Region {
     #[inline(always)]
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn barrier(&self) {
-        if self.persist.is_strict() {
+        if self.persist.is_durable() {
             if let Some(call) = self.persist.at_barrier {
                 call();
             }
@@ -166,8 +166,8 @@ impl Region {
 
     /// Whether every acknowledged change survives a power failure.
     #[inline]
-    pub fn is_strict(&self) -> bool {
-        self.persist.is_strict()
+    pub fn is_durable(&self) -> bool {
+        self.persist.is_durable()
     }
 
     /// Starts to write a segment's header back: state, lease, sequence, expiry.

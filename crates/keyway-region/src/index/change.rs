@@ -1,6 +1,6 @@
 //! Changing a key: find it, show the caller what is there, publish what the caller decides.
 //!
-//! [`Session::change_at_once`] makes the first attempt, compiled into the verb; [`Session::change`] makes as many as it takes. The
+//! [`Session::change_fast`] makes the first attempt, compiled into the verb; [`Session::change`] makes as many as it takes. The
 //! steps of an attempt are the same for both, and are those of `model/region_protocol.py` ("Writers"). When another thread was
 //! faster, the decision is made again, so it must not have effects of its own.
 
@@ -141,7 +141,7 @@ impl Session {
     /// with checksums, counted changes, a delayed flush, all that a glance gives up on, large values, an extent without space, and
     /// every error.
     #[inline(always)]
-    pub(crate) fn change_at_once<'v>(
+    pub(crate) fn change_fast<'v>(
         &self,
         key: Key<'_>,
         now: &mut impl Now,
@@ -211,12 +211,12 @@ impl Session {
         AGAIN
     }
 
-    /// One more attempt for an item that does not depend on the old one, after [`Self::change_at_once`] has given up: it is written
+    /// One more attempt for an item that does not depend on the old one, after [`Self::change_fast`] has given up: it is written
     /// when the old item is held, and carries a CAS unique if its place gives it none above the old one's. Sets of several sessions
     /// on the same keys often need that, and their compare-and-swaps fail now and then. It gives up (`None`) like the first attempt.
     #[cold]
     #[inline(never)]
-    pub(crate) fn put_after_all(&self, (bytes, hash): (&[u8], u64), now: u32, draft: Draft<'_>) -> Option<(Changed, Written)> {
+    pub(crate) fn publish_slow(&self, (bytes, hash): (&[u8], u64), now: u32, draft: Draft<'_>) -> Option<(Changed, Written)> {
         let superblock = self.region.superblock();
         if !self.region.is_plain() || !self.fits_carrying(&Key { bytes, hash }, &draft) || !self.enter_known(superblock) {
             return None;
@@ -270,7 +270,7 @@ impl Session {
         decide: &mut AnyDecision<'_, '_>,
     ) -> Result<(Changed, Written), WriteError> {
         self.enter()?;
-        self.begin_telling();
+        self.begin_event();
         let built = &mut *self.built.borrow_mut();
         let mut prepared = Prepared::default();
         let rules = Rules::of(&self.region);
@@ -297,7 +297,7 @@ impl Session {
             Scan::Here(here) => self.change_here(attempt, here, decide),
             Scan::Absent(absent) => {
                 attempt.built.clear();
-                if self.is_telling() {
+                if self.is_watched() {
                     self.note_before(Status::NotFound, 0);
                 }
                 match decide(None, attempt.built) {
@@ -335,7 +335,7 @@ impl Session {
         let words = unsafe { region.words_in(view, seen.segment) };
         // SAFETY: the item is in its segment, and begins at a multiple of 4.
         let first: &AtomicU32 = unsafe { view.at(seen.at) };
-        // The key was read before the intent. All forty bits of the generation are the same after it, so the segment was not
+        // The key was read before the hazard pointer. All forty bits of the generation are the same after it, so the segment was not
         // recycled, and an item does not change in it.
         if !Region::is_still(words, seen.life) {
             return self.again(&attempt);
@@ -344,7 +344,7 @@ impl Session {
         let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
         let old = Old::of(self, attempt.key.bytes, &here, asked, rules.has_checksums());
         attempt.built.clear();
-        if !PLAIN && self.is_telling() {
+        if !PLAIN && self.is_watched() {
             self.note_before_change(present.then_some(&old), seen.header.is_expired(attempt.now.tick()));
         }
         let mut decision = decide.decide(present.then_some(&old), attempt.built);
@@ -487,14 +487,14 @@ impl Session {
             Stays::Fetched | Stays::Form => self.region.refresh_hint(place, header, now),
         }
         if stays == Stays::Form {
-            return self.bury(first, seen, written.size);
+            return self.mark_dead(first, seen, written.size);
         }
         let size = seen.header.size();
         self.count(
             Counter::bytes,
             (written.size as u64).wrapping_sub(self.region.size_in_all(seen, size) as u64),
         );
-        self.bury(first, seen, size);
+        self.mark_dead(first, seen, size);
     }
 
     /// Ends an attempt whose item could not be read.
@@ -567,7 +567,7 @@ impl Session {
             }
             (None, Some((_, _))) if !self.region.evicts() => return Err(WriteError::OutOfMemory),
             // A tentative word over a victim could bring it back to life: so the victim is removed first, persistently.
-            (None, Some((place, word))) if attempt.rules.is_strict() => {
+            (None, Some((place, word))) if attempt.rules.is_durable() => {
                 self.evict_word(place, word, epoch, now);
                 self.grow_after_eviction(attempt.prepared, now);
                 return AGAIN;

@@ -13,7 +13,7 @@ use keyway_probes as probes;
 impl Session {
     /// Tells watchers that an item was removed.
     #[cold]
-    fn tell_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
+    fn emit_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         let kind = match present {
             true => Kind::Eviction,
             false if seen.header.is_expired(now) => Kind::Expiry,
@@ -26,7 +26,7 @@ impl Session {
         self.region.memory.read(seen.at + seen.header.key_offset(), key);
         let item = self.region.facts(seen, slot, true, now);
         let ttl_s = item.ttl_s.map_or(-1, i64::from);
-        self.tell_removal(kind, item.fetched, (item.value_len, ttl_s, item.idle_s), item.cas, key);
+        self.emit_removal(kind, item.fetched, (item.value_len, ttl_s, item.idle_s), item.cas, key);
     }
 
     /// Counts an item that was evicted, or that was expired when its place was taken.
@@ -52,8 +52,8 @@ impl Session {
 
     fn count_loss(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         let fetched = slot.1.is_fetched();
-        if self.is_telling_removal() {
-            self.tell_gone(seen, slot, present, now);
+        if self.emits_removals() {
+            self.emit_gone(seen, slot, present, now);
         }
         if present {
             let header = &seen.header;

@@ -213,7 +213,7 @@ impl Session {
                 Followed::Got(seen) => {
                     let ours = region.has_key(&seen, key.bytes);
                     if ours && !word.is_tentative() {
-                        // The second look, after the intent, shows whether it was the item.
+                        // The second look, after the hazard pointer, shows whether it was the item.
                         let slot = region.slot(place.at);
                         return Some(Scan::Here(Here { place, slot, word, seen }));
                     }

@@ -94,7 +94,7 @@ impl Session {
         }
         self.settle();
         if confirmed {
-            if rules.is_strict() {
+            if rules.is_durable() {
                 region.persist_word(place.at, rules.dirty(written.word));
             }
             region.set_hint(place, now);

@@ -302,7 +302,7 @@ impl Region {
     pub(super) fn header_of(&self, view: View<'_>, led: &ItemAt) -> Header {
         // SAFETY: `follow`, which alone makes this, has found that there is the segment, and that the smallest item, which has both
         // words, ends in it. Items begin at multiples of 4.
-        // PAIRS: dead-mark: the store in `Session::bury`.
+        // PAIRS: dead-mark: the store in `Session::mark_dead`.
         let load = |at| unsafe { view.at::<AtomicU32>(at) }.load(Acquire);
         Header::of(load(led.at), || load(led.at + LIFETIME_OFFSET))
     }
@@ -561,7 +561,7 @@ impl Region {
     }
 }
 
-/// A word is purged before its segment's generation moves on. So after a mismatch the word is gone by now, or it is corrupted.
+/// A word is reclaimed before its segment's generation moves on. So after a mismatch the word is gone by now, or it is corrupted.
 #[inline(always)]
 fn unlooked(slot: &AtomicU64, word: Slot) -> Followed<ItemView> {
     if is_same(slot, word) {

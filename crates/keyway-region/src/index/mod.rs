@@ -1,6 +1,6 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`, its fast path `quick_get`, hints for the processor before it `ahead`, and within it `long_value`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`),
+//! Holds look-up (`lookup`, its fast path `fast_get`, hints for the processor before it `ahead`, and within it `long_value`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`),
 //! the publish of each kind of change (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots
 //! (`hints`), and items that leave it unasked (`evicted`).
 //!
@@ -17,6 +17,7 @@
 mod ahead;
 mod change;
 mod evicted;
+mod fast_get;
 mod find;
 mod hints;
 mod insert;
@@ -25,12 +26,11 @@ mod lookup;
 mod old;
 mod persist;
 mod publish;
-mod quick_get;
 mod split;
 
 pub use ahead::{AHEAD_MAX, Ahead};
 pub(crate) use change::{Changed, Decide, Decision};
+pub(crate) use fast_get::Fast;
 pub(crate) use hints::{HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
 pub(crate) use lookup::{Followed, FoundItem, Lookup, Place};
 pub(crate) use old::Old;
-pub(crate) use quick_get::Quick;

@@ -28,11 +28,11 @@ impl Region {
     /// PUBLISH of a removal: the slot's item is gone. `false`: the slot had changed.
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn vacate(&self, at: usize, word: Slot) -> bool {
-        let is_strict = self.is_strict();
-        let gone = if is_strict { word.removed() } else { Slot::EMPTY };
+        let is_durable = self.is_durable();
+        let gone = if is_durable { word.removed() } else { Slot::EMPTY };
         // PAIRS: changes: the loads of slots: a thread that sees the removal sees what the removing thread had changed before.
         let done = self.slot(at).compare_exchange(word.0, gone.0, Release, Relaxed).is_ok();
-        if done && is_strict {
+        if done && is_durable {
             self.persist_word(at, gone);
         }
         done
@@ -73,7 +73,7 @@ impl Region {
     /// Starts to write back a key's buckets, before the caller relies on it that no word in them leads to some place.
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn write_back_buckets(&self, hash: u64) {
-        if self.is_strict()
+        if self.is_durable()
             && let Some(buckets) = self.buckets(hash, self.table())
         {
             for (_, at) in buckets.iter() {
@@ -84,7 +84,7 @@ impl Region {
 
     /// Before a split advances the table word: makes persistent all that a reader of the new count relies on, whichever thread wrote it.
     pub(super) fn persist_split(&self, split: Split) {
-        if !self.is_strict() {
+        if !self.is_durable() {
             return;
         }
         for bucket in [split.source, split.target] {

@@ -1,6 +1,6 @@
 //! Publishing: the compare-and-swaps of slots that make changes visible.
 //!
-//! The word of an item is swapped only by a thread whose intent (hazard pointer) names the item's segment ([`Session::hold`]),
+//! The word of an item is swapped only by a thread whose hazard pointer (hazard pointer) names the item's segment ([`Session::hold`]),
 //! or that has claimed the segment.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};
@@ -29,7 +29,7 @@ impl Region {
     pub(crate) fn move_item(&self, place: Place, word: Slot, copy: Slot) -> bool {
         let slot = self.slot(place.at);
         self.barrier();
-        // PUBLISH: the copy. Before it the item is where it was; the old place is purged only after it.
+        // PUBLISH: the copy. Before it the item is where it was; the old place is reclaimed only after it.
         // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
         let moved = slot.compare_exchange(word.0, copy.0, Release, Relaxed).is_ok();
         if moved {
@@ -59,7 +59,7 @@ impl Region {
 }
 
 impl Session {
-    /// Stores the intent for a word's segment and re-reads its slot. Returns the slot's current word, if it names the same item and
+    /// Stores the hazard pointer for a word's segment and re-reads its slot. Returns the slot's current word, if it names the same item and
     /// is not frozen.
     pub(crate) fn hold(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
         if word.is_frozen() {
@@ -74,8 +74,8 @@ impl Session {
     pub(super) fn hold_unfrozen(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
         debug_assert!(!word.is_frozen());
         self.held.set(word);
-        self.intend(OPERATION, word.segment());
-        // PAIRS: item: the publish of the word that is there now. The fence of `intend` keeps this load after the intent.
+        self.protect(OPERATION, word.segment());
+        // PAIRS: item: the publish of the word that is there now. The fence of `intend` keeps this load after the hazard pointer.
         let now = Slot(slot.load(Acquire));
         now.same_but_frequency(word).then_some(now)
     }
@@ -149,7 +149,11 @@ impl Session {
     /// Removes an item's word, whose frequency may have changed meanwhile, and makes that persistent.
     #[inline(always)]
     pub(super) fn take_out<const PLAIN: bool>(&self, here: &Here<'_>, rules: Rules<PLAIN>) -> bool {
-        let to = if rules.is_strict() { here.word.removed() } else { Slot::EMPTY };
+        let to = if rules.is_durable() {
+            here.word.removed()
+        } else {
+            Slot::EMPTY
+        };
         self.swap_and_persist(here, Next::Gone(to), rules)
     }
 
@@ -161,7 +165,7 @@ impl Session {
         self.stamp_change();
         self.counted(here.word, || {
             let done = self.swap(here.slot, here.word, to);
-            if done && rules.is_strict() {
+            if done && rules.is_durable() {
                 let (Next::Item(word) | Next::Gone(word)) = to;
                 self.region.persist_word(here.place.at, word);
             }

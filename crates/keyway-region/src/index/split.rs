@@ -317,7 +317,7 @@ impl Session {
             let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, Release, Relaxed);
             return;
         }
-        self.intend(UPKEEP, word.segment());
+        self.protect(UPKEEP, word.segment());
         // PAIRS: item: the publish of the word that is there now, as in `hold`.
         if slot.load(Acquire) == word.0 {
             match region.key_hash(place.at, word) {
@@ -336,7 +336,7 @@ impl Session {
                 }
             }
         }
-        self.relent(UPKEEP);
+        self.release(UPKEEP);
     }
 
     /// For a writer that met a frozen slot: finishes the split if it is under way, or this slot if the split is done. The table

@@ -11,8 +11,8 @@ use super::item::{self, Header, flag};
 use super::latency::{self, Door, LatencyRow, Verb};
 use super::plan::{Layout, Shape};
 use super::segment::{
-    self, ADMISSION, Cursor, ExtentWord, Kind, LeaseWord, Link, MAIN, Owner, SegmentHeader, SegmentWords, Spare, Standing, State,
-    Stream, TailWord,
+    self, ADMISSION, Cursor, ExtentWord, Kind, LeaseWord, LifetimeClass, Link, MAIN, Owner, SegmentHeader, SegmentWords, Spare,
+    State, Stream, TailWord,
 };
 use super::session::{self, Hold, Lease, ProcessSlot, Tenancy, ThreadSlot};
 use super::slot::{self, Slot};
@@ -99,15 +99,15 @@ const WORDS: &[Input] = &[
     ("state word of a withdrawn segment: no pages", State::withdrawn(0, true).0),
     (
         "state word: main pool",
-        State::of(Kind::Free, stream(MAIN, 0, Standing::Plain)).0,
+        State::of(Kind::Free, stream(MAIN, 0, LifetimeClass::Plain)).0,
     ),
     (
         "state word: settled",
-        State::of(Kind::Free, stream(ADMISSION, 0, Standing::Settled)).0,
+        State::of(Kind::Free, stream(ADMISSION, 0, LifetimeClass::LongLived)).0,
     ),
     (
         "state word: class",
-        State::of(Kind::Free, stream(ADMISSION, segment::CLASSES_MAX - 1, Standing::Plain)).0,
+        State::of(Kind::Free, stream(ADMISSION, segment::CLASSES_MAX - 1, LifetimeClass::Plain)).0,
     ),
     ("state word: owner's slot", State::owned(Kind::Free, owner(u16::MAX, 0)).0),
     (
@@ -165,7 +165,7 @@ const WORDS: &[Input] = &[
     ("trail: bits of a key", trail::KEY_BITS as u64),
     ("refuses: eviction", superblock::REFUSES_EVICTION as u64),
     ("refuses: flushes", superblock::REFUSES_FLUSHES as u64),
-    ("feature: strict", superblock::STRICT),
+    ("feature: durable", superblock::DURABLE),
     ("feature: checksums", superblock::CHECKSUMS),
 ];
 
@@ -266,11 +266,11 @@ const MEANINGS: &[Input] = &[
     ("sparse: ways", superblock::SPARSE_WAYS as u64),
     ("clean: stopped", superblock::STOPPED),
     ("clean: stopping", superblock::STOPPING),
-    ("intent: operation", session::OPERATION as u64),
-    ("intent: upkeep", session::UPKEEP as u64),
-    ("intent: leasing", session::LEASING as u64),
-    ("intent: written", session::WRITTEN as u64),
-    ("intent: freeing", session::FREEING as u64),
+    ("hazard: operation", session::OPERATION as u64),
+    ("hazard: upkeep", session::UPKEEP as u64),
+    ("hazard: leasing", session::LEASING as u64),
+    ("hazard: written", session::WRITTEN as u64),
+    ("hazard: freeing", session::FREEING as u64),
     ("class 1: most seconds", log::CLASS_TTL_S[0] as u64),
     ("class 2: most seconds", log::CLASS_TTL_S[1] as u64),
     ("class 3: most seconds", log::CLASS_TTL_S[2] as u64),
@@ -292,8 +292,12 @@ const fn latency_row(door: Door, verb: Verb) -> u64 {
     }
 }
 
-const fn stream(pool: usize, class: usize, standing: Standing) -> Stream {
-    Stream { pool, class, standing }
+const fn stream(pool: usize, class: usize, lifetime_class: LifetimeClass) -> Stream {
+    Stream {
+        pool,
+        class,
+        lifetime_class,
+    }
 }
 
 const fn owner(slot: u16, incarnation: u32) -> Owner {

@@ -25,7 +25,7 @@ pub mod flag {
     /// that is right
     pub const CAS: u64 = 1 << 29;
     /// no slot names it any more. This is the only change to a published item. It is made by the thread that took its word out
-    /// of the index, under the intent that prevents the segment's recycling meanwhile
+    /// of the index, under the hazard pointer that prevents the segment's recycling meanwhile
     pub const DEAD: u64 = 1 << 30;
     /// a lifetime follows: the item has an expiry, or a mark
     pub const LIFETIME: u64 = 1 << 31;

@@ -5,7 +5,7 @@
 //! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..11 0 | 10..7 TTL class (4) | 6..5 standing | 4 pool | 3..0 state
 //!                withdrawn, without owner: 63..16 0 | 15..5 generation, low bits (11) | 4 its pages were given back | 3..0 state
 //! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 hands of the last extent (7) | 39..32 cells leased (8) | 31..0 cells at which an extent starts
-//! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 purged up to here
+//! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 reclaimed up to here
 //! extent header: word 0: 63..24 generation (40) | 23..17 hands (7) | 16 closed | 15..0 owner's thread slot; word 1: 63..32 owner's incarnation | 31..0 tail
 //! link:          63..60 0 | 59..40 segment (20) | 39..0 generation (40); 0 for none
 //! ```
@@ -17,8 +17,8 @@
 //! | free | claimed | an allocating thread |
 //! | claimed | open, index, hints, ghosts | its owner, when it is ready for use |
 //! | claimed | large | its owner, which puts a part of a value in it (the word still names the owner until the head is published) |
-//! | open | claimed | an allocating thread that found every extent closed: the purge begins |
-//! | claimed | retired | its owner, after a step of the purge that was not the last |
+//! | open | claimed | an allocating thread that found every extent closed: the reclaim begins |
+//! | claimed | retired | its owner, after a step of the reclaim that was not the last |
 //! | retired | claimed | the thread that does the next step |
 //! | large | claimed | the thread that took the head's word out of the index; a sweep that found no head |
 //! | claimed | free | its owner, after it gave the segment a new generation |
@@ -65,7 +65,7 @@ pub struct SegmentHeader {
     pub expires: AtomicU32,
     /// bytes that are dead: of items that were replaced or removed, and of rests that no thread will fill
     pub dead: AtomicU64,
-    /// the cursor word: how far its purge has come
+    /// the cursor word: how far its reclaim has come
     pub cursor: AtomicU64,
     /// not 0: no CAS uniques belong to its words, so each of its items carries one
     pub carries: AtomicU64,
@@ -130,7 +130,7 @@ impl SegmentLife {
 pub enum Kind {
     /// without owner; its generation is higher than in every word that ever named it
     Free = 0,
-    /// owned by one thread, to be prepared or purged
+    /// owned by one thread, to be prepared or reclaimed
     Claimed = 1,
     /// a log of items
     Open = 2,
@@ -140,7 +140,7 @@ pub enum Kind {
     Index = 4,
     /// hints of buckets
     Hints = 5,
-    /// a log that is being purged, without owner between two steps
+    /// a log that is being reclaimed, without owner between two steps
     Retired = 6,
     /// fingerprints of items that were evicted from the admission pool
     Ghosts = 7,
@@ -159,11 +159,11 @@ pub const MAIN: usize = 1;
 /// class, it dies as a whole, or hardly at all, so that less is copied to reclaim it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Standing {
+pub enum LifetimeClass {
     /// unknown: new items, and most of those that replace others
     Plain = 0,
     /// replaces long-lived items, or was copied by compaction
-    Settled = 1,
+    LongLived = 1,
 }
 
 /// Where an item is written: the open segment of a pool, TTL class and lifetime class.
@@ -174,7 +174,7 @@ pub struct Stream {
     /// its TTL class
     pub class: usize,
     /// its lifetime class; plain except in class 0
-    pub standing: Standing,
+    pub lifetime_class: LifetimeClass,
 }
 
 impl Stream {
@@ -184,9 +184,9 @@ impl Stream {
     /// Its number, below [`Self::MAX`].
     #[inline]
     pub fn index(self) -> usize {
-        match self.standing {
-            Standing::Plain => self.pool * CLASSES_MAX + self.class,
-            Standing::Settled => POOLS * CLASSES_MAX + self.pool,
+        match self.lifetime_class {
+            LifetimeClass::Plain => self.pool * CLASSES_MAX + self.class,
+            LifetimeClass::LongLived => POOLS * CLASSES_MAX + self.pool,
         }
     }
 }
@@ -217,7 +217,7 @@ impl State {
     /// A log segment's state, or a large value's, without owner.
     pub const fn of(kind: Kind, stream: Stream) -> Self {
         debug_assert!(stream.class < CLASSES_MAX && stream.pool < POOLS);
-        Self(kind as u64 | (stream.pool as u64) << 4 | (stream.standing as u64) << 5 | (stream.class as u64) << 6)
+        Self(kind as u64 | (stream.pool as u64) << 4 | (stream.lifetime_class as u64) << 5 | (stream.class as u64) << 6)
     }
 
     /// The state of the same stream in another kind, owned by one thread.
@@ -292,10 +292,10 @@ impl State {
         Stream {
             pool: self.pool(),
             class: self.class(),
-            standing: if self.0 >> 5 & 1 == 0 {
-                Standing::Plain
+            lifetime_class: if self.0 >> 5 & 1 == 0 {
+                LifetimeClass::Plain
             } else {
-                Standing::Settled
+                LifetimeClass::LongLived
             },
         }
     }
@@ -304,7 +304,7 @@ impl State {
 /// The state word's bits of the stream.
 const STREAM: u64 = 0x3F << 4;
 
-/// Which live items a purge copies to the log's head.
+/// Which live items a reclaim copies to the log's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spare {
     /// none
@@ -317,14 +317,14 @@ pub enum Spare {
     All,
 }
 
-/// How far a segment's purge has come.
+/// How far a segment's reclaim has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     /// items before this offset are out of the index
     pub offset: usize,
     /// bytes that were copied
     pub relocated: usize,
-    /// what the purge spares
+    /// what the reclaim spares
     pub spare: Spare,
 }
 
@@ -574,7 +574,7 @@ mod tests {
         let stream = Stream {
             pool: MAIN,
             class: 9,
-            standing: Standing::Settled,
+            lifetime_class: LifetimeClass::LongLived,
         };
         let s = State::of(Kind::Open, stream);
         assert_eq!((s.kind(), s.owner(), s.stream()), (Some(Kind::Open), None, stream));

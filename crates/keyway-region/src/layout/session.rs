@@ -130,8 +130,8 @@ super::fields!(ProcessSlot {
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
 unsafe impl Shared for ProcessSlot {}
 
-/// Intents that a thread can have at a time; see [`ThreadSlot::intents`].
-pub const INTENTS: usize = 5;
+/// Hazard pointers that a thread can have at a time; see [`ThreadSlot::hazard pointers`].
+pub const HAZARDS: usize = 5;
 /// Counters for which a thread slot has space.
 pub const COUNTERS_MAX: usize = 112;
 
@@ -153,11 +153,11 @@ pub struct ThreadSlot {
     /// the stripe, plus 1, in which the thread has counted a change as begun, or is about to; 0 for none
     pub stripe: AtomicU64,
     /// while the thread is about to publish a change that it will tell watchers: a lower bound of the change's stamp; otherwise 0
-    pub telling: AtomicU64,
-    /// intents (hazard pointers): segments, plus 1, that no recycler may give a new generation meanwhile; 0 for none. By index:
+    pub event: AtomicU64,
+    /// hazard pointers (hazard pointers): segments, plus 1, that no recycler may give a new generation meanwhile; 0 for none. By index:
     /// [`OPERATION`], [`UPKEEP`], [`LEASING`], [`WRITTEN`], [`FREEING`]
-    pub intents: [AtomicU64; INTENTS],
-    reserved_intents: [AtomicU64; 8 - INTENTS],
+    pub hazards: [AtomicU64; HAZARDS],
+    reserved_hazards: [AtomicU64; 8 - HAZARDS],
     /// see [`super::stats`]
     pub counters: [AtomicU64; COUNTERS_MAX],
 }
@@ -172,9 +172,9 @@ impl ThreadSlot {
     }
 }
 
-/// The intent of the operation that the caller requested.
+/// The hazard pointer of the operation that the caller requested.
 pub const OPERATION: usize = 0;
-/// The intent of a split's repair or of a relocation, which may run within an operation.
+/// The hazard pointer of a split's repair or of a relocation, which may run within an operation.
 pub const UPKEEP: usize = 1;
 /// The segment in which the thread is about to lease an extent.
 pub const LEASING: usize = 2;
@@ -192,9 +192,9 @@ super::fields!(ThreadSlot {
     writing,
     door,
     stripe,
-    telling,
-    intents,
-    reserved_intents,
+    event,
+    hazards,
+    reserved_hazards,
     counters,
 });
 const _: () = assert!(Counters::COUNT <= COUNTERS_MAX);

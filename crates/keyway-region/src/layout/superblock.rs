@@ -22,11 +22,11 @@ pub const PROGRAM_WORDS: usize = 4;
 pub const PROGRAM: [u64; PROGRAM_WORDS] = program(env!("CARGO_PKG_VERSION").as_bytes());
 /// Incompatible feature: durable mode. A reader, too, must write a dirty word back before it answers, so a program that does not
 /// know the bit may not even read.
-pub const STRICT: u64 = 1;
+pub const DURABLE: u64 = 1;
 /// Incompatible feature: every item and every part of a large value carries a checksum.
 pub const CHECKSUMS: u64 = 2;
 /// Incompatible features that this version knows.
-pub const INCOMPATIBLE_KNOWN: u64 = STRICT | CHECKSUMS;
+pub const INCOMPATIBLE_KNOWN: u64 = DURABLE | CHECKSUMS;
 /// Read-only compatible features that this version knows.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 /// Bytes of the superblock.
@@ -91,7 +91,7 @@ pub struct Superblock {
     pub free: AtomicU64,
     /// where to look for a free segment
     pub free_hint: AtomicU64,
-    /// thread slots that were ever leased: none after them has an intent
+    /// thread slots that were ever leased: none after them has a hazard pointer
     pub threads: AtomicU64,
     /// where the next sweep looks for segments in which everything is dead
     pub sweep: AtomicU64,

@@ -2,7 +2,7 @@
 
 use crate::heap;
 use crate::layout::item::Header;
-use crate::layout::segment::{SegmentLife, Standing, Stream};
+use crate::layout::segment::{LifetimeClass, SegmentLife, Stream};
 use crate::layout::session::UPKEEP;
 use crate::layout::stats::Counter;
 use crate::log::checksum::Cover;
@@ -42,7 +42,7 @@ impl CopyOf<'_> {
 impl Session {
     /// Copies an item unchanged to a place of its own in this pool, for a compaction or because the item stays for another
     /// round. Its CAS unique stays the same. Takes free segments only. The caller has claimed the item's segment. Afterwards the
-    /// intent for the segment ([`UPKEEP`]) stands.
+    /// hazard pointer for the segment ([`UPKEEP`]) stands.
     pub(crate) fn write_copy(
         &self,
         copy: &CopyOf<'_>,
@@ -57,19 +57,28 @@ impl Session {
         };
         let (expiry, size) = (copy.header.expiry(), copy.header.size());
         let class = self.class(expiry, now);
-        let standing = if is_compaction && class == 0 {
-            Standing::Settled
+        let lifetime_class = if is_compaction && class == 0 {
+            LifetimeClass::LongLived
         } else {
-            Standing::Plain
+            LifetimeClass::Plain
         };
-        let extent = self.room_for_copy(size, Stream { pool, class, standing }, epoch, now);
+        let extent = self.room_for_copy(
+            size,
+            Stream {
+                pool,
+                class,
+                lifetime_class,
+            },
+            epoch,
+            now,
+        );
         if let Some(extent) = &extent {
             let segment_at = self.region.segment(extent.segment);
             match &verified {
                 Some(bytes) => self.put_verified(copy.header, bytes, extent),
                 None => self.put_copy(copy, segment_at + extent.next),
             }
-            self.intend_written(UPKEEP, extent.segment);
+            self.protect_written(UPKEEP, extent.segment);
             let room = self.room_in(*extent);
             let tail_word = self.region.word(segment_at + room.tail_offset());
             self.commit(&room, tail_word, segment_at, size, expiry, Rules::of(&self.region));

@@ -2,8 +2,8 @@
 //! any more, and cells that no thread can lease.
 //!
 //! The count in a segment's header is what reclaiming goes by. Each thread adds the items that it marks dead. A thread that ends the use
-//! of a rest adds the rest first, or under an intent. So a death costs the count at most what the dead thread was about to add: its
-//! extents are still open, and its intents say which segments to count again.
+//! of a rest adds the rest first, or under a hazard pointer. So a death costs the count at most what the dead thread was about to add: its
+//! extents are still open, and its hazard pointers say which segments to count again.
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::layout::item::{self, flag};
@@ -220,7 +220,7 @@ impl Session {
         for extent in region.leaseholds(segment, lease).filter(is_of_dead) {
             let Some((word, _)) = extent.header else { continue };
             // As in `seal`.
-            self.intend(LEASING, segment);
+            self.protect(LEASING, segment);
             // The word contains the generation, and how often the extent was handed on: it is this extent, in the same hands.
             // PAIRS: dead-extent: the loads of extents' headers: a thread that sees it closed comes after the death.
             let closed =
@@ -230,7 +230,7 @@ impl Session {
             if closed.is_ok() {
                 region.count_dead(segment, extent.end - extent.tail());
             }
-            self.relent(LEASING);
+            self.release(LEASING);
         }
         // Cells whose thread died before it wrote their header are in no count, because recovery took it for about to write it.
         if region.leaseholds(segment, lease).any(|extent| extent.header.is_none()) && !region.is_leasing(segment) {
@@ -248,7 +248,7 @@ impl Session {
             return;
         }
         // If this thread dies before it has counted the rest, recovery counts the segment again.
-        self.intend(LEASING, segment);
+        self.protect(LEASING, segment);
         while is_open(old) {
             match header.lease.compare_exchange(old.0, old.seal().0, Relaxed, Relaxed) {
                 Ok(_) => {
@@ -258,6 +258,6 @@ impl Session {
                 Err(now) => old = LeaseWord(now),
             }
         }
-        self.relent(LEASING);
+        self.release(LEASING);
     }
 }

@@ -8,7 +8,9 @@ mod late;
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};
 use crate::layout::index;
-use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentLife, Standing, State, Stream, TailWord};
+use crate::layout::segment::{
+    EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, LifetimeClass, SegmentLife, State, Stream, TailWord,
+};
 use crate::layout::session::LEASING;
 use crate::log::dead::Closed;
 use crate::log::item_view::ATTEMPTS_MAX;
@@ -82,7 +84,7 @@ impl Leased {
             stream: Cell::new(Stream {
                 pool: 0,
                 class: 0,
-                standing: Standing::Plain,
+                lifetime_class: LifetimeClass::Plain,
             }),
             start: Cell::new(0),
             next: Cell::new(0),
@@ -326,11 +328,11 @@ impl Session {
                 expires.fetch_max(expiry, Relaxed);
             }
         }
-        // PAIRS: tail: the loads in `Session::purge_items` and in `check`: everything before the tail is complete.
+        // PAIRS: tail: the loads in `Session::empty_items` and in `check`: everything before the tail is complete.
         tail_word.store(TailWord::new(tail, self.owner.incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier is between this and the publish. Not so the header with the
-        // latest expiry, which is a hint: a purge because of it looks at each item.
-        if rules.is_strict() {
+        // latest expiry, which is a hint: a reclaim because of it looks at each item.
+        if rules.is_durable() {
             self.region.write_back(segment_at + room.next, size);
         }
         match room.kept {
@@ -369,7 +371,7 @@ impl Session {
         }
     }
 
-    /// Closes this session's extents in a segment that is to be purged.
+    /// Closes this session's extents in a segment that is to be reclaimed.
     pub(crate) fn close_extents_in(&self, segment: usize) {
         for stream in 0..Stream::MAX {
             if self
@@ -394,7 +396,7 @@ impl Session {
         let hands = ExtentWord(region.word(at).load(Relaxed)).hands();
         let word = ExtentWord::new(life.generation, self.owner.slot).in_hands(hands).close();
         // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees the extent closed sees every publish from
-        // it, and the intent for what is still to be published.
+        // it, and the hazard pointer for what is still to be published.
         region.word(at).store(word.0, Release);
         // A thread that took it off the list when it was counted could not reclaim it yet.
         region.offer_filled(segment);
@@ -566,12 +568,12 @@ impl Session {
             let handed = self.hand_on(segment, size, cells, old);
             let own = || (cells <= left).then(|| old.lease(cells, true));
             let new = handed.map(|(_, new)| new).or_else(own)?;
-            // A recycler that finds the cells before their header is written looks for this intent (hazard pointer). Its fence
+            // A recycler that finds the cells before their header is written looks for this hazard pointer (hazard pointer). Its fence
             // is before every byte that this thread writes there, as that of `claim_from_free` is for the thread that opened the segment.
-            self.intend(LEASING, segment);
-            // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the intent.
+            self.protect(LEASING, segment);
+            // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the hazard pointer.
             if header.lease.compare_exchange(old.0, new.0, Release, Relaxed).is_err() {
-                self.relent(LEASING);
+                self.release(LEASING);
                 continue;
             }
             let extent = match handed {
@@ -580,7 +582,7 @@ impl Session {
                 Some((closed, _)) if region.closed_last(segment, old) != Some(closed) => None,
                 Some((closed, new)) => Some(self.take_extent(segment, closed, new, stream)),
             };
-            self.relent(LEASING);
+            self.release(LEASING);
             let extent = extent?;
             // The thread that opened the segment may not have reached its barrier yet.
             region.write_back_header(segment);

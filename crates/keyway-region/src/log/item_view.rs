@@ -64,7 +64,7 @@ impl Region {
     /// The header of an item, or what is now in its place.
     #[inline(always)]
     pub(crate) fn item_header(&self, at: usize) -> Header {
-        // PAIRS: dead-mark: the store in `Session::bury`.
+        // PAIRS: dead-mark: the store in `Session::mark_dead`.
         let word = |at| self.memory.get::<AtomicU32>(at).load(Acquire);
         Header::of(word(at), || word(at + LIFETIME_OFFSET))
     }

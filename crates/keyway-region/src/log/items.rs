@@ -356,7 +356,7 @@ impl Session {
         let segment_at = region.segment(room.segment);
         let at = segment_at + offset;
         debug_assert!(size == header.size() && key.bytes.len() == header.key_len());
-        // By its hash the word gets its tag and its bucket: an item of another key there would be found by nobody, and by no purge.
+        // By its hash the word gets its tag and its bucket: an item of another key there would be found by nobody, and by no reclaim.
         debug_assert_eq!(region.hasher.hash(key.bytes), key.hash, "the key belongs to another slot");
         // Panics, if the item is not in the mapping.
         region.memory.window(at, size);
@@ -392,7 +392,7 @@ impl Session {
             };
             region.write_body(&cover, key.bytes, body);
         }
-        self.intend_written(WRITTEN, room.segment);
+        self.protect_written(WRITTEN, room.segment);
         // SAFETY: the extent's own words are before its items, of which one is in the mapping, and at multiples of 8.
         let tail_word = unsafe { view.at(segment_at + room.tail_offset()) };
         self.commit(room, tail_word, segment_at, size, draft.expiry, rules);

@@ -103,7 +103,7 @@ impl Session {
             region.header(segment).expires.store(expires, Relaxed);
             let none = State::of(Kind::Large, stream);
             let state = none.take(Kind::Large, self.owner);
-            // PAIRS: large: the load in `Session::purge_step`: a thread that sees it large sees its words.
+            // PAIRS: large: the load in `Session::empty_step`: a thread that sees it large sees its words.
             region.header(segment).state.store(state.0, Release);
             // The thread that gave the segment its generation may not have reached a barrier.
             region.write_back(at, CHAIN_HEADER_SIZE + part.len());
@@ -123,7 +123,7 @@ impl Session {
         self.each_of_chain(chain.first, |session, segment, old| {
             if old.kind() == Some(Kind::Large) && old.owner() == Some(session.owner) {
                 let state = &session.region.header(segment).state;
-                // PAIRS: chain-owner: the load in `purge_step`: a thread that finds no owner finds the head.
+                // PAIRS: chain-owner: the load in `empty_step`: a thread that finds no owner finds the head.
                 let _ = state.compare_exchange(old.0, old.leave(Kind::Large).0, Release, Relaxed);
             }
         });
@@ -141,7 +141,7 @@ impl Session {
         if claimed.is_empty() {
             return;
         }
-        let intended = self.region.intended_by_others(self.owner);
+        let intended = self.region.protected_by_others(self.owner);
         for segment in claimed.iter() {
             if self.bump_large(*segment, &intended) {
                 self.free_segment(*segment);
@@ -163,10 +163,10 @@ impl Session {
         is_free
     }
 
-    /// Calls `each` with every segment of a chain and its state; the next link is read before the call. Meanwhile an intent
+    /// Calls `each` with every segment of a chain and its state; the next link is read before the call. Meanwhile a hazard pointer
     /// (hazard pointer) names the segment: a thread that claims it from then on does not give it a new generation. A thread that
     /// claimed it before may do so. Therefore state and link are read first, and then the generation. If it is the link's, both
-    /// belong to that generation. If the segment was not claimed either, the generation stays as long as the intent, however
+    /// belong to that generation. If the segment was not claimed either, the generation stays as long as the hazard pointer, however
     /// long this thread sleeps in between.
     fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, State)) {
         let region = &self.region;
@@ -178,7 +178,7 @@ impl Session {
             if link == Link::NONE || !region.has(segment) {
                 break;
             }
-            self.intend(FREEING, segment);
+            self.protect(FREEING, segment);
             let state = State(region.header(segment).state.load(Relaxed));
             let next = Link(region.word(region.segment(segment)).load(Relaxed));
             // PAIRS: chain: the fence of the segment's next owner, in `claim_from_free`.
@@ -189,6 +189,6 @@ impl Session {
             each(self, segment, state);
             link = next;
         }
-        self.relent(FREEING);
+        self.release(FREEING);
     }
 }

@@ -1,10 +1,10 @@
 //! Segments as the log uses them: their owners, the free ones, and how one changes hands.
 //!
 //! A segment belongs to the thread that its state names, or has no owner. Only its owner gives it a new generation, and only
-//! after every word that named it was purged (or if it never had one).
+//! after every word that named it was reclaimed (or if it never had one).
 
 use crate::atomics::{AcqRel, AtomicU64, Relaxed, Release, fence};
-use crate::layout::segment::{Kind, LeaseWord, SegmentHeader, Standing, State, Stream};
+use crate::layout::segment::{Kind, LeaseWord, LifetimeClass, SegmentHeader, State, Stream};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{FREE, SPARSE_WAYS};
 use crate::region::{Region, number};
@@ -56,9 +56,9 @@ impl Region {
     /// The word with the open segment of a stream, plus 1: a hint.
     pub(super) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
         let sb = self.superblock();
-        match stream.standing {
-            Standing::Plain => sb.open.get(stream.pool)?.get(stream.class),
-            Standing::Settled => sb.open_settled.get(stream.pool),
+        match stream.lifetime_class {
+            LifetimeClass::Plain => sb.open.get(stream.pool)?.get(stream.class),
+            LifetimeClass::LongLived => sb.open_settled.get(stream.pool),
         }
     }
 
@@ -77,14 +77,14 @@ impl Region {
     /// Whether a live thread may still publish an item of this segment. The lease word must be sealed, otherwise the answer can
     /// become stale.
     pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
-        // From before it leases until its extent has a header, a thread has this intent: what is about to be leased is live.
+        // From before it leases until its extent has a header, a thread has this hazard pointer: what is about to be leased is live.
         self.lease_of(segment)
             .is_some_and(|lease| self.is_leasing(segment) || self.has_open_extent(segment, lease))
     }
 }
 
 impl Session {
-    /// A claimed segment, purged, with a new generation. With `make_room` it reclaims one if necessary; otherwise it takes only
+    /// A claimed segment, reclaimed, with a new generation. With `make_room` it reclaims one if necessary; otherwise it takes only
     /// a free one.
     pub(crate) fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
         (self.supply.take_segment)(self, now, make_room)
@@ -210,7 +210,7 @@ impl Session {
         let header = region.header(segment);
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.owner);
-        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees the owner's lease, and the entry.
+        // PAIRS: owner: the load in `Session::empty_step`: a thread that sees the owner sees the owner's lease, and the entry.
         header.state.store(owned.0, Release);
         let directory = region.directory_entry(kind, entry);
         let name = u32::try_from(segment + 1).unwrap_or(0);

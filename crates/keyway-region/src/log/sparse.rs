@@ -119,14 +119,14 @@ impl Region {
 }
 
 impl Session {
-    /// Marks an item dead whose word this thread has taken out of the index, while its intent or claim of the segment stands: a
-    /// purge need not look for its word. Its bytes are counted. A segment's count is in a cache line that every writer wants. So in
+    /// Marks an item dead whose word this thread has taken out of the index, while its hazard pointer or claim of the segment stands: a
+    /// reclaim need not look for its word. Its bytes are counted. A segment's count is in a cache line that every writer wants. So in
     /// large segments the place of a small item decides whether it counts as one sample, or not at all: on average each counts as
     /// its bytes. Nothing is collected, so nothing is lost when a session ends. `first`: the item's first word. `size`: what its
     /// header says ([`crate::layout::item::Header::size`]).
     #[inline(always)]
-    pub(crate) fn bury(&self, first: &AtomicU32, seen: &ItemView, size: usize) {
-        // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a purge that sees it dead sees its slot without it.
+    pub(crate) fn mark_dead(&self, first: &AtomicU32, seen: &ItemView, size: usize) {
+        // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a reclaim that sees it dead sees its slot without it.
         first.store(seen.header.dead_word(), Release);
         let drawn = (seen.offset as u64).wrapping_mul(self.dead_factor) >> (u64::BITS - SAMPLE_SIZE.trailing_zeros());
         if drawn < size as u64 {
@@ -145,7 +145,7 @@ impl Session {
     #[inline(always)]
     pub(crate) fn count_removed(&self, first: &AtomicU32, seen: &ItemView) {
         let size = self.count_left(seen);
-        self.bury(first, seen, size);
+        self.mark_dead(first, seen, size);
     }
 
     /// An item left the index, but is not marked dead: its segment is being emptied. Returns what its header says of its size.

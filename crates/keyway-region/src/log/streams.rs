@@ -1,9 +1,9 @@
-//! Which stream of the log a new item joins: its pool, the class of its time to live, and its lifetime class (*standing*).
+//! Which stream of the log a new item joins: its pool, the class of its time to live, and its lifetime class .
 //!
 //! Items of a stream share segments, so that items with similar lifetimes die together.
 
 use crate::atomics::Relaxed;
-use crate::layout::segment::{ADMISSION, MAIN, Standing, State, Stream};
+use crate::layout::segment::{ADMISSION, LifetimeClass, MAIN, State, Stream};
 use crate::layout::stats::Counter;
 use crate::log::items::{Draft, Purpose, Replaced};
 use crate::region::Region;
@@ -26,11 +26,11 @@ impl Region {
     /// The lifetime class expected of an item that replaces this one, in a region of which so many segments may be in use: as long
     /// as that item has lived.
     #[inline(always)]
-    fn standing(&self, replaced: &Replaced<'_>, allowed: usize) -> Standing {
+    fn lifetime_class(&self, replaced: &Replaced<'_>, allowed: usize) -> LifetimeClass {
         if self.age_of(replaced.sequence) >= allowed as u64 / SETTLED_PART {
-            Standing::Settled
+            LifetimeClass::LongLived
         } else {
-            Standing::Plain
+            LifetimeClass::Plain
         }
     }
 
@@ -51,19 +51,23 @@ impl Session {
     #[inline(always)]
     pub(super) fn stream(&self, hash: u64, replaced: Option<&Replaced<'_>>, class: usize) -> Stream {
         let allowed = self.region.allowed();
-        let (pool, standing) = match replaced {
-            _ if allowed < SEGMENTS_FOR_POOLS => (ADMISSION, Standing::Plain),
-            None => (self.pool_of_new(hash), Standing::Plain),
+        let (pool, lifetime_class) = match replaced {
+            _ if allowed < SEGMENTS_FOR_POOLS => (ADMISSION, LifetimeClass::Plain),
+            None => (self.pool_of_new(hash), LifetimeClass::Plain),
             Some(replaced) => {
-                let standing = if class == 0 {
-                    self.region.standing(replaced, allowed)
+                let lifetime_class = if class == 0 {
+                    self.region.lifetime_class(replaced, allowed)
                 } else {
-                    Standing::Plain
+                    LifetimeClass::Plain
                 };
-                (State(replaced.header.state.load(Relaxed)).pool(), standing)
+                (State(replaced.header.state.load(Relaxed)).pool(), lifetime_class)
             }
         };
-        Stream { pool, class, standing }
+        Stream {
+            pool,
+            class,
+            lifetime_class,
+        }
     }
 
     /// The pool for an item of a new key: the main pool if the key was evicted lately.

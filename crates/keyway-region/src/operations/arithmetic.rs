@@ -23,7 +23,7 @@ impl Session {
         let mut room = KeyRoom::new();
         let key = self.key(key, &mut room)?;
         let is_plain = how.compare_cas.is_none() && how.new_cas.is_none() && how.exptime.is_none();
-        if is_plain && let Some((sum, written)) = self.count_at_once(key, how.by(), &mut now) {
+        if is_plain && let Some((sum, written)) = self.count_fast(key, how.by(), &mut now) {
             return Ok(Counted::Value {
                 value: sum.value,
                 item: sum.item(&written, now),
@@ -48,19 +48,19 @@ impl Session {
     fn count_by(&self, key: impl Keyed, by: By, mut now: impl Now) -> Result<Number, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(key, &mut room)?;
-        match self.count_at_once(key, by, &mut now) {
+        match self.count_fast(key, by, &mut now) {
             Some((sum, _)) => Ok(Number::Is(sum.value)),
-            None => self.count_by_any_way(key.bytes, by.delta, by.decrement, now.tick()),
+            None => self.count_slow(key.bytes, by.delta, by.decrement, now.tick()),
         }
     }
 
     /// Arithmetic without a comparison, which changes nothing of the item but its value: the new value, and the item that was
     /// written. `None`: it takes [`Self::arithmetic_if`].
     #[inline(always)]
-    fn count_at_once(&self, key: Key<'_>, by: By, now: &mut impl Now) -> Option<(Sum, Written)> {
+    fn count_fast(&self, key: Key<'_>, by: By, now: &mut impl Now) -> Option<(Sum, Written)> {
         let mut sum = Sum::default();
         let plain = PlainSum { by, sum: &mut sum };
-        let (Changed::Put, written) = self.change_at_once(key, now, plain)? else {
+        let (Changed::Put, written) = self.change_fast(key, now, plain)? else {
             return None;
         };
         self.count(
@@ -77,7 +77,7 @@ impl Session {
     /// The general code starts again from the copy of the key, so that the fast path keeps everything else in registers.
     #[cold]
     #[inline(never)]
-    fn count_by_any_way(&self, key: &[u8], delta: u64, decrement: bool, now: u32) -> Result<Number, WriteError> {
+    fn count_slow(&self, key: &[u8], delta: u64, decrement: bool, now: u32) -> Result<Number, WriteError> {
         let how = Arithmetic {
             delta,
             decrement,
@@ -90,21 +90,21 @@ impl Session {
     /// Arithmetic of any kind, told to watchers.
     #[inline(never)]
     fn arithmetic_if(&self, key: (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
-        let (counted, hit) = match self.arithmetic_untold(key, how, now) {
+        let (counted, hit) = match self.arithmetic_unwatched(key, how, now) {
             Ok((counted, hit)) => (Ok(counted), hit),
             Err(error) => (Err(error), false),
         };
-        if self.is_telling() {
-            self.tell_sum(key.0, &how, counted.as_ref().ok(), hit, now);
+        if self.is_watched() {
+            self.emit_sum(key.0, &how, counted.as_ref().ok(), hit, now);
         }
         counted
     }
 
     #[cold]
     #[inline(never)]
-    fn tell_sum(&self, key: &[u8], how: &Arithmetic, counted: Option<&Counted>, hit: bool, now: u32) {
+    fn emit_sum(&self, key: &[u8], how: &Arithmetic, counted: Option<&Counted>, hit: bool, now: u32) {
         let Some(Counted::Value { item, .. }) = counted else {
-            return self.tell_change(key, None);
+            return self.emit_change(key, None);
         };
         // As memcached, which tells of arithmetic only what creates an item.
         let (kind, command, exptime) = match (hit, how.decrement) {
@@ -120,11 +120,16 @@ impl Session {
             ttl_s: exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
             cas: item.cas,
         };
-        self.tell_change(key, Some(done));
+        self.emit_change(key, Some(done));
     }
 
     #[inline(never)]
-    fn arithmetic_untold(&self, (bytes, hash): (&[u8], u64), how: Arithmetic, now: u32) -> Result<(Counted, bool), WriteError> {
+    fn arithmetic_unwatched(
+        &self,
+        (bytes, hash): (&[u8], u64),
+        how: Arithmetic,
+        now: u32,
+    ) -> Result<(Counted, bool), WriteError> {
         let mut sum = Sum::default();
         let (what, written) = self.change(&Key { bytes, hash }, now, &mut |old, built| {
             let decision;

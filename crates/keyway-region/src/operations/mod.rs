@@ -6,7 +6,7 @@ pub(crate) mod arithmetic;
 
 use crate::hash::{Key, Keyed};
 use crate::heap;
-use crate::index::{Changed, Decide, Decision, FoundItem, Lookup, Old, Place, Quick};
+use crate::index::{Changed, Decide, Decision, Fast, FoundItem, Lookup, Old, Place};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -15,7 +15,7 @@ use crate::log::{Draft, Value, Written};
 use crate::memory::KeyRoom;
 use crate::region::{EXPIRED, Moment, Region, epoch_at_any_time, expiry_at, seconds_of, ttl};
 use crate::session::Session;
-use crate::sink::{Lent, Sink, Unread};
+use crate::sink::{PinnedValue, Sink, Unread};
 use crate::verbs::{Delete, Deleted, Get, Item, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
 use crate::watch::Done;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -114,7 +114,7 @@ impl Region {
 impl Session {
     /// Get ("Retrieval command", "Get And Touch", "Meta Get"). The sink takes the item's properties and, if it is asked for, its
     /// value. It may begin again, after it was cut back. A miss leaves a vector as it was, and leaves garbage in a caller's
-    /// memory. If [`Sink::LENDS`], a value too long for [`Get::at_most`] is lent in its place; it is copied instead in a region
+    /// memory. If [`Sink::PINS`], a value too long for [`Get::at_most`] is lent in its place; it is copied instead in a region
     /// with checksums, which protect copies only, and if it has segments of its own.
     ///
     /// # Errors
@@ -131,27 +131,27 @@ impl Session {
         let mut room = KeyRoom::new();
         // Once for all attempts: the sink may write to the memory that the caller's key is in.
         let key = self.key(key, &mut room)?;
-        if self.gets_at_once()
-            && let Some(found) = self.get_at_once(key, how, &mut now, sink, |item| item)
+        if self.has_fast_path()
+            && let Some(found) = self.get_fast(key, how, &mut now, sink, |item| item)
         {
             return Ok(found);
         }
         match self.get_watched(key, how, &mut now, sink) {
             Some(found) => Ok(found),
-            None => self.get_by_all_rules(key, how, now.tick(), sink),
+            None => self.get_slow(key, how, now.tick(), sink),
         }
     }
 
-    /// Whether [`Self::get_at_once`] may be called: always, or never.
-    pub fn gets_at_once(&self) -> bool {
+    /// Whether [`Self::get_fast`] may be called: always, or never.
+    pub fn has_fast_path(&self) -> bool {
         self.region.is_plain()
     }
 
     /// [`Self::get`] of the common case, compiled into the caller, for one that needs only those of the item's properties that `hit`
     /// returns: it runs when the region has been left. `None`: nothing is known, nothing was counted, and the sink is as long as before;
-    /// [`Self::get_by_all_rules`] knows more.
+    /// [`Self::get_slow`] knows more.
     #[inline(always)]
-    pub fn get_at_once<S: Sink, R>(
+    pub fn get_fast<S: Sink, R>(
         &mut self,
         key: Key<'_>,
         how: &Get,
@@ -185,21 +185,21 @@ impl Session {
             leave();
             hit(item)
         };
-        match self.get_quickly((region, view, epoch), &key, how, now, sink, hit) {
-            Quick::Hit(found) => Some(Some(found)),
-            Quick::Miss => {
+        match self.find_fast((region, view, epoch), &key, how, now, sink, hit) {
+            Fast::Hit(found) => Some(Some(found)),
+            Fast::Miss => {
                 self.count(Counter::get_misses, 1);
                 leave();
                 Some(None)
             }
-            Quick::Unusual => {
+            Fast::Unusual => {
                 leave();
                 None
             }
         }
     }
 
-    /// [`Self::get_at_once`] while events are watched, for which that knows nothing. A function of its own, so that a sink stays in
+    /// [`Self::get_fast`] while events are watched, for which that knows nothing. A function of its own, so that a sink stays in
     /// registers where no event is watched.
     #[cold]
     #[inline(never)]
@@ -209,10 +209,10 @@ impl Session {
         }
         let epoch = self.region.epoch_if_watched()?;
         let region = &*self.region;
-        let found = match self.get_quickly((region, region.memory.view(), epoch), &key, how, now, sink, |item| item) {
-            Quick::Hit(item) => Some(item),
-            Quick::Miss => None,
-            Quick::Unusual => return None,
+        let found = match self.find_fast((region, region.memory.view(), epoch), &key, how, now, sink, |item| item) {
+            Fast::Hit(item) => Some(item),
+            Fast::Miss => None,
+            Fast::Unusual => return None,
         };
         let status = match found {
             Some(_) => Status::Found,
@@ -222,7 +222,7 @@ impl Session {
             }
         };
         let (size, cas) = found.map_or((0, 0), |item| (item.value_len, item.cas));
-        self.tell_fetch(key.bytes, status, size, cas);
+        self.emit_fetch(key.bytes, status, size, cas);
         Some(found)
     }
 
@@ -232,13 +232,7 @@ impl Session {
     ///
     /// As [`Self::get`].
     #[inline]
-    pub fn get_by_all_rules<S: Sink>(
-        &mut self,
-        key: Key<'_>,
-        how: &Get,
-        now: u32,
-        sink: &mut S,
-    ) -> Result<Option<Item>, WriteError> {
+    pub fn get_slow<S: Sink>(&mut self, key: Key<'_>, how: &Get, now: u32, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if self.region.has_checksums() {
             self.get_verified::<true, _>((key.bytes, key.hash), how, now, sink)
         } else {
@@ -257,9 +251,9 @@ impl Session {
     ) -> Result<Option<Item>, WriteError> {
         let key = &Key { bytes, hash };
         // What is lent is not verified.
-        let lends = S::LENDS && !VERIFIED;
+        let lends = S::PINS && !VERIFIED;
         let copying = Get { at_most: None, ..*how };
-        let how = if S::LENDS && VERIFIED { &copying } else { how };
+        let how = if S::PINS && VERIFIED { &copying } else { how };
         let start = sink.len();
         if how.exptime.is_none() {
             let mut hit = FoundItem::default();
@@ -274,12 +268,12 @@ impl Session {
                         }
                         if lends && how.at_most.is_some_and(|most| item.value_len > most) {
                             let wanted = how.unless_cas.is_none_or(|cas| cas != item.cas) && how.value;
-                            if wanted && !self.lend_value(key, item.value_len, (place, word), sink) {
+                            if wanted && !self.pin_value(key, item.value_len, (place, word), sink) {
                                 sink.truncate(start);
-                                return self.copy_after_all(key, &copying, now, sink);
+                                return self.copy_slow(key, &copying, now, sink);
                             }
                         }
-                        self.tell_fetch(key.bytes, Status::Found, item.value_len, item.cas);
+                        self.emit_fetch(key.bytes, Status::Found, item.value_len, item.cas);
                         return Ok(Some(item));
                     }
                     sink.truncate(start);
@@ -293,7 +287,7 @@ impl Session {
                         } else {
                             Status::NotFound
                         };
-                        self.tell_fetch(key.bytes, status, 0, 0);
+                        self.emit_fetch(key.bytes, status, 0, 0);
                         return Ok(None);
                     }
                     return self.change_by_get(key, how, now, sink);
@@ -333,7 +327,7 @@ impl Session {
     /// generation meanwhile, so its bytes stay the same, whatever becomes of the item. `false`: the word has changed, or the
     /// value does not have this length in one piece, or the session is fenced.
     #[cold]
-    fn lend_value(&self, key: &Key<'_>, len: usize, (place, word): (Place, Slot), sink: &mut impl Sink) -> bool {
+    fn pin_value(&self, key: &Key<'_>, len: usize, (place, word): (Place, Slot), sink: &mut impl Sink) -> bool {
         // A fenced session may have given its thread slot back without finding another one. It still reads, but the slot's hazard
         // pointers are those of the next tenant.
         if self.is_fenced() {
@@ -346,12 +340,12 @@ impl Session {
             .filter(|seen| seen.header.value_len() == len && !seen.header.is_large())
             .filter(|seen| region.has_key(seen, key.bytes) && region.still(seen));
         if let Some(seen) = &seen {
-            let lent = Lent {
+            let lent = PinnedValue {
                 memory: &region.memory,
                 at: seen.at + seen.header.value_offset(),
                 len: seen.header.value_len(),
             };
-            sink.lend(&lent);
+            sink.pin(&lent);
         }
         self.end_operation();
         seen.is_some()
@@ -359,7 +353,7 @@ impl Session {
 
     /// Copies the value of a hit that could not be given in place.
     #[cold]
-    fn copy_after_all(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
+    fn copy_slow(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
         let mut hit = FoundItem::default();
         match self.region.get::<false, _>(key, how, now, sink, &mut hit) {
             Lookup::Hit => Ok(Some(hit.item)),
@@ -371,11 +365,11 @@ impl Session {
 
     /// A get that changes the item: touches it, wins it, or creates it. Watchers see it.
     fn change_by_get(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
-        let (found, what) = match self.change_by_get_untold(key, how, now, sink) {
+        let (found, what) = match self.change_by_get_unwatched(key, how, now, sink) {
             Ok((found, what)) => (Ok(found), what),
             Err(error) => (Err(error), Changed::Kept),
         };
-        if self.is_telling() {
+        if self.is_watched() {
             let done = Done {
                 kind: Kind::Update,
                 command: if how.exptime.is_some() {
@@ -394,12 +388,12 @@ impl Session {
                 cas: item.cas,
                 ..done
             });
-            self.tell_change(key.bytes, done);
+            self.emit_change(key.bytes, done);
         }
         found
     }
 
-    fn change_by_get_untold(
+    fn change_by_get_unwatched(
         &self,
         key: &Key<'_>,
         how: &Get,
@@ -543,11 +537,11 @@ impl Session {
             },
             value: Value::Bytes(value),
         };
-        match self.change_at_once(key, &mut now, Put(draft)) {
+        match self.change_fast(key, &mut now, Put(draft)) {
             Some(changed) => self.stored(Ok(changed), Stored::NotStored),
             None => {
                 let tick = now.tick();
-                if let Some(changed) = self.put_after_all((key.bytes, key.hash), tick, draft) {
+                if let Some(changed) = self.publish_slow((key.bytes, key.hash), tick, draft) {
                     return self.stored(Ok(changed), Stored::NotStored);
                 }
                 let how = Store {
@@ -625,7 +619,7 @@ impl Session {
     #[inline(never)]
     fn refused(&self, key: &[u8], len: usize, command: Command, error: WriteError) -> WriteError {
         if self.region.is_watched(Kind::Mutation.bit()) {
-            self.tell_refused(key, command, len);
+            self.emit_refused(key, command, len);
         }
         error
     }
@@ -633,16 +627,16 @@ impl Session {
     /// A store of any kind, told to watchers.
     #[inline(never)]
     fn store_if(&self, key: (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
-        let stored = self.store_untold(key, value, how, now);
-        if self.is_telling() {
-            self.tell_store(key.0, value.len(), how, &stored, now);
+        let stored = self.store_unwatched(key, value, how, now);
+        if self.is_watched() {
+            self.emit_store(key.0, value.len(), how, &stored, now);
         }
         stored
     }
 
     #[cold]
     #[inline(never)]
-    fn tell_store(&self, key: &[u8], len: usize, how: &Store, stored: &Result<Stored, WriteError>, now: u32) {
+    fn emit_store(&self, key: &[u8], len: usize, how: &Store, stored: &Result<Stored, WriteError>, now: u32) {
         let (size, cas) = match stored {
             // The whole length: for an append, the old value's and the new one's.
             Ok(Stored::Stored { value_len, cas, .. }) => (*value_len, *cas),
@@ -665,7 +659,7 @@ impl Session {
             ttl_s: self.ttl_of(how.exptime, now),
             cas,
         };
-        self.tell_change(key, Some(done));
+        self.emit_change(key, Some(done));
     }
 
     /// As which command watchers see a store.
@@ -693,7 +687,7 @@ impl Session {
     }
 
     #[inline(never)]
-    fn store_untold(&self, (bytes, hash): (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+    fn store_unwatched(&self, (bytes, hash): (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let key = &Key { bytes, hash };
         let fresh = |exptime| self.draft(value, how, exptime, now);
         let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
@@ -772,7 +766,7 @@ impl Session {
     pub fn delete(&mut self, key: impl Keyed, how: &Delete, mut now: impl Now) -> Result<Deleted, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(key, &mut room)?;
-        if let Some(answer) = self.delete_at_once(key, how, &mut now) {
+        if let Some(answer) = self.delete_fast(key, how, &mut now) {
             return Ok(answer);
         }
         let answer = self.delete_if((key.bytes, key.hash), how, now.tick())?;
@@ -782,11 +776,11 @@ impl Session {
 
     /// One attempt at a plain delete, compiled into the caller. `None`: [`Self::delete`] knows more.
     #[inline(always)]
-    pub fn delete_at_once(&mut self, key: Key<'_>, how: &Delete, now: &mut impl Now) -> Option<Deleted> {
+    pub fn delete_fast(&mut self, key: Key<'_>, how: &Delete, now: &mut impl Now) -> Option<Deleted> {
         if how.invalidate || how.remove_value || how.compare_cas.is_some() || !self.region.is_plain() {
             return None;
         }
-        let (changed, _) = self.change_at_once(key, now, Remove)?;
+        let (changed, _) = self.change_fast(key, now, Remove)?;
         let answer = match changed {
             Changed::Removed => Deleted::Deleted,
             Changed::Kept | Changed::Put => Deleted::NotFound,
@@ -810,11 +804,11 @@ impl Session {
     /// A delete of any kind, told to watchers.
     #[inline(never)]
     fn delete_if(&self, key: (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
-        let (deleted, written) = match self.delete_untold(key, how, now) {
+        let (deleted, written) = match self.delete_unwatched(key, how, now) {
             Ok((deleted, written)) => (Ok(deleted), written),
             Err(error) => (Err(error), Written::NONE),
         };
-        if self.is_telling() {
+        if self.is_watched() {
             let done = Done {
                 // An item that is marked as stale is still there.
                 kind: if how.invalidate || how.uncounted {
@@ -832,13 +826,13 @@ impl Session {
                 ttl_s: how.exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
                 cas: written.cas,
             };
-            self.tell_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
+            self.emit_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
         }
         deleted
     }
 
     #[inline(never)]
-    fn delete_untold(&self, (bytes, hash): (&[u8], u64), how: &Delete, now: u32) -> Result<(Deleted, Written), WriteError> {
+    fn delete_unwatched(&self, (bytes, hash): (&[u8], u64), how: &Delete, now: u32) -> Result<(Deleted, Written), WriteError> {
         let key = &Key { bytes, hash };
         let mut answer = Deleted::NotFound;
         let mut stays_fetched = false;
@@ -917,7 +911,7 @@ impl Session {
         self.enter()?;
         // A delayed flush is counted now, when it is set: no copy is given out for longer than until it begins.
         self.counted_flush(|| self.region.flush(at));
-        self.tell_flush();
+        self.emit_flush();
         self.leave();
         Ok(())
     }

@@ -8,7 +8,7 @@
 //! items fit never evicts, however often they are rewritten.
 //!
 //! **No operation pays for a whole segment.** As soon as fewer segments are free than the reserve, each writer does a share of
-//! the work in proportion to what it takes ([`Session::pay`]), so that a free segment is there when an extent is leased. A purge
+//! the work in proportion to what it takes ([`Session::pay`]), so that a free segment is there when an extent is leased. A reclaim
 //! proceeds by steps of some items. Between two steps the segment has no owner, and any thread may do the next one. No thread
 //! waits for another: a segment that cannot be reclaimed now is skipped.
 
@@ -18,15 +18,15 @@ use crate::layout::segment::{ADMISSION, Kind, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
 use crate::log::{PORTION, Supply};
-use crate::reclaim::purge::Step;
+use crate::reclaim::empty::Step;
 use crate::region::{Region, seconds_left};
 use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
-/// Bytes that are purged for each byte taken, at most. A purge may free only one segment in this many, because relocations fill
-/// the others: see [`crate::reclaim::purge::SPARED_MAX`].
+/// Bytes that are reclaimed for each byte taken, at most. A reclaim may free only one segment in this many, because relocations fill
+/// the others: see [`crate::reclaim::empty::SPARED_MAX`].
 const WORK_MAX: usize = 8;
-/// Small portions that a writer pays for at once while more segments are free than the reserve: twice their bytes are purged
+/// Small portions that a writer pays for at once while more segments are free than the reserve: twice their bytes are reclaimed
 /// then, which is still at most [`WORK_MAX`] for each byte of a portion.
 const PORTIONS_AT_ONCE: usize = WORK_MAX / 2;
 /// Headers that one step of a survey reads, and the work that this counts as.
@@ -60,7 +60,7 @@ const SWEEP: usize = 16;
 const SWEEPS_A_SEGMENT: usize = 8;
 /// The level of the list from which its segments are reclaimed while the region is not full.
 const ALL_BUT_DEAD: usize = SPARSE_LEVELS - 2;
-/// As [`SWEEP`], for one call of [`Session::upkeep`], and the bytes that it purges.
+/// As [`SWEEP`], for one call of [`Session::upkeep`], and the bytes that it reclaims.
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
 
@@ -71,7 +71,7 @@ const SAMPLE: usize = 32;
 const PASSED: usize = 8;
 const FORGET_AFTER: u32 = 64;
 
-/// A segment to be reclaimed, and what is spared if its purge has not begun.
+/// A segment to be reclaimed, and what is spared if its reclaim has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub segment: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Victim {
     pub spare: Spare,
     /// it is the oldest segment of its pool
     pub in_turn: bool,
-    /// other sessions know that its purge has begun
+    /// other sessions know that its reclaim has begun
     pub is_offered: bool,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Reclaim {
 struct Survey {
     /// headers still to be read; 0: it has not begun
     left: usize,
-    /// under purge, without an owner
+    /// under reclaim, without an owner
     retired: Option<usize>,
     /// a segment of a dead thread, or an orphan
     lost: Option<usize>,
@@ -209,13 +209,13 @@ impl Region {
             && (self.cells_left(segment) == 0 || !self.has_live_extent(segment))
     }
 
-    /// Whether its purge has begun, and no thread continues it now.
+    /// Whether its reclaim has begun, and no thread continues it now.
     fn is_begun(&self, segment: usize) -> bool {
         let state = State(self.header(segment).state.load(Relaxed));
         state.kind() == Some(Kind::Retired) && state.owner().is_none()
     }
 
-    /// Lists a segment whose purge has begun, for the next session that needs space. Its copies take space until it is free: sessions that
+    /// Lists a segment whose reclaim has begun, for the next session that needs space. Its copies take space until it is free: sessions that
     /// each begin another one would fill the region with what is there twice.
     pub(super) fn offer_begun(&self, segment: usize) {
         if self.is_begun(segment) {
@@ -330,7 +330,7 @@ impl Session {
         }
     }
 
-    /// Purges up to `budget` bytes.
+    /// Reclaims up to `budget` bytes.
     fn work(&self, budget: usize, now: u32) {
         let mut left = budget;
         while left > 0 {
@@ -370,7 +370,7 @@ impl Session {
         }
     }
 
-    /// Purges up to `budget` bytes for a segment that is to be taken out of use. `false`: nothing can be reclaimed now.
+    /// Reclaims up to `budget` bytes for a segment that is to be taken out of use. `false`: nothing can be reclaimed now.
     pub(crate) fn make_room(&self, budget: usize, now: u32) -> bool {
         self.reclaim.rest.set(0);
         self.work(budget, now);
@@ -383,9 +383,9 @@ impl Session {
         self.reclaim.unsurveyed.get() >= SURVEY_AFTER.max(self.region.segments() / SURVEYS_A_ROUND)
     }
 
-    /// One step of a victim's purge. Returns the bytes that it processed.
+    /// One step of a victim's reclaim. Returns the bytes that it processed.
     fn advance(&self, victim: Victim, budget: usize, now: u32) -> usize {
-        let (step, used) = self.purge_step(victim, budget, now);
+        let (step, used) = self.empty_step(victim, budget, now);
         match step {
             // The other sessions go on with it before they begin another one.
             Step::More if !victim.is_offered => {
@@ -437,7 +437,7 @@ impl Session {
                     victim
                 }
             };
-            match self.purge_step(victim, usize::MAX, now).0 {
+            match self.empty_step(victim, usize::MAX, now).0 {
                 Step::Freed => return true,
                 Step::Spared => {}
                 Step::More | Step::Passed => self.pass(victim),
@@ -639,7 +639,7 @@ impl Session {
         None
     }
 
-    /// Leaves the purge that this session has begun to others.
+    /// Leaves the reclaim that this session has begun to others.
     pub(crate) fn leave_victim(&self) {
         if let Some(victim) = self.reclaim.victim.take() {
             self.region.offer_begun(victim.segment);
@@ -664,7 +664,7 @@ impl Session {
         }
     }
 
-    /// What a purge of this pool's segments spares.
+    /// What a reclaim of this pool's segments spares.
     fn spared_of(&self, pool: usize) -> Spare {
         if pool == ADMISSION && self.region.has_pools() {
             Spare::Promoted

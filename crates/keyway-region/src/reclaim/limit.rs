@@ -15,7 +15,7 @@
 //!
 //! What makes this safe:
 //!
-//! - A withdrawn segment was free: no slot names it, and no live session may still write to it (`evict.rs`, `purge.rs`).
+//! - A withdrawn segment was free: no slot names it, and no live session may still write to it (`evict.rs`, `empty.rs`).
 //! - A thread that still reads an item of an earlier generation reads zeros, and then a newer generation: it starts again. On a
 //!   full file system the kernel would have no page for those zeros; the grace period protects threads in the middle of a read from that.
 //! - Pages are given back only while the segment has an owner, and its generation moves before it has none again. A thread that
@@ -30,7 +30,7 @@ mod late;
 use crate::atomics::{AcqRel, Relaxed, Release};
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
-use crate::reclaim::purge::Step;
+use crate::reclaim::empty::Step;
 use crate::region::{LOG_MIN, Region, seconds_left};
 use crate::session::Session;
 use core::ops::Range;
@@ -41,7 +41,7 @@ const HELD_BY_A_SESSION: usize = 2;
 /// unless it was stopped.
 const GRACE_S: u32 = 2;
 
-/// Bytes that one step purges, and how many at a time.
+/// Bytes that one step reclaims, and how many at a time.
 const STEP_WORK: usize = 256 << 10;
 const STEP_PORTION: usize = 32 << 10;
 /// The work, in these bytes, that the withdrawal of a free segment counts as.
@@ -300,7 +300,7 @@ impl Session {
 
     fn own(&self, segment: usize, from: State) -> bool {
         let owned = State::owned(Kind::Withdrawn, self.owner);
-        // PAIRS: owner: the load in `Session::purge_step`: a thread that sees the owner sees its lease.
+        // PAIRS: owner: the load in `Session::empty_step`: a thread that sees the owner sees its lease.
         self.region
             .header(segment)
             .state

@@ -8,7 +8,7 @@
 //!
 //! - *Suspect*: the session is **fenced**, by a bit in its lease word. If it is alive after all, it finishes its operation, sees
 //!   the fence when it starts the next one, gives its slot back itself and takes another one. Until then everything that it may
-//!   still write to is in **quarantine**: its intents are honoured, its extents and claims stay valid, and its slot is leased to
+//!   still write to is in **quarantine**: its hazard pointers are honoured, its extents and claims stay valid, and its slot is leased to
 //!   no other thread. That is at most what one session can hold at a time.
 //! - *Dead*, for certain: all of that is taken back.
 //!
@@ -28,7 +28,7 @@ use crate::layout::session::{Entrance, Hold, IDENTITY_WORDS, Lease, Tenancy, Ten
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::region::{Life, Region};
-use crate::session::{Process, Seat};
+use crate::session::{Process, SessionId};
 use keyway_probes as probes;
 
 impl Region {
@@ -136,11 +136,10 @@ impl Region {
     /// Takes back a thread slot of this process whose thread has ended without giving it back. `false`: it has another tenant by now.
     ///
     /// The caller knows that the thread has ended: it makes no later store.
-    pub fn take_back_own(&self, process: Process, seat: Seat) -> bool {
-        self.take_back_slots([usize::from(seat.0.slot)].into_iter(), |lease| {
-            let is_ours = lease.is_held_by(seat.0)
-                && lease.process() == process.slot
-                && lease.is_of_process_incarnation(process.incarnation);
+    pub fn take_back_own(&self, process: Process, id: SessionId) -> bool {
+        self.take_back_slots([usize::from(id.0.slot)].into_iter(), |lease| {
+            let is_ours =
+                lease.is_held_by(id.0) && lease.process() == process.slot && lease.is_of_process_incarnation(process.incarnation);
             if is_ours { Life::Dead } else { Life::Alive }
         }) > 0
     }
@@ -150,7 +149,7 @@ impl Region {
     }
 
     /// Takes back those of these thread slots whose tenants are dead, and fences those whose tenants seem to be. Returns how
-    /// many it took back. Intents stay: recyclers ignore those of vacant slots, and clearing them could clear the next tenant's.
+    /// many it took back. Hazard pointers stay: recyclers ignore those of vacant slots, and clearing them could clear the next tenant's.
     fn take_back_slots(&self, slots: impl Iterator<Item = usize>, mut life: impl FnMut(Lease) -> Life) -> usize {
         let mut dead = List::new();
         for slot in slots {
@@ -208,12 +207,12 @@ impl Region {
     fn undo(&self, slot: usize) {
         self.abort_on_record(slot);
         // Where it may have made an item dead that it had not counted.
-        for intent in &self.thread(slot).intents {
-            if let Some(segment) = index(intent.load(Relaxed)).checked_sub(1) {
+        for hazard in &self.thread(slot).hazards {
+            if let Some(segment) = index(hazard.load(Relaxed)).checked_sub(1) {
                 self.recount_dead(segment);
             }
         }
-        self.count_untold(slot);
+        self.count_unwatched(slot);
         let items = self.thread(slot).items.swap(0, Relaxed);
         self.superblock().items.fetch_add(items, Relaxed);
     }

@@ -115,8 +115,8 @@ impl Region {
         for slot in 0..self.layout.shape.thread_slots {
             let thread = self.thread(slot);
             thread.pending_slot.store(0, Relaxed);
-            for intent in &thread.intents {
-                intent.store(0, Relaxed);
+            for hazard in &thread.hazards {
+                hazard.store(0, Relaxed);
             }
             let lease = Lease(thread.lease.load(Relaxed));
             if lease.is_leased() {
@@ -296,7 +296,7 @@ impl Region {
             Need::Log => {
                 self.repair_extents(segment, needs);
                 if old.kind() != Some(Kind::Open) {
-                    // A thread was about to purge it: no more extents are leased in it.
+                    // A thread was about to reclaim it: no more extents are leased in it.
                     header.lease.store(LeaseWord(header.lease.load(Relaxed)).seal().0, Relaxed);
                 }
                 State::of(Kind::Open, old.stream())

@@ -101,7 +101,7 @@ impl core::fmt::Display for Unusable {
                 f,
                 "the region uses features that this program does not know (bits {unknown:#x})"
             ),
-            Self::NotPersistent(what) => write!(f, "the region was made with --strict, and {what}"),
+            Self::NotPersistent(what) => write!(f, "the region was made with --durable, and {what}"),
             Self::Damaged(what) => write!(f, "the region's superblock is damaged: {what}"),
         }
     }
@@ -142,9 +142,9 @@ impl Region {
         for (word, value) in sb.program.iter().zip(superblock::PROGRAM) {
             word.store(value, Relaxed);
         }
-        let strict = if host.is_persistent() { superblock::STRICT } else { 0 };
+        let durable = if host.is_persistent() { superblock::DURABLE } else { 0 };
         let checksums = if creation.checksums { superblock::CHECKSUMS } else { 0 };
-        sb.incompatible.store(strict | checksums, Relaxed);
+        sb.incompatible.store(durable | checksums, Relaxed);
         for (word, value) in sb.id.iter().zip(creation.id) {
             word.store(value, Relaxed);
         }
@@ -264,18 +264,18 @@ impl Region {
     fn assemble(memory: Memory, layout: Layout, segments: usize, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let sb: &Superblock = memory.get(0);
         let features = sb.incompatible.load(Relaxed);
-        let strict = features & superblock::STRICT != 0;
-        if strict && host.is_read_only() {
+        let durable = features & superblock::DURABLE != 0;
+        if durable && host.is_read_only() {
             return Err(Unusable::NotPersistent(
                 "it is mapped for reading only: who reads a dirty word must be able to write it back",
             ));
         }
-        if strict && !host.is_persistent() {
+        if durable && !host.is_persistent() {
             return Err(Unusable::NotPersistent(
                 "its file is not on a file system that maps persistent memory (DAX)",
             ));
         }
-        let Some(persist) = Persist::new(strict) else {
+        let Some(persist) = Persist::new(durable) else {
             return Err(Unusable::NotPersistent("this processor cannot write a cache line back"));
         };
         let checksums = features & superblock::CHECKSUMS != 0;
@@ -293,7 +293,7 @@ impl Region {
             hasher,
             persist,
             is_read_only: host.is_read_only(),
-            is_plain: !strict && !checksums,
+            is_plain: !durable && !checksums,
             has_fine_hints: (segments as u64) << segment_shift <= FINE_HINTS_MEMORY_MAX,
             checksum_size: if checksums { item::CHECKSUM_SIZE } else { 0 },
             host,

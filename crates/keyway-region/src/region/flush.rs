@@ -102,14 +102,14 @@ impl Region {
 
     /// PUBLISH of a flush: with the new word, everything older is absent. A restart takes the word that is persistent, old or new.
     fn replace_flush(&self, old: FlushWord, new: FlushWord) -> bool {
-        let word = FlushWord(new.0 | if self.is_strict() { DIRTY } else { 0 });
+        let word = FlushWord(new.0 | if self.is_durable() { DIRTY } else { 0 });
         // PAIRS: flush: the loads in `epoch` and `flush_word`.
         let done = self
             .superblock()
             .flush
             .compare_exchange(old.0, word.0, Release, Relaxed)
             .is_ok();
-        if done && self.is_strict() {
+        if done && self.is_durable() {
             self.settle_flush(word);
         }
         done

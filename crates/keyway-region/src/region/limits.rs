@@ -103,12 +103,12 @@ impl Region {
         if size <= usize::try_from(limit).unwrap_or(usize::MAX) {
             return None;
         }
-        self.too_large_by_all_rules(key_len, value_len, flags)
+        self.too_large_exactly(key_len, value_len, flags)
     }
 
     #[cold]
     #[inline(never)]
-    fn too_large_by_all_rules(&self, key_len: usize, value_len: usize, flags: u32) -> Option<WriteError> {
+    fn too_large_exactly(&self, key_len: usize, value_len: usize, flags: u32) -> Option<WriteError> {
         self.limits().too_large(key_len, value_len, flags)
     }
 }

@@ -35,7 +35,7 @@ pub use host::{Host, Life};
 pub(crate) use limit::LOG_MIN;
 pub(crate) use limits::memcached_size;
 pub use limits::{ITEM_SIZES, Limits};
-pub use overview::{Seated, USES};
+pub use overview::{ThreadInUse, USES};
 pub use restart::{LastBoot, LastUse};
 pub(crate) use rules::Rules;
 
@@ -218,8 +218,8 @@ impl Region {
     /// The generation and epoch in a segment's words.
     #[inline(always)]
     pub(crate) fn life_of(words: &SegmentWords) -> SegmentLife {
-        // PAIRS: generation: the fence in `Session::claim_from_free`, and those before intents are read: a slot that is read
-        // after this is not as it was before the purge of an earlier generation.
+        // PAIRS: generation: the fence in `Session::claim_from_free`, and those before hazard pointers are read: a slot that is read
+        // after this is not as it was before the reclaim of an earlier generation.
         SegmentLife {
             generation: words.generation.load(Acquire),
             // Relaxed: a thread that found an item of that generation sees the epoch, which was stored before the item was published.

@@ -10,7 +10,7 @@ use crate::region::Region;
 
 /// A thread slot that has a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seated {
+pub struct ThreadInUse {
     /// the slot and its lease word: together, another tenancy has others
     pub tenancy: (usize, u64),
     /// the process slot of its process
@@ -40,7 +40,7 @@ pub const USES: [&str; 9] = [
 
 impl Region {
     /// The thread slots that have a tenant.
-    pub fn seated(&self) -> Vec<Seated> {
+    pub fn seated(&self) -> Vec<ThreadInUse> {
         let slots = 0..self.layout.shape.thread_slots;
         let of = |slot: usize| {
             let thread = self.thread(slot);
@@ -50,11 +50,11 @@ impl Region {
             }
             let mut counters = Counters::default();
             counters.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
-            Some(Seated {
+            Some(ThreadInUse {
                 tenancy: (slot, lease.0),
                 process: lease.process(),
                 counters,
-                protects: thread.intents.iter().filter(|intent| intent.load(Relaxed) != 0).count(),
+                protects: thread.hazards.iter().filter(|hazard| hazard.load(Relaxed) != 0).count(),
                 is_writing: thread.writing.load(Relaxed) != 0,
                 is_fenced: lease.is_fenced(),
             })

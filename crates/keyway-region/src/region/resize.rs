@@ -30,7 +30,7 @@ impl Region {
     /// # Errors
     ///
     /// The host's, when it cannot back them; the region is then unchanged.
-    pub fn raise(&self, segments: usize) -> std::io::Result<()> {
+    pub fn grow(&self, segments: usize) -> std::io::Result<()> {
         let segments = segments.min(self.layout.shape.segments_max);
         self.learn();
         let withheld = self.withheld();
@@ -211,13 +211,13 @@ mod tests {
     fn a_raise_is_learnt_by_others_and_counted_once() {
         let (one, other, _pages, _) = two(512);
         let (old, free_before) = (one.segments(), free(&one));
-        one.raise(old + 100).expect("there is room");
+        one.grow(old + 100).expect("there is room");
         assert_eq!((one.segments(), other.segments()), (old + 100, old));
         assert!(other.has(old + 99) && !other.has(old + 100));
         assert_eq!(other.segments(), old + 100);
         assert_eq!(free(&one), free_before + 100);
-        other.raise(old + 50).expect("nothing to do");
-        other.raise(old + 100).expect("nothing to do");
+        other.grow(old + 50).expect("nothing to do");
+        other.grow(old + 100).expect("nothing to do");
         assert_eq!((free(&one), one.segments()), (free_before + 100, old + 100));
         assert!(one.segment_life(old + 99) == SegmentLife::FIRST);
     }
@@ -226,10 +226,10 @@ mod tests {
     fn a_refused_raise_leaves_the_region_as_it_was_and_the_next_one_continues() {
         let (one, other, _pages, _) = two(200);
         let (old, free_before) = (one.segments(), free(&one));
-        assert!(one.raise(300).is_err());
+        assert!(one.grow(300).is_err());
         other.learn();
         assert_eq!((one.segments(), other.segments(), free(&one)), (old, old, free_before));
-        one.raise(200).expect("there is room");
+        one.grow(200).expect("there is room");
         assert_eq!(free(&one), free_before + 200 - old as u64);
     }
 
@@ -264,7 +264,7 @@ mod tests {
         // The other process grows the region whenever it can: just after each look at the file's length.
         let raised_behind = || {
             let seen = len.load(Acquire);
-            one.raise(old + 100).expect("there is room");
+            one.grow(old + 100).expect("there is room");
             seen
         };
         let found = Region::inspect(&one.memory, raised_behind).map(|(_, segments)| segments);

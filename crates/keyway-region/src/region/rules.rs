@@ -7,14 +7,14 @@ use crate::region::Region;
 /// all of this is known when the program is compiled, and no code for the rest remains.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<const PLAIN: bool> {
-    is_strict: bool,
+    is_durable: bool,
     has_checksums: bool,
 }
 
 impl Rules<true> {
     /// Of a region without any ([`Region::is_plain`]).
     pub const PLAIN: Self = Self {
-        is_strict: false,
+        is_durable: false,
         has_checksums: false,
     };
 }
@@ -23,7 +23,7 @@ impl Rules<false> {
     /// Of this region.
     pub fn of(region: &Region) -> Self {
         Self {
-            is_strict: region.is_strict(),
+            is_durable: region.is_durable(),
             has_checksums: region.checksum_size != 0,
         }
     }
@@ -34,15 +34,15 @@ impl<const PLAIN: bool> Rules<PLAIN> {
     #[inline(always)]
     pub const fn general(self) -> Rules<false> {
         Rules {
-            is_strict: self.is_strict(),
+            is_durable: self.is_durable(),
             has_checksums: self.has_checksums(),
         }
     }
 
     /// Whether every acknowledged change survives a power failure.
     #[inline(always)]
-    pub const fn is_strict(self) -> bool {
-        !PLAIN && self.is_strict
+    pub const fn is_durable(self) -> bool {
+        !PLAIN && self.is_durable
     }
 
     /// Whether items carry checksums.
@@ -54,6 +54,6 @@ impl<const PLAIN: bool> Rules<PLAIN> {
     /// The word with the bit that a change adds until it is persistent: none in cache mode.
     #[inline(always)]
     pub const fn dirty(self, word: Slot) -> Slot {
-        Slot(word.0 | if self.is_strict() { DIRTY_BIT } else { 0 })
+        Slot(word.0 | if self.is_durable() { DIRTY_BIT } else { 0 })
     }
 }

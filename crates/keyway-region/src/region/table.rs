@@ -98,7 +98,7 @@ impl Region {
 
     /// Advances the table word by one. `false`: it was not `from`.
     pub(crate) fn advance_table(&self, from: u64) -> bool {
-        let to = (from + 1) | if self.is_strict() { DIRTY } else { 0 };
+        let to = (from + 1) | if self.is_durable() { DIRTY } else { 0 };
         // PAIRS: table: the load in `table`.
         let done = self.superblock().table.compare_exchange(from, to, Release, Relaxed).is_ok();
         // No matter which thread advanced it, the word is persistent after this.

@@ -1,10 +1,10 @@
 //! Room `sessions`: what each thread protects, and what it has on record.
 //!
-//! Holds the intents of all thread slots (hazard pointers, one segment each), the record of a tentative word, and the fence that
+//! Holds the hazard pointers of all thread slots (hazard pointers, one segment each), the record of a tentative word, and the fence that
 //! a suspected session sees.
 //!
-//! - From [`Session::intend`] to [`Session::relent`] no other session gives the segment a generation, if the slot that names it is read
-//!   again after the intent was stored.
+//! - From [`Session::intend`] to [`Session::release`] no other session gives the segment a generation, if the slot that names it is read
+//!   again after the hazard pointer was stored.
 //! - A tentative word is on its session's record before it is in a slot.
 //! - What a fenced session holds stays reserved for it until its death is certain.
 //!
@@ -14,7 +14,7 @@ use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence, store_then_fence}
 use crate::heap::List;
 use crate::layout::index;
 use crate::layout::segment::Owner;
-use crate::layout::session::{FREEING, INTENTS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP};
+use crate::layout::session::{FREEING, HAZARDS, LEASING, Lease, OPERATION, ThreadSlot, UPKEEP};
 use crate::layout::slot::Slot;
 use crate::region::Region;
 use crate::session::Session;
@@ -38,36 +38,36 @@ impl Region {
         index(self.superblock().threads.load(Relaxed)).min(self.layout.shape.thread_slots)
     }
 
-    /// Whether any session's intent names the segment. Of `own` only the intents of the operation count.
-    pub(crate) fn is_intended(&self, segment: usize, own: Owner) -> bool {
+    /// Whether any session's hazard pointer names the segment. Of `own` only the hazard pointers of the operation count.
+    pub(crate) fn is_protected(&self, segment: usize, own: Owner) -> bool {
         let name = segment as u64 + 1;
-        // A writer that stores its intent after this fence sees everything that was purged before it; an intent that is stored
+        // A writer that stores its hazard pointer after this fence sees everything that was reclaimed before it; a hazard pointer that is stored
         // earlier is seen here.
-        // PAIRS: intent: the fence in `Session::intend`.
+        // PAIRS: hazard: the fence in `Session::intend`.
         fence(SeqCst);
         (0..self.threads()).any(|slot| {
             let thread = self.thread(slot);
             let own = slot == usize::from(own.slot);
-            (0..INTENTS).any(|i| {
-                // PAIRS: intent-end: `Session::relent` and `end_operation`: what was done under an ended intent comes before.
-                thread.intents.get(i).is_some_and(|w| w.load(Acquire) == name)
+            (0..HAZARDS).any(|i| {
+                // PAIRS: hazard-end: `Session::release` and `end_operation`: what was done under an ended hazard pointer comes before.
+                thread.hazards.get(i).is_some_and(|w| w.load(Acquire) == name)
                     && !(own && matches!(i, UPKEEP | LEASING | FREEING))
-                    && has_intents(thread)
+                    && has_hazards(thread)
             })
         })
     }
 
-    /// The segments that other sessions' intents name, plus 1 each.
-    pub(crate) fn intended_by_others(&self, own: Owner) -> List<u64> {
-        // PAIRS: intent: the fence in `Session::intend`, as in `is_intended`. PAIRS: chain: the same fence, in `each_of_chain`.
+    /// The segments that other sessions' hazard pointers name, plus 1 each.
+    pub(crate) fn protected_by_others(&self, own: Owner) -> List<u64> {
+        // PAIRS: hazard: the fence in `Session::intend`, as in `is_protected`. PAIRS: chain: the same fence, in `each_of_chain`.
         fence(SeqCst);
         let mut intended = List::new();
         (0..self.threads())
             .filter(|slot| *slot != usize::from(own.slot))
             .map(|slot| self.thread(slot))
-            // PAIRS: intent-end: as in `is_intended`.
-            .flat_map(|thread| thread.intents.iter().map(move |intent| (thread, intent.load(Acquire))))
-            .filter(|(thread, name)| *name != 0 && has_intents(thread))
+            // PAIRS: hazard-end: as in `is_protected`.
+            .flat_map(|thread| thread.hazards.iter().map(move |hazard| (thread, hazard.load(Acquire))))
+            .filter(|(thread, name)| *name != 0 && has_hazards(thread))
             .for_each(|(_, name)| intended.push(name));
         intended
     }
@@ -77,44 +77,44 @@ impl Region {
         let name = segment as u64 + 1;
         (0..self.threads()).any(|slot| {
             let thread = self.thread(slot);
-            // PAIRS: leasing: the end of the intent, in `Session::lease_in`: if it has ended, the header is there.
-            thread.intents.get(LEASING).is_some_and(|w| w.load(Acquire) == name) && has_intents(thread)
+            // PAIRS: leasing: the end of the hazard pointer, in `Session::lease_in`: if it has ended, the header is there.
+            thread.hazards.get(LEASING).is_some_and(|w| w.load(Acquire) == name) && has_hazards(thread)
         })
     }
 }
 
-/// Whether a tenant owns the intents in a thread slot; a fenced tenant counts.
-fn has_intents(thread: &ThreadSlot) -> bool {
-    // PAIRS: vacate: the end of the session: everything that was done under its intents comes before.
+/// Whether a tenant owns the hazard pointers in a thread slot; a fenced tenant counts.
+fn has_hazards(thread: &ThreadSlot) -> bool {
+    // PAIRS: vacate: the end of the session: everything that was done under its hazard pointers comes before.
     Lease(thread.lease.load(Acquire)).is_leased()
 }
 
 impl Session {
-    /// From now until [`Self::relent`] no recycler gives this segment a new generation, if the slot that names it is still the
+    /// From now until [`Self::release`] no recycler gives this segment a new generation, if the slot that names it is still the
     /// same after this.
     #[inline]
-    pub(crate) fn intend(&self, which: usize, segment: usize) {
-        // The intent must be visible before the slot is read again; the recycler's purge is visible before it reads intents.
-        // PAIRS: intent: the fences in `Region::is_intended` and `intended_by_others`.
-        if RECORDS && let Some(intent) = self.thread().intents.get(which) {
-            store_then_fence(intent, segment as u64 + 1);
+    pub(crate) fn protect(&self, which: usize, segment: usize) {
+        // The hazard pointer must be visible before the slot is read again; the recycler's reclaim is visible before it reads hazard pointers.
+        // PAIRS: hazard: the fences in `Region::is_protected` and `protected_by_others`.
+        if RECORDS && let Some(hazard) = self.thread().hazards.get(which) {
+            store_then_fence(hazard, segment as u64 + 1);
         }
     }
 
     /// The item that is about to be published is in this segment: no recycler gives it a new generation before the operation has ended.
     #[inline]
-    pub(crate) fn intend_written(&self, which: usize, segment: usize) {
-        // Neither fence nor release: the item's extent is still open. A recycler looks for intents after it has seen the extent
+    pub(crate) fn protect_written(&self, which: usize, segment: usize) {
+        // Neither fence nor release: the item's extent is still open. A recycler looks for hazard pointers after it has seen the extent
         // closed, and the store that closes it releases this one too (`Session::close`).
-        if RECORDS && let Some(intent) = self.thread().intents.get(which) {
-            intent.store(segment as u64 + 1, Relaxed);
+        if RECORDS && let Some(hazard) = self.thread().hazards.get(which) {
+            hazard.store(segment as u64 + 1, Relaxed);
         }
     }
 
     /// Whether this thread's own operation uses an item of this segment, so that it should not evict the segment.
     pub(crate) fn operates_on(&self, segment: usize) -> bool {
         self.thread()
-            .intents
+            .hazards
             .get(OPERATION)
             .is_some_and(|w| w.load(Relaxed) == segment as u64 + 1)
     }
@@ -125,22 +125,22 @@ impl Session {
         self.operates_on(segment) && self.held.get().offset() == offset
     }
 
-    /// Ends an intent.
+    /// Ends a hazard pointer.
     #[inline]
-    pub(crate) fn relent(&self, which: usize) {
-        if RECORDS && let Some(intent) = self.thread().intents.get(which) {
-            // PAIRS: intent-end: the loads in `Region::is_intended` and `intended_by_others`. PAIRS: leasing: that in `is_leasing`.
-            intent.store(0, Release);
+    pub(crate) fn release(&self, which: usize) {
+        if RECORDS && let Some(hazard) = self.thread().hazards.get(which) {
+            // PAIRS: hazard-end: the loads in `Region::is_protected` and `protected_by_others`. PAIRS: leasing: that in `is_leasing`.
+            hazard.store(0, Release);
         }
     }
 
-    /// Ends the operation and its intents.
+    /// Ends the operation and its hazard pointers.
     #[inline]
     pub(crate) fn end_operation(&self) {
         let thread = self.thread();
         if RECORDS {
-            let [operation, _, _, written, _] = &thread.intents;
-            // PAIRS: intent-end: the loads in `Region::is_intended` and `intended_by_others`.
+            let [operation, _, _, written, _] = &thread.hazards;
+            // PAIRS: hazard-end: the loads in `Region::is_protected` and `protected_by_others`.
             written.store(0, Release);
             operation.store(0, Release);
         }

@@ -17,7 +17,7 @@
 
 mod reader;
 
-pub use reader::{Event, Told, Watching};
+pub use reader::{Delivery, Event, Watching};
 
 use crate::atomics::{Acquire, Relaxed, Release, fence};
 use crate::layout::latency::Door;
@@ -46,7 +46,7 @@ const FETCHED: u64 = 1;
 const AFTER: u64 = 2;
 
 /// What a session knows of its events.
-pub(crate) struct Telling {
+pub(crate) struct Emitter {
     /// the process slot
     process: usize,
     /// for a request of a connection: its door, whether it is a meta command, and the connection's descriptor
@@ -65,7 +65,7 @@ pub(crate) struct Telling {
     before: Cell<(Status, usize)>,
 }
 
-impl Telling {
+impl Emitter {
     /// For a session of the process in this slot.
     pub fn new(process: usize) -> Self {
         Self {
@@ -237,9 +237,9 @@ impl Region {
     }
 
     /// A thread has died, perhaps after it had published a change and before the change's event was in its ring: the event is counted as lost.
-    pub(crate) fn count_untold(&self, slot: usize) {
+    pub(crate) fn count_unwatched(&self, slot: usize) {
         let thread = self.thread(slot);
-        if thread.telling.swap(0, Relaxed) != 0
+        if thread.event.swap(0, Relaxed) != 0
             && let Some(lost) = thread.counters.get(Counter::events_lost as usize)
         {
             lost.fetch_add(1, Relaxed);
@@ -250,43 +250,43 @@ impl Region {
 impl Session {
     /// The next operations are those of a connection: it has this descriptor, and they come through this door.
     pub fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
-        self.telling.request.set(Some((door, is_meta, descriptor)));
+        self.event.request.set(Some((door, is_meta, descriptor)));
     }
 
     /// A change of a key begins.
     #[inline]
-    pub(crate) fn begin_telling(&self) {
+    pub(crate) fn begin_event(&self) {
         let told = self.region.wanted() & CHANGES != 0;
-        self.telling.is_changing.set(told);
-        self.telling.stamp.set(None);
+        self.event.is_changing.set(told);
+        self.event.stamp.set(None);
     }
 
     /// Whether the change that began last is told, and not yet.
     #[inline]
-    pub(crate) fn is_telling(&self) -> bool {
-        self.telling.is_changing.get()
+    pub(crate) fn is_watched(&self) -> bool {
+        self.event.is_changing.get()
     }
 
     /// Whether the present request is a meta command.
     pub(crate) fn is_meta(&self) -> bool {
-        self.telling.request.get().is_some_and(|(_, is_meta, _)| is_meta)
+        self.event.request.get().is_some_and(|(_, is_meta, _)| is_meta)
     }
 
     /// The length of the value that the present change has found, bytes.
     pub(crate) fn size_before(&self) -> usize {
-        self.telling.before.get().1
+        self.event.before.get().1
     }
 
     /// The present change has found this.
     pub(crate) fn note_before(&self, status: Status, size: usize) {
-        self.telling.before.set((status, size));
+        self.event.before.set((status, size));
     }
 
     /// To be called after what a change replaces was read, and before the change is published.
     #[inline]
     pub(crate) fn stamp_change(&self) {
-        if self.is_telling() {
-            self.telling.stamp.set(Some(self.draw_stamp()));
+        if self.is_watched() {
+            self.event.stamp.set(Some(self.draw_stamp()));
         }
     }
 
@@ -301,41 +301,41 @@ impl Session {
     #[inline]
     pub(crate) fn stamp_removal(&self) {
         let is_told = self.region.is_watched(Kind::Eviction.bit() | Kind::Expiry.bit());
-        self.telling.gone.set(is_told.then(|| self.draw_stamp()));
+        self.event.gone.set(is_told.then(|| self.draw_stamp()));
     }
 
     /// It was not removed.
     #[inline]
     pub(crate) fn end_removal(&self) {
-        if self.telling.gone.take().is_some() {
+        if self.event.gone.take().is_some() {
             self.end_stamp();
         }
     }
 
     #[cold]
     fn draw_stamp(&self) -> u64 {
-        let (stamps, telling) = (&self.region.superblock().stamps, &self.thread().telling);
-        if telling.load(Relaxed) == 0 {
-            telling.store(stamps.load(Relaxed).wrapping_add(1), Relaxed);
+        let (stamps, event) = (&self.region.superblock().stamps, &self.thread().event);
+        if event.load(Relaxed) == 0 {
+            event.store(stamps.load(Relaxed).wrapping_add(1), Relaxed);
         }
         // PAIRS: told: the load in `Watching::poll`: a watcher that sees a later stamp sees that this one is on its way.
         let stamp = stamps.fetch_add(1, Release);
-        self.telling.last.set(Some(stamp));
+        self.event.last.set(Some(stamp));
         stamp
     }
 
     /// The event of the last stamp is in the ring, or there is none. Not in the middle of a change, which has a stamp of its own.
     fn end_stamp(&self) {
-        if self.telling.stamp.get().is_none() {
+        if self.event.stamp.get().is_none() {
             // PAIRS: told: the load in `Watching::poll`: a watcher that sees nothing on its way sees the event.
-            self.thread().telling.store(0, Release);
+            self.thread().event.store(0, Release);
         }
     }
 
     /// The change that began last is not told: nothing was published.
-    pub(crate) fn end_telling(&self) {
-        self.telling.is_changing.set(false);
-        if self.telling.stamp.take().is_some() {
+    pub(crate) fn end_event(&self) {
+        self.event.is_changing.set(false);
+        if self.event.stamp.take().is_some() {
             self.end_stamp();
         }
     }
@@ -343,9 +343,9 @@ impl Session {
     /// Tells the change that began last, and the look-up for it.
     #[cold]
     #[inline(never)]
-    pub(crate) fn tell_change(&self, key: &[u8], done: Option<Done>) {
-        let (status, size) = self.telling.before.get();
-        let stamp = self.telling.stamp.get().map_or(Mark::Next, Mark::Drawn);
+    pub(crate) fn emit_change(&self, key: &[u8], done: Option<Done>) {
+        let (status, size) = self.event.before.get();
+        let stamp = self.event.stamp.get().map_or(Mark::Next, Mark::Drawn);
         self.tell(&Entry {
             command: done.map_or(Command::Get, |done| done.command),
             status,
@@ -364,13 +364,13 @@ impl Session {
                 ..Entry::new(done.kind, key)
             });
         }
-        self.end_telling();
+        self.end_event();
     }
 
     /// Tells a store that was refused before anything was looked up.
     #[cold]
     #[inline(never)]
-    pub(crate) fn tell_refused(&self, key: &[u8], command: Command, size: usize) {
+    pub(crate) fn emit_refused(&self, key: &[u8], command: Command, size: usize) {
         self.tell(&Entry {
             command,
             status: Status::TooLarge,
@@ -381,7 +381,7 @@ impl Session {
 
     /// Tells a look-up that changes nothing.
     #[inline]
-    pub(crate) fn tell_fetch(&self, key: &[u8], status: Status, size: usize, cas: u64) {
+    pub(crate) fn emit_fetch(&self, key: &[u8], status: Status, size: usize, cas: u64) {
         if self.region.is_watched(Kind::Fetch.bit()) {
             self.tell(&Entry {
                 command: Command::Get,
@@ -395,8 +395,8 @@ impl Session {
     }
 
     /// Tells that an item was removed although no client has removed it; between [`Self::stamp_removal`] and the next operation.
-    pub(crate) fn tell_removal(&self, kind: Kind, fetched: bool, (size, ttl_s, idle_s): (usize, i64, u32), cas: u64, key: &[u8]) {
-        if let Some(stamp) = self.telling.gone.take() {
+    pub(crate) fn emit_removal(&self, kind: Kind, fetched: bool, (size, ttl_s, idle_s): (usize, i64, u32), cas: u64, key: &[u8]) {
+        if let Some(stamp) = self.event.gone.take() {
             self.tell(&Entry {
                 size,
                 ttl_s,
@@ -411,25 +411,25 @@ impl Session {
     }
 
     /// Whether the removal of the last item is told.
-    pub(crate) fn is_telling_removal(&self) -> bool {
-        self.telling.gone.get().is_some()
+    pub(crate) fn emits_removals(&self) -> bool {
+        self.event.gone.get().is_some()
     }
 
     /// Tells a flush of everything.
-    pub(crate) fn tell_flush(&self) {
+    pub(crate) fn emit_flush(&self) {
         if self.region.is_watched(Kind::Update.bit()) {
             self.tell(&Entry::new(Kind::Update, b"type=flush_all"));
         }
     }
 
     /// Whether watchers are told that connections begin and end.
-    pub fn tells_connections(&self) -> bool {
+    pub fn emits_connections(&self) -> bool {
         self.region.is_watched(Kind::Connection.bit())
     }
 
     /// Tells that a connection, or a session, begins or ends: `text` begins with `type=`.
-    pub fn tell_connection(&self, text: &[u8]) {
-        if self.tells_connections() {
+    pub fn emit_connection(&self, text: &[u8]) {
+        if self.emits_connections() {
             self.tell(&Entry::new(Kind::Connection, text));
         }
     }
@@ -449,12 +449,12 @@ impl Session {
             Mark::Drawn(stamp) => return self.write_event(ring, entry, (stamp, false)),
             Mark::Next => false,
             Mark::LastOrNext => self
-                .telling
+                .event
                 .last
                 .get()
                 .is_some_and(|last| last.wrapping_add(1) == self.stamps_drawn()),
         };
-        match self.telling.last.get().filter(|_| is_drawn) {
+        match self.event.last.get().filter(|_| is_drawn) {
             // What the look-up has found was stamped before it was published, so its stamp is no greater than this one.
             Some(last) => self.write_event(ring, entry, (last, true)),
             None => {
@@ -472,16 +472,16 @@ impl Session {
 
     /// The session's ring; if it has none yet, one that no other session has.
     fn own_ring(&self) -> Option<usize> {
-        let (region, telling) = (&*self.region, &self.telling);
+        let (region, event) = (&*self.region, &self.event);
         let own = Ring::owner_of(self.owner.slot, self.owner.incarnation);
-        if let Some(ring) = telling.ring.get()
+        if let Some(ring) = event.ring.get()
             && region.ring(ring).owner.load(Relaxed) == own
         {
             return Some(ring);
         }
-        let left = telling.until_next_try.get();
+        let left = event.until_next_try.get();
         if left > 0 {
-            telling.until_next_try.set(left - 1);
+            event.until_next_try.set(left - 1);
             return None;
         }
         let first = usize::from(self.owner.slot);
@@ -493,8 +493,8 @@ impl Session {
         if let Some(ring) = found {
             self.mend(ring);
         }
-        telling.ring.set(found);
-        telling.until_next_try.set(if found.is_none() { UNTIL_NEXT_TRY } else { 0 });
+        event.ring.set(found);
+        event.until_next_try.set(if found.is_none() { UNTIL_NEXT_TRY } else { 0 });
         found
     }
 
@@ -542,13 +542,13 @@ impl Session {
     }
 
     fn event_words(&self, entry: &Entry<'_>, text_len: usize, (stamp, is_after): (u64, bool)) -> [u64; HEAD_WORDS] {
-        let process = self.region.process(self.telling.process);
+        let process = self.region.process(self.event.process);
         let own = match Entrance::of(process.entrance.load(Relaxed)) {
             Entrance::Library => Door::Library,
             Entrance::DropIn => Door::DropIn,
             Entrance::Server => Door::Text,
         };
-        let (door, _, descriptor) = self.telling.request.get().unwrap_or((own, false, 0));
+        let (door, _, descriptor) = self.event.request.get().unwrap_or((own, false, 0));
         let flags = if entry.fetched { FETCHED } else { 0 } | if is_after { AFTER } else { 0 };
         let last = match entry.kind {
             Kind::Eviction | Kind::Expiry => entry.idle_s,

@@ -52,7 +52,7 @@ pub struct Event {
 
 /// What a watcher is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Delivery {
     /// this happened
     Event(Event),
     /// so many events are not told, of whatever kind
@@ -115,7 +115,7 @@ impl Watching {
 
     /// Hands over what can be told at `now`, a time that only rises: changes in the order of their stamps. Returns how many events it has
     /// read.
-    pub fn poll(&mut self, now: Duration, tell: &mut impl FnMut(Told)) -> usize {
+    pub fn poll(&mut self, now: Duration, tell: &mut impl FnMut(Delivery)) -> usize {
         let region = Arc::clone(&self.region);
         // In this order: what has a smaller stamp is announced in its thread slot, or its event is in its ring, or lost.
         // PAIRS: told: the exchange in `Session::draw_stamp`.
@@ -125,14 +125,14 @@ impl Watching {
         for (slot, waiting) in self.waiting.iter_mut().enumerate().take(slots) {
             let thread = region.thread(slot);
             // PAIRS: told: the store in `Session::end_stamp`.
-            let telling = thread.telling.load(Acquire);
-            if telling != waiting.0 {
-                *waiting = (telling, now);
+            let event = thread.event.load(Acquire);
+            if event != waiting.0 {
+                *waiting = (event, now);
             }
             let is_awaited =
-                telling != 0 && Lease(thread.lease.load(Relaxed)).is_leased() && now.saturating_sub(waiting.1) < PATIENCE;
+                event != 0 && Lease(thread.lease.load(Relaxed)).is_leased() && now.saturating_sub(waiting.1) < PATIENCE;
             if is_awaited {
-                bound = bound.min(telling - 1);
+                bound = bound.min(event - 1);
             }
         }
         let before = self.held.len();
@@ -154,7 +154,7 @@ impl Watching {
             }
         }
         // Before what has happened since.
-        self.tell_lost(&lost, tell);
+        self.deliver_lost(&lost, tell);
         lost.clear();
         if self.held.len() > HELD_MAX {
             bound = drawn;
@@ -168,7 +168,7 @@ impl Watching {
             if event.stamp < self.bound && !event.is_after {
                 lost.push((event.slot.into(), 1));
             } else {
-                tell(Told::Event(event));
+                tell(Delivery::Event(event));
             }
         }
         if self.held.len() > HELD_MAX {
@@ -177,7 +177,7 @@ impl Watching {
         }
         self.held.extend(late);
         self.bound = self.bound.max(bound);
-        self.tell_lost(&lost, tell);
+        self.deliver_lost(&lost, tell);
         read
     }
 
@@ -192,9 +192,9 @@ impl Watching {
         }
     }
 
-    fn tell_lost(&self, lost: &[(usize, u64)], tell: &mut impl FnMut(Told)) {
+    fn deliver_lost(&self, lost: &[(usize, u64)], tell: &mut impl FnMut(Delivery)) {
         for &(slot, count) in lost.iter().filter(|(_, count)| *count > 0) {
-            tell(Told::Lost {
+            tell(Delivery::Lost {
                 slot,
                 pid: self.pid_of(slot),
                 count,
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(polled(HELD_MAX), (vec![], HELD_MAX));
         let (told, held) = polled(HELD_MAX + 1);
         assert!(
-            told.iter().all(|it| matches!(it, Told::Lost { slot: 3, count: 1, .. })),
+            told.iter().all(|it| matches!(it, Delivery::Lost { slot: 3, count: 1, .. })),
             "{:?}",
             told.first()
         );

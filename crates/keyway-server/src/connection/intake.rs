@@ -13,15 +13,15 @@ use super::stream::{Front, Reader};
 use super::{CloseReason, Connection, Desk, INPUT_SIZE, Phase, STATE_EXECUTING, UNSENT_MAX};
 use crate::account::{PATIENCE, SMALL};
 use crate::buffer::Buffer;
-use crate::effort::TURN_WORK;
+use crate::cpu_budget::TURN_WORK;
+use crate::log_limiter::LogLimiter;
 use crate::port::{Intake, Port};
-use crate::quiet::Quiet;
 use crate::tls::{self, Certificates};
 
 /// After this many small requests, the server expects no more large ones from a connection.
 const SMALL_IN_A_ROW: u8 = 16;
 
-static HANDSHAKE_FAILED: Quiet = Quiet::new();
+static HANDSHAKE_FAILED: LogLimiter = LogLimiter::new();
 
 impl Connection {
     /// Updates what the socket is watched for. Writability is watched only while output is unsent; otherwise a Unix socket would
@@ -56,7 +56,7 @@ impl Connection {
         if wants_turn {
             self.peer.state.store(STATE_EXECUTING, Relaxed);
             self.borrow(desk);
-            desk.executor.effort.begin();
+            desk.executor.cpu_budget.begin();
             desk.is_begun = true;
         }
         let served = if wants_turn { self.serve_piece(desk, piece) } else { 0 };
@@ -241,7 +241,7 @@ impl Connection {
                 // Fewer bytes than fit: the socket is empty, and the next bytes make a new event (epoll(7), question 9).
                 self.readable = (filled || self.read_closed) && !self.stopping;
                 self.has_read(count, desk);
-                desk.executor.effort.spend_on_bytes(count);
+                desk.executor.cpu_budget.spend_on_bytes(count);
                 self.is_parked = false;
                 self.last_active = desk.now;
                 self.peer.last_request_s.store(desk.uptime_s, Relaxed);
@@ -265,7 +265,7 @@ impl Connection {
         let arrived = secure.receive(socket, &mut desk.records, &mut self.input, self.need, most, &mut self.output);
         if was_shaking_hands {
             // A step of a handshake takes as long as a turn may: others come before the next step.
-            desk.executor.effort.spend(TURN_WORK);
+            desk.executor.cpu_budget.spend(TURN_WORK);
         }
         let is_shaking_hands = secure.is_handshaking();
         match arrived {
@@ -303,7 +303,7 @@ impl Connection {
                         self.peer.is_admitted.store(true, Relaxed);
                     }
                 }
-                desk.executor.effort.spend_on_bytes(arrived.count);
+                desk.executor.cpu_budget.spend_on_bytes(arrived.count);
                 Ok(arrived)
             }
             Err(error) => Err(error),

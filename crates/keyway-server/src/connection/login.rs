@@ -16,9 +16,9 @@ use super::{CloseReason, Connection, Desk, Phase, Stop, Verdict};
 use crate::auth::sasl::Plain;
 use crate::auth::{self, Form, Judgement, Pending, Role, Users, sasl, text};
 use crate::config::{PROTOCOL_VERSION, Sasl};
-use crate::effort::REQUEST;
+use crate::cpu_budget::REQUEST;
 use crate::execute::{Executor, Outcome};
-use crate::quiet::Quiet;
+use crate::log_limiter::LogLimiter;
 use crate::tls::Certificates;
 
 /// A connection has to finish its TLS handshake and to log in within this time after its `connect`, whatever it sends; otherwise it is
@@ -32,8 +32,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Failed logins after which a connection is closed.
 const LOGINS_MAX: u8 = 3;
 
-static LOGIN_FAILED: Quiet = Quiet::new();
-static LOGIN_DELAYED: Quiet = Quiet::new();
+static LOGIN_FAILED: LogLimiter = LogLimiter::new();
+static LOGIN_DELAYED: LogLimiter = LogLimiter::new();
 
 impl Connection {
     /// The end of its time for the TLS handshake and to log in, if it has not done both.
@@ -84,7 +84,7 @@ impl Connection {
                 return Stop::Phase;
             }
         }
-        desk.executor.effort.spend(REQUEST);
+        desk.executor.cpu_budget.spend(REQUEST);
         if !self.input.is_empty() && !shared.login_failures.has_room(self.source(), desk.now) {
             return self.delay(desk);
         }

@@ -1,6 +1,6 @@
 //! One client connection: its state and its buffers; a turn of work on it is in `turn`.
 //!
-//! A turn reads what has arrived and executes at most `requests_per_turn` requests, and no more than an [`Effort`](crate::effort) allows.
+//! A turn reads what has arrived and executes at most `requests_per_turn` requests, and no more than an [`CpuBudget`](crate::cpu_budget) allows.
 //! It sends the replies with one write. Between turns an idle connection holds no buffer: turns borrow the worker's, and only unfinished
 //! input and unsent output stay, which the server's [`Account`](crate::account) counts.
 //!

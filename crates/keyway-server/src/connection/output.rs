@@ -69,7 +69,7 @@ impl Connection {
     fn seal(&mut self, desk: &mut Desk) -> io::Result<()> {
         let Some(secure) = &mut self.secure else { return Ok(()) };
         let count = secure.seal(&mut self.output, &mut desk.plain)?;
-        desk.executor.effort.spend_on_bytes(count);
+        desk.executor.cpu_budget.spend_on_bytes(count);
         if matches!(self.phase, Phase::Closing(_)) {
             secure.close(&mut self.output);
         }

@@ -136,11 +136,11 @@ impl Connection {
     #[inline]
     pub(super) fn look_for_rest(&mut self) {
         if self.rest.is_some() {
-            self.tell_door();
+            self.publish_door();
         }
     }
 
-    fn tell_door(&mut self) {
+    fn publish_door(&mut self) {
         let is_at_rest = self.is_at_rest();
         let Some(rest) = &mut self.rest else { return };
         if !is_at_rest {

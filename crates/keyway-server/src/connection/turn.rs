@@ -18,7 +18,7 @@ use super::{
 };
 use crate::account::{PAUSE, PAUSED_MAX, UNSENT_TIGHT};
 use crate::buffer::Buffer;
-use crate::effort::REQUEST;
+use crate::cpu_budget::REQUEST;
 use crate::execute::{Executor, Measured, Origin, Outcome};
 use crate::rate::Source;
 use crate::shown::Shown;
@@ -76,7 +76,7 @@ impl Connection {
     pub(crate) fn turn(&mut self, desk: &mut Desk) -> Verdict {
         self.borrow(desk);
         if !std::mem::take(&mut desk.is_begun) {
-            desk.executor.effort.begin();
+            desk.executor.cpu_budget.begin();
         }
         let verdict = match self.work(desk) {
             Ok(verdict) => verdict,
@@ -88,7 +88,7 @@ impl Connection {
         self.give_back(desk);
         self.settle();
         self.look_for_rest();
-        if verdict == Verdict::Again || desk.executor.effort.is_over() || matches!(self.phase, Phase::Dumping(_)) {
+        if verdict == Verdict::Again || desk.executor.cpu_budget.is_over() || matches!(self.phase, Phase::Dumping(_)) {
             if !self.is_heavy() {
                 self.heavy_for = (2 * self.heavy_for).min(HEAVY_FOR_MAX);
             }
@@ -168,7 +168,7 @@ impl Connection {
             }
             let stop = match &mut self.phase {
                 Phase::Closing(_) => break,
-                Phase::Login if desk.executor.effort.is_over() => Stop::Budget,
+                Phase::Login if desk.executor.cpu_budget.is_over() => Stop::Budget,
                 Phase::Login => self.log_in(desk),
                 Phase::Verifying(pending, arrived) => {
                     let (pending, arrived) = (Arc::clone(pending), *arrived);
@@ -213,7 +213,7 @@ impl Connection {
                 }
                 Stop::Phase | Stop::Unsent => {}
                 Stop::Budget => {
-                    if budget == 0 || desk.executor.effort.is_over() {
+                    if budget == 0 || desk.executor.cpu_budget.is_over() {
                         desk.executor.counters().conn_yields.add(1);
                     }
                     again = true;
@@ -241,7 +241,7 @@ impl Connection {
                     self.phase = Phase::Closing(CloseReason::Shutdown);
                 }
                 Stop::NeedBytes if !self.readable => break,
-                Stop::NeedBytes if reads == 0 || desk.executor.effort.is_over() => {
+                Stop::NeedBytes if reads == 0 || desk.executor.cpu_budget.is_over() => {
                     again = true;
                     break;
                 }
@@ -294,7 +294,7 @@ impl Connection {
         let bytes = ring.bytes(piece);
         let most = executor.shared.config.requests_per_turn;
         let (mut served, mut ahead) = (0, 0);
-        while *spent < most && self.unsent() <= UNSENT_MAX && !executor.effort.is_over() {
+        while *spent < most && self.unsent() <= UNSENT_MAX && !executor.cpu_budget.is_over() {
             let rest = &bytes[served..];
             if rest.len() < self.need {
                 break;
@@ -358,7 +358,7 @@ impl Connection {
         self.decoder.allow_items_of(executor.item_size_max());
         let mut ahead = 0;
         while self.input.len() >= self.need {
-            if *budget == 0 || executor.effort.is_over() {
+            if *budget == 0 || executor.cpu_budget.is_over() {
                 return Stop::Budget;
             }
             if self.unsent() > UNSENT_MAX {
@@ -448,9 +448,9 @@ impl Connection {
             }
         };
         self.need = 1;
-        executor.effort.spend(REQUEST);
+        executor.cpu_budget.spend(REQUEST);
         executor
-            .effort
+            .cpu_budget
             .spend_on_bytes(consumed + self.output.len().saturating_sub(unsent));
         match outcome {
             Outcome::Broken => {

@@ -10,8 +10,8 @@ use keyway_proto::{Admin, DumpFormat, Needs, Tokens, reply, tokens};
 use super::{Executor, Origin, Outcome, Task, answer_unless, refusal};
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
+use crate::cpu_budget::{STATS, TURN_WORK};
 use crate::dump::Dump;
-use crate::effort::{STATS, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress, lock};
 use crate::watch::WatchAsked;
 use crate::{hotkeys, memory, stats};
@@ -61,7 +61,7 @@ impl Executor {
             Admin::Dump { format, what } => return Self::dump(*format, what, out),
             Admin::Watch { what } => return self.watch(what, out, origin),
             Admin::RefreshCerts { noreply } => {
-                self.effort.spend(TURN_WORK);
+                self.cpu_budget.spend(TURN_WORK);
                 let refreshed = self.shared.refresh_certificates("refresh_certs");
                 answer_unless(
                     *noreply,
@@ -170,7 +170,7 @@ impl Executor {
     }
 
     pub(crate) fn stats(&mut self, argument: &[u8], out: &mut Vec<u8>) -> Outcome {
-        self.effort.spend(STATS);
+        self.cpu_budget.spend(STATS);
         let mut words = tokens(argument);
         let (shared, cache) = (&self.shared, &self.cache);
         match words.next().unwrap_or_default() {

@@ -6,7 +6,7 @@ use keyway_cache::{AHEAD_MAX, Arithmetic, Counted, Get, Item, Store, StoreMode, 
 use keyway_proto::{Keys, StoreVerb, reply};
 
 use super::{Executor, Origin, Outcome, answer_unless, as_memcached, refusal};
-use crate::effort::KEY;
+use crate::cpu_budget::KEY;
 
 /// What follows the last value of an answer.
 const VALUE_END: &[u8] = b"\r\nEND\r\n";
@@ -35,8 +35,8 @@ impl Executor {
         let mut ahead = origin.keys_done;
         while let Some((index, key)) = keys.next() {
             let is_over = match origin.is_bounded {
-                true => self.effort.is_datagram_over(),
-                false => self.effort.is_over(),
+                true => self.cpu_budget.is_datagram_over(),
+                false => self.cpu_budget.is_over(),
             };
             // At least one key per turn.
             if out.len() - origin.sent + sent > origin.room || (index > origin.keys_done && is_over) {
@@ -64,15 +64,15 @@ impl Executor {
                 }
                 Ok(Some((item, sent_now))) => {
                     sent += sent_now;
-                    self.effort.spend(KEY);
-                    self.effort.spend_on_bytes(item.value_len);
+                    self.cpu_budget.spend(KEY);
+                    self.cpu_budget.spend_on_bytes(item.value_len);
                     self.fetched(key, true);
                     if is_end {
                         return Outcome::Done;
                     }
                 }
                 Ok(None) => {
-                    self.effort.spend(KEY);
+                    self.cpu_budget.spend(KEY);
                     self.fetched(key, false);
                 }
                 Err(error) => {

@@ -31,8 +31,8 @@ use keyway_probes as probes;
 use keyway_proto::{Effect, MetaKey, Request, keys_ahead, reply};
 
 use crate::connection::CloseReason;
+use crate::cpu_budget::CpuBudget;
 use crate::dump::Dump;
-use crate::effort::Effort;
 use crate::kernel::{Enrolments, Served};
 use crate::shared::{Peer, Shared, WorkerCounters};
 use crate::watch::Watcher;
@@ -45,7 +45,7 @@ pub(crate) struct Executor {
     /// this worker's number
     pub(crate) worker: usize,
     /// work of the present turn
-    pub(crate) effort: Effort,
+    pub(crate) cpu_budget: CpuBudget,
     /// measures requests
     pub(crate) timer: Timer,
     /// what it has served of what the kernel door could

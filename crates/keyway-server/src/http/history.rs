@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use keyway_cache::server::latency::BUCKETS;
-use keyway_cache::server::{Entrance, Seated};
+use keyway_cache::server::{Entrance, ThreadInUse};
 use keyway_cache::{Cache, Counters, Door, Latencies, Verb};
 use serde_json::{Value, json};
 
@@ -187,7 +187,7 @@ impl Sample {
 }
 
 impl DropIns {
-    fn look(&mut self, seated: Vec<(Entrance, Seated)>) {
+    fn look(&mut self, seated: Vec<(Entrance, ThreadInUse)>) {
         for (entrance, seated) in seated {
             let (slot, now) = (seated.tenancy.0, operations(&seated.counters));
             let before = self.slots.insert(slot, now);
@@ -355,10 +355,10 @@ mod tests {
         let seated = |slot: usize, gets: u64| {
             let mut counters = Counters::default();
             counters.get_hits = gets;
-            Seated {
+            ThreadInUse {
                 tenancy: (slot, 0),
                 counters,
-                ..Seated::default()
+                ..ThreadInUse::default()
             }
         };
         // What was counted before the first look is no rate.

@@ -9,7 +9,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::Requests;
 use crate::shared::{KernelNumbers, Shared, Traffic, lock, unix_time};
-use crate::{census, lookout, stats};
+use crate::{census, file_watch, stats};
 
 /// See the top of the file. Counts start at the server's start or at the last `stats reset`, except those of the doors, which start with
 /// the server.
@@ -77,7 +77,7 @@ impl Snapshot {
             info,
             ages: cache.ages(),
             processes: cache.processes(),
-            region_state: lookout::word(shared.at_place.load(Relaxed)),
+            region_state: file_watch::word(shared.at_place.load(Relaxed)),
             connections: Connections::take(shared, &base),
             network: shared.census.network(cache),
             library: shared.census.library(cache),

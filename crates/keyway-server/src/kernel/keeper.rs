@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use keyway_cache::server::{KernelDoor, Presence, Seat};
+use keyway_cache::server::{KernelDoor, Presence, SessionId};
 use keyway_cache::{Cache, Get, Session};
 use keyway_xdp::config::Verdict;
 use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
@@ -118,8 +118,8 @@ impl Keeper {
     }
 
     /// The thread slot with which it reads items.
-    pub(crate) fn seat(&self) -> Option<Seat> {
-        self.session.seat()
+    pub(crate) fn session_id(&self) -> Option<SessionId> {
+        self.session.id()
     }
 
     /// Runs the kernel door until the server stops.

@@ -17,10 +17,10 @@ use super::halt::{Stage, Verdict};
 use super::message::{Channel, Message, Purpose, Received, Socket, VERSION};
 use super::{PATIENCE, PREPARATION_MAX};
 use crate::config::KEYWAY_VERSION;
-use crate::quiet::Quiet;
+use crate::log_limiter::LogLimiter;
 use crate::shared::Shared;
 
-static REFUSED: Quiet = Quiet::new();
+static REFUSED: LogLimiter = LogLimiter::new();
 
 /// A socket that can be handed over: a descriptor of its own.
 pub(crate) struct Offered {

@@ -144,7 +144,7 @@ impl TakeOver {
         };
         let mut sockets = 0;
         loop {
-            let said = match this.running.hear(&this.channel)? {
+            let said = match this.running.receive(&this.channel)? {
                 Said::This(said) => said,
                 Said::Nothing => return Ok(Answer::Closed),
                 Said::Died => return Ok(Answer::Died),
@@ -231,7 +231,7 @@ impl TakeOver {
         let mut connections = Vec::new();
         let _ = channel.say(&Message::Prepared);
         let is_complete = loop {
-            let Said::This(said) = running.hear(&channel)? else {
+            let Said::This(said) = running.receive(&channel)? else {
                 break false;
             };
             match (said.message, said.descriptor) {
@@ -248,7 +248,7 @@ impl TakeOver {
         };
         if is_complete {
             let _ = channel.say(&Message::Ready);
-            match running.hear(&channel)? {
+            match running.receive(&channel)? {
                 Said::Died
                 | Said::This(Received {
                     message: Message::Commit,
@@ -274,7 +274,7 @@ pub(crate) struct Taken {
 
 impl Running {
     /// The next message.
-    fn hear(&self, channel: &Channel) -> Result<Said, TakeOverError> {
+    fn receive(&self, channel: &Channel) -> Result<Said, TakeOverError> {
         match channel.receive_within(2 * PATIENCE, || true) {
             Ok(Received {
                 message: Message::Refused { why },

@@ -4,7 +4,7 @@
 
 use keyway_proto::{Admin, Decoded, Decoder, Limits, OverUdp, Request, binary};
 
-use crate::effort::REQUEST;
+use crate::cpu_budget::REQUEST;
 use crate::execute::{Executor, Measured, Origin, Outcome};
 use crate::shared::Peer;
 use crate::shown::Shown;
@@ -40,7 +40,7 @@ pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer
     decoder.allow_items_of(executor.item_size_max());
     let mut requests = 0;
     while !input.is_empty() {
-        if requests == REQUESTS_MAX || executor.effort.is_datagram_over() {
+        if requests == REQUESTS_MAX || executor.cpu_budget.is_datagram_over() {
             out.extend_from_slice(ANSWER_TOO_LONG);
             break;
         }
@@ -93,8 +93,8 @@ pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer
             }
         };
         input = input.get(consumed..).unwrap_or_default();
-        executor.effort.spend(REQUEST);
-        executor.effort.spend_on_bytes(consumed + out.len() - before);
+        executor.cpu_budget.spend(REQUEST);
+        executor.cpu_budget.spend_on_bytes(consumed + out.len() - before);
         if out.len() - start > room {
             out.truncate(before);
             out.extend_from_slice(ANSWER_TOO_LONG);

@@ -29,7 +29,7 @@ use nix::sys::socket::SockaddrStorage;
 use self::batch::{BATCH, Inbox, Outbox, UNSENT_PAUSE};
 use self::datagram::{execute_all, is_error_line};
 use crate::connection::Desk;
-use crate::effort::TURN_WORK;
+use crate::cpu_budget::TURN_WORK;
 use crate::shared::{Peer, PeerAddress, lock};
 use crate::source::Network;
 
@@ -176,9 +176,9 @@ impl Socket {
         while spent < TURN_WORK
             && let Some((place, source)) = self.inbox.take()
         {
-            desk.executor.effort.begin();
+            desk.executor.cpu_budget.begin();
             self.answer(desk, &place, source, allowed);
-            spent += desk.executor.effort.spent();
+            spent += desk.executor.cpu_budget.spent();
             if self.outbox.bytes.len() > UNSENT_PAUSE && !self.send(desk, registry) {
                 return;
             }

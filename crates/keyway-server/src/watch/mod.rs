@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use keyway_cache::Cache;
-use keyway_cache::watch::{Told, Watcher as Source};
+use keyway_cache::watch::{Delivery, Watcher as Source};
 
 use crate::shared::{Message, Shared, lock, unix_time};
 
@@ -151,7 +151,7 @@ impl Hub {
         }
         for one in told {
             match one {
-                Told::Event(event) => {
+                Delivery::Event(event) => {
                     let takers = watchers.iter().filter(|watcher| watcher.asked.takes(&event));
                     let (mut plain, mut detailed) = (Vec::new(), Vec::new());
                     for watcher in takers {
@@ -168,7 +168,7 @@ impl Hub {
                         queue(watcher, line, 1, self, shared);
                     }
                 }
-                Told::Lost { slot, pid, count } => {
+                Delivery::Lost { slot, pid, count } => {
                     self.skipped.fetch_add(count, Relaxed);
                     let line = format!("skipped={count} session={slot} pid={pid}\n");
                     watchers

@@ -68,13 +68,13 @@ impl Worker {
             }
             // Events of the poll stay there.
             self.wait_for_ring(Some(LETTING_GO_STEP))?;
-            self.hear_the_last();
+            self.receive_the_last();
         }
         Ok(())
     }
 
     /// Handles events of the ring without executing requests.
-    fn hear_the_last(&mut self) {
+    fn receive_the_last(&mut self) {
         let mut told = std::mem::take(&mut self.told);
         let mut others = Vec::new();
         for event in told.drain(..) {
@@ -106,7 +106,7 @@ impl Worker {
             }
         }
         self.told = others;
-        self.hear();
+        self.receive();
     }
 
     /// Another server has the connections with these tokens. The others are drained.

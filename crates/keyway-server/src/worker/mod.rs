@@ -176,7 +176,7 @@ impl Worker {
             self.stop();
             udp.close(&mut self.desk, self.poll.registry());
         }
-        self.hear();
+        self.receive();
         self.call_later();
         let (is_queued, is_udp) = (!self.queue.is_empty(), udp.has_work());
         // Both may take a long turn, so they alternate.
@@ -345,7 +345,7 @@ impl Worker {
 
     fn send_connection_to_watchers(&mut self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
         let session = &mut self.desk.executor.session;
-        if session.tells_connections() {
+        if session.emits_connections() {
             let (ip, port, transport) = match &peer.address {
                 PeerAddress::Tcp { remote, .. } => (remote.ip().to_string(), remote.port(), "tcp"),
                 PeerAddress::Udp { local, .. } => (local.ip().to_string(), local.port(), "udp"),
@@ -356,7 +356,7 @@ impl Worker {
                 "type={what} rip={ip} rport={port} transport={transport}{reason} cfd={}",
                 peer.fd
             );
-            session.tell_connection(text.as_bytes());
+            session.emit_connection(text.as_bytes());
         }
     }
 

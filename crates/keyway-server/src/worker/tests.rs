@@ -19,7 +19,7 @@ use crate::StartError;
 use crate::account::{Charge, UNSENT_TIGHT};
 use crate::config::{Config, EventLoop};
 use crate::connection::{CloseReason, HEAVY_FOR};
-use crate::effort::{KEY, REQUEST, TURN_WORK};
+use crate::cpu_budget::{KEY, REQUEST, TURN_WORK};
 use crate::shared::{Message, Peer, PeerAddress};
 
 /// Requests that a turn executes at most, as configured here.

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 use super::Worker;
 use crate::connection::{CloseReason, Verdict};
-use crate::effort::{REQUEST, TURN_WORK};
+use crate::cpu_budget::{REQUEST, TURN_WORK};
 use crate::shared::Lane;
 
 impl Worker {
@@ -33,7 +33,7 @@ impl Worker {
             let Some(token) = self.queue.pop_front() else { return };
             self.serve(token);
             // A turn has a fixed cost besides its work.
-            spent += self.desk.executor.effort.spent() + REQUEST;
+            spent += self.desk.executor.cpu_budget.spent() + REQUEST;
             if self.lane == Lane::Long && spent >= TURN_WORK {
                 return;
             }

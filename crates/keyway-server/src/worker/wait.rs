@@ -69,7 +69,7 @@ impl Worker {
     }
 
     /// Handles the events of the ring.
-    pub(super) fn hear(&mut self) {
+    pub(super) fn receive(&mut self) {
         let mut told = std::mem::take(&mut self.told);
         self.desk.is_alone = told.len() == 1 && self.queue.is_empty();
         for event in told.drain(..) {

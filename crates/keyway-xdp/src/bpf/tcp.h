@@ -49,20 +49,20 @@ struct kw_connection {
 	__u64 ticket;
 	/* nanoseconds of CLOCK_MONOTONIC: when it was enrolled; when the server's socket last sent something, up to KW_TICK_NS too early */
 	__u64 enrolled_ns;
-	__u64 heard_ns;
+	__u64 received_ns;
 	struct kw_numbers numbers;
 	/* outer number after the last byte that the server's socket may have got */
 	__u32 next;
 	/* how the server's socket last sent something: interface, timestamp, window, link addresses; the last timestamp that the client
 	* may have seen */
 	__u32 interface;
-	__u32 heard_stamp;
+	__u32 received_stamp;
 	__u32 stamp;
 	__u16 window; /* network byte order, scaled */
 	__u8 link[12];
 	__u8 is_stamped;
 	__u8 has_next;
-	__u8 has_heard;
+	__u8 has_received;
 	/* the client has not acknowledged the last answer yet */
 	__u8 is_owed;
 	/* a part of a segment has arrived */
@@ -193,7 +193,7 @@ KW_INLINE int kw_is_taken(const struct kw_splice *in, const struct kw_segment *s
 /* Whether the connection was enrolled so long ago, and its socket has sent something lately. */
 KW_INLINE int kw_is_open(const struct kw_connection *c, __u64 now_ns)
 {
-	return now_ns - c->heard_ns <= KW_PATH_NS && now_ns - c->enrolled_ns >= KW_SETTLE_NS;
+	return now_ns - c->received_ns <= KW_PATH_NS && now_ns - c->enrolled_ns >= KW_SETTLE_NS;
 }
 
 /* Whether the connection is at rest, and this segment the next one: nothing is on its way in either direction. `word` is what the
@@ -202,7 +202,7 @@ KW_INLINE int kw_is_at_rest(const struct kw_connection *c, const struct kw_segme
 {
 	const struct kw_numbers *numbers = &c->numbers;
 
-	if (facts->state != KW_TCP_ESTABLISHED || !c->has_next || !c->has_heard || c->has_parts || c->interface != segment->interface)
+	if (facts->state != KW_TCP_ESTABLISHED || !c->has_next || !c->has_received || c->has_parts || c->interface != segment->interface)
 		return 0;
 	/* The server has executed all that its socket has received... */
 	if (!word || word != c->ticket + facts->bytes_received)
@@ -228,8 +228,8 @@ KW_INLINE int kw_fits(const struct kw_connection *c, const struct kw_segment *se
 /* The timestamp for an answer (RFC 7323): never less than the socket's last one, and never ahead of its clock. */
 KW_INLINE __u32 kw_stamp(struct kw_connection *c, __u64 now_ns)
 {
-	__u64 heard_ns = c->heard_ns + KW_TICK_NS;
-	__u32 stamp = c->heard_stamp + (now_ns > heard_ns ? (__u32)((now_ns - heard_ns) / 1000000) : 0);
+	__u64 received_ns = c->received_ns + KW_TICK_NS;
+	__u32 stamp = c->received_stamp + (now_ns > received_ns ? (__u32)((now_ns - received_ns) / 1000000) : 0);
 
 	if (kw_before(stamp, c->stamp))
 		stamp = c->stamp;
@@ -339,7 +339,7 @@ KW_INLINE void kw_arrive(struct kw_connection *c, const struct kw_segment *segme
 		plan->step = KW_REPLY;
 		plan->seq = kw_inner(&numbers->in, segment->seq);
 		/* Several segments are probed for sooner (RFC 8985, section 7.2). */
-		plan->tells = facts->in_flight > 1 || (facts->in_flight && now_ns - c->heard_ns >= KW_TELL_NS);
+		plan->tells = facts->in_flight > 1 || (facts->in_flight && now_ns - c->received_ns >= KW_TELL_NS);
 		plan->ack = kw_inner(&numbers->out, segment->ack);
 		plan->reply_seq = segment->ack;
 		plan->reply_ack = segment->seq + segment->len;
@@ -380,21 +380,21 @@ struct kw_sending {
 };
 
 /* Learns from it how the socket sends. */
-KW_INLINE void kw_hear(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns)
+KW_INLINE void kw_receive(struct kw_connection *c, const struct kw_sending *sending, __u64 now_ns)
 {
 	if (sending->flags & (KW_TCP_RST | KW_TCP_SYN))
 		return;
-	c->heard_ns = now_ns;
+	c->received_ns = now_ns;
 	c->interface = sending->interface;
 	c->window = sending->window;
 	__builtin_memcpy(c->link, sending->link, 12);
 	c->is_stamped = sending->is_stamped;
 	if (sending->is_stamped) {
-		c->heard_stamp = sending->stamp;
-		if (!c->has_heard || kw_before(c->stamp, sending->stamp))
+		c->received_stamp = sending->stamp;
+		if (!c->has_received || kw_before(c->stamp, sending->stamp))
 			c->stamp = sending->stamp;
 	}
-	c->has_heard = 1;
+	c->has_received = 1;
 }
 
 /* Translates it into `seq` and `ack`, and learns from it. `now_ns` may be up to KW_TICK_NS too early. Returns whether the numbers of the
@@ -409,7 +409,7 @@ KW_INLINE int kw_depart(struct kw_connection *c, const struct kw_sending *sendin
 	__u32 end = sending->seq + sending->len + (sending->flags & KW_TCP_FIN ? 1 : 0), made_at = out->at - out->before;
 	int is_before, is_after;
 
-	kw_hear(c, sending, now_ns);
+	kw_receive(c, sending, now_ns);
 	*seq = sending->seq;
 	*ack = sending->ack;
 	if (!kw_is_spliced(&c->numbers))

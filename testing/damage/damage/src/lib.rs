@@ -232,7 +232,7 @@ pub struct Answers {
 }
 
 /// Reads every key of a filled image: by a get, by one with all details, behind a touch, and behind an append; then all of it
-/// again behind as many stores as make every segment be purged.
+/// again behind as many stores as make every segment be reclaimed.
 pub fn answers(region: &Arc<Region>) -> Answers {
     let mut answers = Answers::default();
     let process = region.attach(0, 1, NOW);
@@ -272,7 +272,7 @@ pub fn answers(region: &Arc<Region>) -> Answers {
     answers
 }
 
-/// Writes so much to a region that every segment of its log comes to be purged.
+/// Writes so much to a region that every segment of its log comes to be reclaimed.
 pub fn write_over_all(region: &Arc<Region>) {
     let process = region.attach(0, 1, NOW);
     let Some(mut session) = region.session(process) else {

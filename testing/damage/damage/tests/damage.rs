@@ -70,9 +70,9 @@ fn damaged_as_a_fuzzer_did() {
     assert!(tried > 3, "{}", seeds.display());
 }
 
-/// Where items were there is one byte over and over, in segments that are whole otherwise: their purge has to come to an end.
+/// Where items were there is one byte over and over, in segments that are whole otherwise: their reclaim has to come to an end.
 #[test]
-fn purged_where_nothing_is_an_item() {
+fn reclaimed_where_nothing_is_an_item() {
     for byte in [0, 0x01, 0x40, 0x41, 0xFF] {
         let mut image = Image::filled();
         let layout = *image.clone().open().unwrap().layout();

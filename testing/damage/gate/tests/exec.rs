@@ -135,7 +135,7 @@ fn a_rust_program_hardens_itself_or_gets_the_reason_why_it_has_no_cache() {
 #[test]
 fn a_strict_scan_refuses_a_program_with_such_code() {
     // The program has WRPKRU in it, to try it.
-    let Trial { outcomes, said } = run("strict", &["--strict-scan"]);
+    let Trial { outcomes, said } = run("durable", &["--strict-scan"]);
     assert!(outcomes.is_empty(), "{outcomes:?}");
     assert!(
         said.contains("--strict-scan does not allow it") && said.contains("/gate (") && said.contains("not started"),

@@ -239,7 +239,7 @@ impl Client {
             }
             3 => drop(self.cache.counters()),
             _ => {
-                // Fresh keys: the log fills, segments are purged, and the index would grow.
+                // Fresh keys: the log fills, segments are reclaimed, and the index would grow.
                 let version = self.version();
                 session.set(format!("fresh-{version}").as_bytes(), &value(0, version), 0)?;
             }

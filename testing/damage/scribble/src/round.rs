@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Processes that use the library.
 const CLIENTS: u64 = 2;
-/// Memory of the region: small, so that segments are purged all the time.
+/// Memory of the region: small, so that segments are reclaimed all the time.
 const MEMORY_MB: u32 = 8;
 
 /// What a round is to be.
@@ -202,7 +202,7 @@ fn talk(mut wire: Wire, seed: u64, over: &AtomicBool, answers: &AtomicU64) -> Re
             tally.errors += u64::from(!line.starts_with(b"STORED"));
         } else {
             wire.send(format!("get {}\r\n", key(number)).as_bytes()).map_err(lost)?;
-            hear(&mut wire, number, &mut tally).map_err(lost)?;
+            receive(&mut wire, number, &mut tally).map_err(lost)?;
         }
         answers.fetch_add(1, Relaxed);
     }
@@ -210,7 +210,7 @@ fn talk(mut wire: Wire, seed: u64, over: &AtomicBool, answers: &AtomicU64) -> Re
 }
 
 /// Takes the answer to a get.
-fn hear(wire: &mut Wire, number: u64, tally: &mut Tally) -> std::io::Result<()> {
+fn receive(wire: &mut Wire, number: u64, tally: &mut Tally) -> std::io::Result<()> {
     let line = String::from_utf8_lossy(&wire.line()?).trim_end().to_owned();
     let words: Vec<&str> = line.split(' ').collect();
     match words.as_slice() {

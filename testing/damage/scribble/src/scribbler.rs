@@ -15,7 +15,7 @@ use std::time::Duration;
 const SHAPE_AT: u64 = std::mem::offset_of!(Superblock, shape) as u64;
 /// Offset of the words that all share in the superblock; what stands before is fixed and checked when a region is opened.
 const SHARED_AT: usize = 512;
-/// State words end with these: a log, open or being purged; claimed; part of a large value; buckets; hints.
+/// State words end with these: a log, open or being reclaimed; claimed; part of a large value; buckets; hints.
 const OF_ITEMS: [u64; 4] = [1, 2, 3, 6];
 const OF_INDEX: [u64; 2] = [4, 5];
 
@@ -105,7 +105,7 @@ impl Target {
                 let start = [layout.bucket_directory, layout.hint_directory][random.index(2)];
                 within(start..start + 64, random)
             }
-            // What a session's verbs read of others': their leases, intents and pending words come first in a slot.
+            // What a session's verbs read of others': their leases, hazard pointers and pending words come first in a slot.
             Part::Sessions => {
                 let first = [layout.process(0), layout.threads][random.index(2)];
                 within(first..first + 8192, random)

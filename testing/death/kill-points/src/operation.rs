@@ -27,7 +27,7 @@ pub trait Door {
     /// room reserved for later writes is given up
     fn release(&mut self) {}
     /// the region gets more memory, by who can
-    fn raise(&mut self) -> String {
+    fn grow(&mut self) -> String {
         "false".into()
     }
     /// the memory limit is lowered, by who can
@@ -100,8 +100,8 @@ impl Door for Player {
     fn release(&mut self) {
         self.session.release_extents();
     }
-    fn raise(&mut self) -> String {
-        format!("{:?}", self.region.raise(self.region.layout().shape.segments_max).is_ok())
+    fn grow(&mut self) -> String {
+        format!("{:?}", self.region.grow(self.region.layout().shape.segments_max).is_ok())
     }
     fn lower(&mut self) -> String {
         let lower = self.region.segments() - crate::ground::WITHHELD;
@@ -275,7 +275,7 @@ impl Op {
                 door.release();
                 "done".into()
             }
-            Self::Raise => door.raise(),
+            Self::Raise => door.grow(),
             Self::Lower => door.lower(),
             Self::Shrink => {
                 door.shrink();

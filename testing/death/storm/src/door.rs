@@ -170,13 +170,13 @@ impl Network {
 
     fn answer(wire: &mut Wire, call: &Call, round: u32) -> io::Result<Answer> {
         wire.send(&request(call, &call.key.name(round)))?;
-        let answer = match wire.hear(|answer| read(call, answer)) {
+        let answer = match wire.receive(|answer| read(call, answer)) {
             // Whole answers that make no sense are a finding; a connection that broke is not.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => torn(call, error.to_string().as_bytes()),
             answer => answer?,
         };
         if matches!(answer, Answer::Hit { .. }) {
-            wire.hear_end()?;
+            wire.receive_end()?;
         }
         Ok(answer)
     }
@@ -232,21 +232,21 @@ fn request(call: &Call, key: &str) -> Vec<u8> {
 
 /// What the server's answer to a call says.
 fn read(call: &Call, answer: &client::Answer<'_>) -> Answer {
-    use client::Answer as Heard;
+    use client::Answer as Received;
     match (answer, call.verb) {
-        (Heard::Value { value, cas, .. }, Verb::Get | Verb::Gat) => hit(call, value, cas.unwrap_or(0)),
-        (Heard::End, Verb::Get | Verb::Gat) => Answer::Miss,
-        (Heard::Stored, _) => Answer::Stored { cas: 0 },
+        (Received::Value { value, cas, .. }, Verb::Get | Verb::Gat) => hit(call, value, cas.unwrap_or(0)),
+        (Received::End, Verb::Get | Verb::Gat) => Answer::Miss,
+        (Received::Stored, _) => Answer::Stored { cas: 0 },
         // memcached's answer also when there is no memory for the longer item (protocol.txt does not tell them apart).
-        (Heard::NotStored, Verb::Append | Verb::Prepend) => Answer::NotJoined,
-        (Heard::NotStored, _) => Answer::NotStored,
-        (Heard::Exists, _) => Answer::Exists,
-        (Heard::NotFound, _) => Answer::NotFound,
-        (Heard::Deleted, _) => Answer::Deleted,
-        (Heard::Touched, _) => Answer::Touched,
-        (Heard::Ok, Verb::Flush) => Answer::Flushed,
-        (Heard::Number(number), Verb::Incr) => Answer::Number { number: *number, cas: 0 },
-        (Heard::Error(line), _) if is_for_want_of_memory(line) => Answer::Refused,
+        (Received::NotStored, Verb::Append | Verb::Prepend) => Answer::NotJoined,
+        (Received::NotStored, _) => Answer::NotStored,
+        (Received::Exists, _) => Answer::Exists,
+        (Received::NotFound, _) => Answer::NotFound,
+        (Received::Deleted, _) => Answer::Deleted,
+        (Received::Touched, _) => Answer::Touched,
+        (Received::Ok, Verb::Flush) => Answer::Flushed,
+        (Received::Number(number), Verb::Incr) => Answer::Number { number: *number, cas: 0 },
+        (Received::Error(line), _) if is_for_want_of_memory(line) => Answer::Refused,
         (other, _) => torn(call, format!("{other:?}").as_bytes()),
     }
 }

@@ -282,7 +282,7 @@ impl Round<'_> {
         }
     }
 
-    /// Buries who has ended, and says which worker ended as none should. `false`: there is none left.
+    /// Marks who has ended, and says which worker ended as none should. `false`: there is none left.
     fn reap(&mut self) -> bool {
         loop {
             match reap() {

@@ -272,7 +272,7 @@ impl<'j> Thread<'j> {
 
     fn session(&self, cache: &Cache) -> Result<Session, SessionError> {
         let session = cache.session()?;
-        if session.seat().is_none() {
+        if session.id().is_none() {
             self.control.note_served();
         }
         Ok(session)

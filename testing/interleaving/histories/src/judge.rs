@@ -192,7 +192,7 @@ pub fn judge(operations: &[Operation], rules: Rules) -> Result<usize, String> {
 struct Search<'o> {
     operations: &'o [Operation],
     rules: Rules,
-    told: Told,
+    told: Delivery,
     /// slot and operation of the calls under way
     open: BTreeMap<u32, usize>,
     /// slots of calls that never get a response
@@ -352,11 +352,11 @@ fn is_as_good(a: u128, b: u128, forever: u128) -> bool {
 }
 
 /// Which value a unique was told with.
-type Told = HashMap<u64, Value>;
+type Delivery = HashMap<u64, Value>;
 
 /// Collects the uniques of a key; the same for two values is wrong by itself.
-fn told_uniques(operations: &[Operation]) -> Result<Told, String> {
-    let mut told = Told::new();
+fn told_uniques(operations: &[Operation]) -> Result<Delivery, String> {
+    let mut told = Delivery::new();
     for operation in operations {
         let (cas, value) = match (operation.answer, operation.call.verb) {
             (Some(Answer::Hit { value, cas }), _) => (cas, value),
@@ -389,7 +389,7 @@ fn agrees(operation: &Operation, state: State) -> bool {
 }
 
 /// The state behind an operation that has its instant in this one; `None`: its answer says that it cannot.
-fn apply(operation: &Operation, state: State, rules: Rules, told: &Told) -> Option<State> {
+fn apply(operation: &Operation, state: State, rules: Rules, told: &Delivery) -> Option<State> {
     let call = &operation.call;
     let Some(answer) = operation.answer else {
         return apply_unanswered(call, state, rules, told);
@@ -457,12 +457,12 @@ fn apply(operation: &Operation, state: State, rules: Rules, told: &Told) -> Opti
 }
 
 /// Whether an item can have the unique that a cas asks for. One that was told with another value it cannot have.
-fn may_match(value: Value, cas: u64, compare: u64, told: &Told) -> bool {
+fn may_match(value: Value, cas: u64, compare: u64, told: &Delivery) -> bool {
     cas == compare || (cas == 0 && told.get(&compare).is_none_or(|v| *v == value))
 }
 
 /// The same for a call whose answer no caller got. `None`: it would change nothing, which is as if it had not happened.
-fn apply_unanswered(call: &Call, state: State, rules: Rules, told: &Told) -> Option<State> {
+fn apply_unanswered(call: &Call, state: State, rules: Rules, told: &Delivery) -> Option<State> {
     let written = match call.exptime {
         i32::MIN..0 => State::Absent,
         _ => State::Present {
@@ -520,7 +520,7 @@ mod tests {
     use super::*;
 
     const KEY: Key = Key(1);
-    const STRICT: Rules = Rules { may_vanish: false };
+    const DURABLE: Rules = Rules { may_vanish: false };
     const VANISHING: Rules = Rules { may_vanish: true };
 
     fn call(verb: Verb, argument: u64) -> Call {
@@ -570,10 +570,10 @@ mod tests {
     fn overlapping_calls_may_take_either_order_but_one_only() {
         let both = [set(0, 10, 1), set(0, 10, 2)];
         for last in [1, 2] {
-            assert!(is_fine(&[&both[..], &[hit(11, 12, last)]].concat(), STRICT));
+            assert!(is_fine(&[&both[..], &[hit(11, 12, last)]].concat(), DURABLE));
         }
-        assert!(!is_fine(&[&both[..], &[hit(11, 12, 1), hit(13, 14, 2)]].concat(), STRICT));
-        assert!(!is_fine(&[set(0, 1, 1), set(2, 3, 2), hit(4, 5, 1)], STRICT), "stale");
+        assert!(!is_fine(&[&both[..], &[hit(11, 12, 1), hit(13, 14, 2)]].concat(), DURABLE));
+        assert!(!is_fine(&[set(0, 1, 1), set(2, 3, 2), hit(4, 5, 1)], DURABLE), "stale");
     }
 
     #[test]
@@ -581,19 +581,19 @@ mod tests {
         let writers = [set(0, 100, 1), set(0, 100, 2)];
         let agree = [hit(10, 20, 1), hit(30, 40, 2), hit(15, 25, 1), hit(35, 45, 2)];
         let disagree = [hit(10, 20, 1), hit(30, 40, 2), hit(10, 20, 2), hit(30, 40, 1)];
-        assert!(is_fine(&[&writers[..], &agree].concat(), STRICT));
-        assert!(!is_fine(&[&writers[..], &disagree].concat(), STRICT));
+        assert!(is_fine(&[&writers[..], &agree].concat(), DURABLE));
+        assert!(!is_fine(&[&writers[..], &disagree].concat(), DURABLE));
     }
 
     #[test]
     fn a_call_without_a_response_happened_once_or_never() {
         let begun = [set(0, 1, 1), lost(2, Verb::Set, 2), set(3, 4, 3)];
-        assert!(is_fine(&[&begun[..], &[hit(5, 6, 3)]].concat(), STRICT));
-        assert!(is_fine(&[&begun[..], &[hit(5, 6, 2)]].concat(), STRICT), "late");
+        assert!(is_fine(&[&begun[..], &[hit(5, 6, 3)]].concat(), DURABLE));
+        assert!(is_fine(&[&begun[..], &[hit(5, 6, 2)]].concat(), DURABLE), "late");
         let again = [set(0, 1, 1), lost(2, Verb::Set, 2), hit(3, 4, 2), set(5, 6, 3), hit(7, 8, 2)];
-        assert!(!is_fine(&again, STRICT), "twice");
+        assert!(!is_fine(&again, DURABLE), "twice");
         assert!(
-            !is_fine(&[set(0, 1, 1), hit(2, 3, 2), lost(4, Verb::Set, 2)], STRICT),
+            !is_fine(&[set(0, 1, 1), hit(2, 3, 2), lost(4, Verb::Set, 2)], DURABLE),
             "before it began"
         );
     }
@@ -601,7 +601,7 @@ mod tests {
     #[test]
     fn a_miss_is_a_loss_unless_items_may_vanish() {
         let lost = [set(0, 1, 1), miss(2, 3)];
-        assert!(!is_fine(&lost, STRICT));
+        assert!(!is_fine(&lost, DURABLE));
         assert!(is_fine(&lost, VANISHING));
         assert!(
             !is_fine(&[&lost[..], &[hit(4, 5, 1)]].concat(), VANISHING),
@@ -612,7 +612,10 @@ mod tests {
     #[test]
     fn a_flush_that_was_answered_holds() {
         let flush = done(2, 4, Verb::Flush, 0, Answer::Flushed);
-        assert!(is_fine(&[set(0, 3, 1), flush, hit(5, 6, 1)], STRICT), "the set came after it");
+        assert!(
+            is_fine(&[set(0, 3, 1), flush, hit(5, 6, 1)], DURABLE),
+            "the set came after it"
+        );
         assert!(!is_fine(&[set(0, 1, 1), flush, hit(5, 6, 1)], VANISHING));
     }
 
@@ -620,7 +623,7 @@ mod tests {
     fn an_expired_item_is_never_seen() {
         let mut dead = set(0, 1, 1);
         dead.call.exptime = -1;
-        assert!(is_fine(&[dead, miss(2, 3)], STRICT));
+        assert!(is_fine(&[dead, miss(2, 3)], DURABLE));
         assert!(!is_fine(&[dead, hit(2, 3, 1)], VANISHING));
     }
 
@@ -631,13 +634,13 @@ mod tests {
             value: Value::piece(1),
             cas: 9,
         });
-        assert!(!is_fine(&[set(0, 1, 1), read], STRICT), "1 was told");
+        assert!(!is_fine(&[set(0, 1, 1), read], DURABLE), "1 was told");
         let mut swap = done(4, 5, Verb::Cas, 2, Answer::Stored { cas: 2 });
         swap.call.compare = 1;
-        assert!(is_fine(&[set(0, 1, 1), swap, hit(6, 7, 2)], STRICT));
-        assert!(!is_fine(&[set(0, 1, 1), set(2, 3, 3), swap], STRICT));
+        assert!(is_fine(&[set(0, 1, 1), swap, hit(6, 7, 2)], DURABLE));
+        assert!(!is_fine(&[set(0, 1, 1), set(2, 3, 3), swap], DURABLE));
         swap.answer = Some(Answer::Exists);
-        assert!(!is_fine(&[set(0, 1, 1), swap], STRICT));
+        assert!(!is_fine(&[set(0, 1, 1), swap], DURABLE));
     }
 
     #[test]
@@ -645,8 +648,8 @@ mod tests {
         let mut all: Vec<Operation> = (1..=7).map(|id| set(0, 100, id)).collect();
         all.extend((1..=60).map(|id| lost(1, Verb::Set, 100 + id)));
         all.push(hit(101, 102, 7));
-        assert!(is_fine(&all, STRICT));
+        assert!(is_fine(&all, DURABLE));
         all.push(hit(103, 104, 6));
-        assert!(!is_fine(&all, STRICT));
+        assert!(!is_fine(&all, DURABLE));
     }
 }

@@ -38,7 +38,7 @@ the region has; the counting is turned on before any one access. Five regions th
 
 pub(crate) fn answer(session: &mut Session, now: u32, call: &Call) -> Answer {
     if session.is_fenced() {
-        another_seat(session, 0);
+        another_slot(session, 0);
     }
     try_answer(session, now, call).unwrap_or_else(|e| match e {
         WriteError::OutOfMemory | WriteError::TooLarge { .. } => Answer::Refused,
@@ -191,7 +191,7 @@ const SUSPICIONS: usize = 3;
 
 /// What a process does whose session was fenced (of those here only the first one seems to be dead), and any may do: the thread gives its
 /// slot back and takes another one.
-fn another_seat(session: &mut Session, process: usize) {
+fn another_slot(session: &mut Session, process: usize) {
     let region = Arc::clone(session.region());
     session.end();
     let incarnation = region.tenant(process).tenancy.incarnation();
@@ -288,7 +288,7 @@ fn act_once(session: &mut Session, process: usize, act: &Act, now: u32) {
     let call = match act {
         Act::Call(call) => call,
         Act::Upkeep => return session.upkeep(now),
-        Act::Reseat => return another_seat(session, process),
+        Act::AnotherSlot => return another_slot(session, process),
     };
     let invoked = tick();
     let n = HISTORY.with_borrow_mut(|history| {

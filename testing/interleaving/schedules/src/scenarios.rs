@@ -19,7 +19,7 @@ pub(crate) enum Act {
     /// housekeeping, which recovers the dead and frees what was flushed
     Upkeep,
     /// the thread gives its slot back and takes the first that is vacant
-    Reseat,
+    AnotherSlot,
 }
 
 /// Threads in a region, and what is wrong with it when it is to be rejected.
@@ -811,7 +811,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         is_suspected: true,
         setup: |stage| {
             let rest = stage.fill_segments(5);
-            let mut acts = vec![Act::Reseat];
+            let mut acts = vec![Act::AnotherSlot];
             acts.extend(rest.into_iter().map(Act::Call));
             threads_of([
                 [store(Verb::Set, L, 1), store(Verb::Set, K, 2), get(L)]

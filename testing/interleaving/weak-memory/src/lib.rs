@@ -18,7 +18,7 @@
 //! - loom's stores become visible in the order in which they are made, for each word, and no load is made after a later store of its
 //!   thread. So an order of two stores, or of a load and a later store, is shown by a store beside it that must not be missed.
 //! - Accesses of different widths (a header's half words under a copy by 16 bytes) and the payload's copies in machine code are outside
-//!   of the C11 model. On x86-64 the intent's fence is an exchange: a full barrier for the processor, and for the compiler a
+//!   of the C11 model. On x86-64 the hazard pointer's fence is an exchange: a full barrier for the processor, and for the compiler a
 //!   sequentially consistent access that it moves nothing across. membarrier(2) and the compiler fence that it completes are two fences.
 //! - What a dead process had stored is visible to those that know of its death: the kernel has ordered that.
 

@@ -101,7 +101,7 @@ fn judged(_: &World) {}
 const SLOT: usize = 0;
 const STATE: usize = 1;
 const LEASE: usize = 2;
-const INTENT: usize = 3;
+const HAZARD: usize = 3;
 const WORD: usize = 4;
 const BYTES: usize = 5;
 const OTHER: usize = 6;
@@ -283,7 +283,7 @@ pub const ALL: &[Pairing] = &[
     },
     Pairing {
         name: "dead-mark",
-        says: "a purge that finds an item marked dead need not look for its word: no slot has it any more",
+        says: "a reclaim that finds an item marked dead need not look for its word: no slot has it any more",
         operations: &[of("mark", Shape::Store(Release)), of("header", Shape::Load(Acquire))],
         initial: &[(SLOT, 1)],
         threads: &[
@@ -342,8 +342,8 @@ pub const ALL: &[Pairing] = &[
         end: judged,
     },
     Pairing {
-        name: "intent",
-        says: "either a writer finds its slot changed, or the recycler finds the writer's intent, in a slot that it knows of and sees leased",
+        name: "hazard",
+        says: "either a writer finds its slot changed, or the recycler finds the writer's hazard, in a slot that it knows of and sees leased",
         operations: &[
             of("writer's fence", Shape::Fence(SeqCst)),
             of("recycler's fence", Shape::Fence(SeqCst)),
@@ -351,17 +351,17 @@ pub const ALL: &[Pairing] = &[
         initial: &[(SLOT, 1)],
         threads: &[
             |w| {
-                // A session begins: `threads`, its lease, its intents cleared; and then an operation.
+                // A session begins: `threads`, its lease, its hazard pointers cleared; and then an operation.
                 w.swap(THREADS, 0, 1);
                 w.swap(LEASE, 0, 1);
-                w.put(INTENT, 1);
+                w.put(HAZARD, 1);
                 w.fence("writer's fence");
                 w.fact(0, w.look(SLOT) == 1);
             },
             |w| {
                 w.swap(SLOT, 1, 0);
                 w.fence("recycler's fence");
-                let intended = w.look(THREADS) == 1 && w.look(INTENT) == 1 && w.look(LEASE) == 1;
+                let intended = w.look(THREADS) == 1 && w.look(HAZARD) == 1 && w.look(LEASE) == 1;
                 if intended {
                     w.reached();
                 }
@@ -371,17 +371,17 @@ pub const ALL: &[Pairing] = &[
         end: |w| w.violated(w.is(0) && w.is(1)),
     },
     Pairing {
-        name: "intent-end",
-        says: "a recycler that finds an intent ended comes after everything that was done under it",
-        operations: &[of("end", Shape::Store(Release)), of("intents", Shape::Load(Acquire))],
-        initial: &[(INTENT, 1)],
+        name: "hazard-end",
+        says: "a recycler that finds an hazard ended comes after everything that was done under it",
+        operations: &[of("end", Shape::Store(Release)), of("hazards", Shape::Load(Acquire))],
+        initial: &[(HAZARD, 1)],
         threads: &[
             |w| {
                 w.put(HEADER, 1);
-                w.store(INTENT, 0, "end");
+                w.store(HAZARD, 0, "end");
             },
             |w| {
-                if w.load(INTENT, "intents") == 0 {
+                if w.load(HAZARD, "hazards") == 0 {
                     w.reached();
                     w.violated(w.look(HEADER) != 1);
                 }
@@ -479,7 +479,7 @@ pub const ALL: &[Pairing] = &[
     },
     Pairing {
         name: "retire",
-        says: "the thread that goes on with a purge sees how far it has come, also if another one gave the segment back in between",
+        says: "the thread that goes on with a reclaim sees how far it has come, also if another one gave the segment back in between",
         operations: &[
             of("retire", Shape::Store(Release)),
             elsewhere("claim", Shape::Exchange(AcqRel)),
@@ -583,19 +583,19 @@ pub const ALL: &[Pairing] = &[
     },
     Pairing {
         name: "closed",
-        says: "a recycler that sees an extent closed sees every publish from it, and the intent of the thread that has yet to publish",
+        says: "a recycler that sees an extent closed sees every publish from it, and the hazard of the thread that has yet to publish",
         operations: &[of("close", Shape::Store(Release)), elsewhere("headers", Shape::Load(Acquire))],
         initial: &[(HEADER, 1)],
         threads: &[
             |w| {
                 w.swap(SLOT, 0, 1);
-                w.put(INTENT, 1);
+                w.put(HAZARD, 1);
                 w.store(HEADER, 2, "close");
             },
             |w| {
                 if w.load(HEADER, "headers") == 2 {
                     w.reached();
-                    w.violated(w.look(SLOT) != 1 || w.look(INTENT) != 1);
+                    w.violated(w.look(SLOT) != 1 || w.look(HAZARD) != 1);
                 }
             },
         ],
@@ -632,23 +632,23 @@ pub const ALL: &[Pairing] = &[
     },
     Pairing {
         name: "leasing",
-        says: "a recycler that finds cells leased, and no intent to write a header there, finds the header",
+        says: "a recycler that finds cells leased, and no hazard to write a header there, finds the header",
         operations: &[
             of("lease", Shape::Exchange(Release)),
             of("leases", Shape::Load(Acquire)),
-            of("intents", Shape::Load(Acquire)),
+            of("hazards", Shape::Load(Acquire)),
             elsewhere("end", Shape::Store(Release)),
         ],
         initial: &[],
         threads: &[
             |w| {
-                w.put(INTENT, 1);
+                w.put(HAZARD, 1);
                 w.exchange(LEASE, 0, 1, "lease");
                 w.put(HEADER, 1);
-                w.store(INTENT, 0, "end");
+                w.store(HAZARD, 0, "end");
             },
             |w| {
-                if w.load(LEASE, "leases") == 1 && w.load(INTENT, "intents") == 0 {
+                if w.load(LEASE, "leases") == 1 && w.load(HAZARD, "hazards") == 0 {
                     w.reached();
                     w.violated(w.look(HEADER) == 0);
                 }
@@ -659,7 +659,7 @@ pub const ALL: &[Pairing] = &[
     Pairing {
         name: "chain",
         says: "a thread that frees a large value's segment frees it in the life in which it was the value's: either it finds the segment \
-               claimed or of another generation, or its claimer finds the intent and bumps nothing",
+               claimed or of another generation, or its claimer finds the hazard and bumps nothing",
         operations: &[
             elsewhere("walker's fence", Shape::Fence(SeqCst)),
             of("link's fence", Shape::Fence(Acquire)),
@@ -674,7 +674,7 @@ pub const ALL: &[Pairing] = &[
             |w| {
                 if w.swap(STATE, LARGE, CLAIMED) {
                     w.fence("claimer's fence");
-                    if w.look(INTENT) == 0 {
+                    if w.look(HAZARD) == 0 {
                         w.fact(0, true);
                         w.put(WORD, 2);
                         w.store(STATE, FREE, "free");
@@ -690,7 +690,7 @@ pub const ALL: &[Pairing] = &[
                 }
             },
             |w| {
-                w.put(INTENT, 1);
+                w.put(HAZARD, 1);
                 w.fence("walker's fence");
                 let (state, link) = (w.look(STATE), w.look(LINK));
                 w.fence("link's fence");
@@ -1011,7 +1011,7 @@ pub const ALL: &[Pairing] = &[
         threads: &[
             |w| {
                 // An operation of a session that counts nothing yet, and one that acknowledges.
-                w.put(INTENT, 1);
+                w.put(HAZARD, 1);
                 w.fence("session's fence");
                 let door = w.load(WORD, "door word");
                 match door {
@@ -1022,7 +1022,7 @@ pub const ALL: &[Pairing] = &[
                     2 => w.violated(w.look(BYTES) == 1),
                     _ => {}
                 }
-                w.store(INTENT, 0, "leave");
+                w.store(HAZARD, 0, "leave");
                 if door == 0 && w.look(WORD) == 1 {
                     w.store(OTHER, 1, "acknowledge");
                 }
@@ -1030,7 +1030,7 @@ pub const ALL: &[Pairing] = &[
             |w| {
                 w.swap(WORD, 0, 1);
                 w.fence("fence everywhere");
-                let acknowledged = w.load(OTHER, "sessions") == 1 || w.load(INTENT, "sessions") == 0;
+                let acknowledged = w.load(OTHER, "sessions") == 1 || w.load(HAZARD, "sessions") == 0;
                 if acknowledged {
                     w.reached();
                     w.fact(1, w.look(SLOT) == 0);
@@ -1262,7 +1262,7 @@ pub const BROKEN: &[Pairing] = &[
             |w| {
                 if w.swap(STATE, LARGE, CLAIMED) {
                     w.fence("claimer's fence");
-                    if w.look(INTENT) == 0 {
+                    if w.look(HAZARD) == 0 {
                         w.fact(0, true);
                         w.put(WORD, 2);
                         w.store(STATE, LARGE, "large");
@@ -1270,7 +1270,7 @@ pub const BROKEN: &[Pairing] = &[
                 }
             },
             |w| {
-                w.put(INTENT, 1);
+                w.put(HAZARD, 1);
                 w.fence("walker's fence");
                 if w.look(WORD) == 1 {
                     w.reached();
@@ -1334,8 +1334,8 @@ pub const BROKEN: &[Pairing] = &[
         end: judged,
     },
     Pairing {
-        name: "intent",
-        says: "the recycler reads intents before it has purged",
+        name: "hazard",
+        says: "the recycler reads hazards before it has emptied the segment",
         operations: &[
             elsewhere("writer's fence", Shape::Fence(SeqCst)),
             elsewhere("recycler's fence", Shape::Fence(SeqCst)),
@@ -1343,13 +1343,13 @@ pub const BROKEN: &[Pairing] = &[
         initial: &[(SLOT, 1)],
         threads: &[
             |w| {
-                w.put(INTENT, 1);
+                w.put(HAZARD, 1);
                 w.fence("writer's fence");
                 w.fact(0, w.look(SLOT) == 1);
             },
             |w| {
                 w.fence("recycler's fence");
-                w.fact(1, w.look(INTENT) == 0);
+                w.fact(1, w.look(HAZARD) == 0);
                 w.swap(SLOT, 1, 0);
                 w.reached();
             },

@@ -295,7 +295,7 @@ pub fn killed_while_raising(scale: Scale) -> Verdict {
     drop(session);
     sound(&cache)?;
     Ok(format!(
-        "{rounds} kills, {raised} of them behind the raise; {fits} items in {} MiB at the end",
+        "{rounds} kills, {raised} of them behind the growth; {fits} items in {} MiB at the end",
         memory / MIB
     ))
 }
@@ -304,7 +304,7 @@ pub fn killed_while_raising(scale: Scale) -> Verdict {
 pub fn full_file_system(_: Scale) -> Verdict {
     let scratch = Scratch::new();
     let Some(_mounted) = Mounted::tmpfs(scratch.path(), 24) else {
-        harness::skip("a raise on a full file system", "mounting a tmpfs needs root");
+        harness::skip("growth on a full file system", "mounting a tmpfs needs root");
         return Ok("SKIPPED: mounting a tmpfs needs root".into());
     };
     let path = scratch.join("region");

@@ -76,7 +76,7 @@ impl Memcached {
         self.wire.send(&request)?;
         let mut found = 0;
         loop {
-            let number = self.wire.hear(|answer| match answer {
+            let number = self.wire.receive(|answer| match answer {
                 Answer::Stat { name: told, value } if *told == name.as_bytes() => Some(String::from_utf8_lossy(value).parse()),
                 Answer::Stat { .. } => Some(Ok(found)),
                 _ => None,
@@ -106,7 +106,7 @@ impl Memcached {
         client::get(out, false, keys.iter().map(Vec::as_slice));
         self.wire.send(out)?;
         loop {
-            let key = self.wire.hear(|answer| match answer {
+            let key = self.wire.receive(|answer| match answer {
                 Answer::Value { key, .. } => Ok(Some(key.to_vec())),
                 Answer::End => Ok(None),
                 other => Err(io::Error::other(format!("{other:?}"))),

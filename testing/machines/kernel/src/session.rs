@@ -144,9 +144,9 @@ struct Reference {
     next: Option<u64>,
     is_owed: bool,
     is_written: bool,
-    has_heard: bool,
+    has_received: bool,
     has_parts: bool,
-    heard_ns: u64,
+    received_ns: u64,
 }
 
 impl Reference {
@@ -198,11 +198,11 @@ impl Reference {
         {
             return (REPEAT, inner_seq, inner_ack, true, piece);
         }
-        let is_open = now_ns <= self.heard_ns + PATH_NS && now_ns >= SETTLE_NS;
+        let is_open = now_ns <= self.received_ns + PATH_NS && now_ns >= SETTLE_NS;
         let is_at_rest = is_open
             && !self.has_parts
             && !server.is_closed
-            && self.has_heard
+            && self.has_received
             && server.published == Some(server.received)
             && self.next == Some(segment.seq)
             && segment.seq == self.up.outer(server.received)
@@ -221,7 +221,7 @@ impl Reference {
                 REPLY,
                 inner_seq,
                 inner_ack,
-                socket.in_flight > 1 || (socket.in_flight == 1 && now_ns >= self.heard_ns + TELL_NS),
+                socket.in_flight > 1 || (socket.in_flight == 1 && now_ns >= self.received_ns + TELL_NS),
                 [segment.ack, end, answer_len],
             );
         }
@@ -233,7 +233,7 @@ impl Reference {
     }
 
     fn depart(&mut self, sending: &Down, now_ns: u64) -> (u64, u64) {
-        (self.has_heard, self.heard_ns) = (true, now_ns);
+        (self.has_received, self.received_ns) = (true, now_ns);
         let end = sending.seq + sending.len + u64::from(sending.fin);
         let (mut seq, mut ack) = (self.down.outer(sending.seq), self.up.outer(sending.ack));
         let Some((made, removed)) = self.down.last().zip(self.up.last()) else {

@@ -93,7 +93,7 @@ fn a_package_is_installed_serves_is_upgraded_and_leaves_nothing() {
     assert_eq!(wire(port).ask("get kept").unwrap().trim_end(), "VALUE kept 5 3");
     drop(serving);
 
-    // Removal keeps the file and the items; purge does not.
+    // Removal keeps the file and the items; reclaim does not.
     system.run(&["dpkg", "--remove", "keyway"]);
     assert!(!system.root().join("usr/bin/keyway").exists());
     assert!(file.exists() && system.root().join(&place[1..]).exists());

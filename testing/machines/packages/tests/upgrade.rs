@@ -48,7 +48,7 @@ struct Manager<'a> {
     commands: ChildStdin,
     outcomes: BufReader<ChildStdout>,
     socket: UnixDatagram,
-    heard: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
 }
 
 impl<'a> Manager<'a> {
@@ -71,7 +71,7 @@ impl<'a> Manager<'a> {
             outcomes: BufReader::new(child.stdout.take().unwrap()),
             child,
             socket,
-            heard: Mutex::default(),
+            received: Mutex::default(),
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> Manager<'a> {
                 if let Some(process) = line.strip_prefix("MAINPID=") {
                     fs::write(self.system.root().join("run/manager/main"), process).unwrap();
                 }
-                self.heard.lock().unwrap().push(line.to_owned());
+                self.received.lock().unwrap().push(line.to_owned());
             }
         }
     }
@@ -100,18 +100,18 @@ impl<'a> Manager<'a> {
     fn wait_for(&self, line: &str) {
         wait_until(line, DEADLINE, || {
             self.listen();
-            let mut heard = self.heard.lock().unwrap();
-            let place = heard
+            let mut received = self.received.lock().unwrap();
+            let place = received
                 .iter()
                 .position(|known| known == line || line.ends_with('=') && known.starts_with(line))?;
-            heard.drain(..=place);
+            received.drain(..=place);
             Some(())
         });
     }
 
     fn forget(&self) {
         self.listen();
-        self.heard.lock().unwrap().clear();
+        self.received.lock().unwrap().clear();
         let _ = fs::remove_file(self.system.root().join("run/manager/asked"));
     }
 

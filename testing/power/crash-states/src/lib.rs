@@ -1,4 +1,4 @@
-//! Every image that a power failure may leave of a strict region, and what recovery makes of each.
+//! Every image that a power failure may leave of a durable region, and what recovery makes of each.
 //!
 //! `record` notes what an operation stores, writes back and fences; `machine` keeps, for each cache line, which prefixes
 //! of its stores may be on the medium; `world` is a small region in private memory and what its users know of it;

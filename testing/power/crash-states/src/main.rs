@@ -1,4 +1,4 @@
-//! `crash-states`: fails the power of a strict region wherever it may fail, and looks at what is left.
+//! `crash-states`: fails the power of a durable region wherever it may fail, and looks at what is left.
 //! Guards: P21
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 const HELP: &str = "\
-crash-states: every image that a power failure may leave of a strict region
+crash-states: every image that a power failure may leave of a durable region
 
 Each operation is recorded: stores, write-backs, barriers. The power is failed before each barrier and behind each acknowledgement: of each cache
 line any prefix of its stores is left that was not written back and waited for. Every image is recovered and judged: it is sound, no item is torn, no

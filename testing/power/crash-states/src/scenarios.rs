@@ -473,7 +473,7 @@ pub const ALL: &[Scenario] = &[
             fill(s, "old", 0..70, 700, now);
         },
         operations: &[
-            |s, _| s.region().raise(12).expect("there is memory"),
+            |s, _| s.region().grow(12).expect("there is memory"),
             |s, now| fill(s, "fill", 0..24, 700, now),
             |s, now| fill(s, "fill", 24..110, 700, now),
         ],
@@ -539,13 +539,13 @@ pub const ALL: &[Scenario] = &[
         ..EVICTING
     },
     Scenario {
-        name: "a set into new segments while a raise stands still",
+        name: "a set into new segments while growth stands still",
         size: Size { segments: 9, most: 16 },
         before: |s, now| {
             few(s, now);
             fill(s, "old", 0..140, 700, now);
         },
-        operations: &[|s, _| s.region().raise(16).expect("there is memory")],
+        operations: &[|s, _| s.region().grow(16).expect("there is memory")],
         meanwhile: &[(|s, now| fill(s, "fill", 0..120, 700, now), &[])],
         evicts: true,
         // Not one of the first, which it evicts again before it is through.
@@ -567,7 +567,7 @@ pub const ALL: &[Scenario] = &[
         ..CROWDED
     },
     Scenario {
-        name: "get while an insert into full buckets stands still that met a delete standing still",
+        name: "get while an insert into full buckets stands still that met a delete lifetime_class still",
         operations: &[|s, now| delete(s, MEMBER, now)],
         meanwhile: &[
             (|s, now| set(s, &crowd()[0], "the newcomer", now), &[]),
@@ -576,7 +576,7 @@ pub const ALL: &[Scenario] = &[
         ..CROWDED
     },
     Scenario {
-        name: "get while a split stands still that met a set standing still",
+        name: "get while a split stands still that met a set lifetime_class still",
         // Enough that another session knows of it.
         before: |s, now| fill(s, "i", 0..1375, 8, now),
         // In one of the buckets that the next insert splits.

@@ -1,4 +1,4 @@
-//! A small strict region in private memory, what its users know of it, and the judge of what a failure left.
+//! A small durable region in private memory, what its users know of it, and the judge of what a failure left.
 //!
 //! # Safety
 //!

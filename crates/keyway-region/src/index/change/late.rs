@@ -68,7 +68,7 @@ fn a_caller_that_panics_in_a_change_leaves_nothing_of_it() {
     assert!(catch_unwind(AssertUnwindSafe(gets)).is_err());
     let session = writer.session();
     let thread = session.thread();
-    let held = [&thread.writing, &thread.intents[OPERATION]].map(|word| word.load(Relaxed));
+    let held = [&thread.writing, &thread.hazards[OPERATION]].map(|word| word.load(Relaxed));
     assert_eq!(held, [0, 0]);
     drop(session);
     writer.has("key", 1, 20, 0);

@@ -2,7 +2,7 @@
 
 use crate::hash::Key;
 use crate::late::{Ground, LARGE, WHOLE, overtaken, recycled, value};
-use crate::layout::segment::{ADMISSION, Standing, Stream};
+use crate::layout::segment::{ADMISSION, LifetimeClass, Stream};
 use crate::memory::CACHE_LINE;
 use crate::memory::tests::asked_by;
 use crate::verbs::{StoreMode, Stored};
@@ -15,7 +15,7 @@ const LEASES_COME_ROUND: u64 = 1 << 16;
 const STREAM: Stream = Stream {
     pool: ADMISSION,
     class: 0,
-    standing: Standing::Plain,
+    lifetime_class: LifetimeClass::Plain,
 };
 
 #[test]
@@ -53,7 +53,7 @@ fn an_extent_is_of_the_epoch_that_was_asked_for() {
 }
 
 /// A thread leases in a segment, while another one compacts the segment and puts an item into it that fills it.
-fn lease_beside_a_purge(sealed: bool) {
+fn lease_beside_a_reclaim(sealed: bool) {
     for access in 1.. {
         let ground = Ground::new();
         let (writer, late) = (ground.thread(0), ground.thread(1));
@@ -87,13 +87,13 @@ fn lease_beside_a_purge(sealed: bool) {
 }
 
 #[test]
-fn a_segment_in_which_a_thread_leases_is_not_purged() {
-    lease_beside_a_purge(false);
+fn a_segment_in_which_a_thread_leases_is_not_reclaimed() {
+    lease_beside_a_reclaim(false);
 }
 
 #[test]
-fn no_thread_leases_in_a_segment_that_is_about_to_be_purged() {
-    lease_beside_a_purge(true);
+fn no_thread_leases_in_a_segment_that_is_about_to_be_reclaimed() {
+    lease_beside_a_reclaim(true);
 }
 
 #[test]

@@ -35,22 +35,22 @@ fn lower_and_give_back(thread: &Thread) {
     give_back(thread);
 }
 
-fn raise(thread: &Thread) {
-    thread.session().region().raise(SEGMENTS).expect("there is memory");
+fn grow(thread: &Thread) {
+    thread.session().region().grow(SEGMENTS).expect("there is memory");
 }
 
 /// Takes one segment into use; others stay out of use.
-fn raise_by_one(thread: &Thread) {
+fn add_one(thread: &Thread) {
     let region = thread.session().region().clone();
-    region.raise(region.allowed() + 1).expect("there is memory");
+    region.grow(region.allowed() + 1).expect("there is memory");
 }
 
 fn item(i: usize) -> String {
     format!("item {i}")
 }
 
-fn raise_and_use(thread: &Thread) {
-    raise(thread);
+fn add_and_use(thread: &Thread) {
+    grow(thread);
     // The first segments are used first, so that the reserve does not consist of those that were out of use.
     thread.session().region().superblock().free_hint.store(0, Relaxed);
     for i in 0..SEGMENTS {
@@ -58,15 +58,15 @@ fn raise_and_use(thread: &Thread) {
     }
 }
 
-fn raise_and_lower(thread: &Thread) {
-    raise(thread);
+fn add_and_lower(thread: &Thread) {
+    grow(thread);
     lower_and_give_back(thread);
 }
 
 /// Several times: each time other segments are out of use, and in the end perhaps the same ones.
-fn raise_and_lower_often(thread: &Thread) {
+fn add_and_lower_often(thread: &Thread) {
     for _ in 0..3 {
-        raise_and_lower(thread);
+        add_and_lower(thread);
     }
 }
 
@@ -116,7 +116,7 @@ fn goes_down_and_up(ground: &Ground, thread: &Thread, when: &str) {
         "{when}: {counted} counted, {due} given back"
     );
     assert_eq!(ground.region.is_shrinking(), due < OUT, "{when}");
-    raise(thread);
+    grow(thread);
     assert!(ground.without_pages().is_empty(), "{when}");
     thread.shrink(5 * LATER_S);
     let up = counts();
@@ -189,36 +189,36 @@ fn one_dies(before: Act, dying: Act, had_session: bool) {
 
 #[test]
 fn a_late_raiser_frees_no_segment_without_pages() {
-    for other in [raise_and_lower, raise_and_lower_often, give_back, raise_and_use] {
-        beside(lower_and_give_back, raise, other, |_, _| ());
+    for other in [add_and_lower, add_and_lower_often, give_back, add_and_use] {
+        beside(lower_and_give_back, grow, other, |_, _| ());
     }
 }
 
 #[test]
 fn a_late_raiser_of_a_part_frees_no_segment_without_pages() {
-    for other in [raise_by_one, raise, raise_and_use, raise_and_lower, lower_and_give_back] {
-        beside(lower_and_give_back, raise_by_one, other, |_, _| ());
-        beside(lower_and_withdraw, raise_by_one, other, |_, _| ());
+    for other in [add_one, grow, add_and_use, add_and_lower, lower_and_give_back] {
+        beside(lower_and_give_back, add_one, other, |_, _| ());
+        beside(lower_and_withdraw, add_one, other, |_, _| ());
     }
 }
 
 #[test]
 fn what_a_raiser_takes_into_use_is_not_withdrawn_again() {
-    beside(lower_and_give_back, raise, withdraw, |ground, when| {
+    beside(lower_and_give_back, grow, withdraw, |ground, when| {
         assert!(ground.segments(Kind::Withdrawn).is_empty(), "{when}");
     });
 }
 
 #[test]
 fn one_that_gives_back_late_takes_no_pages_that_are_in_use() {
-    for other in [raise, raise_and_use, raise_by_one, give_back, raise_and_lower] {
+    for other in [grow, add_and_use, add_one, give_back, add_and_lower] {
         beside(lower_and_withdraw, give_back, other, |_, _| ());
     }
 }
 
 #[test]
 fn one_that_withdraws_late_withdraws_no_more_and_no_less() {
-    for other in [withdraw, raise, raise_and_use] {
+    for other in [withdraw, grow, add_and_use] {
         beside(lower, withdraw, other, |ground, when| {
             assert!(ground.without_pages().is_empty(), "{when}: given back at once");
             let withdrawn = ground.segments(Kind::Withdrawn).len();
@@ -231,14 +231,14 @@ fn one_that_withdraws_late_withdraws_no_more_and_no_less() {
 fn one_that_dies_on_the_way_down_or_up_loses_nothing() {
     one_dies(lower, withdraw, true);
     one_dies(lower_and_withdraw, give_back, true);
-    one_dies(lower_and_give_back, raise, true);
-    one_dies(lower_and_withdraw, raise_by_one, true);
+    one_dies(lower_and_give_back, grow, true);
+    one_dies(lower_and_withdraw, add_one, true);
 }
 
 #[test]
 fn one_without_a_session_that_dies_on_the_way_up_loses_nothing() {
-    one_dies(lower_and_give_back, raise, false);
-    one_dies(lower_and_withdraw, raise_by_one, false);
+    one_dies(lower_and_give_back, grow, false);
+    one_dies(lower_and_withdraw, add_one, false);
 }
 
 #[test]
@@ -259,13 +259,13 @@ fn pages_that_come_back_with_a_neighbour_do_not_count_as_given_back() {
     let thread = ground.evictor(0);
     lower_and_give_back(&thread);
     let without = ground.without_pages().len();
-    raise_by_one(&thread);
+    add_one(&thread);
     assert_eq!(ground.without_pages().len(), without - 2);
     assert_eq!(ground.region.given_back(), without - 2);
 }
 
 #[test]
-fn one_that_purges_late_leaves_a_segment_out_of_use_as_it_is() {
+fn one_that_reclaims_late_leaves_a_segment_out_of_use_as_it_is() {
     let ground = Ground::new();
     let thread = ground.evictor(0);
     lower_and_give_back(&thread);

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 const DEVICE: &str = "/dev/pmem0";
 const MEDIUM: &str = "/mnt";
-/// The strict region, one that is cut off in cache mode, and one that is stopped cleanly.
-const STRICT: &str = "/mnt/strict";
+/// The durable region, one that is cut off in cache mode, and one that is stopped cleanly.
+const DURABLE: &str = "/mnt/durable";
 const CACHE: &str = "/mnt/cache";
 const STOPPED: &str = "/mnt/stopped";
 const SOCKET: &str = "/run/keyway.sock";
-/// Of the strict region. What lives in it is a fifth of this at most: nothing may be evicted.
+/// Of the durable region. What lives in it is a fifth of this at most: nothing may be evicted.
 const MEMORY: u64 = 48 << 20;
 const MEMORY_OF_CACHE: u64 = 8 << 20;
 /// Where the check leaves what its rounds were, for the writers of the next.
@@ -29,22 +29,22 @@ const HISTORY: &str = "/run/history";
 const ITEMS_OF_CACHE: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes the NVDIMM a file system; strict mode is refused where it cannot be, and is what it says where it can.
+/// Makes the NVDIMM a file system; durable mode is refused where it cannot be, and is what it says where it can.
 pub fn prepare() -> Verdict {
     make_namespace()?;
     run(Command::new("mkfs.ext4").args(["-q", "-b", "4096", DEVICE]))?;
     // an ordinary file system, and one in memory
     mount_at(DEVICE, "ext4", MEDIUM, None)?;
-    let refused = refusal(STRICT)?;
-    refusal("/dev/shm/strict")?;
+    let refused = refusal(DURABLE)?;
+    refusal("/dev/shm/durable")?;
     nix::mount::umount(MEDIUM).map_err(|e| format!("umount: {e}"))?;
     mount_medium()?;
-    let cache = strict()?;
+    let cache = durable()?;
     let maps = fs::read_to_string("/proc/self/smaps").map_err(|e| e.to_string())?;
     // proc_pid_smaps(5): `sf` is a synchronous page fault
     let flags = maps
         .lines()
-        .skip_while(|line| !line.contains(STRICT))
+        .skip_while(|line| !line.contains(DURABLE))
         .find(|line| line.starts_with("VmFlags:"))
         .ok_or("the region is not mapped")?;
     if !flags.split_whitespace().any(|flag| flag == "sf") {
@@ -87,7 +87,7 @@ fn mount_medium() -> Result<(), String> {
     mount_at(DEVICE, "ext4", MEDIUM, Some("dax"))
 }
 
-/// What `keyway serve --strict` says before it ends, where it cannot be. The library says the same.
+/// What `keyway serve --durable` says before it ends, where it cannot be. The library says the same.
 fn refusal(path: &str) -> Result<String, String> {
     let output = serve_command(path).output().map_err(|e| format!("keyway serve: {e}"))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -96,7 +96,7 @@ fn refusal(path: &str) -> Result<String, String> {
         || !said.contains("Operation not supported")
         || !said.contains("-o dax")
     {
-        return Err(format!("keyway serve --strict on {path}: {}, {said}", output.status));
+        return Err(format!("keyway serve --durable on {path}: {}, {said}", output.status));
     }
     match Cache::open(&Place::Path(path.into()), &options(true)) {
         Err(error) if said.contains(&error.to_string()) => {}
@@ -109,14 +109,14 @@ fn refusal(path: &str) -> Result<String, String> {
     Ok(said)
 }
 
-fn options(strict: bool) -> Options {
+fn options(durable: bool) -> Options {
     Options::new()
-        .memory(if strict { MEMORY } else { MEMORY_OF_CACHE })
-        .strict(strict)
+        .memory(if durable { MEMORY } else { MEMORY_OF_CACHE })
+        .durable(durable)
 }
 
-fn strict() -> Result<Cache, String> {
-    Cache::open(&Place::Path(STRICT.into()), &options(true)).map_err(|e| e.to_string())
+fn durable() -> Result<Cache, String> {
+    Cache::open(&Place::Path(DURABLE.into()), &options(true)).map_err(|e| e.to_string())
 }
 
 fn serve_command(path: &str) -> Command {
@@ -124,7 +124,7 @@ fn serve_command(path: &str) -> Command {
     let memory = (MEMORY >> 20).to_string();
     command.args([
         "serve",
-        "--strict",
+        "--durable",
         "--listen",
         "127.0.0.1:0",
         "--socket",
@@ -136,11 +136,11 @@ fn serve_command(path: &str) -> Command {
     command
 }
 
-/// Starts a server of the strict region, and connects to it. It ends with the guest.
+/// Starts a server of the durable region, and connects to it. It ends with the guest.
 fn serve() -> Result<(Child, Wire), String> {
     // left by one that was stopped
     let _ = fs::remove_file(SOCKET);
-    let mut server = serve_command(STRICT).spawn().map_err(|e| format!("keyway serve: {e}"))?;
+    let mut server = serve_command(DURABLE).spawn().map_err(|e| format!("keyway serve: {e}"))?;
     let stream = wait_until("the server", PATIENCE, || match server.try_wait() {
         Ok(None) => UnixStream::connect(SOCKET).ok().map(Ok),
         ended => Some(Err(format!("keyway serve ended: {ended:?}"))),
@@ -166,7 +166,7 @@ pub fn write(arguments: &[String]) -> Verdict {
     let in_use = Cache::open(&Place::Path(CACHE.into()), &options(false)).map_err(|e| e.to_string())?;
     fill(&in_use)?;
     let (_server, wire) = serve()?;
-    let cache = strict()?;
+    let cache = durable()?;
     let session = cache.session().map_err(|e| e.to_string())?;
     let [of_socket, of_library] = items;
     let by_socket = std::thread::spawn(move || write_on(&mut Doors::Socket(wire), 0, seed, of_socket));
@@ -223,11 +223,11 @@ pub fn check(rounds: &[String]) -> Verdict {
     let (seed, acknowledged) = round(last)?;
     // The first to come repairs: the server or the library, by turns.
     let server_first = rounds.len() % 2 == 1;
-    let first = if server_first { None } else { Some(strict()?) };
+    let first = if server_first { None } else { Some(durable()?) };
     let (mut server, wire) = serve()?;
-    let cache = first.map_or_else(strict, Ok)?;
+    let cache = first.map_or_else(durable, Ok)?;
     if !cache.info().warm {
-        return Err("the strict region is not the one that was there".into());
+        return Err("the durable region is not the one that was there".into());
     }
     let session = cache.session().map_err(|e| e.to_string())?;
     let mut doors = [Doors::Socket(wire), Doors::Library(Box::new(session))];
@@ -244,7 +244,7 @@ pub fn check(rounds: &[String]) -> Verdict {
     server.kill().and_then(|()| server.wait()).map_err(|e| e.to_string())?;
     let there: usize = items.iter().map(Items::len).sum();
     cache.close();
-    let keyway_check = sound(STRICT)?;
+    let keyway_check = sound(DURABLE)?;
     let others = check_others()?;
     let told = calls.map(|n| n.to_string()).join("-");
     super::report(&format!("was {told}"));
@@ -295,14 +295,14 @@ fn sound(path: &str) -> Result<String, String> {
     }
 }
 
-/// Changes the strict region in four ways that a power failure must not, and demands that the judge refuses each.
+/// Changes the durable region in four ways that a power failure must not, and demands that the judge refuses each.
 pub fn faults(_: &[String]) -> Verdict {
     let history = fs::read_to_string(HISTORY).map_err(|e| format!("{HISTORY}: {e}"))?;
     let (earlier, last) = history.rsplit_once(':').unwrap_or(("", &history));
     let (seed, calls) = round(last)?;
     let mut start: [Items; WRITERS] = std::array::from_fn(|_| Items::new());
     replay(&mut start, earlier)?;
-    let cache = strict()?;
+    let cache = durable()?;
     let mut door = Doors::Library(Box::new(cache.session().map_err(|e| e.to_string())?));
     let sound = read(&mut door, 0)?;
     let judge = |what: &str, door: &mut Doors, expected: bool| {
@@ -447,7 +447,7 @@ fn ask(wire: &mut Wire, key: &str, call: &Call) -> std::io::Result<Result<Answer
         Call::Count(by) => client::arithmetic(&mut request, key, *by, false, false),
     }
     wire.send(&request)?;
-    wire.hear(|answer| match answer {
+    wire.receive(|answer| match answer {
         client::Answer::Stored | client::Answer::Deleted => Ok(Answer::Done),
         client::Answer::NotStored | client::Answer::NotFound => Ok(Answer::Absent),
         client::Answer::Number(number) => Ok(Answer::Number(*number)),

@@ -1,4 +1,4 @@
-//! Purges by late threads, and purges beside late threads.
+//! Reclaims by late threads, and reclaims beside late threads.
 //! Guards: P3
 
 use crate::late::{Ground, LARGE, Thread, WHOLE, WORDS_COME_ROUND, overtaken, recycled, twins, victim};
@@ -75,7 +75,7 @@ fn a_claim_that_a_dead_thread_left_does_not_end_the_extents_in_its_segment() {
 }
 
 #[test]
-fn a_purge_finds_what_splits_move_meanwhile() {
+fn a_reclaim_finds_what_splits_move_meanwhile() {
     for access in 1.. {
         let ground = Ground::new();
         let (writer, late) = (ground.thread(0), ground.thread(1));
@@ -136,7 +136,7 @@ fn a_large_value_of_another_life_is_not_freed_for_the_one_that_was() {
         for part in &parts {
             assert!(writer.session().claim(*part, ground.state(*part)));
         }
-        let intended = writer.session().region().intended_by_others(writer.session().owner);
+        let intended = writer.session().region().protected_by_others(writer.session().owner);
         let (other, freed, is_back) = (writer.clone(), parts.clone(), Rc::new(Cell::new(false)));
         let (region, seen) = (ground.region.clone(), is_back.clone());
         let frees = move || {

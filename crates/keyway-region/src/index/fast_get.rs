@@ -24,7 +24,7 @@ use crate::sink::Sink;
 use crate::verbs::{Get, Item, Now};
 
 /// What a quick get found.
-pub(crate) enum Quick<R> {
+pub(crate) enum Fast<R> {
     /// the item, which the sink has
     Hit(R),
     Miss,
@@ -39,7 +39,7 @@ impl Session {
     /// A get that [`Get::is_plain`], in a region with neither durable mode nor checksums, in which this flush epoch is in force.
     #[inline(always)]
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
-    pub(crate) fn get_quickly<S: Sink, R>(
+    pub(crate) fn find_fast<S: Sink, R>(
         &self,
         (region, view, epoch): (&Region, View<'_>, u64),
         key: &Key<'_>,
@@ -47,13 +47,13 @@ impl Session {
         mut now: impl Now,
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
-    ) -> Quick<R> {
+    ) -> Fast<R> {
         debug_assert!(region.is_plain());
         let table = region.table_kept(&self.table);
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
         let Some([first, second]) = region.buckets_at([a, b]) else {
-            return Quick::Unusual;
+            return Fast::Unusual;
         };
         // Both, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
         // SAFETY: buckets are 64 bytes that are mapped, at multiples of 64.
@@ -63,13 +63,13 @@ impl Session {
         if same == 0 {
             // A split may have moved the key between the two loads of the table word.
             return if !region.has_thirds() && region.is_table(table) {
-                Quick::Miss
+                Fast::Miss
             } else {
-                Quick::Unusual
+                Fast::Unusual
             };
         }
         if !same.is_power_of_two() {
-            return Quick::Unusual;
+            return Fast::Unusual;
         }
         let index = same.trailing_zeros() as usize;
         let (bucket, bucket_at) = if index < SLOTS { (a, first) } else { (b, second) };
@@ -79,27 +79,27 @@ impl Session {
         // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
         let word = Slot(slot.load(Acquire));
         if !word.is_confirmed_with(wanted) {
-            return Quick::Unusual;
+            return Fast::Unusual;
         }
         let Some(led) = region.follow_known(view, word).filter(|led| led.life.is_since(epoch)) else {
-            return Quick::Unusual;
+            return Fast::Unusual;
         };
         // The nine bits of generation in a slot wrap: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if Slot(slot.load(Acquire)) != word {
-            return Quick::Unusual;
+            return Fast::Unusual;
         }
         let header = region.header_of(view, &led);
         let room = region.layout.shape.segment_size - led.offset;
         // No segment has room for the length that a value with segments of its own has in its header.
         const _: () = assert!(SIZE_MAX < LARGE);
         if header.key_len() != key.bytes.len() || header.end() > room {
-            return Quick::Unusual;
+            return Fast::Unusual;
         }
         // SAFETY: the whole item is in its segment, which there is.
         let bytes = unsafe { view.window(led.at + header.key_offset(), key.bytes.len()) };
         if how.at_most.is_some_and(|most| header.value_len() > most) || !bytes.equals(key.bytes) {
-            return Quick::Unusual;
+            return Fast::Unusual;
         }
         let seen = ItemView {
             segment: led.segment,
@@ -112,12 +112,12 @@ impl Session {
         let ttl_s = match header.expiry() {
             0 => None,
             expiry => match left(expiry, &mut now) {
-                None => return Quick::Unusual,
+                None => return Fast::Unusual,
                 left => left,
             },
         };
         // SAFETY: the whole item is in its segment, which there is; its value has no segments of its own.
-        unsafe { self.take_quickly((region, view), (place, word, seen, ttl_s), how, now, sink, hit) }
+        unsafe { self.take_fast((region, view), (place, word, seen, ttl_s), how, now, sink, hit) }
     }
 
     /// Gives the item to the sink, and marks the hit.
@@ -127,7 +127,7 @@ impl Session {
     /// There is the item's segment; its header says that the item ends in it, and that its value does.
     #[inline(always)]
     #[allow(unsafe_code, reason = "contract above")]
-    unsafe fn take_quickly<S: Sink, R>(
+    unsafe fn take_fast<S: Sink, R>(
         &self,
         (region, view): (&Region, View<'_>),
         (place, word, seen, ttl_s): Got,
@@ -135,7 +135,7 @@ impl Session {
         mut now: impl Now,
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
-    ) -> Quick<R> {
+    ) -> Fast<R> {
         let (len, value_at) = (seen.header.inline_len(), seen.at + seen.header.value_offset());
         let start = sink.len();
         let item = region.plain_facts(&seen, len, padded(seen.header.end()), ttl_s);
@@ -150,13 +150,13 @@ impl Session {
         let words = unsafe { region.words_in(view, seen.segment) };
         if !is_copied || !Region::is_still(words, seen.life) {
             sink.truncate(start);
-            return Quick::Unusual;
+            return Fast::Unusual;
         }
         if !how.no_bump {
             region.bump(place, word, now.recent(region.seen().0));
         }
         self.count(Counter::get_hits, 1);
-        Quick::Hit(hit(item))
+        Fast::Hit(hit(item))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::shared::lock;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// One kind of log line.
-pub(crate) struct Quiet(Mutex<State>);
+pub(crate) struct LogLimiter(Mutex<State>);
 
 struct State {
     last: Option<Instant>,
@@ -21,7 +21,7 @@ struct State {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut(u64);
 
-impl Quiet {
+impl LogLimiter {
     pub(crate) const fn new() -> Self {
         Self(Mutex::new(State { last: None, left_out: 0 }))
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn one_line_a_second_and_the_others_are_counted() {
-        let (quiet, start) = (Quiet::new(), Instant::now());
+        let (quiet, start) = (LogLimiter::new(), Instant::now());
         let at = |ms| quiet.may_speak_at(start + Duration::from_millis(ms));
         assert_eq!(at(0), Some(LeftOut(0)));
         assert_eq!([at(1), at(500), at(999)], [None, None, None]);

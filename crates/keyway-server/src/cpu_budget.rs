@@ -5,7 +5,7 @@
 //! because the estimate ignores cold caches and full memory. The turn ends when the estimate or the clock reaches its limit
 //! ([`TURN_WORK`], [`TURN_TIME`]), at a place where it can continue later: between requests, between keys of a request, between steps of
 //! a dump. The look-up, copy or store of one item cannot be interrupted. A datagram is not continued later: its answer is cut off
-//! ([`Effort::is_datagram_over`]).
+//! ([`CpuBudget::is_datagram_over`]).
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ const BYTES_IN_NS: u64 = 4;
 
 /// The work that a turn has done so far.
 #[derive(Debug, Default)]
-pub(crate) struct Effort {
+pub(crate) struct CpuBudget {
     spent: u64,
     /// the clock is read when `spent` reaches this
     look_at: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Effort {
     is_over: bool,
 }
 
-impl Effort {
+impl CpuBudget {
     /// Starts a turn.
     pub(crate) fn begin(&mut self) {
         *self = Self {
@@ -95,24 +95,24 @@ mod tests {
 
     #[test]
     fn small_requests_do_not_end_a_turn_and_never_look_at_the_clock() {
-        let mut effort = Effort::default();
-        effort.begin();
-        (0..20).for_each(|_| effort.spend(REQUEST + KEY));
-        assert!(!effort.is_over() && effort.since.is_none());
+        let mut cpu_budget = CpuBudget::default();
+        cpu_budget.begin();
+        (0..20).for_each(|_| cpu_budget.spend(REQUEST + KEY));
+        assert!(!cpu_budget.is_over() && cpu_budget.since.is_none());
     }
 
     #[test]
     fn a_turn_ends_by_its_work_and_the_next_one_begins_anew() {
-        let mut effort = Effort::default();
-        effort.begin();
+        let mut cpu_budget = CpuBudget::default();
+        cpu_budget.begin();
         let requests = (0..).take_while(|_| {
-            effort.spend(KEY);
-            !effort.is_over()
+            cpu_budget.spend(KEY);
+            !cpu_budget.is_over()
         });
         assert!(requests.count() as u64 <= TURN_WORK / KEY);
-        effort.begin();
-        assert!(!effort.is_over() && effort.spent() == 0);
-        effort.spend_on_bytes(1 << 20);
-        assert!(effort.is_over(), "a megabyte is a turn");
+        cpu_budget.begin();
+        assert!(!cpu_budget.is_over() && cpu_budget.spent() == 0);
+        cpu_budget.spend_on_bytes(1 << 20);
+        assert!(cpu_budget.is_over(), "a megabyte is a turn");
     }
 }

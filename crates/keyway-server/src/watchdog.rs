@@ -45,7 +45,7 @@ pub trait Manager: Send {
 }
 
 /// The accepting thread's part.
-pub(crate) struct Vitals {
+pub(crate) struct Watchdog {
     manager: Box<dyn Manager>,
     watchdog: Option<Duration>,
     /// the number of the present round; 0: none yet
@@ -58,7 +58,7 @@ pub(crate) struct Vitals {
     has_stopped: bool,
 }
 
-impl Vitals {
+impl Watchdog {
     pub(crate) fn new(manager: Box<dyn Manager>) -> Self {
         Self {
             watchdog: manager.watchdog(),

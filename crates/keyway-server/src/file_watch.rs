@@ -16,12 +16,12 @@ use crate::shared::{Shared, lock};
 const EVERY: Duration = Duration::from_secs(1);
 
 /// See the top of the file.
-pub(crate) struct Lookout {
+pub(crate) struct FileWatch {
     seen: AtPlace,
     next: Instant,
 }
 
-impl Lookout {
+impl FileWatch {
     pub(crate) fn new(shared: &Shared) -> Self {
         Self {
             seen: at_place(shared.at_place.load(Relaxed)),

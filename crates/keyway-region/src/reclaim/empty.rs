@@ -1,7 +1,7 @@
 //! Emptying a segment: its items leave the index or move to the log's head, a step at a time. Then it is free.
 //!
-//! A segment under purge is claimed by one thread during a step, and has no owner between two. The segment's header says how far
-//! the purge has come, so any thread can do the next step. A step whose thread died before its end is repeated, which does no
+//! A segment under reclaim is claimed by one thread during a step, and has no owner between two. The segment's header says how far
+//! the reclaim has come, so any thread can do the next step. A step whose thread died before its end is repeated, which does no
 //! harm. Items after the cursor are fully present: they are read, overwritten and deleted meanwhile.
 
 #[cfg(all(test, feature = "observe"))]
@@ -28,7 +28,7 @@ use crate::verbs::KEY_LEN_MAX;
 const HEADERS_AHEAD: usize = 3;
 /// Hits that move an item from the admission pool to the main pool.
 const PROMOTED_FROM: u64 = 1;
-/// At most this part of a segment that is purged for space is copied, so that each purge frees at least the rest of a segment.
+/// At most this part of a segment that is reclaimed for space is copied, so that each reclaim frees at least the rest of a segment.
 pub(super) const SPARED_MAX: (usize, usize) = (3, 4);
 
 /// What a step did.
@@ -45,7 +45,7 @@ pub(crate) enum Step {
 }
 
 /// A step in progress.
-struct Purge {
+struct Emptying {
     segment: usize,
     life: SegmentLife,
     cursor: Cursor,
@@ -61,10 +61,10 @@ struct Purge {
 
 impl Region {
     /// Walks over the items of a segment that no slot names any more, from this offset on, as long as they begin before `until`.
-    /// Returns the offset that it reached, and how many items it passed. A function of its own, because most of what is purged is dead.
+    /// Returns the offset that it reached, and how many items it passed. A function of its own, because most of what is reclaimed is dead.
     #[inline(never)]
     fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
-        // PAIRS: dead-mark: the store in `Session::bury`.
+        // PAIRS: dead-mark: the store in `Session::mark_dead`.
         let word_at = |offset: usize| self.memory.get::<AtomicU32>(segment_at + offset).load(Acquire);
         let (mut offset, mut items) = (from, 0);
         while offset < until && offset + item::SIZE_MIN <= tail {
@@ -93,7 +93,7 @@ impl Region {
 
 impl Session {
     /// A step of a victim's purge: about `budget` bytes of items. Returns what it did, and the bytes.
-    pub(crate) fn purge_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
+    pub(crate) fn empty_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
         let segment = victim.segment;
         // PAIRS: owner: the claim, in `Session::claim`. PAIRS: large: the store in `write_chain`. PAIRS: chain-owner: the exchange in
@@ -119,7 +119,7 @@ impl Session {
             Some(Kind::Free) | None => false,
         };
         if claimed {
-            self.purge(segment, state, victim.spare, budget, now)
+            self.emptying(segment, state, victim.spare, budget, now)
         } else {
             (Step::Passed, 0)
         }
@@ -171,7 +171,7 @@ impl Session {
     /// Reclaims a segment that a dead thread owned, or a part of a large value that nothing leads to. If the segment has items,
     /// none is evicted: the dead thread may have been compacting it.
     pub(super) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
-        // PAIRS: owner, chain-owner, large: as in `purge_step`.
+        // PAIRS: owner, chain-owner, large: as in `empty_step`.
         let state = State(self.region.header(segment).state.load(Acquire));
         match (state.kind(), state.owner()) {
             (Some(Kind::Claimed | Kind::Index | Kind::Hints | Kind::Ghosts | Kind::Withdrawn), Some(_)) => {
@@ -182,7 +182,7 @@ impl Session {
                     in_turn: false,
                     is_offered: false,
                 };
-                self.purge_step(victim, usize::MAX, now).0
+                self.empty_step(victim, usize::MAX, now).0
             }
             (Some(Kind::Open), None) => {
                 self.close_dead_extents(segment);
@@ -201,7 +201,7 @@ impl Session {
     }
 
     /// A step for a claimed segment: removes words that name it from the index, and after the last one gives it its next generation.
-    fn purge(&self, segment: usize, state: State, spare: Spare, budget: usize, now: u32) -> (Step, usize) {
+    fn emptying(&self, segment: usize, state: State, spare: Spare, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
         let life = region.segment_life(segment);
         let saved = Cursor::of(region.header(segment).cursor.load(Relaxed), life.generation);
@@ -209,12 +209,12 @@ impl Session {
         if spare == Spare::Nothing {
             cursor.spare = spare;
         }
-        // A sleeping writer's intent (hazard pointer) may stand for hours: do not begin before it is gone.
-        if cursor.offset == 0 && region.is_intended(segment, self.owner) {
+        // A sleeping writer's hazard pointer (hazard pointer) may stand for hours: do not begin before it is gone.
+        if cursor.offset == 0 && region.is_protected(segment, self.owner) {
             self.retire(segment, state, life, cursor);
             return (Step::Passed, 0);
         }
-        let mut purge = Purge {
+        let mut emptying = Emptying {
             segment,
             life,
             cursor,
@@ -227,17 +227,17 @@ impl Session {
             items: 0,
             stuck: false,
         };
-        let (ended, used) = self.purge_items(&mut purge, budget, now);
-        self.count(Counter::purged, purge.items);
+        let (ended, used) = self.empty_items(&mut emptying, budget, now);
+        self.count(Counter::purged, emptying.items);
         // Every word that this step removed, or found replaced, must be persistent before the bytes that it led to get another owner.
         region.barrier();
         if !ended {
-            self.retire(segment, state, life, purge.cursor);
-            return (if purge.stuck { Step::Passed } else { Step::More }, used);
+            self.retire(segment, state, life, emptying.cursor);
+            return (if emptying.stuck { Step::Passed } else { Step::More }, used);
         }
         // Splits that were done since the last item was looked for may have left a word of it frozen in their old bucket.
         self.finish_last_split();
-        if region.is_intended(segment, self.owner) {
+        if region.is_protected(segment, self.owner) {
             self.retire(segment, state, life, Cursor::start(cursor.spare));
             return (Step::Passed, used);
         }
@@ -253,39 +253,39 @@ impl Session {
     fn retire(&self, segment: usize, state: State, life: SegmentLife, cursor: Cursor) {
         let header = self.region.header(segment);
         header.cursor.store(cursor.word(life.generation), Relaxed);
-        // PAIRS: retire: the claim in `claim_in_life`: the thread that continues sees how far the purge has come.
+        // PAIRS: retire: the claim in `claim_in_life`: the thread that continues sees how far the reclaim has come.
         header.state.store(state.leave(Kind::Retired).0, Release);
     }
 
-    /// Purges items from the cursor on. Returns whether it reached the end, and the bytes that it processed.
-    fn purge_items(&self, purge: &mut Purge, budget: usize, now: u32) -> (bool, usize) {
+    /// Reclaims items from the cursor on. Returns whether it reached the end, and the bytes that it processed.
+    fn empty_items(&self, emptying: &mut Emptying, budget: usize, now: u32) -> (bool, usize) {
         let region = &*self.region;
         let shape = region.layout.shape;
-        let generation = purge.life.generation;
-        let lease = LeaseWord(region.header(purge.segment).lease.load(Relaxed));
+        let generation = emptying.life.generation;
+        let lease = LeaseWord(region.header(emptying.segment).lease.load(Relaxed));
         if !lease.is_of_generation(generation) {
             return (true, 0);
         }
-        let at = region.segment(purge.segment);
+        let at = region.segment(emptying.segment);
         let mut used = 0;
         for (first, end) in lease.extents() {
             let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
             // PAIRS: extent: the store in `begin_extent`.
             if start >= end
-                || end <= purge.cursor.offset
+                || end <= emptying.cursor.offset
                 || ExtentWord(region.word(at + start).load(Acquire)).generation() != generation
             {
                 continue;
             }
             // PAIRS: tail: the store in `commit`.
             let tail = TailWord(region.word(at + start + 8).load(Acquire)).tail().min(end);
-            let mut offset = purge.cursor.offset.max(start + EXTENT_HEADER_SIZE);
+            let mut offset = emptying.cursor.offset.max(start + EXTENT_HEADER_SIZE);
             while offset + item::SIZE_MIN <= tail {
                 let (living, dead) = region.skip_dead(at, offset, tail, offset.saturating_add(budget.saturating_sub(used)));
-                purge.items += dead;
+                emptying.items += dead;
                 used += living - offset;
                 offset = living;
-                purge.cursor.offset = offset;
+                emptying.cursor.offset = offset;
                 if used >= budget {
                     return (false, used);
                 }
@@ -298,12 +298,12 @@ impl Session {
                 };
                 region.memory.prefetch::<1>(at + offset + HEADERS_AHEAD * header.size());
                 if !header.has(flag::DEAD) {
-                    self.purge_item(purge, offset, header, now);
+                    self.empty_item(emptying, offset, header, now);
                 }
-                if purge.stuck {
+                if emptying.stuck {
                     return (false, used);
                 }
-                purge.items += 1;
+                emptying.items += 1;
                 used += header.size();
                 offset += header.size();
             }
@@ -312,22 +312,22 @@ impl Session {
     }
 
     /// Removes one item of a claimed segment from the index, or moves it.
-    fn purge_item(&self, purge: &mut Purge, offset: usize, header: Header, now: u32) {
+    fn empty_item(&self, emptying: &mut Emptying, offset: usize, header: Header, now: u32) {
         let region = &*self.region;
-        let at = region.segment(purge.segment) + offset;
+        let at = region.segment(emptying.segment) + offset;
         let mut bytes = [0; KEY_LEN_MAX];
         let Some(key) = bytes.get_mut(..header.key_len()) else {
             return;
         };
         region.memory.read(at + header.key_offset(), key);
         let key_hash = region.hasher.hash(key);
-        let here = Slot::confirmed(0, 0, purge.segment, offset);
+        let here = Slot::confirmed(0, 0, emptying.segment, offset);
         for _ in 0..ATTEMPTS_MAX {
             // Words that the last split left frozen in its old bucket name items of keys that are now in another bucket.
             let count = region.table().count;
-            if purge.finished != count {
+            if emptying.finished != count {
                 self.finish_last_split();
-                purge.finished = count;
+                emptying.finished = count;
             }
             let found = region.find_word(key_hash, |line| here.same_places(line), |_, _| true);
             let (place, word) = match found {
@@ -339,8 +339,8 @@ impl Session {
                 }
             };
             let seen = ItemView {
-                segment: purge.segment,
-                life: purge.life,
+                segment: emptying.segment,
+                life: emptying.life,
                 at,
                 offset,
                 header,
@@ -349,13 +349,13 @@ impl Session {
                 region.abort(place, word);
                 continue;
             }
-            let present = purge.life.epoch >= region.epoch(now) && !header.is_expired(now);
-            if present && let Some(frequency) = self.spared(purge, word) {
-                match self.relocate(purge, place, word.with_frequency(frequency), word, &seen, now) {
+            let present = emptying.life.epoch >= region.epoch(now) && !header.is_expired(now);
+            if present && let Some(frequency) = self.spared(emptying, word) {
+                match self.relocate(emptying, place, word.with_frequency(frequency), word, &seen, now) {
                     Relocated::Yes => return,
                     // Compaction evicts nothing: it continues when there is space.
-                    Relocated::NoRoom if purge.cursor.spare == Spare::All => {
-                        purge.stuck = true;
+                    Relocated::NoRoom if emptying.cursor.spare == Spare::All => {
+                        emptying.stuck = true;
                         return;
                     }
                     Relocated::NoRoom | Relocated::Unfit => {}
@@ -364,7 +364,7 @@ impl Session {
             }
             if self.evict_slot(place, word) {
                 self.count_emptied(&seen, (place, word), present, now);
-                if present && purge.cursor.spare == Spare::Promoted {
+                if present && emptying.cursor.spare == Spare::Promoted {
                     region.add_ghost(key_hash);
                 }
                 if let Some(chain) = region.chain(&seen) {
@@ -377,11 +377,11 @@ impl Session {
     }
 
     /// Whether to copy the item, and with what frequency.
-    fn spared(&self, purge: &Purge, word: Slot) -> Option<u64> {
+    fn spared(&self, emptying: &Emptying, word: Slot) -> Option<u64> {
         let frequency = word.frequency();
         let (part, whole) = SPARED_MAX;
-        let room = purge.cursor.relocated < self.region.layout.shape.segment_size / whole * part;
-        match purge.cursor.spare {
+        let room = emptying.cursor.relocated < self.region.layout.shape.segment_size / whole * part;
+        match emptying.cursor.spare {
             Spare::Nothing => None,
             Spare::All => Some(frequency),
             Spare::Promoted => (room && frequency >= PROMOTED_FROM).then_some(0),
@@ -391,16 +391,16 @@ impl Session {
 
     /// Copies an item to the log's head and swaps its slot to the copy, which begins with the frequency of `like`. This thread
     /// has claimed the segment, so no other thread recycles it meanwhile.
-    fn relocate(&self, purge: &mut Purge, place: Place, like: Slot, word: Slot, seen: &ItemView, now: u32) -> Relocated {
+    fn relocate(&self, emptying: &mut Emptying, place: Place, like: Slot, word: Slot, seen: &ItemView, now: u32) -> Relocated {
         let region = &*self.region;
         let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let header = seen.header.with(flag::CAS | stale);
         if header.size() + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
             return Relocated::Unfit;
         }
-        let is_compaction = purge.cursor.spare == Spare::All;
+        let is_compaction = emptying.cursor.spare == Spare::All;
         let copy = CopyOf { seen, header };
-        let (segment, life, offset) = match self.write_copy(&copy, (purge.pool, is_compaction), purge.life.epoch, now) {
+        let (segment, life, offset) = match self.write_copy(&copy, (emptying.pool, is_compaction), emptying.life.epoch, now) {
             Ok(place) => place,
             Err(why) => return why,
         };
@@ -409,12 +409,12 @@ impl Session {
             .copy_of(like)
             .as_dirty_as(word);
         let moved = region.move_item(place, word, new);
-        self.relent(UPKEEP);
+        self.release(UPKEEP);
         if !moved {
             region.count_dead(segment, header.size());
             return Relocated::Changed;
         }
-        purge.cursor.relocated += header.size();
+        emptying.cursor.relocated += header.size();
         self.count(Counter::relocations, 1);
         self.count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
         Relocated::Yes
@@ -423,21 +423,21 @@ impl Session {
     /// Evicts the large item to which this segment belongs (`spare`: unless it must be spared; `None`: it stays in any case), or
     /// frees the segment if no item leads to it.
     fn reclaim_large(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
-        // While this intent stands, no thread gives the segment a new generation: what is found out about it stays true until it
+        // While this hazard pointer stands, no thread gives the segment a new generation: what is found out about it stays true until it
         // is claimed.
-        self.intend(FREEING, segment);
-        let step = self.reclaim_large_intended(segment, state, spare, now);
-        self.relent(FREEING);
+        self.protect(FREEING, segment);
+        let step = self.reclaim_large_protected(segment, state, spare, now);
+        self.release(FREEING);
         step
     }
 
-    fn reclaim_large_intended(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
+    fn reclaim_large_protected(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
         let region = &*self.region;
         let at = region.segment(segment);
         let generation = region.segment_life(segment).generation;
         let (last, key_hash) = (Link(region.word(at + 8).load(Relaxed)), region.word(at + 16).load(Relaxed));
         for _ in 0..ATTEMPTS_MAX {
-            // PAIRS: large, chain-owner: as in `purge_step`: the state is read before the generation.
+            // PAIRS: large, chain-owner: as in `empty_step`: the state is read before the generation.
             if State(region.header(segment).state.load(Acquire)) != state || region.segment_life(segment).generation != generation
             {
                 return Step::Passed;
@@ -481,7 +481,7 @@ impl Session {
                     if present && self.spare_large((segment, state), last, (place, word), spare, now) {
                         return Step::Spared;
                     }
-                    self.intend(UPKEEP, seen.segment);
+                    self.protect(UPKEEP, seen.segment);
                     let chain = match region.look_in(place, word) {
                         Followed::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
                         _ => None,
@@ -493,7 +493,7 @@ impl Session {
                             region.add_ghost(key_hash);
                         }
                     }
-                    self.relent(UPKEEP);
+                    self.release(UPKEEP);
                     if let (Some(chain), true) = (chain, gone) {
                         self.free_chain(chain.first);
                         return Step::Freed;
@@ -507,7 +507,7 @@ impl Session {
                     // The word that replaced its head may be of a thread that did not reach a barrier.
                     region.write_back_buckets(key_hash);
                     region.barrier();
-                    let intended = region.intended_by_others(self.owner);
+                    let intended = region.protected_by_others(self.owner);
                     if !self.bump_large(segment, &intended) {
                         return Step::Passed;
                     }
