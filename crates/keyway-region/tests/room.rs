@@ -668,3 +668,16 @@ fn a_region_that_evicts_nothing_takes_every_store_for_which_there_is_dead_space(
         }
     }
 }
+
+#[test]
+fn sessions_that_compact_at_the_same_time_find_room_for_their_copies() {
+    // Each has a segment that it copies to, and begins another one: with a single free segment the first of them takes what the others need.
+    let counts = rewrite(Fitting {
+        memory: 4 << 20,
+        lens: &[100, 900],
+        live: 84,
+        writers: Writers::Several(16),
+        evict: false,
+    });
+    println!("{counts:?}");
+}

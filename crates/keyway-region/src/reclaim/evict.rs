@@ -42,8 +42,8 @@ const SURVEY_MAX: usize = 1 << 16;
 const STEP_COST: usize = 64;
 /// Portions to wait after a survey that found nothing to reclaim.
 const REST: u32 = 64;
-/// Free segments that only relocations take; and where nothing may be evicted: a session that dies while it copies leaves one that is
-/// filled in part.
+/// Free segments that only relocations take; and where nothing may be evicted, because several sessions that compact fill one each before
+/// the first of them has freed any.
 const FOR_RELOCATIONS: usize = 1;
 const FOR_RELOCATIONS_ONLY: usize = 2;
 /// Where nothing may be evicted, segments are compacted from one dead byte in this many on.
