@@ -135,6 +135,7 @@ fn root() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     fn names(args: &[&str]) -> Result<Vec<&'static str>, String> {
         select(args).map(|chosen| chosen.iter().map(|s| s.name).collect())
@@ -172,5 +173,28 @@ mod tests {
         assert!(names(&["nonsense"]).is_err());
         assert!(names(&["--skip"]).is_err());
         assert!(names(&["--fast"]).is_err());
+    }
+
+    /// The exit status of `.ci/run` if `make` ends with these for `test` and `gate`, and what it made.
+    fn ci_run(test: u8, gate: u8) -> (Option<i32>, Vec<String>) {
+        // A function of bash, which is found before the program.
+        let make = format!(
+            "() {{ echo \"made $1 $KEYWAY_TESTS_REQUIRE_ALL\"; case $1 in test) return {test} ;; gate) return {gate} ;; esac; return 99; }}"
+        );
+        let ended = Command::new(root().join(".ci/run"))
+            .env("BASH_FUNC_make%%", make)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(ended.stdout).unwrap();
+        let made = said.lines().filter_map(|line| line.strip_prefix("made ")).map(str::to_owned);
+        (ended.status.code(), made.collect())
+    }
+
+    #[test]
+    fn the_gate_fails_if_either_half_fails_and_runs_both() {
+        let both = ["test 1", "gate 1"].map(str::to_owned);
+        for (test, gate, status) in [(0, 0, 0), (3, 0, 3), (0, 4, 4), (3, 4, 4)] {
+            assert_eq!(ci_run(test, gate), (Some(status), both.to_vec()), "{test}, {gate}");
+        }
     }
 }

@@ -4,6 +4,8 @@
 
 use keyway_cache::{Cache, Gate, Get, Item, Options, Place, Session, Target};
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls of a program's code within one get: a quick attempt, one by all rules, and one with a value that is this process's own.
@@ -122,6 +124,20 @@ fn a_target_that_changes_its_item_is_asked_a_few_times() {
     }
 }
 
+/// Where a get puts the value, and whose code runs meanwhile.
+#[derive(Clone, Copy)]
+enum Goal {
+    /// a vector, behind a head
+    Vector,
+    /// memory that the program's code makes
+    Target,
+    /// a vector, behind a head, and what is long goes on to a socket from where it is: this is the crate's own code but for the head, so
+    /// it runs while the item changes
+    Socket,
+}
+
+const GOALS: [Goal; 3] = [Goal::Vector, Goal::Target, Goal::Socket];
+
 /// A target whose code panics once it has stored another value.
 struct Panics<'s>(&'s mut Session);
 
@@ -138,22 +154,24 @@ impl Target for Panics<'_> {
 
 #[test]
 fn code_that_panics_leaves_a_session_that_works_and_holds_nothing() {
-    for (how, has_target) in rules().into_iter().flat_map(|how| [(how, false), (how, true)]) {
+    let (socket, _other_end) = UnixStream::pair().unwrap();
+    for (how, goal) in rules().into_iter().flat_map(|how| GOALS.map(|goal| (how, goal))) {
         // A region for each: a key that was evicted from it before would stay longer.
         for cache in regions() {
             let (mut session, mut other) = (cache.session().unwrap(), cache.session().unwrap());
             change(&mut session, 0, LENS[0]);
             let mut out = b"before ".to_vec();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
-                if has_target {
-                    return session.get_into(b"key", &how, &mut Panics(&mut other)).map(drop);
-                }
                 let panics = |_: &Item, out: &mut Vec<u8>| {
                     out.extend_from_slice(b"head ");
                     change(&mut other, 1, LENS[0]);
                     panic!("a bug, in the test of a panic");
                 };
-                session.get_with(b"key", &how, &mut out, panics).map(drop)
+                match goal {
+                    Goal::Target => session.get_into(b"key", &how, &mut Panics(&mut other)).map(drop),
+                    Goal::Vector => session.get_with(b"key", &how, &mut out, panics).map(drop),
+                    Goal::Socket => session.get_to(b"key", &how, socket.as_fd(), &mut out, panics, b"").map(drop),
+                }
             }));
             panicked.expect_err("the program's code panics");
             let quietly = Get {
