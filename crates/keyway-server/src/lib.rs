@@ -17,13 +17,11 @@
 mod acceptor;
 mod account;
 mod auth;
-mod buffer;
 mod census;
 mod config;
 mod connection;
 mod cpu_budget;
 mod detail;
-mod dump;
 mod execute;
 mod file_watch;
 mod given;
@@ -40,7 +38,6 @@ mod listener;
 mod log_limiter;
 mod memory;
 pub mod overview;
-mod port;
 mod rate;
 mod shared;
 mod shown;
@@ -65,7 +62,6 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use keyway_cache::server::Timer;
 use keyway_cache::{Cache, Session, SessionError};
 use keyway_uring::Ring;
 use mio::net::UnixListener;
@@ -93,10 +89,8 @@ pub use worker::driven::Driven;
 use acceptor::Acceptor;
 use account::Account;
 use auth::{Hasher, Users};
-use buffer::Buffer;
 use census::Census;
 use connection::Desk;
-use cpu_budget::CpuBudget;
 use detail::Detail;
 use execute::Executor;
 use listener::{Listener, SocketFile};
@@ -661,36 +655,8 @@ fn make_workers(
         .zip(udp_sockets)
         .enumerate()
         .map(|(worker, ((poll, session), udp_sockets))| {
-            let executor = Executor {
-                session,
-                cache: cache.clone(),
-                shared: Arc::clone(shared),
-                worker,
-                cpu_budget: CpuBudget::default(),
-                timer: Timer::new(),
-                served: shared.kernel.as_ref().map(|post| post.served(cache.clone())),
-                enrolments: shared.kernel.as_ref().and_then(|post| post.enrolments()),
-            };
-            let now = Instant::now();
-            Worker::new(
-                poll,
-                Desk {
-                    executor,
-                    input: Buffer::default(),
-                    large: Vec::new(),
-                    output: Vec::new(),
-                    ring: None,
-                    spare: Vec::new(),
-                    records: Vec::new(),
-                    plain: Vec::new(),
-                    is_alone: false,
-                    spent: 0,
-                    is_begun: false,
-                    now,
-                    uptime_s: 0,
-                },
-                udp_sockets,
-            )
+            let executor = Executor::new(session, cache.clone(), Arc::clone(shared), worker);
+            Worker::new(poll, Desk::new(executor), udp_sockets)
         })
         .collect()
 }

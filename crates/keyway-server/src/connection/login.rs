@@ -10,16 +10,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use keyway_proto::binary::{self, Status};
-use keyway_proto::{Protocol, Request};
+use keyway_proto::{Decoder, Protocol, Request};
 
-use super::{CloseReason, Connection, Desk, Phase, Stop, Verdict};
+use super::input::Input;
+use super::link::Link;
+use super::{CloseReason, Desk, Phase, Secure};
 use crate::auth::sasl::Plain;
 use crate::auth::{self, Form, Judgement, Pending, Role, Users, sasl, text};
 use crate::config::{PROTOCOL_VERSION, Sasl};
 use crate::cpu_budget::REQUEST;
-use crate::execute::{Executor, Outcome};
+use crate::execute::Outcome;
 use crate::log_limiter::LogLimiter;
-use crate::tls::Certificates;
+use crate::rate::Source;
+use crate::shared::{Peer, Shared};
+use crate::takeover::Carried;
 
 /// A connection has to finish its TLS handshake and to log in within this time after its `connect`, whatever it sends; otherwise it is
 /// closed.
@@ -35,103 +39,195 @@ const LOGINS_MAX: u8 = 3;
 static LOGIN_FAILED: LogLimiter = LogLimiter::new();
 static LOGIN_DELAYED: LogLimiter = LogLimiter::new();
 
-impl Connection {
-    /// The end of its time for the TLS handshake and to log in, if it has not done both.
-    pub(crate) fn login_deadline(&self) -> Option<Instant> {
-        let has_to_log_in = matches!(self.phase, Phase::Login | Phase::Verifying(..) | Phase::Refused { .. });
-        (self.is_shaking_hands() || has_to_log_in).then(|| self.since + LOGIN_TIME)
+/// Who a client is, as far as that is known, and what it may do.
+pub(super) struct Login {
+    /// what it may do, if that is not everything
+    role: Option<Arc<Role>>,
+    /// it has been asked who it is by other means than a password: its certificate, or its user on this machine
+    is_identified: bool,
+    /// its login waits, or has waited, because too many of its source have failed
+    is_delayed: bool,
+    /// it has named the mechanism of SASL, without user and password
+    has_begun_sasl: bool,
+    /// failed logins
+    failures: u8,
+    /// whose requests its own are counted with, once that has been asked
+    source: Option<Source>,
+    /// since when it has to log in
+    since: Instant,
+}
+
+/// The rest of a connection, as far as a login concerns it.
+pub(super) struct Guest<'a> {
+    pub(super) peer: &'a Peer,
+    pub(super) link: &'a Link,
+    pub(super) secure: Option<&'a Secure>,
+    pub(super) input: &'a mut Input,
+    pub(super) out: &'a mut Vec<u8>,
+    pub(super) decoder: &'a mut Decoder,
+}
+
+/// What a login needs next.
+pub(super) enum Step {
+    /// more bytes
+    NeedBytes,
+    /// another look at the input
+    Stay,
+    Become(Phase),
+}
+
+impl Login {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            role: None,
+            is_identified: false,
+            is_delayed: false,
+            has_begun_sasl: false,
+            failures: 0,
+            source: None,
+            since: now,
+        }
     }
 
-    fn is_shaking_hands(&self) -> bool {
-        self.secure.as_ref().is_some_and(|secure| secure.is_handshaking())
+    /// The end of its time for the TLS handshake and to log in.
+    pub(super) fn deadline(&self) -> Instant {
+        self.since + LOGIN_TIME
     }
 
-    /// The verdict of a turn that comes after the time to log in has ended, or while a refusal is still delayed.
-    pub(super) fn wait_for_login(&mut self, desk: &Desk) -> Option<Verdict> {
-        if self.login_deadline()? <= desk.now {
-            if let (true, Some(certificates)) = (self.is_shaking_hands(), &desk.executor.shared.certificates) {
-                Certificates::count(&certificates.handshake_errors);
-                return Some(Verdict::Close(CloseReason::HandshakeTimeout));
-            }
-            desk.executor.counters().auth_timeouts.add(1);
-            return Some(Verdict::Close(CloseReason::LoginTimeout));
-        }
-        let Phase::Refused { until } = self.phase else {
-            return None;
-        };
-        if desk.now < until {
-            return Some(Verdict::Wait);
-        }
-        self.phase = match self.failures {
+    /// What follows a refusal whose delay has ended.
+    pub(super) fn after_refusal(&self) -> Phase {
+        match self.failures {
             LOGINS_MAX.. => Phase::Closing(CloseReason::Error),
             _ => Phase::Login,
-        };
-        None
+        }
     }
 
-    /// Waits for the login of a connection.
-    pub(super) fn log_in(&mut self, desk: &mut Desk) -> Stop {
-        let shared = Arc::clone(&desk.executor.shared);
+    /// Whose requests its own are counted with.
+    pub(super) fn source(&mut self, peer: &Peer, link: &Link) -> Source {
+        *self
+            .source
+            .get_or_insert_with(|| peer.address.source(|| link.stream().peer_user()))
+    }
+
+    /// Looks for a login in the input.
+    pub(super) fn log_in(&mut self, guest: &mut Guest<'_>, desk: &mut Desk) -> Step {
+        let shared = Arc::clone(desk.shared());
         let Some(users) = &shared.users else {
-            self.phase = Phase::Serving;
-            return Stop::Phase;
+            return Step::Become(Phase::Serving);
         };
         let users = users.read().unwrap_or_else(PoisonError::into_inner);
-        if !self.is_identified && !self.is_shaking_hands() {
+        if !self.is_identified && !guest.secure.is_some_and(Secure::is_handshaking) {
             self.is_identified = true;
-            if let Some(role) = self.identify(&users) {
-                self.admit(&role);
-                return Stop::Phase;
+            if let Some(role) = guest.identify(&users) {
+                return Step::Become(self.admit(guest, &role));
             }
         }
         desk.executor.cpu_budget.spend(REQUEST);
-        if !self.input.is_empty() && !shared.login_failures.has_room(self.source(), desk.now) {
-            return self.delay(desk);
+        if !guest.input.data().is_empty() {
+            let source = self.source(guest.peer, guest.link);
+            if !shared.login_failures.has_room(source, desk.now) {
+                return self.delay(guest, desk);
+            }
         }
-        let is_packet = self.input.data().first() == Some(&binary::REQUEST);
+        let is_packet = guest.input.data().first() == Some(&binary::REQUEST);
         if is_packet && shared.has_sasl() && shared.config.protocol != Protocol::Text {
-            self.log_in_by_packet(desk, &users)
+            self.log_in_by_packet(guest, desk, &users)
         } else if is_packet || shared.config.protocol == Protocol::Binary {
-            self.turn_away()
+            guest.turn_away()
         } else {
-            self.log_in_by_text(desk, &users)
+            self.log_in_by_text(guest, desk, &users)
+        }
+    }
+
+    /// What follows when the hashed password has been verified; `None`: it has not yet.
+    pub(super) fn verified(&mut self, guest: &mut Guest<'_>, desk: &Desk, pending: &Pending, arrived: Instant) -> Option<Phase> {
+        Some(match pending.verdict()? {
+            Some(role) => self.succeed(guest, desk, &role, pending.form),
+            None => self.fail(guest, desk, pending.form, arrived),
+        })
+    }
+
+    /// A client that is served sends a step of SASL: it has to log in again, with this packet, which is not consumed.
+    pub(super) fn log_in_again(&mut self, peer: &Peer, decoder: &mut Decoder, shared: &Shared) -> Phase {
+        log::debug!("{} logs in again", peer.address);
+        decoder.repeat();
+        self.since = Instant::now();
+        peer.is_admitted.store(false, Relaxed);
+        match shared.users {
+            Some(_) => Phase::Login,
+            None => Phase::Serving,
+        }
+    }
+
+    /// Whether its role does not allow this request.
+    #[inline]
+    pub(super) fn denies(&self, request: &Request<'_>) -> bool {
+        self.role.as_ref().is_some_and(|role| role.denies(request).is_some())
+    }
+
+    /// Answers a request that its role does not allow.
+    #[cold]
+    pub(super) fn answer_denied(&self, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
+        if let Some(denied) = self.role.as_ref().and_then(|role| role.denies(request)) {
+            denied.answer(request, out);
+        }
+        // The rest of a long line of keys gets no answer.
+        Outcome::Broken
+    }
+
+    /// Its role, if that is not everything.
+    #[inline]
+    pub(super) fn role(&self) -> Option<&Role> {
+        self.role.as_deref()
+    }
+
+    /// What the next server gets of it.
+    pub(super) fn hand_over(&self, carried: &mut Carried, now: Instant) {
+        carried.role = self.role.as_ref().map(|role| (role.may_write(), role.prefix().to_vec()));
+        carried.is_identified = self.is_identified;
+        carried.has_begun_sasl = self.has_begun_sasl;
+        carried.failures = self.failures;
+        let since = now.saturating_duration_since(self.since);
+        carried.since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    }
+
+    /// Continues where another server left it.
+    pub(super) fn continuing(carried: &Carried, now: Instant, has_logins: bool) -> Self {
+        let role = carried.role.as_ref().filter(|_| has_logins);
+        Self {
+            role: role.map(|(may_write, prefix)| Arc::new(Role::new(*may_write, prefix))),
+            is_identified: carried.is_identified,
+            has_begun_sasl: carried.has_begun_sasl,
+            failures: carried.failures,
+            ..Self::new(now.checked_sub(Duration::from_millis(carried.since_ms)).unwrap_or(now))
         }
     }
 
     /// Leaves what has arrived for later.
-    fn delay(&mut self, desk: &Desk) -> Stop {
+    fn delay(&mut self, guest: &Guest<'_>, desk: &Desk) -> Step {
         if !std::mem::replace(&mut self.is_delayed, true) {
             desk.executor.counters().auth_delays.add(1);
             if let Some(left_out) = LOGIN_DELAYED.may_speak() {
                 log::warn!(
                     "{}: too many logins from there have failed, and the next ones wait{left_out}",
-                    self.peer.address
+                    guest.peer.address
                 );
             }
         }
-        self.phase = Phase::Refused {
-            until: desk.executor.shared.login_failures.again_at(desk.now),
-        };
-        Stop::Phase
+        Step::Become(Phase::Refused {
+            until: desk.shared().login_failures.again_at(desk.now),
+        })
     }
 
-    /// The role of a client that need not log in.
-    fn identify(&self, users: &Users) -> Option<Arc<Role>> {
-        match &self.secure {
-            Some(secure) if users.knows_certificates() => users.role_of_certificate(&secure.client_names()),
-            Some(_) => None,
-            None => users.role_of_peer(self.stream.peer_user()?),
-        }
-    }
-
-    fn log_in_by_text(&mut self, desk: &Desk, users: &Users) -> Stop {
-        match text::read(self.input.data()) {
-            text::Login::Incomplete => return Stop::NeedBytes,
-            text::Login::Hopeless => self.phase = Phase::Closing(CloseReason::Error),
-            text::Login::Quit => self.phase = Phase::Closing(CloseReason::Normal),
+    fn log_in_by_text(&mut self, guest: &mut Guest<'_>, desk: &Desk, users: &Users) -> Step {
+        match text::read(guest.input.data()) {
+            text::Login::Incomplete => Step::NeedBytes,
+            text::Login::Hopeless => Step::Become(Phase::Closing(CloseReason::Error)),
+            text::Login::Quit => Step::Become(Phase::Closing(CloseReason::Normal)),
             text::Login::Refused { consumed, reply } => {
-                self.input.consume(consumed);
-                self.output.extend_from_slice(reply);
+                guest.input.consume(consumed);
+                guest.out.extend_from_slice(reply);
+                Step::Stay
             }
             text::Login::Attempt {
                 consumed,
@@ -139,166 +235,137 @@ impl Connection {
                 password,
             } => {
                 let judgement = users.judge(user, password);
-                self.input.consume(consumed);
-                self.judged(desk, judgement, Form::Text);
+                guest.input.consume(consumed);
+                Step::Become(self.judged(guest, desk, judgement, Form::Text))
             }
         }
-        Stop::Phase
     }
 
-    fn log_in_by_packet(&mut self, desk: &Desk, users: &Users) -> Stop {
-        let is_allowed = desk.executor.shared.config.sasl == Sasl::Everywhere || self.peer.address.is_protected();
-        match sasl::read(self.input.data(), self.has_begun_sasl) {
-            sasl::Login::Incomplete => return Stop::NeedBytes,
+    fn log_in_by_packet(&mut self, guest: &mut Guest<'_>, desk: &Desk, users: &Users) -> Step {
+        let is_allowed = desk.shared().config.sasl == Sasl::Everywhere || guest.peer.address.is_protected();
+        match sasl::read(guest.input.data(), self.has_begun_sasl) {
+            sasl::Login::Incomplete => return Step::NeedBytes,
             sasl::Login::Quit { answer } => {
                 if let Some(head) = answer {
-                    binary::done(&mut self.output, head, 0);
+                    binary::done(guest.out, head, 0);
                 }
-                self.phase = Phase::Closing(CloseReason::Normal);
+                return Step::Become(Phase::Closing(CloseReason::Normal));
             }
             sasl::Login::Refused { head, status } => {
-                binary::error(&mut self.output, head, status);
-                self.phase = Phase::Closing(CloseReason::Error);
+                binary::error(guest.out, head, status);
+                return Step::Become(Phase::Closing(CloseReason::Error));
             }
             sasl::Login::Version { consumed, head } => {
-                self.input.consume(consumed);
-                binary::value(&mut self.output, head, PROTOCOL_VERSION.as_bytes(), 0);
+                guest.input.consume(consumed);
+                binary::value(guest.out, head, PROTOCOL_VERSION.as_bytes(), 0);
             }
             sasl::Login::List { head, .. } | sasl::Login::Begun { head, .. } | sasl::Login::Attempt { head, .. }
                 if !is_allowed =>
             {
-                binary::error_saying(&mut self.output, head, Status::AuthenticationError, sasl::NEEDS_TLS);
-                self.phase = Phase::Closing(CloseReason::Error);
+                binary::error_saying(guest.out, head, Status::AuthenticationError, sasl::NEEDS_TLS);
+                return Step::Become(Phase::Closing(CloseReason::Error));
             }
             sasl::Login::List { consumed, head } => {
-                self.input.consume(consumed);
-                binary::value(&mut self.output, head, sasl::MECHANISMS, 0);
+                guest.input.consume(consumed);
+                binary::value(guest.out, head, sasl::MECHANISMS, 0);
             }
             sasl::Login::Begun { consumed, head } => {
-                self.input.consume(consumed);
+                guest.input.consume(consumed);
                 self.has_begun_sasl = true;
-                binary::error(&mut self.output, head, Status::AuthenticationContinues);
+                binary::error(guest.out, head, Status::AuthenticationContinues);
             }
             sasl::Login::Attempt { consumed, head, plain } => {
                 let judgement = match plain {
                     Some(Plain { user, password }) => users.judge(user, password),
                     None => Judgement::Refused,
                 };
-                self.input.consume(consumed);
+                guest.input.consume(consumed);
                 self.has_begun_sasl = false;
-                self.judged(desk, judgement, Form::Packet(head));
+                return Step::Become(self.judged(guest, desk, judgement, Form::Packet(head)));
             }
         }
-        Stop::Phase
+        Step::Stay
+    }
+
+    fn judged(&mut self, guest: &mut Guest<'_>, desk: &Desk, judgement: Judgement, form: Form) -> Phase {
+        match judgement {
+            Judgement::Admitted(role) => self.succeed(guest, desk, &role, form),
+            Judgement::Refused => self.fail(guest, desk, form, desk.now),
+            Judgement::Undecided(check) => {
+                let source = self.source(guest.peer, guest.link);
+                let asker = (desk.executor.worker(), guest.link.token());
+                Phase::Verifying(desk.shared().hasher.ask(check, form, source, asker), desk.now)
+            }
+        }
+    }
+
+    fn succeed(&mut self, guest: &mut Guest<'_>, desk: &Desk, role: &Arc<Role>, form: Form) -> Phase {
+        desk.executor.counters().auth_cmds.add(1);
+        form.admit(guest.out);
+        guest.decoder.speak(match form {
+            Form::Text => Protocol::Text,
+            Form::Packet(_) => Protocol::Binary,
+        });
+        self.admit(guest, role)
+    }
+
+    fn admit(&mut self, guest: &Guest<'_>, role: &Arc<Role>) -> Phase {
+        self.role = (!role.is_full()).then(|| Arc::clone(role));
+        guest.peer.is_admitted.store(true, Relaxed);
+        Phase::Serving
+    }
+
+    /// The answer is delayed, and the connection does nothing else meanwhile.
+    fn fail(&mut self, guest: &mut Guest<'_>, desk: &Desk, form: Form, arrived: Instant) -> Phase {
+        let counters = desk.executor.counters();
+        counters.auth_cmds.add(1);
+        counters.auth_errors.add(1);
+        let source = self.source(guest.peer, guest.link);
+        desk.shared().login_failures.charge(source, 1, desk.now);
+        self.is_delayed = false;
+        if let Some(left_out) = LOGIN_FAILED.may_speak() {
+            log::warn!("{}: a login failed{left_out}", guest.peer.address);
+        }
+        form.answer_failure(guest.out);
+        self.failures = self.failures.saturating_add(1);
+        Phase::Refused {
+            until: arrived + REFUSED_FOR,
+        }
+    }
+}
+
+impl Guest<'_> {
+    /// The role of a client that need not log in.
+    fn identify(&self, users: &Users) -> Option<Arc<Role>> {
+        match self.secure {
+            Some(secure) if users.knows_certificates() => users.role_of_certificate(&secure.client_names()),
+            Some(_) => None,
+            None => users.role_of_peer(self.link.stream().peer_user()?),
+        }
     }
 
     /// A client that speaks a protocol without a login here. A packet is answered.
-    fn turn_away(&mut self) -> Stop {
+    fn turn_away(&mut self) -> Step {
         let data = self.input.data();
         if data.is_empty() {
-            return Stop::NeedBytes;
+            return Step::NeedBytes;
         }
         let reason = match (data.first(), binary::front(data)) {
-            (Some(&binary::REQUEST), None) => return Stop::NeedBytes,
+            (Some(&binary::REQUEST), None) => return Step::NeedBytes,
             (Some(&binary::REQUEST), Some(front)) => match front.before_login {
                 Some(binary::BeforeLogin::Quit { quiet }) => {
                     if !quiet {
-                        binary::done(&mut self.output, front.head, 0);
+                        binary::done(self.out, front.head, 0);
                     }
                     CloseReason::Normal
                 }
                 _ => {
-                    binary::error(&mut self.output, front.head, Status::AuthenticationError);
+                    binary::error(self.out, front.head, Status::AuthenticationError);
                     CloseReason::Error
                 }
             },
             _ => CloseReason::Error,
         };
-        self.phase = Phase::Closing(reason);
-        Stop::Phase
-    }
-
-    fn judged(&mut self, desk: &Desk, judgement: Judgement, form: Form) {
-        match judgement {
-            Judgement::Admitted(role) => self.succeed(desk, &role, form),
-            Judgement::Refused => self.fail(desk, form, desk.now),
-            Judgement::Undecided(check) => {
-                let executor = &desk.executor;
-                let (source, asker) = (self.source(), (executor.worker, self.token));
-                let pending = executor.shared.hasher.ask(check, form, source, asker);
-                self.phase = Phase::Verifying(pending, desk.now);
-            }
-        }
-    }
-
-    /// Whether the hashed password has been verified; the phase is another one then.
-    pub(super) fn verified(&mut self, desk: &Desk, pending: &Pending, arrived: Instant) -> bool {
-        match pending.verdict() {
-            None => return false,
-            Some(Some(role)) => self.succeed(desk, &role, pending.form),
-            Some(None) => self.fail(desk, pending.form, arrived),
-        }
-        true
-    }
-
-    fn succeed(&mut self, desk: &Desk, role: &Arc<Role>, form: Form) {
-        desk.executor.counters().auth_cmds.add(1);
-        form.admit(&mut self.output);
-        self.decoder.speak(match form {
-            Form::Text => Protocol::Text,
-            Form::Packet(_) => Protocol::Binary,
-        });
-        self.admit(role);
-    }
-
-    fn admit(&mut self, role: &Arc<Role>) {
-        self.role = (!role.is_full()).then(|| Arc::clone(role));
-        self.peer.is_admitted.store(true, Relaxed);
-        self.phase = Phase::Serving;
-    }
-
-    /// The answer is delayed, and the connection does nothing else meanwhile.
-    fn fail(&mut self, desk: &Desk, form: Form, arrived: Instant) {
-        let counters = desk.executor.counters();
-        counters.auth_cmds.add(1);
-        counters.auth_errors.add(1);
-        desk.executor.shared.login_failures.charge(self.source(), 1, desk.now);
-        self.is_delayed = false;
-        if let Some(left_out) = LOGIN_FAILED.may_speak() {
-            log::warn!("{}: a login failed{left_out}", self.peer.address);
-        }
-        form.answer_failure(&mut self.output);
-        self.failures = self.failures.saturating_add(1);
-        self.phase = Phase::Refused {
-            until: arrived + REFUSED_FOR,
-        };
-    }
-
-    /// A client that is served sends a step of SASL: it has to log in again, with this packet, which is not consumed.
-    pub(super) fn log_in_again(&mut self, executor: &Executor) {
-        log::debug!("{} logs in again", self.peer.address);
-        self.decoder.repeat();
-        self.since = Instant::now();
-        self.peer.is_admitted.store(false, Relaxed);
-        self.phase = match executor.shared.users {
-            Some(_) => Phase::Login,
-            None => Phase::Serving,
-        };
-    }
-
-    /// Whether its role does not allow this request.
-    #[inline]
-    pub(super) fn is_denied(&self, request: &Request<'_>) -> bool {
-        self.role.as_ref().is_some_and(|role| role.denies(request).is_some())
-    }
-
-    /// Answers a request that its role does not allow.
-    #[cold]
-    pub(super) fn answer_denied(&mut self, request: &Request<'_>) -> Outcome {
-        if let Some(denied) = self.role.as_ref().and_then(|role| role.denies(request)) {
-            denied.answer(request, &mut self.output);
-        }
-        // The rest of a long line of keys gets no answer.
-        Outcome::Broken
+        Step::Become(Phase::Closing(reason))
     }
 }

@@ -19,19 +19,22 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
-use keyway_proto::{Request, Within};
+use keyway_proto::Request;
 
-use super::{Connection, Desk, Phase};
+use super::Desk;
 use crate::kernel::{Enrolment, Enrolments, Served};
 use crate::shared::PeerAddress;
 
 /// A connection is enrolled when it comes to rest for this time: one that sends a few requests and closes is not worth the system call.
 const RESTS_BEFORE: u8 = 4;
 
+/// What is published of a connection, if the kernel door may serve it, now or later.
+#[derive(Default)]
+pub(super) struct Rest(Option<Box<Watched>>);
+
 /// A connection that the kernel door may serve.
-pub(super) struct Rest {
+struct Watched {
     /// bytes that were read from the socket since it was accepted
     read: u64,
     /// it is at rest only after more bytes than this were read
@@ -51,16 +54,51 @@ enum Step {
 }
 
 impl Rest {
+    /// Of a connection that this process has accepted just now: the kernel door may serve it later.
+    pub(super) fn of_new(desk: &Desk, address: &PeerAddress) -> Self {
+        let (Some(enrolments), None) = (desk.executor.enrolments(), &desk.shared().rates) else {
+            return Self(None);
+        };
+        let PeerAddress::Tcp {
+            local: Some(local),
+            is_secure: false,
+            ..
+        } = *address
+        else {
+            return Self(None);
+        };
+        Self(enrolments.admits(local).then(|| {
+            Box::new(Watched {
+                read: 0,
+                after: 0,
+                step: Step::Waiting {
+                    enrolments: Arc::clone(enrolments),
+                    rests: 0,
+                    rested: 0,
+                    has_got: false,
+                },
+            })
+        }))
+    }
+
     /// This many bytes were read from the socket.
     #[inline]
     pub(super) fn read(&mut self, count: usize) {
-        self.read += count as u64;
+        if let Some(watched) = &mut self.0 {
+            watched.read += count as u64;
+        }
+    }
+
+    /// Whether requests are to be noted.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        self.0.is_some()
     }
 
     /// A request is about to be executed.
-    #[inline]
     pub(super) fn note(&mut self, request: &Request<'_>, served: Option<&mut Served>) {
-        match (&mut self.step, served) {
+        let Some(watched) = &mut self.0 else { return };
+        match (&mut watched.step, served) {
             // A binary get is another kind of request, and a connection speaks one protocol, so those that are enrolled speak text.
             (Step::Waiting { has_got, .. }, _) => *has_got |= matches!(request, Request::Get { .. } | Request::MetaGet(_)),
             (Step::Enrolled(_), Some(served)) => served.note(request),
@@ -68,6 +106,39 @@ impl Rest {
         }
     }
 
+    /// Publishes whether the connection is at rest.
+    pub(super) fn publish(&mut self, is_at_rest: bool, socket: &impl AsFd) {
+        let Some(watched) = &mut self.0 else { return };
+        if !is_at_rest || watched.read <= watched.after {
+            watched.is_disturbed();
+        } else if !watched.has_come_to_rest(socket.as_fd()) {
+            self.0 = None;
+        }
+    }
+
+    /// The program must not answer for it until it comes to rest again.
+    pub(super) fn disturb(&mut self) {
+        if let Some(watched) = &mut self.0 {
+            watched.is_disturbed();
+        }
+    }
+
+    /// The program answers without this server's knowledge. A connection that is at rest must show with its next request that its client is
+    /// not idle. Returns whether it is.
+    pub(super) fn doubt(&mut self) -> bool {
+        if let Some(watched) = &mut self.0
+            && let Step::Enrolled(enrolment) = &mut watched.step
+            && enrolment.is_published()
+        {
+            enrolment.is_not_at_rest();
+            watched.after = watched.read;
+            return true;
+        }
+        false
+    }
+}
+
+impl Watched {
     /// It has come to rest: publishes that, or enrols it if it is time. Returns false if it cannot be enrolled.
     fn has_come_to_rest(&mut self, socket: BorrowedFd<'_>) -> bool {
         if let Step::Waiting {
@@ -100,90 +171,5 @@ impl Rest {
         if let Step::Enrolled(enrolment) = &mut self.step {
             enrolment.is_not_at_rest();
         }
-    }
-}
-
-impl Connection {
-    /// This process has accepted it just now: the kernel door may serve it later.
-    pub(crate) fn may_be_enrolled(&mut self, desk: &Desk) {
-        let executor = &desk.executor;
-        let (Some(enrolments), None, None) = (&executor.enrolments, &executor.shared.rates, &self.secure) else {
-            return;
-        };
-        let PeerAddress::Tcp {
-            local: Some(local),
-            is_secure: false,
-            ..
-        } = self.peer.address
-        else {
-            return;
-        };
-        self.rest = enrolments.admits(local).then(|| {
-            Box::new(Rest {
-                read: 0,
-                after: 0,
-                step: Step::Waiting {
-                    enrolments: Arc::clone(enrolments),
-                    rests: 0,
-                    rested: 0,
-                    has_got: false,
-                },
-            })
-        });
-    }
-
-    /// Called whenever it may have come to rest.
-    #[inline]
-    pub(super) fn look_for_rest(&mut self) {
-        if self.rest.is_some() {
-            self.publish_door();
-        }
-    }
-
-    fn publish_door(&mut self) {
-        let is_at_rest = self.is_at_rest();
-        let Some(rest) = &mut self.rest else { return };
-        if !is_at_rest {
-            rest.is_disturbed();
-        } else if !rest.has_come_to_rest(self.stream.as_fd()) {
-            self.rest = None;
-        }
-    }
-
-    /// The program must not answer for it until it comes to rest again.
-    pub(super) fn disturb(&mut self) {
-        if let Some(rest) = &mut self.rest {
-            rest.is_disturbed();
-        }
-    }
-
-    /// The program answers without this server's knowledge. A connection that was silent for longer than `limit` must show with its next
-    /// request that its client is not idle; it counts as active until now.
-    pub(crate) fn doubt_idleness(&mut self, limit: Instant, now: Instant) {
-        if let Some(rest) = &mut self.rest
-            && let Step::Enrolled(enrolment) = &mut rest.step
-            && enrolment.is_published()
-            && self.last_active < limit
-        {
-            enrolment.is_not_at_rest();
-            rest.after = rest.read;
-            self.last_active = now;
-        }
-    }
-
-    /// See the top of the file.
-    fn is_at_rest(&self) -> bool {
-        let is_between_requests = || {
-            let progress = self.decoder.progress();
-            progress.is_some_and(|progress| progress.within == Within::Nothing)
-        };
-        matches!(self.phase, Phase::Serving)
-            && self.input.is_empty()
-            && self.unsent() == 0
-            && !(self.stopping || self.draining || self.is_over || self.at_end || self.read_closed)
-            && self.keys_done == 0
-            && self.role.as_ref().is_none_or(|role| role.prefix().is_empty())
-            && self.rest.as_ref().is_some_and(|rest| rest.read > rest.after)
-            && is_between_requests()
     }
 }

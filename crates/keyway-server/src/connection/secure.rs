@@ -1,8 +1,7 @@
 //! TLS on one connection: what arrives is decrypted into the input, and the output is encrypted before it is sent.
 //!
-//! The output vector begins with bytes that are encrypted already, and the rest is still plain: [`Secure::seal`] encrypts it. So sending
-//! does not differ from a plain connection. rustls keeps what it has of a record that has not arrived completely, 18 KiB at most, and before
-//! the end of the handshake of all messages that are not complete, [`HANDSHAKE_MAX`] bytes at most. [`Secure::held`] is for the account.
+//! rustls keeps what it has of a record that has not arrived completely, 18 KiB at most, and before the end of the handshake of all messages
+//! that are not complete, [`HANDSHAKE_MAX`] bytes at most. [`Secure::held`] is for the account.
 //!
 //! rustls does the protocol, by its buffered interface: the other one expects that its caller never offers it a connection's bytes again
 //! after an error, and panics otherwise. Nothing here reads or writes a socket except through a [`Read`].
@@ -12,7 +11,8 @@ use std::sync::Arc;
 
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
-use crate::buffer::Buffer;
+use super::buffer::Buffer;
+use super::output::Output;
 use crate::tls;
 
 /// Bytes that are read from a socket at a time.
@@ -33,8 +33,6 @@ const RECORD_HEADER_LEN: usize = 5;
 /// The TLS of a connection.
 pub(crate) struct Secure {
     tls: ServerConnection,
-    /// bytes at the front of the output that are encrypted
-    sealed: usize,
     /// bytes that arrived while the client shook hands
     shaken: usize,
     arriving: Record,
@@ -55,13 +53,13 @@ struct Silent;
 
 /// The result of reading.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub(super) struct Arrived {
     /// plain bytes that were added to the input
-    pub(crate) count: usize,
+    pub(super) count: usize,
     /// the socket may hold more
-    pub(crate) filled: bool,
+    pub(super) filled: bool,
     /// the client sends no more
-    pub(crate) at_end: bool,
+    pub(super) at_end: bool,
 }
 
 impl Secure {
@@ -71,24 +69,23 @@ impl Secure {
         tls.set_buffer_limit(None);
         Ok(Self {
             tls,
-            sealed: 0,
             shaken: 0,
             arriving: Record::default(),
             is_broken: false,
         })
     }
 
-    pub(crate) fn is_handshaking(&self) -> bool {
+    pub(super) fn is_handshaking(&self) -> bool {
         self.tls.is_handshaking()
     }
 
     /// Whether the client has sent anything.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.shaken > 0
     }
 
     /// Memory that rustls holds for what has not arrived completely, bytes.
-    pub(crate) fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         let kept = if self.is_handshaking() {
             self.shaken
         } else {
@@ -98,12 +95,12 @@ impl Secure {
     }
 
     /// Whether the client continued an earlier session; `None` before the end of the handshake.
-    pub(crate) fn is_resumed(&self) -> Option<bool> {
+    pub(super) fn is_resumed(&self) -> Option<bool> {
         Some(self.tls.handshake_kind()? == HandshakeKind::Resumed)
     }
 
     /// The names of the client's certificate, after the handshake; none if it has no certificate. rustls has verified it.
-    pub(crate) fn client_names(&self) -> Vec<Vec<u8>> {
+    pub(super) fn client_names(&self) -> Vec<Vec<u8>> {
         let chain = self.tls.peer_certificates().unwrap_or_default();
         chain.first().map(|first| tls::names(first)).unwrap_or_default()
     }
@@ -115,14 +112,14 @@ impl Secure {
     ///
     /// Those of the socket. The client broke the protocol: [`io::ErrorKind::InvalidData`] with the [`rustls::Error`]. The output then ends
     /// with the alert that says so to the client. It sent [`HANDSHAKE_MAX`] bytes without an end of its handshake: the same without an alert.
-    pub(crate) fn receive(
+    pub(super) fn receive(
         &mut self,
         socket: &mut impl Read,
         room: &mut Vec<u8>,
         input: &mut Buffer,
         need: usize,
         most: usize,
-        output: &mut Vec<u8>,
+        output: &mut Output,
     ) -> io::Result<Arrived> {
         room.resize(READ_SIZE, 0);
         let mut offered = READ_SIZE.min(most);
@@ -130,7 +127,7 @@ impl Secure {
             offered = offered.min(HANDSHAKE_MAX - self.shaken);
         }
         if offered == 0 {
-            output.truncate(self.sealed);
+            output.take_plain();
             self.is_broken = true;
             let why = format!("{HANDSHAKE_MAX} bytes have come, and no end of the handshake; send fewer or smaller certificates");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -152,7 +149,7 @@ impl Secure {
                 Ok(state) => state,
                 Err(error) => {
                     // What was not encrypted before is dropped: the client would not take it after the alert.
-                    output.truncate(self.sealed);
+                    output.take_plain();
                     self.take_records(output);
                     self.is_broken = true;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, error));
@@ -176,27 +173,21 @@ impl Secure {
         }
         if self.tls.wants_write() {
             // Before the plain bytes, which are not encrypted yet.
-            let plain = output.split_off(self.sealed);
+            let plain = output.take_plain();
             self.take_records(output);
-            output.extend_from_slice(&plain);
+            output.bytes().extend_from_slice(&plain);
         }
         Ok(arrived)
     }
 
     /// Encrypts the plain bytes of the output, with `plain` as room for them. Returns how many there were.
-    pub(crate) fn seal(&mut self, output: &mut Vec<u8>, plain: &mut Vec<u8>) -> io::Result<usize> {
-        let count = output.len() - self.sealed;
-        if count == 0 || self.tls.is_handshaking() {
+    pub(super) fn seal(&mut self, output: &mut Output, plain: &mut Vec<u8>) -> io::Result<usize> {
+        if !output.has_plain() || self.tls.is_handshaking() {
             return Ok(0);
         }
         // All connections of the worker share it. An error may have left another one's bytes.
         plain.clear();
-        if self.sealed == 0 {
-            std::mem::swap(output, plain);
-        } else {
-            plain.extend_from_slice(&output[self.sealed..]);
-            output.truncate(self.sealed);
-        }
+        let count = output.move_plain(plain);
         if !self.is_broken {
             for part in plain.chunks(SEAL_SIZE) {
                 self.tls.writer().write_all(part)?;
@@ -209,27 +200,24 @@ impl Secure {
     }
 
     /// Announces to the client, after what the output holds, that nothing more comes. The output is sealed.
-    pub(crate) fn close(&mut self, output: &mut Vec<u8>) {
+    pub(super) fn close(&mut self, output: &mut Output) {
         if !self.is_broken {
             self.tls.send_close_notify();
             self.take_records(output);
         }
     }
 
-    /// The first `count` bytes of the output were sent and removed.
-    pub(crate) fn removed(&mut self, count: usize) {
-        self.sealed -= count.min(self.sealed);
-    }
-
     /// Moves the records that rustls has made to the output, which holds no plain bytes.
-    fn take_records(&mut self, output: &mut Vec<u8>) {
-        while self.tls.wants_write() {
-            // A vector takes everything.
-            if self.tls.write_tls(output).is_err() {
-                break;
+    fn take_records(&mut self, output: &mut Output) {
+        let tls = &mut self.tls;
+        output.add_sealed(|bytes| {
+            while tls.wants_write() {
+                // A vector takes everything.
+                if tls.write_tls(bytes).is_err() {
+                    break;
+                }
             }
-        }
-        self.sealed = output.len();
+        });
     }
 }
 

@@ -7,11 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use keyway_proto::{Admin, DumpFormat, Needs, Tokens, reply, tokens};
 
-use super::{Executor, Origin, Outcome, Task, answer_unless, refusal};
+use super::{Dump, Executor, Origin, Outcome, Task, answer_unless, refusal};
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::cpu_budget::{STATS, TURN_WORK};
-use crate::dump::Dump;
 use crate::shared::{Message, Peer, PeerAddress, lock};
 use crate::watch::WatchAsked;
 use crate::{hotkeys, memory, stats};
@@ -23,17 +22,20 @@ const VERBOSITY_REFUSED: &[u8] = b"CLIENT_ERROR verbosity not allowed from other
 
 const MEMLIMIT_FAILED: &[u8] = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
 
-impl Executor {
-    /// Requests about the server rather than about items.
+/// Executes these commands.
+pub(super) struct Administration<'a>(pub(super) &'a mut Executor);
+
+impl Administration<'_> {
+    /// Executes `request` and appends its answer to `out`.
     #[cold]
-    pub(super) fn administer(&mut self, request: &Admin<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+    pub(super) fn answer(&mut self, request: &Admin<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         if let Some(refusal) = self.denial(request, origin.peer) {
             out.extend_from_slice(refusal);
             return Outcome::Done;
         }
         match request {
             Admin::FlushAll { delay, noreply } => {
-                let answer = match self.session.flush_all((*delay).into()) {
+                let answer = match self.0.items.session.flush_all((*delay).into()) {
                     Err(error) => {
                         log::error!("flush_all: {error}");
                         refusal(error)
@@ -55,14 +57,14 @@ impl Executor {
             Admin::CacheMemlimit { megabytes, noreply } => return self.memory_limit(*megabytes, *noreply, out, origin),
             Admin::Shutdown { graceful: _ } => {
                 log::info!("{}: shutdown", origin.peer.address);
-                self.shared.stop();
+                self.0.items.shared.stop();
                 return Outcome::Close(CloseReason::Shutdown);
             }
             Admin::Dump { format, what } => return Self::dump(*format, what, out),
             Admin::Watch { what } => return self.watch(what, out, origin),
             Admin::RefreshCerts { noreply } => {
-                self.cpu_budget.spend(TURN_WORK);
-                let refreshed = self.shared.refresh_certificates("refresh_certs");
+                self.0.cpu_budget.spend(TURN_WORK);
+                let refreshed = self.0.items.shared.refresh_certificates("refresh_certs");
                 answer_unless(
                     *noreply,
                     refreshed.map_or(NO_TLS, |done| if done { reply::OK } else { NOT_REFRESHED }),
@@ -77,10 +79,10 @@ impl Executor {
     /// The error for a request that this server's configuration, or the client's address, does not allow; empty if the client asked for no
     /// reply.
     fn denial(&self, request: &Admin<'_>, peer: &Peer) -> Option<&'static [u8]> {
-        let config = &self.shared.config;
+        let config = &self.0.items.shared.config;
         let (allowed, refusal) = match request.command().facts().needs {
             Needs::Nothing => return None,
-            Needs::Flushing => (self.session.limits().flush, reply::FLUSH_DISABLED),
+            Needs::Flushing => (self.0.items.session.limits().flush, reply::FLUSH_DISABLED),
             Needs::ShuttingDown => (config.shutdown_enabled, reply::SHUTDOWN_DISABLED),
             Needs::Watching => (config.watch_enabled, reply::WATCH_DISABLED),
             Needs::Trust => (self.trusts(peer), VERBOSITY_REFUSED),
@@ -100,7 +102,7 @@ impl Executor {
     /// memcached's verbosity as a level of the log: 0 warnings, 1 the server's doings, 2 connections, 3 requests.
     fn set_verbosity(&self, level: u32) {
         let level = u8::try_from(level).unwrap_or(u8::MAX).min(3);
-        self.shared.verbosity.store(level, Relaxed);
+        self.0.items.shared.verbosity.store(level, Relaxed);
         log::set_max_level(crate::log_level(level));
     }
 
@@ -108,7 +110,7 @@ impl Executor {
     fn trusts(&self, peer: &Peer) -> bool {
         match &peer.address {
             PeerAddress::Unix | PeerAddress::Reader => true,
-            PeerAddress::Tcp { remote, .. } => self.shared.users.is_some() || remote.ip().to_canonical().is_loopback(),
+            PeerAddress::Tcp { remote, .. } => self.0.items.shared.users.is_some() || remote.ip().to_canonical().is_loopback(),
             PeerAddress::Udp { .. } => false,
         }
     }
@@ -123,8 +125,8 @@ impl Executor {
         };
         // The kernel clears the new memory, a third of a second for each GiB; other connections do not wait for that.
         let task = Arc::new(Task::default());
-        let (done, worker, token) = (Arc::clone(&task), self.worker, origin.token);
-        let (shared, cache) = (Arc::clone(&self.shared), self.cache.clone());
+        let (done, worker, token) = (Arc::clone(&task), self.0.items.worker, origin.token);
+        let (shared, cache) = (Arc::clone(&self.0.items.shared), self.0.cache.clone());
         let work = move || {
             let answer = match memory::set_limit(&shared, &cache, memory) {
                 true => reply::OK,
@@ -154,10 +156,16 @@ impl Executor {
     }
 
     fn watch(&self, what: &[u8], out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
-        let place = (self.worker, origin.token);
+        let place = (self.0.items.worker, origin.token);
         let answer: &[u8] = match WatchAsked::parse(what) {
             Err(_) => reply::ERROR,
-            Ok(asked) => match self.shared.watch.add(asked, place, &self.cache, &self.shared) {
+            Ok(asked) => match self
+                .0
+                .items
+                .shared
+                .watch
+                .add(asked, place, &self.0.cache, &self.0.items.shared)
+            {
                 Some(watcher) => {
                     out.extend_from_slice(reply::OK);
                     return Outcome::Watch(watcher);
@@ -169,10 +177,10 @@ impl Executor {
         Outcome::Done
     }
 
-    pub(crate) fn stats(&mut self, argument: &[u8], out: &mut Vec<u8>) -> Outcome {
-        self.cpu_budget.spend(STATS);
+    pub(super) fn stats(&mut self, argument: &[u8], out: &mut Vec<u8>) -> Outcome {
+        self.0.cpu_budget.spend(STATS);
         let mut words = tokens(argument);
-        let (shared, cache) = (&self.shared, &self.cache);
+        let (shared, cache) = (&self.0.items.shared, &self.0.cache);
         match words.next().unwrap_or_default() {
             b"" => stats::general(shared, cache, out),
             b"hotkeys" => self.stats_hotkeys(words, out),
@@ -206,7 +214,7 @@ impl Executor {
 
     /// Keys; or prefixes, up to the delimiter of `-D` or the one that is given.
     fn stats_hotkeys(&self, mut words: Tokens<'_>, out: &mut Vec<u8>) {
-        let shared = &self.shared;
+        let shared = &self.0.items.shared;
         let delimiter = [shared.detail.delimiter()];
         let separator = match (words.next(), words.next(), words.next()) {
             (None, ..) => None,
@@ -214,14 +222,14 @@ impl Executor {
             (Some(b"prefix"), given, None) => given,
             _ => return out.extend_from_slice(b"CLIENT_ERROR usage: stats hotkeys [prefix [separator]]\r\n"),
         };
-        hotkeys::write(&shared.hot, &self.cache, separator, !shared.config.dump_enabled, out);
+        hotkeys::write(&shared.hot, &self.0.cache, separator, !shared.config.dump_enabled, out);
     }
 
     fn stats_detail(&self, mut words: Tokens<'_>, out: &mut Vec<u8>) -> Outcome {
         match words.next() {
             Some(b"dump") => return Outcome::Dump(Dump::Prefixes { after: None }),
-            Some(b"on") => self.shared.detail.enable(true),
-            Some(b"off") => self.shared.detail.enable(false),
+            Some(b"on") => self.0.items.shared.detail.enable(true),
+            Some(b"off") => self.0.items.shared.detail.enable(false),
             _ => {
                 out.extend_from_slice(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n");
                 return Outcome::Done;

@@ -6,17 +6,20 @@ use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, Store
 use keyway_proto::binary::{self, Command, Head, Request, Status};
 use keyway_proto::{StoreVerb, reply};
 
-use super::{Executor, Origin, Outcome, as_memcached, refusal};
+use super::admin::Administration;
+use super::{Dump, Executor, Origin, Outcome, as_memcached, refusal};
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
-use crate::dump::Dump;
 
 /// Longest `stats detail dump` in a packet, bytes; in the text protocol it may have any length.
 const DUMP_MAX: usize = 256 << 10;
 
-impl Executor {
+/// Answers these packets.
+pub(super) struct Binary<'a>(pub(super) &'a mut Executor);
+
+impl Binary<'_> {
     /// Executes `request` and appends its answer to `out`.
-    pub(super) fn binary(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+    pub(super) fn answer(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let (head, quiet) = (request.head, request.quiet);
         let answer = match &request.command {
             Command::Get {
@@ -31,12 +34,12 @@ impl Executor {
                     exptime: exptime.map(i64::from),
                     ..Get::default()
                 };
-                return self.binary_get(request, key, *with_key, &how, out);
+                return self.get(request, key, *with_key, &how, out);
             }
-            Command::Arithmetic { .. } => return self.binary_arithmetic(request, out),
-            Command::Store { .. } => self.binary_store(&request.command),
-            Command::Delete { key, cas } => self.binary_delete(key, *cas),
-            Command::Flush { exptime } => self.binary_flush(i64::from(*exptime), origin),
+            Command::Arithmetic { .. } => return self.arithmetic(request, out),
+            Command::Store { .. } => self.store(&request.command),
+            Command::Delete { key, cas } => self.delete(key, *cas),
+            Command::Flush { exptime } => self.flush(i64::from(*exptime), origin),
             Command::Noop => Ok(0),
             Command::Version => {
                 binary::value(out, head, PROTOCOL_VERSION.as_bytes(), 0);
@@ -49,10 +52,10 @@ impl Executor {
                 return Outcome::Close(CloseReason::Normal);
             }
             Command::Stat { argument } => {
-                self.binary_stat(head, argument, out);
+                self.stat(head, argument, out);
                 return Outcome::Done;
             }
-            Command::Sasl { .. } if self.shared.has_sasl() => return Outcome::LogIn,
+            Command::Sasl { .. } if self.0.items.shared.has_sasl() => return Outcome::LogIn,
             Command::Sasl { .. } => {
                 binary::error(out, head, Status::UnknownCommand);
                 return Outcome::Done;
@@ -74,17 +77,17 @@ impl Executor {
         Outcome::Done
     }
 
-    fn binary_get(&mut self, request: &Request<'_>, key: &[u8], with_key: bool, how: &Get, out: &mut Vec<u8>) -> Outcome {
+    fn get(&mut self, request: &Request<'_>, key: &[u8], with_key: bool, how: &Get, out: &mut Vec<u8>) -> Outcome {
         let head = request.head;
         let told_key = with_key.then_some(key);
-        let cas_enabled = self.shared.config.cas_enabled;
-        let found = self.session.get_with(key, how, out, |item, out| {
+        let cas_enabled = self.0.items.shows_cas();
+        let found = self.0.items.session.get_with(key, how, out, |item, out| {
             let value_len = if how.value { item.value_len } else { 0 };
             binary::hit(out, head, told_key, item.flags, value_len, shown_cas(item, cas_enabled));
         });
         match found {
             Ok(item) => {
-                self.fetched(key, item.is_some());
+                self.0.items.fetched(key, item.is_some());
                 match (item, told_key) {
                     (None, _) if request.quiet => {}
                     (None, Some(key)) => binary::miss(out, head, key),
@@ -98,7 +101,7 @@ impl Executor {
     }
 
     /// The CAS unique of the stored item, or why it was not stored.
-    fn binary_store(&mut self, command: &Command<'_>) -> Result<u64, Refusal> {
+    fn store(&mut self, command: &Command<'_>) -> Result<u64, Refusal> {
         let Command::Store {
             verb,
             key,
@@ -124,10 +127,10 @@ impl Executor {
             compare_cas: (*cas != 0).then_some(*cas),
             ..Store::default()
         };
-        let stored = as_memcached(mode, self.session.store(key, value, &how));
-        self.mutated(key);
+        let stored = as_memcached(mode, self.0.items.session.store(key, value, &how));
+        self.0.items.mutated(key);
         match stored {
-            Ok(Stored::Stored { cas, .. }) => Ok(if self.shared.config.cas_enabled { cas } else { 0 }),
+            Ok(Stored::Stored { cas, .. }) => Ok(if self.0.items.shows_cas() { cas } else { 0 }),
             Ok(Stored::Exists) => Err(Status::KeyExists.into()),
             // An append to a missing item is not stored, with or without a CAS unique.
             Ok(Stored::NotFound) if verb != &StoreVerb::Cas => Err(Status::NotStored.into()),
@@ -140,20 +143,20 @@ impl Executor {
             Err(error) => {
                 // As memcached: also a set with a CAS unique removes the item, if there is no room.
                 if verb == &StoreVerb::Cas && error.is_for_room() {
-                    self.forget(key);
+                    self.0.items.forget(key);
                 }
                 Err(error.into())
             }
         }
     }
 
-    fn binary_delete(&mut self, key: &[u8], cas: u64) -> Result<u64, Refusal> {
+    fn delete(&mut self, key: &[u8], cas: u64) -> Result<u64, Refusal> {
         let how = Delete {
             compare_cas: (cas != 0).then_some(cas),
             ..Delete::default()
         };
-        let deleted = self.session.delete(key, &how)?;
-        self.deleted(key);
+        let deleted = self.0.items.session.delete(key, &how)?;
+        self.0.items.deleted(key);
         match deleted {
             Deleted::Deleted => Ok(0),
             Deleted::NotFound => Err(Status::KeyNotFound.into()),
@@ -161,7 +164,7 @@ impl Executor {
         }
     }
 
-    fn binary_arithmetic(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
+    fn arithmetic(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
         let Command::Arithmetic {
             key,
             decrement,
@@ -179,10 +182,10 @@ impl Executor {
             compare_cas: (*cas != 0).then_some(*cas),
             ..Arithmetic::default()
         };
-        let refusal = match self.session.arithmetic(key, &how) {
+        let refusal = match self.0.items.session.arithmetic(key, &how) {
             Ok(Counted::Value { value, item }) => {
                 if !request.quiet {
-                    let cas = shown_cas(&item, self.shared.config.cas_enabled);
+                    let cas = shown_cas(&item, self.0.items.shows_cas());
                     binary::value(out, request.head, &value.to_be_bytes(), cas);
                 }
                 return Outcome::Done;
@@ -196,14 +199,14 @@ impl Executor {
         Outcome::Done
     }
 
-    fn binary_flush(&mut self, exptime: i64, origin: &Origin<'_>) -> Result<u64, Refusal> {
-        self.session.flush_all(exptime)?;
+    fn flush(&mut self, exptime: i64, origin: &Origin<'_>) -> Result<u64, Refusal> {
+        self.0.items.session.flush_all(exptime)?;
         log::info!("{}: flush_all {exptime}", origin.peer.address);
         Ok(0)
     }
 
     /// The answer of `stats` in text, each line as a packet.
-    fn binary_stat(&mut self, head: Head, argument: &[u8], out: &mut Vec<u8>) {
+    fn stat(&mut self, head: Head, argument: &[u8], out: &mut Vec<u8>) {
         // For the arguments that it knows, memcached compares only the beginning.
         let argument = [&b"reset"[..], b"settings"]
             .into_iter()
@@ -212,11 +215,11 @@ impl Executor {
         let mut text = Vec::new();
         if !argument.starts_with(b"cachedump")
             && !argument.starts_with(b"conns")
-            && let Outcome::Dump(mut dump) = self.stats(argument, &mut text)
+            && let Outcome::Dump(mut dump) = Administration(self.0).stats(argument, &mut text)
             && !matches!(dump, Dump::Sizes(_))
         {
             // The answer is one packet, so all of it is collected first.
-            while !dump.step(self, &mut text) {
+            while !dump.step(self.0, &mut text) {
                 if text.len() > DUMP_MAX {
                     return binary::error(out, head, Status::OutOfMemory);
                 }

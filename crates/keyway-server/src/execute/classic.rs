@@ -1,17 +1,23 @@
-//! Commands of the classic text protocol on items: get, gat, set and its relatives, incr and decr.
+//! Commands of the classic text protocol on items: get, gat, set and its relatives, incr and decr, delete, touch.
 //!
 //! Never: knows meta flags or packets. Values go from the region directly to the output buffer, or, if they are long, to the socket.
 
-use keyway_cache::{AHEAD_MAX, Arithmetic, Counted, Get, Item, Store, StoreMode, Stored, WriteError};
+use keyway_cache::{AHEAD_MAX, Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::{Keys, StoreVerb, reply};
 
-use super::{Executor, Origin, Outcome, answer_unless, as_memcached, refusal};
-use crate::cpu_budget::KEY;
+use super::{Items, Origin, Outcome, answer_unless, as_memcached, refusal};
+use crate::cpu_budget::{CpuBudget, KEY};
 
 /// What follows the last value of an answer.
 const VALUE_END: &[u8] = b"\r\nEND\r\n";
 
-impl Executor {
+/// Answers these commands.
+pub(super) struct Classic<'a> {
+    pub(super) items: &'a mut Items,
+    pub(super) cpu_budget: &'a mut CpuBudget,
+}
+
+impl Classic<'_> {
     pub(super) fn get(
         &mut self,
         keys: &Keys<'_>,
@@ -28,7 +34,7 @@ impl Executor {
             at_most: origin.is_bounded.then_some(origin.room),
             ..Get::default()
         };
-        let cas_enabled = self.shared.config.cas_enabled;
+        let cas_enabled = self.items.shows_cas();
         let mut sent = 0;
         let are_last = keys.are_last();
         let mut keys = keys.clone().enumerate().skip(origin.keys_done).peekable();
@@ -46,7 +52,7 @@ impl Executor {
             let is_last = keys.peek().is_none();
             if index == ahead && !is_last {
                 let following = keys.clone().map(|(_, key)| key);
-                self.session.prefetch(std::iter::once(key).chain(following));
+                self.items.session.prefetch(std::iter::once(key).chain(following));
                 ahead += AHEAD_MAX;
             }
             let is_end = are_last && is_last;
@@ -66,14 +72,14 @@ impl Executor {
                     sent += sent_now;
                     self.cpu_budget.spend(KEY);
                     self.cpu_budget.spend_on_bytes(item.value_len);
-                    self.fetched(key, true);
+                    self.items.fetched(key, true);
                     if is_end {
                         return Outcome::Done;
                     }
                 }
                 Ok(None) => {
                     self.cpu_budget.spend(KEY);
-                    self.fetched(key, false);
+                    self.items.fetched(key, false);
                 }
                 Err(error) => {
                     // As memcached: the error line ends the answer, without END.
@@ -101,15 +107,15 @@ impl Executor {
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<(Item, usize)>, WriteError> {
         let Some(socket) = origin.socket else {
-            let found = self.session.get_with(key, how, out, head)?;
+            let found = self.items.session.get_with(key, how, out, head)?;
             return Ok(found.map(|item| {
                 out.extend_from_slice(behind);
                 (item, 0)
             }));
         };
-        let found = self.session.get_to(key, how, socket, out, head, behind)?;
+        let found = self.items.session.get_to(key, how, socket, out, head, behind)?;
         if let Some((_, sent @ 1..)) = found {
-            self.counters().bytes_written.add(sent as u64);
+            self.items.counters().bytes_written.add(sent as u64);
         }
         Ok(found)
     }
@@ -128,7 +134,7 @@ impl Executor {
             compare_cas: (store.verb == StoreVerb::Cas).then_some(store.cas),
             ..Store::default()
         };
-        let stored = as_memcached(how.mode, self.session.store(store.key, store.value, &how));
+        let stored = as_memcached(how.mode, self.items.session.store(store.key, store.value, &how));
         let answer = match &stored {
             Ok(Stored::Stored { .. }) => reply::STORED,
             Ok(Stored::NotStored) => reply::NOT_STORED,
@@ -136,12 +142,12 @@ impl Executor {
             Ok(Stored::NotFound) => reply::NOT_FOUND,
             Err(error) => refusal(*error),
         };
-        self.mutated(store.key);
+        self.items.mutated(store.key);
         answer_unless(store.noreply, answer, out);
     }
 
     pub(super) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, noreply: bool, out: &mut Vec<u8>) {
-        let answer = match self.session.arithmetic(key, how) {
+        let answer = match self.items.session.arithmetic(key, how) {
             Ok(Counted::Value { value, .. }) => {
                 if !noreply {
                     reply::number(out, value);
@@ -151,6 +157,26 @@ impl Executor {
             Ok(Counted::NotFound) => reply::NOT_FOUND,
             Ok(Counted::Exists) => reply::EXISTS,
             Ok(Counted::NotANumber) => reply::NON_NUMERIC,
+            Err(error) => refusal(error),
+        };
+        answer_unless(noreply, answer, out);
+    }
+
+    pub(super) fn delete(&mut self, key: &[u8], noreply: bool, out: &mut Vec<u8>) {
+        let answer = match self.items.session.delete(key, &Delete::default()) {
+            Ok(Deleted::Deleted) => reply::DELETED,
+            Ok(Deleted::NotFound) => reply::NOT_FOUND,
+            Ok(Deleted::Exists) => reply::EXISTS,
+            Err(error) => refusal(error),
+        };
+        self.items.deleted(key);
+        answer_unless(noreply, answer, out);
+    }
+
+    pub(super) fn touch(&mut self, key: &[u8], exptime: i32, noreply: bool, out: &mut Vec<u8>) {
+        let answer = match self.items.session.touch(key, exptime.into()) {
+            Ok(true) => reply::TOUCHED,
+            Ok(false) => reply::NOT_FOUND,
             Err(error) => refusal(error),
         };
         answer_unless(noreply, answer, out);

@@ -1,14 +1,15 @@
 //! How long requests take: from when a request is taken up, before it is decoded, until its answer is in the output. What the network
 //! and the client add is not in it, except that an answer for which the output had no room includes the wait for the client.
 
-use keyway_cache::{Door, Verb};
+use keyway_cache::server::Timer;
+use keyway_cache::{Door, Session, Verb};
 use keyway_proto::{Request, binary};
 
-use super::{Executor, Outcome};
+use super::Outcome;
 
 /// As what a request is measured.
 #[derive(Clone, Copy)]
-pub(crate) struct Measured {
+pub(super) struct Measured {
     door: Door,
     verb: Verb,
     /// it is all of its line, or the last piece
@@ -16,8 +17,9 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    /// `over_udp`: it came in a datagram.
     #[inline]
-    pub(crate) fn of(request: &Request<'_>) -> Self {
+    pub(super) fn of(request: &Request<'_>, over_udp: bool) -> Self {
         let mut is_last = true;
         let (door, verb) = match request {
             Request::Get { keys, .. } => {
@@ -50,29 +52,23 @@ impl Measured {
                 (Door::Binary, verb)
             }
         };
+        let door = if over_udp { Door::Udp } else { door };
         Self { door, verb, is_last }
     }
 
-    /// The same, in a datagram.
-    pub(crate) fn over_udp(self) -> Self {
-        Self { door: Door::Udp, ..self }
-    }
-}
-
-impl Executor {
     /// Notes how long a request took that was taken up at `start`, a reading of the timer, if this outcome is the end of it. Otherwise
     /// returns `start`, for its next piece.
     #[inline]
-    pub(crate) fn note_measured(&mut self, measured: Measured, start: u64, outcome: &Outcome) -> Option<u64> {
+    pub(super) fn note(self, session: &mut Session, timer: &mut Timer, start: u64, outcome: &Outcome) -> Option<u64> {
         match outcome {
             Outcome::Partly { .. } => return Some(start),
-            Outcome::Done if !measured.is_last => return Some(start),
+            Outcome::Done if !self.is_last => return Some(start),
             // A login is no request: its connection answers it.
             Outcome::LogIn => return None,
             Outcome::Done | Outcome::Broken | Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) | Outcome::Wait(_) => {}
         }
-        let ns = self.timer.ns_between(start, self.timer.now());
-        self.session.note_latency(measured.door, measured.verb, ns);
+        let ns = timer.ns_between(start, timer.now());
+        session.note_latency(self.door, self.verb, ns);
         None
     }
 }

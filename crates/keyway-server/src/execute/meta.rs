@@ -6,7 +6,7 @@ use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, RELATIVE_EXP
 use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
 use keyway_proto::{Flags, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode};
 
-use super::{Executor, Origin, as_memcached, refusal};
+use super::{Items, Origin, as_memcached, refusal};
 use crate::stats::CLASS;
 
 /// What a meta command's flags say about expiry.
@@ -17,9 +17,12 @@ struct Times {
     ttl_before_s: Option<Option<u64>>,
 }
 
-impl Executor {
-    pub(super) fn meta_get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
-        self.counters().cmd_meta.add(1);
+/// Answers these commands.
+pub(super) struct Meta<'a>(pub(super) &'a mut Items);
+
+impl Meta<'_> {
+    pub(super) fn get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        self.0.counters().cmd_meta.add(1);
         let key = get.key.stored();
         let how = Get {
             value: get.value,
@@ -40,8 +43,8 @@ impl Executor {
             vivify: times.vivify,
             ..how
         };
-        let cas_enabled = self.shared.config.cas_enabled;
-        let found = self.session.get_with(key, &how, out, |item, out| {
+        let cas_enabled = self.0.shows_cas();
+        let found = self.0.session.get_with(key, &how, out, |item, out| {
             let code = if get.wants_value(item.cas) {
                 MetaCode::Value
             } else {
@@ -63,10 +66,10 @@ impl Executor {
                 if get.wants_value(item.cas) {
                     out.extend_from_slice(reply::LINE_END);
                 }
-                self.fetched(key, true);
+                self.0.fetched(key, true);
             }
             Ok(None) => {
-                self.fetched(key, false);
+                self.0.fetched(key, false);
                 if !(get.quiet && reply::is_hidden(MetaCommand::Get, MetaCode::Miss)) {
                     let facts = Facts {
                         key,
@@ -100,7 +103,7 @@ impl Executor {
         if !before_touch && !before_creation {
             return times;
         }
-        times.ttl_before_s = match self.session.look(key) {
+        times.ttl_before_s = match self.0.session.look(key) {
             Ok(Read::Hit(item)) => before_touch.then(|| item.ttl_s.map(u64::from)),
             Ok(_) if before_creation => Some(None),
             Ok(_) => vivify
@@ -112,17 +115,17 @@ impl Executor {
     }
 
     /// The number of seconds from now that an exptime means; `None`: it never expires.
-    pub(super) fn ttl_of(&mut self, exptime: i64) -> Option<u64> {
+    fn ttl_of(&mut self, exptime: i64) -> Option<u64> {
         let ttl_s = match exptime {
             0 => return None,
             ..=RELATIVE_EXPTIME_MAX => exptime,
-            _ => exptime - self.session.now_unix_s(),
+            _ => exptime - self.0.session.now_unix_s(),
         };
         Some(u64::try_from(ttl_s).unwrap_or(0))
     }
 
-    pub(super) fn meta_set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, is_line: bool) {
-        self.counters().cmd_meta.add(1);
+    pub(super) fn set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, is_line: bool) {
+        self.0.counters().cmd_meta.add(1);
         let key = set.key.stored();
         let joins = matches!(set.mode, MetaSetMode::Append | MetaSetMode::Prepend);
         let how = Store {
@@ -142,8 +145,8 @@ impl Executor {
             vivify: set.vivify.map(i64::from),
             opaque_key: set.key.is_binary(),
         };
-        let stored = self.session.store(key, set.value, &how);
-        self.mutated(key);
+        let stored = self.0.session.store(key, set.value, &how);
+        self.0.mutated(key);
         let stored = match stored {
             Err(error) if is_line => return out.extend_from_slice(refusal(error)),
             stored => as_memcached(how.mode, stored),
@@ -156,7 +159,7 @@ impl Executor {
         };
         let code = match stored {
             Ok(Stored::Stored { cas, value_len, .. }) => {
-                facts.cas = if self.shared.config.cas_enabled { cas } else { 0 };
+                facts.cas = if self.0.shows_cas() { cas } else { 0 };
                 facts.value_len = value_len;
                 MetaCode::Done
             }
@@ -166,7 +169,7 @@ impl Executor {
             Err(error) => {
                 // As memcached: a meta set for which there is no room removes the item, whatever its mode.
                 if error.is_for_room() {
-                    self.forget(key);
+                    self.0.forget(key);
                 }
                 return out.extend_from_slice(refusal(error));
             }
@@ -176,8 +179,8 @@ impl Executor {
         }
     }
 
-    pub(super) fn meta_delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>) {
-        self.counters().cmd_meta.add(1);
+    pub(super) fn delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>) {
+        self.0.counters().cmd_meta.add(1);
         let key = delete.key.stored();
         let how = Delete {
             compare_cas: delete.compare_cas,
@@ -187,13 +190,13 @@ impl Executor {
             remove_value: delete.remove_value,
             ..Delete::default()
         };
-        let code = match self.session.delete(key, &how) {
+        let code = match self.0.session.delete(key, &how) {
             Ok(Deleted::Deleted) => MetaCode::Done,
             Ok(Deleted::NotFound) => MetaCode::NotFound,
             Ok(Deleted::Exists) => MetaCode::Exists,
             Err(error) => return out.extend_from_slice(refusal(error)),
         };
-        self.deleted(key);
+        self.0.deleted(key);
         if !(delete.quiet && reply::is_hidden(MetaCommand::Delete, code)) {
             let facts = Facts {
                 key,
@@ -204,8 +207,8 @@ impl Executor {
         }
     }
 
-    pub(super) fn meta_arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>) {
-        self.counters().cmd_meta.add(1);
+    pub(super) fn arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>) {
+        self.0.counters().cmd_meta.add(1);
         let key = arithmetic.key.stored();
         let how = Arithmetic {
             delta: arithmetic.delta,
@@ -230,9 +233,9 @@ impl Executor {
             ..Facts::default()
         };
         let mut number = None;
-        let code = match self.session.arithmetic(key, &how) {
+        let code = match self.0.session.arithmetic(key, &how) {
             Ok(Counted::Value { value, item }) => {
-                let counted = self::facts(key, &item, self.shared.config.cas_enabled);
+                let counted = self::facts(key, &item, self.0.shows_cas());
                 // `k` shows the key as this request wrote it, while `mg` shows it as the client that stored the item wrote it.
                 facts = Facts {
                     ttl_before_s: times.ttl_before_s,
@@ -257,16 +260,21 @@ impl Executor {
         }
     }
 
-    pub(super) fn meta_debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>) {
-        self.counters().cmd_meta.add(1);
+    pub(super) fn noop(&self, out: &mut Vec<u8>) {
+        self.0.counters().cmd_meta.add(1);
+        out.extend_from_slice(reply::META_NOOP);
+    }
+
+    pub(super) fn debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>) {
+        self.0.counters().cmd_meta.add(1);
         let stored = key.stored();
-        let cas_enabled = self.shared.config.cas_enabled;
+        let cas_enabled = self.0.shows_cas();
         let how = Get {
             details: true,
             no_bump: true,
             ..Get::default()
         };
-        let found = self.session.get_with(stored, &how, out, |item, out| {
+        let found = self.0.session.get_with(stored, &how, out, |item, out| {
             let facts = reply::DebugFacts {
                 key: stored,
                 is_binary: item.opaque_key,

@@ -2,56 +2,67 @@
 //!
 //! Every request comes through [`Executor::execute`], and goes to the file of its kind:
 //!
-//! | file | requests |
+//! | file | holds |
 //! |---|---|
-//! | `classic` | get, set and their relatives in the text protocol |
-//! | `meta` | meta commands |
-//! | `binary` | the binary protocol |
-//! | `admin` | about the server: flush_all, stats, watch, limits |
-//! | `measured` | none: how long the requests of the other files take |
-//! | `events` | none: what `stats detail` counts of the requests of the other files |
+//! | `mod` | [`Executor`], and [`Items`]: the session, with what only this server counts of the requests |
+//! | `classic` | `Classic`: get, set and their relatives in the text protocol |
+//! | `meta` | `Meta`: meta commands |
+//! | `binary` | `Binary`: the binary protocol |
+//! | `admin` | `Administration`: commands about the server: flush_all, stats, watch, limits |
+//! | `dump` | [`Dump`]: answers that are written in steps |
+//! | `measured` | `Measured`: as what the time of a request is counted |
 //!
 //! Never: waits, or reads a socket.
 
 mod admin;
 mod binary;
 mod classic;
-mod events;
+mod dump;
 mod measured;
 mod meta;
 
-pub(crate) use measured::Measured;
+pub(crate) use dump::Dump;
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use keyway_cache::server::Timer;
-use keyway_cache::{Arithmetic, Cache, Delete, Deleted, Door, Session, StoreMode, Stored, WriteError};
+use keyway_cache::{Arithmetic, Cache, Delete, Door, Session, StoreMode, Stored, WriteError};
 use keyway_probes as probes;
 use keyway_proto::{Effect, MetaKey, Request, keys_ahead, reply};
 
+use self::admin::Administration;
+use self::binary::Binary;
+use self::classic::Classic;
+use self::measured::Measured;
+use self::meta::Meta;
 use crate::connection::CloseReason;
 use crate::cpu_budget::CpuBudget;
-use crate::dump::Dump;
 use crate::kernel::{Enrolments, Served};
 use crate::shared::{Peer, Shared, WorkerCounters};
 use crate::watch::Watcher;
 
 /// What a worker needs to execute requests.
 pub(crate) struct Executor {
-    pub(crate) session: Session,
-    pub(crate) cache: Cache,
-    pub(crate) shared: Arc<Shared>,
-    /// this worker's number
-    pub(crate) worker: usize,
+    items: Items,
+    cache: Cache,
     /// work of the present turn
     pub(crate) cpu_budget: CpuBudget,
     /// measures requests
-    pub(crate) timer: Timer,
+    timer: Timer,
     /// what it has served of what the kernel door could
-    pub(crate) served: Option<Served>,
+    served: Option<Served>,
     /// the connections that the kernel door serves
-    pub(crate) enrolments: Option<Arc<Enrolments>>,
+    enrolments: Option<Arc<Enrolments>>,
+}
+
+/// The session, and what only this server counts of its requests.
+struct Items {
+    session: Session,
+    shared: Arc<Shared>,
+    /// this worker's number
+    worker: usize,
 }
 
 /// What is left to do for a request.
@@ -110,21 +121,18 @@ const KERNEL_DOOR: &[u8] = b"SERVER_ERROR another server answers for this region
 /// An error that no client can fix: a damaged region, or one whose flush epochs are used up.
 const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keyway check on it\r\n";
 
-impl Executor {
-    pub(crate) fn counters(&self) -> &WorkerCounters {
+impl Items {
+    fn counters(&self) -> &WorkerCounters {
         &self.shared.mailboxes[self.worker].counters
     }
 
-    /// Largest item that the region allows now, bytes.
-    #[inline]
-    pub(crate) fn item_size_max(&self) -> usize {
-        let size = self.session.limits().item_size_max;
-        self.shared.allows_items_of(size);
-        size
+    /// Whether clients see CAS uniques (`-C` hides them).
+    fn shows_cas(&self) -> bool {
+        self.shared.config.cas_enabled
     }
 
     /// Deletes the item under `key`: its new value could not be stored, and the old one must not stay.
-    pub(crate) fn forget(&mut self, key: &[u8]) {
+    fn forget(&mut self, key: &[u8]) {
         // The client gets the error about the value that it sent; the protocol has no place for a second one.
         let how = Delete {
             uncounted: true,
@@ -133,11 +141,103 @@ impl Executor {
         let _ = self.session.delete(key, &how);
     }
 
+    /// Counts a fetch for `stats detail`. The session itself writes the events of watchers.
+    #[inline]
+    fn fetched(&self, key: &[u8], hit: bool) {
+        if self.shared.detail.is_enabled() {
+            self.shared.detail.count(key, |counts| {
+                counts.gets += 1;
+                counts.hits += u64::from(hit);
+            });
+        }
+    }
+
+    /// Counts a store for `stats detail`.
+    #[inline]
+    fn mutated(&self, key: &[u8]) {
+        if self.shared.detail.is_enabled() {
+            self.shared.detail.count(key, |counts| counts.sets += 1);
+        }
+    }
+
+    /// Counts a delete for `stats detail`.
+    #[inline]
+    fn deleted(&self, key: &[u8]) {
+        if self.shared.detail.is_enabled() {
+            self.shared.detail.count(key, |counts| counts.deletes += 1);
+        }
+    }
+}
+
+impl Executor {
+    pub(crate) fn new(session: Session, cache: Cache, shared: Arc<Shared>, worker: usize) -> Self {
+        Self {
+            served: shared.kernel.as_ref().map(|post| post.served(cache.clone())),
+            enrolments: shared.kernel.as_ref().and_then(|post| post.enrolments()),
+            items: Items { session, shared, worker },
+            cache,
+            cpu_budget: CpuBudget::default(),
+            timer: Timer::new(),
+        }
+    }
+
+    /// As if a kernel door with these connections and candidates ran.
+    #[cfg(all(test, feature = "kernel"))]
+    pub(crate) fn serve_beside(&mut self, enrolments: Arc<Enrolments>, served: Served) {
+        (self.enrolments, self.served) = (Some(enrolments), Some(served));
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.items.shared
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    pub(crate) fn worker(&self) -> usize {
+        self.items.worker
+    }
+
+    pub(crate) fn session(&mut self) -> &mut Session {
+        &mut self.items.session
+    }
+
+    pub(crate) fn counters(&self) -> &WorkerCounters {
+        self.items.counters()
+    }
+
+    /// The connections that the kernel door may serve, if there is that door.
+    pub(crate) fn enrolments(&self) -> Option<&Arc<Enrolments>> {
+        self.enrolments.as_ref()
+    }
+
+    /// What was served of what the kernel door could serve.
+    #[inline]
+    pub(crate) fn served(&mut self) -> Option<&mut Served> {
+        self.served.as_mut()
+    }
+
+    /// A round of the event loop begins.
+    pub(crate) fn begin_round(&mut self, now: Instant) {
+        if let Some(served) = &mut self.served {
+            served.turn(now);
+        }
+    }
+
+    /// Largest item that the region allows now, bytes.
+    #[inline]
+    pub(crate) fn item_size_max(&self) -> usize {
+        let size = self.items.session.limits().item_size_max;
+        self.items.shared.allows_items_of(size);
+        size
+    }
+
     /// Counts a value that is too large, and deletes the item that it should have replaced.
     pub(crate) fn too_large(&mut self, forget: Option<&MetaKey<'_>>) {
         self.counters().too_large.add(1);
         if let Some(key) = forget {
-            self.forget(key.stored());
+            self.items.forget(key.stored());
         }
     }
 
@@ -145,88 +245,87 @@ impl Executor {
     /// may still answer.
     #[inline]
     pub(crate) fn holds_up(&self, request: &Request<'_>) -> bool {
-        request.effect() != Effect::Reads && self.session.is_held_up()
+        request.effect() != Effect::Reads && self.items.session.is_held_up()
     }
 
     /// Has the memory of the requests that follow in a connection's input fetched together; returns how many requests that are.
     #[inline(never)]
     pub(crate) fn prefetch(&mut self, input: &[u8]) -> usize {
         let mut count = 0;
-        self.session.prefetch(keys_ahead(input).inspect(|_| count += 1));
+        self.items.session.prefetch(keys_ahead(input).inspect(|_| count += 1));
         count
     }
 
-    /// Executes `request` and appends its answer to `out`.
-    pub(crate) fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+    /// A reading of the clock that measures requests: one is taken up now.
+    #[inline]
+    pub(crate) fn take_up(&self) -> u64 {
+        self.timer.now()
+    }
+
+    /// Executes `request` and appends its answer to `out`. Notes how long it took since it was taken up, if that is its end; otherwise returns
+    /// `taken_up` also, for its next piece.
+    pub(crate) fn execute(
+        &mut self,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+        origin: &Origin<'_>,
+        taken_up: u64,
+    ) -> (Outcome, Option<u64>) {
         let (door, is_meta) = door_of(request);
         let door = if origin.is_bounded { Door::Udp } else { door };
-        self.session.serve_as(door, is_meta, origin.peer.fd);
+        self.items.session.serve_as(door, is_meta, origin.peer.fd);
         probes::request_entry(door as u8, origin.peer.fd);
         let outcome = self.execute_verb(request, out, origin);
         probes::request_return();
-        if let Some(post) = &self.shared.kernel
+        if let Some(post) = &self.items.shared.kernel
             && request.effect() == Effect::Changes
         {
             post.changed();
         }
-        outcome
+        let measured = Measured::of(request, origin.is_bounded);
+        let unfinished = measured.note(&mut self.items.session, &mut self.timer, taken_up, &outcome);
+        (outcome, unfinished)
     }
 
     fn execute_verb(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         match request {
-            Request::Get { keys, with_cas } => return self.get(keys, None, *with_cas, out, origin),
+            Request::Get { keys, with_cas } => return self.classic().get(keys, None, *with_cas, out, origin),
             Request::GetAndTouch { exptime, keys, with_cas } => {
-                return self.get(keys, Some((*exptime).into()), *with_cas, out, origin);
+                return self.classic().get(keys, Some((*exptime).into()), *with_cas, out, origin);
             }
-            Request::Store(store) => self.store(store, out),
-            Request::MetaGet(get) => self.meta_get(get, out, origin),
-            Request::MetaSet(set) => self.meta_set(set, out, origin.is_line),
-            Request::Delete { key, noreply } => {
-                let answer = match self.session.delete(key, &Delete::default()) {
-                    Ok(Deleted::Deleted) => reply::DELETED,
-                    Ok(Deleted::NotFound) => reply::NOT_FOUND,
-                    Ok(Deleted::Exists) => reply::EXISTS,
-                    Err(error) => refusal(error),
-                };
-                self.deleted(key);
-                answer_unless(*noreply, answer, out);
-            }
+            Request::Store(store) => self.classic().store(store, out),
+            Request::MetaGet(get) => Meta(&mut self.items).get(get, out, origin),
+            Request::MetaSet(set) => Meta(&mut self.items).set(set, out, origin.is_line),
+            Request::Delete { key, noreply } => self.classic().delete(key, *noreply, out),
             Request::Arithmetic {
                 key,
                 delta,
                 decrement,
                 noreply,
             } => {
-                self.arithmetic(
-                    key,
-                    &Arithmetic {
-                        delta: *delta,
-                        decrement: *decrement,
-                        ..Arithmetic::default()
-                    },
-                    *noreply,
-                    out,
-                );
-            }
-            Request::Touch { key, exptime, noreply } => {
-                let answer = match self.session.touch(key, (*exptime).into()) {
-                    Ok(true) => reply::TOUCHED,
-                    Ok(false) => reply::NOT_FOUND,
-                    Err(error) => refusal(error),
+                let how = Arithmetic {
+                    delta: *delta,
+                    decrement: *decrement,
+                    ..Arithmetic::default()
                 };
-                answer_unless(*noreply, answer, out);
+                self.classic().arithmetic(key, &how, *noreply, out);
             }
-            Request::MetaDelete(delete) => self.meta_delete(delete, out),
-            Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, out),
-            Request::MetaNoop => {
-                self.counters().cmd_meta.add(1);
-                out.extend_from_slice(reply::META_NOOP);
-            }
-            Request::MetaDebug { key } => self.meta_debug(key, out),
-            Request::Binary(request) => return self.binary(request, out, origin),
-            Request::Admin(request) => return self.administer(request, out, origin),
+            Request::Touch { key, exptime, noreply } => self.classic().touch(key, *exptime, *noreply, out),
+            Request::MetaDelete(delete) => Meta(&mut self.items).delete(delete, out),
+            Request::MetaArithmetic(arithmetic) => Meta(&mut self.items).arithmetic(arithmetic, out),
+            Request::MetaNoop => Meta(&mut self.items).noop(out),
+            Request::MetaDebug { key } => Meta(&mut self.items).debug(key, out),
+            Request::Binary(request) => return Binary(self).answer(request, out, origin),
+            Request::Admin(request) => return Administration(self).answer(request, out, origin),
         }
         Outcome::Done
+    }
+
+    fn classic(&mut self) -> Classic<'_> {
+        Classic {
+            items: &mut self.items,
+            cpu_budget: &mut self.cpu_budget,
+        }
     }
 }
 
@@ -246,7 +345,7 @@ fn door_of(request: &Request<'_>) -> (Door, bool) {
 }
 
 /// An append or prepend that finds no memory for the longer value is reported as "not stored", as in memcached.
-pub(crate) fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) -> Result<Stored, WriteError> {
+fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) -> Result<Stored, WriteError> {
     match (mode, stored) {
         (StoreMode::Append | StoreMode::Prepend, Err(WriteError::TooLarge { .. } | WriteError::OutOfMemory)) => {
             Ok(Stored::NotStored)
@@ -255,7 +354,7 @@ pub(crate) fn as_memcached(mode: StoreMode, stored: Result<Stored, WriteError>) 
     }
 }
 
-pub(crate) fn refusal(error: WriteError) -> &'static [u8] {
+fn refusal(error: WriteError) -> &'static [u8] {
     match error {
         WriteError::TooLarge { .. } => reply::TOO_LARGE,
         WriteError::OutOfMemory => reply::OUT_OF_MEMORY_STORING,

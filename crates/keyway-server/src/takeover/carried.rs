@@ -35,6 +35,30 @@ pub(crate) struct Carried {
     pub(crate) input_len: usize,
 }
 
+impl Carried {
+    /// Of a connection from there, in this phase; nothing else has been said yet.
+    pub(crate) fn new(origin: Origin, phase: CarriedPhase) -> Self {
+        Self {
+            origin,
+            phase,
+            has_logged_in: false,
+            role: None,
+            is_identified: false,
+            has_begun_sasl: false,
+            failures: 0,
+            since_ms: 0,
+            progress: CarriedProgress {
+                protocol: CarriedProtocol::Auto,
+                within: CarriedWithin::Nothing,
+            },
+            keys_done: 0,
+            read_closed: false,
+            at_end: false,
+            input_len: 0,
+        }
+    }
+}
+
 /// Where the connection comes from.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

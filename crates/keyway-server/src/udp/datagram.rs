@@ -5,7 +5,7 @@
 use keyway_proto::{Admin, Decoded, Decoder, Limits, OverUdp, Request, binary};
 
 use crate::cpu_budget::REQUEST;
-use crate::execute::{Executor, Measured, Origin, Outcome};
+use crate::execute::{Executor, Origin, Outcome};
 use crate::shared::Peer;
 use crate::shown::Shown;
 
@@ -35,8 +35,8 @@ pub(super) fn is_error_line(payload: &[u8]) -> bool {
 /// dropped. Returns how many requests there were.
 pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut Vec<u8>) -> usize {
     let start = out.len();
-    let room = executor.shared.config.udp_answer_max.saturating_sub(ANSWER_TOO_LONG.len());
-    let mut decoder = Decoder::speaking(Limits::default(), executor.shared.config.protocol);
+    let room = executor.shared().config.udp_answer_max.saturating_sub(ANSWER_TOO_LONG.len());
+    let mut decoder = Decoder::speaking(Limits::default(), executor.shared().config.protocol);
     decoder.allow_items_of(executor.item_size_max());
     let mut requests = 0;
     while !input.is_empty() {
@@ -49,7 +49,7 @@ pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer
             log::trace!("{} < {}", peer.address, Shown(input));
         }
         let before = out.len();
-        let taken_up = executor.timer.now();
+        let taken_up = executor.take_up();
         let consumed = match decoder.decode(input) {
             Decoded::Incomplete { .. } => {
                 executor.counters().udp_dropped.add(1);
@@ -68,7 +68,7 @@ pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer
                     may_write: true,
                     socket: None,
                 };
-                if let Some(served) = &mut executor.served {
+                if let Some(served) = executor.served() {
                     served.note(&request);
                 }
                 match execute_one(executor, &request, out, &origin, taken_up) {
@@ -118,9 +118,7 @@ fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>
         }
         return Next::Request;
     }
-    let outcome = executor.execute(request, out, origin);
-    executor.note_measured(Measured::of(request).over_udp(), taken_up, &outcome);
-    match outcome {
+    match executor.execute(request, out, origin, taken_up).0 {
         Outcome::Done => Next::Request,
         Outcome::Partly { .. } => Next::TooLong,
         Outcome::Broken | Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) | Outcome::Wait(_) | Outcome::LogIn => {

@@ -64,7 +64,7 @@ impl UdpSockets {
     /// Registers the sockets with the poll; their tokens count down from `token_last`. Call it on the worker's own thread, because the
     /// buffers for the system calls cannot be moved to another thread.
     pub(crate) fn open(sockets: Vec<UdpSocket>, desk: &Desk, registry: &Registry, token_last: usize) -> io::Result<Self> {
-        let shared = &desk.executor.shared;
+        let shared = desk.shared();
         let mut open = Vec::new();
         for (index, mut socket) in sockets.into_iter().enumerate() {
             let token = Token(token_last - index);
@@ -77,7 +77,7 @@ impl UdpSockets {
                     id,
                     socket.as_raw_fd(),
                     address.clone(),
-                    desk.executor.worker,
+                    desk.executor.worker(),
                     true,
                     desk.uptime_s,
                 )
@@ -147,7 +147,7 @@ impl UdpSockets {
             if let Err(error) = registry.deregister(&mut socket.socket) {
                 log::debug!("a UDP socket that was handed over is still watched: {error}");
             }
-            lock(&desk.executor.shared.peers).remove(&socket.shown.id);
+            lock(&desk.shared().peers).remove(&socket.shown.id);
         }
     }
 
@@ -159,7 +159,7 @@ impl UdpSockets {
             }
         }
         for socket in self.sockets.drain(..) {
-            lock(&desk.executor.shared.peers).remove(&socket.shown.id);
+            lock(&desk.shared().peers).remove(&socket.shown.id);
         }
     }
 }
@@ -228,7 +228,7 @@ impl Socket {
         if let PeerAddress::Udp { remote: asker, .. } = &mut self.peer.address {
             *asker = remote;
         }
-        let shared = Arc::clone(&desk.executor.shared);
+        let shared = Arc::clone(desk.shared());
         let asker = self.peer.address.source(|| None);
         let rated = shared.rates.as_ref().map(|rates| (rates, asker));
         if rated.is_some_and(|(rates, asker)| rates.take(asker, 1, desk.now) == 0) {

@@ -21,14 +21,13 @@ const LETTING_GO_STEP: Duration = Duration::from_millis(10);
 impl Worker {
     /// Halts until there is a verdict, and follows it.
     pub(super) fn halt(&mut self, messages: &mut Vec<Message>, udp: &mut UdpSockets) {
-        self.desk.now = Instant::now();
-        self.desk.uptime_s = self.desk.executor.shared.uptime_s_at(self.desk.now);
+        self.desk.begin_round();
         // The acceptor has halted, and the partner keeps its connections from now on, so these are all.
         while !messages.is_empty() || !self.mailbox().close() {
             self.has_mail = true;
             self.take_mail(messages);
         }
-        udp.finish_batches(&mut self.desk, self.poll.registry());
+        udp.finish_batches(&mut self.desk, self.waiting.registry());
         let mut tokens = Vec::new();
         let handed = self.let_go().map(|()| {
             let connections = self.connections.iter_mut();
@@ -38,17 +37,17 @@ impl Worker {
             handed
         });
         let handed = handed.map_err(|error| format!("a ring does not let go of its connections: {error}"));
-        match self.desk.executor.shared.halt.wait(handed) {
+        match self.desk.shared().halt.wait(handed) {
             Verdict::Resume => {
                 self.mailbox().open();
-                for token in self.tokens(|connection| !connection.is_over) {
+                for token in self.tokens(|connection| !connection.is_over()) {
                     self.connections[token].resume();
                     self.enqueue(token);
                 }
                 udp.resume();
             }
             Verdict::End => {
-                udp.leave(&self.desk, self.poll.registry());
+                udp.leave(&self.desk, self.waiting.registry());
                 self.leave(tokens);
             }
         }
@@ -67,17 +66,19 @@ impl Worker {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             // Events of the poll stay there.
-            self.wait_for_ring(Some(LETTING_GO_STEP))?;
-            self.receive_the_last();
+            if let Some(ring) = &mut self.desk.ring {
+                self.waiting.wait_for_ring(ring, Some(LETTING_GO_STEP))?;
+            }
+            self.handle_last_completions();
         }
         Ok(())
     }
 
     /// Handles events of the ring without executing requests.
-    fn receive_the_last(&mut self) {
-        let mut told = std::mem::take(&mut self.told);
+    fn handle_last_completions(&mut self) {
+        let mut completions = self.waiting.completions();
         let mut others = Vec::new();
-        for event in told.drain(..) {
+        for event in completions.drain(..) {
             let token = match event {
                 Event::Received { token, .. }
                 | Event::Ended { token, .. }
@@ -90,7 +91,10 @@ impl Worker {
                 .is_some_and(|connection| connection.is_held_by_ring());
             match event {
                 Event::Received { piece, last, .. } if is_held => {
-                    self.connections[token].keep(&mut self.desk, &piece, last);
+                    self.connections[token].keep(&mut self.desk, &piece, 0);
+                    if last {
+                        self.connections[token].ended_receiving();
+                    }
                     if let Some(ring) = &mut self.desk.ring {
                         ring.give_back(piece);
                     }
@@ -105,25 +109,20 @@ impl Worker {
                 other => others.push(other),
             }
         }
-        self.told = others;
-        self.receive();
+        self.waiting.keep(others);
+        self.handle_completions();
     }
 
     /// Another server has the connections with these tokens. The others are drained.
     fn leave(&mut self, handed: Vec<usize>) {
         for token in handed {
-            let mut connection = self.connections.remove(token);
-            let shared = &self.desk.executor.shared;
-            if let Some(watcher) = &connection.watcher {
-                shared.watch.remove(watcher);
-            }
-            shared.connection_closed(&connection.peer);
-            if let Err(error) = connection.leave(self.poll.registry()) {
+            let connection = self.connections.remove(token);
+            if let Err(error) = connection.part(&self.desk, self.waiting.registry()) {
                 log::debug!("a connection that was handed over is still watched: {error}");
             }
         }
-        self.deadline = Some(Instant::now() + self.desk.executor.shared.config.shutdown_grace);
-        for token in self.tokens(|connection| !connection.is_over) {
+        self.upkeep.stop(&self.desk);
+        for token in self.tokens(|connection| !connection.is_over()) {
             self.connections[token].drain();
             self.enqueue(token);
         }

@@ -13,35 +13,31 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | the round, and the connections from their adoption to their end |
-//! | `wait` | the events of the poll and of the ring |
-//! | `turns` | which connection gets a turn next |
-//! | `moves` | how a connection goes to the worker's partner |
-//! | `upkeep` | what is done by the clock |
+//! | `serve` | a connection's turn, and what follows from it |
 //! | `halting` | what is done when another server takes over |
+//! | `wait` | `Waiting`: the poll and the ring's completions |
+//! | `turns` | `Turns`: which connection gets a turn next |
+//! | `upkeep` | `Upkeep`: what is done by the clock |
 //! | `driven` | for tests: workers without threads |
 //!
 //! Never: executes a request (`connection` and `execute` do).
 
-#[cfg(all(test, feature = "kernel"))]
-mod at_rest;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod driven;
 mod halting;
-mod moves;
+mod serve;
 #[cfg(test)]
 mod tests;
 mod turns;
 mod upkeep;
 mod wait;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Once};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use keyway_uring::{Event, Ring};
+use keyway_uring::Ring;
 use mio::net::UdpSocket;
 use mio::{Events, Poll, Token};
 use nix::libc;
@@ -50,93 +46,68 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::Pid;
 use slab::Slab;
 
-use self::upkeep::TICK;
-use crate::buffer::Buffer;
+use self::turns::Turns;
+use self::upkeep::Upkeep;
+use self::wait::Waiting;
 use crate::config::EventLoop;
-use crate::connection::{CloseReason, Connection, Desk, INPUT_SIZE, Secure, Stream};
+use crate::connection::{CloseReason, Connection, Desk, Secure, Stream};
 use crate::shared::{Lane, Mailbox, Message, Peer, PeerAddress, Shared};
 use crate::takeover::{Carried, Inherited, Stage};
 use crate::udp::UdpSockets;
 
-/// Initial capacity of a worker's output vector, bytes.
-const OUTPUT_SIZE: usize = 16 * 1024;
 pub(crate) const WAKE: Token = Token(usize::MAX);
 /// Messages of other threads that are handled in a round; most are new connections.
 const MESSAGES_PER_ROUND: usize = 16;
 /// Token of the first UDP socket; the other UDP sockets have the next lower numbers.
 const UDP_LAST: usize = usize::MAX - 1;
-/// After this time without work, a worker releases the space that its session has reserved for its next writes.
-const RELEASE_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) struct Worker {
-    poll: Poll,
     desk: Desk,
     lane: Lane,
-    /// how long it polls before it sleeps
-    spin: Duration,
     /// this worker's UDP sockets, until it runs
     udp_sockets: Vec<UdpSocket>,
     connections: Slab<Connection>,
-    /// events of the ring that are not handled yet
-    told: Vec<Event>,
-    /// the ring watches the poll
-    is_poll_watched: bool,
-    /// the connections with something to do, each once
-    queue: VecDeque<usize>,
+    waiting: Waiting,
+    turns: Turns,
+    upkeep: Upkeep,
     /// the last round served datagrams, and not connections
     is_udps_round: bool,
     /// messages wait in the mailbox, or were taken from it and not handled yet
     has_mail: bool,
-    /// connections that want a turn at a given time, with the ids of their peers
-    later: BinaryHeap<Reverse<(Instant, usize, u64)>>,
-    next_tick: Instant,
-    /// some connections may have to be parked soon
-    has_unparked: bool,
-    /// last time there was work; `None` after the session's reserved space was released
-    busy_at: Option<Instant>,
-    /// while the server is stopping: when it stops waiting for clients
-    deadline: Option<Instant>,
 }
 
 impl Worker {
     pub(crate) fn new(poll: Poll, desk: Desk, udp_sockets: Vec<UdpSocket>) -> Self {
-        let next_tick = Instant::now() + TICK;
-        let lane = desk.executor.shared.lane(desk.executor.worker);
+        let shared = desk.shared();
+        let lane = shared.lane(desk.executor.worker());
         // Busy polling is for small requests.
         let spin = match lane {
             Lane::Long if udp_sockets.is_empty() => Duration::ZERO,
-            _ => desk.executor.shared.config.busy_poll,
+            _ => shared.config.busy_poll,
         };
         Self {
-            poll,
+            upkeep: Upkeep::new(&desk),
             desk,
             lane,
-            spin,
             udp_sockets,
             connections: Slab::new(),
-            told: Vec::new(),
-            is_poll_watched: false,
-            queue: VecDeque::new(),
+            waiting: Waiting::new(poll, spin),
+            turns: Turns::default(),
             is_udps_round: false,
             has_mail: false,
-            later: BinaryHeap::new(),
-            next_tick,
-            has_unparked: false,
-            busy_at: None,
-            deadline: None,
         }
     }
 
     /// Runs until the server stops.
     pub(crate) fn run(mut self) {
         // Drops last: a thread that sees the count reach zero finds the session already gone.
-        let _ended = Ended(Arc::clone(&self.desk.executor.shared));
+        let _ended = Ended(Arc::clone(self.desk.shared()));
         self.settle();
         let mut events = Events::with_capacity(512);
         let mut messages = Vec::new();
         let mut udp = self.open_udp();
-        while self.deadline.is_none() || !self.connections.is_empty() || !self.mailbox().close() {
-            if self.desk.executor.shared.halt.is_wanted(Stage::Everyone) {
+        while !self.upkeep.is_stopping() || !self.connections.is_empty() || !self.mailbox().close() {
+            if self.desk.shared().halt.is_wanted(Stage::Everyone) {
                 self.halt(&mut messages, &mut udp);
             }
             self.round(&mut events, &mut messages, &mut udp);
@@ -145,22 +116,7 @@ impl Worker {
 
     /// Waits for something to do, and does it: at most one turn for each connection. `events` and `messages` are buffers.
     fn round(&mut self, events: &mut Events, messages: &mut Vec<Message>, udp: &mut UdpSockets) {
-        let timeout = self.timeout(udp);
-        if let Err(error) = self.wait(events, timeout)
-            && error.kind() != io::ErrorKind::Interrupted
-        {
-            log::error!("a worker cannot wait for events: {error}");
-            self.desk.executor.shared.stop();
-        }
-        self.desk.now = Instant::now();
-        self.desk.uptime_s = self.desk.executor.shared.uptime_s_at(self.desk.now);
-        if let Some(served) = &mut self.desk.executor.served {
-            served.turn(self.desk.now);
-        }
-        if !events.is_empty() || !self.told.is_empty() {
-            self.busy_at = Some(self.desk.now);
-            self.has_unparked = self.desk.ring.is_some();
-        }
+        self.wait(events, udp);
         for event in &*events {
             if event.token() == WAKE {
                 self.has_mail = true;
@@ -172,49 +128,65 @@ impl Worker {
             }
         }
         self.take_mail(messages);
-        if self.deadline.is_none() && self.desk.executor.shared.is_stopping() {
+        if !self.upkeep.is_stopping() && self.desk.shared().is_stopping() {
             self.stop();
-            udp.close(&mut self.desk, self.poll.registry());
+            udp.close(&mut self.desk, self.waiting.registry());
         }
-        self.receive();
+        self.handle_completions();
         self.call_later();
-        let (is_queued, is_udp) = (!self.queue.is_empty(), udp.has_work());
+        let (is_queued, is_udp) = (self.turns.len() > 0, udp.has_work());
         // Both may take a long turn, so they alternate.
         self.is_udps_round = is_udp && (!is_queued || !self.is_udps_round);
         if !self.is_udps_round {
             self.serve_queue();
         }
-        if self.desk.executor.shared.account.is_over() {
-            self.desk.executor.shared.relieve();
+        if self.desk.shared().account.is_over() {
+            self.desk.shared().relieve();
         }
         if self.is_udps_round || !(is_queued && is_udp) {
-            udp.turn(&mut self.desk, self.poll.registry());
+            udp.turn(&mut self.desk, self.waiting.registry());
         }
-        if self.busy_at.is_some_and(|at| self.desk.now >= at + RELEASE_AFTER) {
-            self.desk.executor.session.release();
-            self.busy_at = None;
+        for (token, reason) in self.upkeep.look(&mut self.desk, &mut self.connections) {
+            self.close(token, reason);
         }
-        if self.desk.now >= self.next_tick || self.deadline.is_some_and(|deadline| self.desk.now >= deadline) {
-            self.tick();
+    }
+
+    /// Waits for events, and begins a round with them.
+    fn wait(&mut self, events: &mut Events, udp: &UdpSockets) {
+        let timeout = match self.turns.len() > 0 || udp.has_work() || self.has_mail {
+            true => Some(Duration::ZERO),
+            false => {
+                let next = self.upkeep.next().into_iter().chain(self.turns.next_call()).min();
+                next.map(|next| next.saturating_duration_since(self.desk.now))
+            }
+        };
+        if let Err(error) = self.waiting.wait(&mut self.desk.ring, events, timeout)
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            log::error!("a worker cannot wait for events: {error}");
+            self.desk.shared().stop();
+        }
+        self.desk.begin_round();
+        if !events.is_empty() || self.waiting.has_completions() {
+            self.upkeep.note_work(&self.desk);
         }
     }
 
     /// Sets the thread's CPU, the memory of its NUMA node, and its ring. If one of them fails, the worker serves without it.
     fn settle(&mut self) {
-        let shared = &self.desk.executor.shared;
+        let (shared, worker) = (self.desk.shared(), self.desk.executor.worker());
         let cpus = &shared.config.cpus;
         if !cpus.is_empty() {
             // The same for both workers of a pair.
-            let cpu = cpus[self.desk.executor.worker % shared.config.threads % cpus.len()];
+            let cpu = cpus[worker % shared.config.threads % cpus.len()];
             let mut set = CpuSet::new();
             if let Err(error) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
-                log::warn!("worker {}: cannot run on CPU {cpu} only: {error}", self.desk.executor.worker);
+                log::warn!("worker {worker}: cannot run on CPU {cpu} only: {error}");
             }
         }
-        // Allocated here, and not when the server is set up: the kernel takes pages from the node of the thread that first touches them.
-        self.desk.input = Buffer::with_size(INPUT_SIZE);
-        self.desk.output = Vec::with_capacity(OUTPUT_SIZE);
-        if self.desk.executor.shared.event_loop == EventLoop::IoUring {
+        let has_ring = shared.event_loop == EventLoop::IoUring;
+        self.desk.settle();
+        if has_ring {
             match Ring::open() {
                 Ok(ring) => self.desk.ring = Some(ring),
                 Err(error) => ring_refused(&error),
@@ -225,9 +197,9 @@ impl Worker {
     /// This worker's UDP sockets, registered with the poll. If that fails, the server ends: otherwise it would serve TCP only, unnoticed.
     fn open_udp(&mut self) -> UdpSockets {
         let sockets = std::mem::take(&mut self.udp_sockets);
-        UdpSockets::open(sockets, &self.desk, self.poll.registry(), UDP_LAST).unwrap_or_else(|error| {
+        UdpSockets::open(sockets, &self.desk, self.waiting.registry(), UDP_LAST).unwrap_or_else(|error| {
             log::error!("a worker cannot watch its UDP sockets: {error}");
-            self.desk.executor.shared.stop();
+            self.desk.shared().stop();
             UdpSockets::default()
         })
     }
@@ -237,7 +209,7 @@ impl Worker {
         if messages.is_empty() && std::mem::take(&mut self.has_mail) {
             self.mailbox().receive(messages);
         }
-        let most = if self.desk.executor.shared.is_stopping() {
+        let most = if self.desk.shared().is_stopping() {
             usize::MAX
         } else {
             MESSAGES_PER_ROUND
@@ -258,36 +230,36 @@ impl Worker {
             }
             Message::Turn(token) => self.enqueue(token),
             Message::Answer(round) => {
-                let shared = &self.desk.executor.shared;
-                shared.mailboxes[self.desk.executor.worker].answer(round);
+                let shared = self.desk.shared();
+                shared.mailboxes[self.desk.executor.worker()].answer(round);
                 shared.wake_acceptor();
             }
             Message::End(peer, reason) => {
-                for token in self.tokens(|connection| connection.peer.id == peer.id && !connection.is_over) {
+                for token in self.tokens(|connection| connection.peer.id == peer.id && !connection.is_over()) {
                     self.close(token, reason);
                 }
                 // It may have gone to the partner meanwhile.
-                if peer.worker() != self.desk.executor.worker {
-                    self.desk.executor.shared.end(&peer, reason);
+                if peer.worker() != self.desk.executor.worker() {
+                    self.desk.shared().end(&peer, reason);
                 }
             }
         }
     }
 
     fn mailbox(&self) -> &Mailbox {
-        &self.desk.executor.shared.mailboxes[self.desk.executor.worker]
+        &self.desk.shared().mailboxes[self.desk.executor.worker()]
     }
 
     /// Serves a new connection, or one that another server has handed over in this state with these bytes.
     fn adopt(&mut self, stream: Stream, peer: Arc<Peer>, inherited: Option<(&Carried, &[u8])>) {
         log::debug!("{} connected", peer.address);
         // The server checked a reader's user and group before.
-        let login = self.desk.executor.shared.users.is_some()
+        let login = self.desk.shared().users.is_some()
             && !matches!(peer.address, PeerAddress::Reader)
             && !inherited.is_some_and(|(carried, _)| carried.has_logged_in);
         let token = self.connections.vacant_key();
         let is_secure = matches!(peer.address, PeerAddress::Tcp { is_secure: true, .. });
-        let certificates = self.desk.executor.shared.certificates.as_ref().filter(|_| is_secure);
+        let certificates = self.desk.shared().certificates.as_ref().filter(|_| is_secure);
         let secure = match certificates
             .map(|certificates| Secure::new(certificates.config()?))
             .transpose()
@@ -295,14 +267,14 @@ impl Worker {
             Ok(secure) => secure,
             Err(error) => {
                 log::warn!("{}: cannot begin TLS: {error}", peer.address);
-                self.desk.executor.shared.connection_closed(&peer);
+                self.desk.shared().connection_closed(&peer);
                 return;
             }
         };
         let mut connection = Connection::new(stream, secure, Arc::clone(&peer), token, login, &self.desk);
-        if let Err(error) = connection.register(self.poll.registry(), inherited.is_some()) {
+        if let Err(error) = connection.register(self.waiting.registry(), inherited.is_some()) {
             log::warn!("{}: cannot watch the connection: {error}", peer.address);
-            self.desk.executor.shared.connection_closed(&peer);
+            self.desk.shared().connection_closed(&peer);
             return;
         }
         match inherited {
@@ -313,38 +285,34 @@ impl Worker {
             Some((carried, bytes)) => {
                 let at = connection.inherit(carried, bytes, &self.desk);
                 if at > self.desk.now {
-                    self.later.push(Reverse((at, token, peer.id)));
+                    self.turns.call_at(at, token, peer.id);
                 }
             }
         }
         if let Some(deadline) = connection.login_deadline() {
-            self.later.push(Reverse((deadline, token, peer.id)));
+            self.turns.call_at(deadline, token, peer.id);
         }
         self.connections.insert(connection);
         self.enqueue(token);
     }
 
     fn close(&mut self, token: usize, reason: CloseReason) {
-        let Some(connection) = self.connections.get_mut(token).filter(|connection| !connection.is_over) else {
+        let Some(connection) = self.connections.get_mut(token).filter(|connection| !connection.is_over()) else {
             return;
         };
-        let is_let_go = connection.end(&mut self.desk.ring);
-        let shared = &self.desk.executor.shared;
-        if let Some(watcher) = &connection.watcher {
-            shared.watch.remove(watcher);
-        }
+        let is_let_go = connection.end(&mut self.desk);
         log::debug!("{} closed: {}", connection.peer.address, reason.word());
         let peer = Arc::clone(&connection.peer);
         if is_let_go {
             // Dropping the socket also removes it from the poll (epoll(7), question 6).
             self.connections.remove(token);
         }
-        self.desk.executor.shared.connection_closed(&peer);
+        self.desk.shared().connection_closed(&peer);
         self.send_connection_to_watchers("conn_close", &peer, Some(reason));
     }
 
     fn send_connection_to_watchers(&mut self, what: &str, peer: &Peer, reason: Option<CloseReason>) {
-        let session = &mut self.desk.executor.session;
+        let session = self.desk.executor.session();
         if session.emits_connections() {
             let (ip, port, transport) = match &peer.address {
                 PeerAddress::Tcp { remote, .. } => (remote.ip().to_string(), remote.port(), "tcp"),
@@ -370,9 +338,8 @@ impl Worker {
 
     /// Begins to stop: every connection gets the answers to what has arrived, then ends.
     fn stop(&mut self) {
-        let grace = self.desk.executor.shared.config.shutdown_grace;
-        self.deadline = Some(self.desk.now + grace);
-        for token in self.tokens(|connection| !connection.is_over) {
+        self.upkeep.stop(&self.desk);
+        for token in self.tokens(|connection| !connection.is_over()) {
             self.connections[token].stop();
             self.enqueue(token);
         }

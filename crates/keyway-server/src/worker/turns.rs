@@ -1,86 +1,48 @@
-//! Which connection gets a turn next, and what follows from the turn's end.
+//! Which connection gets a turn next: those that have something to do, in the order in which they got it, and those that want a turn at a
+//! given time.
 //!
-//! A round serves all connections that have something to do, each once, where turns are short. Where they are long, it serves until the
-//! work of one long turn is done ([`TURN_WORK`]): then it takes new events and datagrams. A connection whose turn was of the other kind
-//! leaves (`moves`).
-//!
-//! Never: reads the clock, or waits.
+//! Never: reads the clock, or knows a connection.
 
 use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Instant;
 
-use super::Worker;
-use crate::connection::{CloseReason, Verdict};
-use crate::cpu_budget::{REQUEST, TURN_WORK};
-use crate::shared::Lane;
+/// See the top of the file. A connection is named by the worker's token for it.
+#[derive(Default)]
+pub(super) struct Turns {
+    /// the connections with something to do, each once
+    queue: VecDeque<usize>,
+    /// connections that want a turn at a given time, with the ids of their peers
+    later: BinaryHeap<Reverse<(Instant, usize, u64)>>,
+}
 
-impl Worker {
-    /// A connection has something to do.
-    pub(super) fn enqueue(&mut self, token: usize) {
-        if let Some(connection) = self.connections.get_mut(token)
-            && !connection.queued
-            && !connection.is_over
-            && !connection.is_leaving
-        {
-            connection.queued = true;
-            self.queue.push_back(token);
-        }
+impl Turns {
+    /// How many connections have something to do.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
     }
 
-    /// Serves connections that wait.
-    pub(super) fn serve_queue(&mut self) {
-        let mut spent = 0;
-        for _ in 0..self.queue.len() {
-            let Some(token) = self.queue.pop_front() else { return };
-            self.serve(token);
-            // A turn has a fixed cost besides its work.
-            spent += self.desk.executor.cpu_budget.spent() + REQUEST;
-            if self.lane == Lane::Long && spent >= TURN_WORK {
-                return;
-            }
-        }
+    pub(super) fn push(&mut self, token: usize) {
+        self.queue.push_back(token);
     }
 
-    /// Queues the connections whose time has come.
-    pub(super) fn call_later(&mut self) {
-        while let Some(Reverse((at, token, peer))) = self.later.peek().copied()
-            && at <= self.desk.now
-        {
-            self.later.pop();
-            let connection = self.connections.get_mut(token);
-            if let Some(connection) = connection.filter(|connection| connection.peer.id == peer) {
-                connection.called_at = None;
-                self.enqueue(token);
-            }
-        }
+    pub(super) fn pop(&mut self) -> Option<usize> {
+        self.queue.pop_front()
     }
 
-    /// Gives a connection its turn.
-    pub(super) fn serve(&mut self, token: usize) {
-        let Some(connection) = self.connections.get_mut(token) else {
-            return;
-        };
-        if connection.is_over || connection.is_leaving {
-            return;
-        }
-        connection.queued = false;
-        let verdict = connection.turn(&mut self.desk);
-        if let Verdict::Close(reason) = verdict {
-            return self.close(token, reason);
-        }
-        connection.is_leaving = connection.may_move() && connection.is_heavy() == (self.lane == Lane::Short);
-        if let Err(error) = connection.update_interest(self.poll.registry(), &mut self.desk) {
-            log::warn!("{}: cannot watch the connection: {error}", connection.peer.address);
-            self.close(token, CloseReason::Error);
-        } else if connection.is_leaving {
-            self.part_with(token);
-        } else if verdict == Verdict::Again {
-            self.enqueue(token);
-        } else if let Verdict::Later(at) = verdict
-            // At most one entry per connection, even if other events give it turns meanwhile.
-            && connection.called_at.is_none_or(|called_at| at < called_at)
-        {
-            connection.called_at = Some(at);
-            self.later.push(Reverse((at, token, connection.peer.id)));
-        }
+    /// The connection of this peer wants a turn at this time.
+    pub(super) fn call_at(&mut self, at: Instant, token: usize, peer: u64) {
+        self.later.push(Reverse((at, token, peer)));
+    }
+
+    /// When the next one wants a turn.
+    pub(super) fn next_call(&self) -> Option<Instant> {
+        self.later.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// A connection whose time has come, and the id of its peer: the token may be another connection's by now.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<(usize, u64)> {
+        self.next_call().filter(|at| *at <= now)?;
+        self.later.pop().map(|Reverse((_, token, peer))| (token, peer))
     }
 }

@@ -6,8 +6,8 @@ use std::io::Write;
 use keyway_cache::Item;
 use keyway_proto::{DumpFormat, is_plain, reply};
 
+use super::Executor;
 use crate::cpu_budget::LOOKED_AT;
-use crate::execute::Executor;
 use crate::stats::{self, CLASS};
 
 /// Buckets and items examined in one step, so that a dump delays other clients by some tens of microseconds at a time.
@@ -47,7 +47,7 @@ impl Sizes {
     fn step(&mut self, executor: &mut Executor, out: &mut Vec<u8>) -> bool {
         if let Some(cursor) = self.cursor {
             let counts = &mut self.counts;
-            self.cursor = executor.session.walk(cursor, LOOKS_PER_STEP, |key, item| {
+            self.cursor = executor.items.session.walk(cursor, LOOKS_PER_STEP, |key, item| {
                 if let Some(count) = counts.get_mut(item.counted_size(key.len()).div_ceil(SIZE_UNIT).min(SIZES)) {
                     *count = count.saturating_add(1);
                 }
@@ -71,7 +71,7 @@ impl Sizes {
 impl Dump {
     /// A dump of the classes in `lru_crawler`'s argument (`all`, `hash`, or class numbers with commas between); or the line that
     /// refuses the argument.
-    pub(crate) fn items(format: DumpFormat, what: &[u8]) -> Result<Self, &'static [u8]> {
+    pub(super) fn items(format: DumpFormat, what: &[u8]) -> Result<Self, &'static [u8]> {
         let class = CLASS.to_string();
         let names_ours = |ids: &[u8]| ids.split(|&b| b == b',').any(|id| id == class.as_bytes());
         match what {
@@ -82,7 +82,7 @@ impl Dump {
     }
 
     /// `stats cachedump <class> <limit>`: up to `limit` keys (0: as many as the answer holds).
-    pub(crate) fn cachedump(class: u32, limit: usize) -> Self {
+    pub(super) fn cachedump(class: u32, limit: usize) -> Self {
         Self::Cachedump {
             cursor: 0,
             count: match (class, limit) {
@@ -95,7 +95,7 @@ impl Dump {
     }
 
     /// `stats sizes`.
-    pub(crate) fn sizes() -> Self {
+    pub(super) fn sizes() -> Self {
         Self::Sizes(Sizes {
             cursor: Some(0),
             counts: vec![0; SIZES + 1],
@@ -118,18 +118,21 @@ impl Dump {
         match self {
             Self::Items { format, cursor } => Self::step_items(*format, cursor, executor, out),
             Self::Cachedump { cursor, count, room } => Self::step_cachedump(cursor, count, room, executor, out),
-            Self::Connections { next } => stats::conns(&executor.shared, next, out),
-            Self::Prefixes { after } => executor.shared.detail.dump(after, out),
+            Self::Connections { next } => stats::conns(&executor.items.shared, next, out),
+            Self::Prefixes { after } => executor.items.shared.detail.dump(after, out),
             Self::Sizes(sizes) => sizes.step(executor, out),
         }
     }
 
     fn step_items(format: DumpFormat, cursor: &mut u64, executor: &mut Executor, out: &mut Vec<u8>) -> bool {
-        let now_s = executor.session.now_unix_s();
-        let next = executor.session.walk(*cursor, LOOKS_PER_STEP, |key, item| match format {
-            DumpFormat::Metadump => reply::metadump(out, &facts(key, item, now_s)),
-            DumpFormat::Mgdump => reply::mgdump(out, key, item.opaque_key || !is_plain(key)),
-        });
+        let now_s = executor.items.session.now_unix_s();
+        let next = executor
+            .items
+            .session
+            .walk(*cursor, LOOKS_PER_STEP, |key, item| match format {
+                DumpFormat::Metadump => reply::metadump(out, &facts(key, item, now_s)),
+                DumpFormat::Mgdump => reply::mgdump(out, key, item.opaque_key || !is_plain(key)),
+            });
         match next {
             Some(next) => *cursor = next,
             None => out.extend_from_slice(match format {
@@ -141,11 +144,11 @@ impl Dump {
     }
 
     fn step_cachedump(cursor: &mut u64, count: &mut usize, room: &mut usize, executor: &mut Executor, out: &mut Vec<u8>) -> bool {
-        let now_s = executor.session.now_unix_s();
+        let now_s = executor.items.session.now_unix_s();
         let before = out.len();
         let next = match *count {
             0 => None,
-            _ => executor.session.walk(*cursor, LOOKS_PER_STEP, |key, item| {
+            _ => executor.items.session.walk(*cursor, LOOKS_PER_STEP, |key, item| {
                 if *count > 0 && !item.opaque_key && is_plain(key) {
                     *count -= 1;
                     let expires_at = item.ttl_s.map_or(0, |ttl_s| unix(now_s + i64::from(ttl_s)));

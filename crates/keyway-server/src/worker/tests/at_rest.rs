@@ -20,8 +20,8 @@ use keyway_cache::{Cache, Options, Place};
 use keyway_uring::{Event, Ring};
 use socket2::SockRef;
 
-use super::Worker;
-use super::driven::Driven;
+use super::super::Worker;
+use super::super::driven::Driven;
 use crate::config::{Config, EventLoop};
 use crate::connection::{CloseReason, Stream};
 use crate::kernel::{Candidates, Enrolments, ProgramSide, Served};
@@ -119,8 +119,8 @@ impl Bench {
         let enrolments = Arc::new(Enrolments::new(Arc::new(Side(Arc::clone(&record))), address));
         let candidates = Arc::new(Candidates::default());
         for worker in &mut driven.workers {
-            worker.desk.executor.enrolments = Some(Arc::clone(&enrolments));
-            worker.desk.executor.served = Some(Served::new(Arc::clone(&candidates), cache.clone()));
+            let served = Served::new(Arc::clone(&candidates), cache.clone());
+            worker.desk.executor.serve_beside(Arc::clone(&enrolments), served);
         }
         Self {
             driven,
@@ -520,11 +520,11 @@ fn a_connection_that_the_program_keeps_silent_is_not_taken_for_idle() {
         let mut client = bench.enrolled();
         let (worker, token) = bench.place();
         let connection = &mut bench.driven.workers[worker].connections[token];
-        let later = connection.last_active + Duration::from_secs(60);
+        let later = connection.last_active() + Duration::from_secs(60);
         connection.doubt_idleness(later - Duration::from_secs(61), later);
-        assert!(connection.last_active < later, "it was active a moment ago");
+        assert!(connection.last_active() < later, "it was active a moment ago");
         connection.doubt_idleness(later - Duration::from_secs(30), later);
-        assert_eq!(connection.last_active, later);
+        assert_eq!(connection.last_active(), later);
         assert_eq!(bench.word(0), 0);
         // Until it shows itself.
         bench.driven.workers[worker].enqueue(token);
@@ -536,10 +536,10 @@ fn a_connection_that_the_program_keeps_silent_is_not_taken_for_idle() {
         // One that does not is doubted once, and not again and again.
         let (worker, token) = bench.place();
         let connection = &mut bench.driven.workers[worker].connections[token];
-        let later = connection.last_active.max(later) + Duration::from_secs(60);
+        let later = connection.last_active().max(later) + Duration::from_secs(60);
         connection.doubt_idleness(later, later);
         connection.doubt_idleness(later + Duration::from_secs(60), later + Duration::from_secs(60));
-        assert_eq!(connection.last_active, later);
+        assert_eq!(connection.last_active(), later);
     }
 }
 
@@ -547,8 +547,9 @@ impl Worker {
     /// Waits until the ring, if there is one, has received something, and leaves that for later.
     fn wait_for_data(&mut self) {
         let is_data = |event: &Event| matches!(event, Event::Received { .. });
-        while self.desk.ring.is_some() && !self.told.iter().any(is_data) {
-            self.wait_for_ring(Some(DEADLINE)).expect("a ring");
+        let Some(ring) = &mut self.desk.ring else { return };
+        while !self.waiting.completed().iter().any(is_data) {
+            self.waiting.wait_for_ring(ring, Some(DEADLINE)).expect("a ring");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How many requests of other connections a worker serves between two turns of one connection.
 //!
-//! The workers are [`driven`](super::driven). What a round serves depends on what was written before it, and not on time: no turn here has so
-//! much work that it reads the clock (`effort`).
+//! The workers are [`driven`](super::super::driven). What a round serves depends on what was written before it, and not on time: no turn here has so
+//! much work that it reads the clock (`cpu_budget`).
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -13,8 +13,8 @@ use keyway_cache::{Cache, Options, Place};
 use keyway_uring::Ring;
 use socket2::SockRef;
 
-use super::driven::Driven;
-use super::{MESSAGES_PER_ROUND, Worker};
+use super::super::driven::Driven;
+use super::super::{MESSAGES_PER_ROUND, Worker};
 use crate::StartError;
 use crate::account::{Charge, UNSENT_TIGHT};
 use crate::config::{Config, EventLoop};
@@ -199,7 +199,7 @@ fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError
     let mut others = Vec::new();
     for _ in 0..NEW {
         let (client, message) = bench.driven.arrival(0)?;
-        bench.worker().desk.executor.shared.mailboxes[0].send(message);
+        bench.worker().desk.shared().mailboxes[0].send(message);
         others.push(client);
     }
     let mut adopted = 1;
@@ -373,12 +373,12 @@ fn what_a_client_sends_before_it_has_taken_its_answer_is_served_when_memory_is_t
         }
         let mut bench = Bench::with(event_loop, 0)?;
         // Another connection holds more than half.
-        let account = Arc::clone(&bench.worker().desk.executor.shared.account);
+        let account = Arc::clone(&bench.worker().desk.shared().account);
         let holder = Arc::new(Peer::new(9, 0, PeerAddress::Unix, 0, true, 0));
         let mut charge = Charge::new(Arc::clone(&account), holder);
         charge.set(account.limit() / 2 + 1);
         let value = vec![b'v'; 6 * UNSENT_TIGHT];
-        let stored = bench.worker().desk.executor.session.set(b"big", &value, 0);
+        let stored = bench.worker().desk.executor.session().set(b"big", &value, 0);
         stored.expect("room");
 
         let mut client = bench.slow_client()?;
@@ -413,7 +413,7 @@ fn what_the_ring_sends_is_charged_with_the_room_of_its_vector() -> Result<(), St
     }
     let mut bench = Bench::with(EventLoop::IoUring, 0)?;
     let value = vec![b'v'; 6 * UNSENT_TIGHT];
-    let stored = bench.worker().desk.executor.session.set(b"big", &value, 0);
+    let stored = bench.worker().desk.executor.session().set(b"big", &value, 0);
     stored.expect("room");
     let mut client = bench.slow_client()?;
     // The first turn of a connection may move it.
@@ -422,11 +422,11 @@ fn what_the_ring_sends_is_charged_with_the_room_of_its_vector() -> Result<(), St
     // The answer goes into a vector that an earlier answer has left, and that is not yet so large that it is exchanged.
     let room = value.len() + value.len() / 2;
     for worker in &mut bench.driven.workers {
-        worker.desk.output = Vec::with_capacity(room);
+        worker.desk.set_output_capacity(room);
     }
     client.write_all(b"get big\r\n")?;
     (0..SETTLING).for_each(|_| bench.driven.rounds());
-    let used = bench.worker().desk.executor.shared.account.used();
+    let used = bench.worker().desk.shared().account.used();
     assert!(used >= room, "{used} bytes are charged of {room}");
     Ok(())
 }

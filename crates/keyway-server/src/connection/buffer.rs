@@ -16,7 +16,7 @@ const READ_MAX: usize = 256 * 1024;
 
 /// Bytes between `start` and `end` of `bytes` have arrived and wait; those after `end` are free.
 #[derive(Debug, Default)]
-pub(crate) struct Buffer {
+pub(super) struct Buffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     /// A buffer with room for `size` bytes.
-    pub(crate) fn with_size(size: usize) -> Self {
+    pub(super) fn with_size(size: usize) -> Self {
         Self {
             bytes: vec![0; size],
             start: 0,
@@ -33,7 +33,7 @@ impl Buffer {
     }
 
     /// A buffer that holds exactly `data`.
-    pub(crate) fn copy_of(data: &[u8]) -> Self {
+    pub(super) fn copy_of(data: &[u8]) -> Self {
         Self {
             bytes: data.to_vec(),
             start: 0,
@@ -41,39 +41,39 @@ impl Buffer {
         }
     }
 
-    pub(crate) fn data(&self) -> &[u8] {
+    pub(super) fn data(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.end - self.start
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
     /// Memory held, bytes.
-    pub(crate) fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         self.bytes.len()
     }
 
     /// Drops the first `count` waiting bytes.
-    pub(crate) fn consume(&mut self, count: usize) {
+    pub(super) fn consume(&mut self, count: usize) {
         self.start += count.min(self.len());
         if self.is_empty() {
             self.clear();
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.start = 0;
         self.end = 0;
     }
 
     /// The size of the buffer that should replace this one before `more` bytes arrive, if this one is too small. It at most doubles at a
     /// time (from [`READ_ROOM_MIN`]), so a client has to send half of what it makes the server hold, and every byte is moved about once.
-    pub(crate) fn size_wanted(&self, more: usize, need: usize) -> Option<usize> {
+    pub(super) fn size_wanted(&self, more: usize, need: usize) -> Option<usize> {
         let need = need.max(self.len() + more);
         if need <= self.bytes.len() {
             return None;
@@ -87,7 +87,7 @@ impl Buffer {
     /// in the end.
     ///
     /// Returns the bytes read and whether they filled the free space; if they did, the source may hold more.
-    pub(crate) fn fill(&mut self, source: &mut impl Read, need: usize, most: usize) -> io::Result<(usize, bool)> {
+    pub(super) fn fill(&mut self, source: &mut impl Read, need: usize, most: usize) -> io::Result<(usize, bool)> {
         self.make_room(need);
         let offered = (self.bytes.len() - self.end).min(READ_MAX).min(most);
         let count = source.read(&mut self.bytes[self.end..self.end + offered])?;
@@ -96,7 +96,7 @@ impl Buffer {
     }
 
     /// Appends `bytes` that did not come through [`Self::fill`].
-    pub(crate) fn append(&mut self, bytes: &[u8], need: usize) {
+    pub(super) fn append(&mut self, bytes: &[u8], need: usize) {
         let mut rest = bytes;
         while !rest.is_empty() {
             self.make_room(need.max(self.len() + rest.len()));
