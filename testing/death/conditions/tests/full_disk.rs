@@ -4,8 +4,8 @@
 
 use conditions::condition::private_mounts;
 use conditions::place::FileSystem;
-use harness::{Scratch, skip};
-use keyway_cache::{Cache, CopiesOnWrite, OpenError, Options, Place};
+use harness::{DEADLINE, Scratch, skip, wait_until};
+use keyway_cache::{Cache, CopiesOnWrite, GrowError, OpenError, Options, Place};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -201,6 +201,40 @@ fn a_copy_of_a_region_is_allocated_in_full_or_refused() {
             fill(folder);
             assert_eq!(cache.session().unwrap().get(b"key").unwrap(), Some(b"value".to_vec()));
             write_all(&cache, &copied);
+            assert!(cache.close());
+        });
+    }
+}
+
+#[test]
+fn memory_that_a_disk_does_not_have_is_refused_before_a_part_of_it_is_taken() {
+    for file_system in [FileSystem::Xfs, FileSystem::Ext4] {
+        on(file_system, |folder| {
+            let (region, larger) = (folder.join("region"), folder.join("larger"));
+            let cache = open(&region).unwrap();
+            let disk = || nix::sys::statvfs::statvfs(folder).unwrap();
+            let taken = || std::fs::metadata(&region).unwrap().blocks() * 512;
+            let before = taken();
+            let size = disk().blocks_free() * disk().fragment_size() + (64 << 20);
+            let refused = cache.grow(MEMORY + size);
+            assert!(
+                matches!(refused, Err(GrowError::NoSpace { .. })),
+                "{}: {refused:?}",
+                file_system.name()
+            );
+            // The arrays in front of the segments may have grown.
+            let more = taken() - before;
+            assert!(more < size / 64, "{}: {more} bytes of {size}", file_system.name());
+            let left = disk().blocks_free();
+            let why = Cache::open(&Place::Path(larger.clone()), &Options::new().memory(size))
+                .err()
+                .unwrap();
+            assert!(matches!(&why, OpenError::NoSpace { .. }), "{}: {why}", file_system.name());
+            assert!(!larger.exists(), "{}", file_system.name());
+            // XFS frees the blocks of a removed file in the background.
+            wait_until("the disk as before", DEADLINE, || {
+                (disk().blocks_free() >= left).then_some(())
+            });
             assert!(cache.close());
         });
     }
