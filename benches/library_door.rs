@@ -8,6 +8,7 @@ use benches::{Args, describe, head, row, say};
 use keyway_bench::machine;
 use keyway_bench::medians::Samples;
 use keyway_bench::servers::{Folder, Server, Settings, memcached_version};
+use keyway_cache::{Cache, Options, Place};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -79,13 +80,18 @@ fn main() -> io::Result<()> {
         "{}; client on CPU {own}; medians of {runs} runs in turn",
         memcached_version()
     ));
-    let region = |name: &str| folder.path().join(name).display().to_string();
-    let mut dropin = Side::new("drop-in", &plain, &format!("keyway:{}", region("dropin")), loops);
+    let region = |name: &str| {
+        let path = folder.path().join(name);
+        // The program names no memory, and the drop-in makes no region.
+        Cache::open(&Place::Path(path.clone()), &Options::new().memory(64 << 20)).map_err(io::Error::other)?;
+        io::Result::Ok(path.display().to_string())
+    };
+    let mut dropin = Side::new("drop-in", &plain, &format!("keyway:{}", region("dropin")?), loops);
     dropin
         .command
         .env("LD_PRELOAD", built.join("libmemcached.so"))
         .env("KEYWAY_LIBMEMCACHED_REAL", "/nowhere");
-    let mut sides = vec![Side::new("libkeyway", &lean, &region("lean"), loops), dropin];
+    let mut sides = vec![Side::new("libkeyway", &lean, &region("lean")?, loops), dropin];
     let mut running = Vec::new();
     for (cpu, place) in [(own, "same CPU"), (cpus[0], "other CPU")] {
         for unix in [true, false] {

@@ -491,7 +491,7 @@ fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> 
         memory_mib: memory(cells),
         item_max: item_max(cells),
         threads: plan.server_threads,
-        connections: (most + CONNECTIONS_SPARE).max(1024),
+        connections: most + CONNECTIONS_SPARE,
         unix,
         udp: cells.iter().any(|cell| cell.door.is_datagrams()),
         more,

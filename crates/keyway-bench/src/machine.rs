@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn cannot_start(what: &str, error: &io::Error) -> io::Error {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nproc).current;
     let limit = limit.map_or_else(String::new, |most| {
-        format!("; this user may have {most} processes and threads (RLIMIT_NPROC, ulimit -u)")
+        format!("; this user may have {most} processes and threads in all (RLIMIT_NPROC, ulimit -u)")
     });
     let remedy = "raise the limit, end other processes, or measure with fewer connections and client threads";
     io::Error::new(error.kind(), format!("cannot start {what}: {error}{limit}; {remedy}"))

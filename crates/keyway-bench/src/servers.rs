@@ -8,7 +8,7 @@
 
 use crate::machine;
 use crate::plan::Door;
-use crate::wire::{Connection, Target};
+use crate::wire::{Admin, Connection, Target};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::fs::File;
 use std::io;
@@ -102,7 +102,7 @@ impl Server {
         }
         command.args(settings.item_max.map(|bytes| format!("-I{bytes}")));
         command.args(settings.more);
-        Self::start(command, targets, folder).map(Some)
+        Self::start("memcached", command, targets, folder).map(Some)
     }
 
     /// `program serve`, on TCP and a Unix socket, with a region in anonymous memory.
@@ -139,10 +139,10 @@ impl Server {
         }
         command.args(settings.item_max.map(|bytes| format!("--max-item={bytes}")));
         command.args(settings.more);
-        Self::start(command, targets, folder)
+        Self::start("keyway", command, targets, folder)
     }
 
-    fn start(mut command: Command, targets: Vec<Target>, folder: Folder) -> io::Result<Self> {
+    fn start(name: &str, mut command: Command, targets: Vec<Target>, folder: Folder) -> io::Result<Self> {
         let options: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let child = end_with_parent(&mut command)
             .stdin(Stdio::null())
@@ -158,16 +158,24 @@ impl Server {
         let since = Instant::now();
         for target in server.targets.clone() {
             loop {
-                let opened = Connection::open(&target);
+                // A socket that listens does not serve yet: what comes after may still fail.
+                let served = match &target {
+                    Target::Udp(_) => Connection::open(&target).map(drop),
+                    _ => Admin::open(&target).and_then(|mut admin| admin.barrier()),
+                };
                 // The process that answers must be the child: its port may have been taken by another program meanwhile.
                 if let Some(status) = server.child.try_wait()? {
-                    return Err(io::Error::other(format!("{command:?} ended at once: {status}")));
+                    return Err(io::Error::other(format!(
+                        "a server that was started for the measurement ended at once ({status}), and has said why: {name} {}",
+                        server.options
+                    )));
                 }
-                match opened {
-                    Ok(_) => break,
+                match served {
+                    Ok(()) => break,
                     Err(e) if since.elapsed() > START_MAX => {
                         return Err(io::Error::other(format!(
-                            "{command:?} accepts no connections on {target}: {e}"
+                            "a server that was started for the measurement accepts no connections on {target}: {e}: {name} {}",
+                            server.options
                         )));
                     }
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),

@@ -332,9 +332,11 @@ fn io_remedy(f: &mut std::fmt::Formatter<'_>, path: &Path, source: &std::io::Err
             path.display()
         ),
         (ErrorKind::NotFound, _) => match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) if folder.is_dir() => write!(f, "; the folder {} is there, and takes or has no such file: choose another path", folder.display()),
             Some(folder) => write!(f, "; if the folder {0} is absent, make it (`mkdir -p {0}`)", folder.display()),
             None => Ok(()),
         },
+        (ErrorKind::IsADirectory, _) => f.write_str("; a region is a file, whose name has no / at its end: name one"),
         (ErrorKind::PermissionDenied, _) => f.write_str(
             "; this user may not: be the file's owner (`ls -l` says who that is, `sudo -u OWNER`), or use the --region-socket of a server that \
              hands the region out",

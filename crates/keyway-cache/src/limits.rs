@@ -84,7 +84,7 @@ impl fmt::Display for Limit {
             Self::AddressSpace { wanted, limit, used } => write!(
                 f,
                 "its mapping takes {} of address space, including space to grow, and this process may have {}, of which {} are in use \
-                 (RLIMIT_AS); raise `ulimit -v`, or make a smaller region",
+                 (RLIMIT_AS); raise `ulimit -v`: a region may grow to 16 times its first size, and to 1 GiB at least",
                 Mib(*wanted),
                 Mib(*limit),
                 Mib(*used)

@@ -156,6 +156,9 @@ fn what_is_installed_compiles_and_runs() {
         "cc hello.c -o static $(pkg-config --cflags keyway) -Wl,-Bstatic $(pkg-config --libs keyway) -Wl,-Bdynamic $(pkg-config --static --libs-only-l keyway | sed s/-lkeyway//)",
     );
     assert_eq!(shell("env -u LD_LIBRARY_PATH ./static $KEYWAY_REGION"), "hello\n");
+    // And a program that is static as a whole needs none at all.
+    shell("cc -static hello.c -o alone $(pkg-config --static --cflags --libs keyway)");
+    assert_eq!(shell("env -u LD_LIBRARY_PATH ./alone $KEYWAY_REGION"), "hello\n");
 }
 
 /// In a folder where the loader looks, `make install` updates the loader's cache; for any other folder it tells the user what to do.

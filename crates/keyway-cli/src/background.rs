@@ -23,7 +23,20 @@ pub(crate) fn is_child() -> bool {
 
 /// Starts the copy and waits until it is ready, or has failed.
 pub(crate) fn start() -> Result<(), Failure> {
-    let refused = |error: io::Error| Failure::new(exit::SYSTEM, format_args!("cannot start in the background (-d): {error}"));
+    let refused = |error: io::Error| {
+        let limits = match error.kind() {
+            io::ErrorKind::WouldBlock => keyway_server::limits_of_threads(),
+            _ => Vec::new(),
+        };
+        let limits: String = limits
+            .iter()
+            .map(|limit| format!("; {limit}, and that is one more: raise it, or leave -d out"))
+            .collect();
+        Failure::new(
+            exit::SYSTEM,
+            format_args!("cannot start in the background (-d): {error}{limits}"),
+        )
+    };
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "keyway".into());
     // With its own name if that still leads to this program, so that ps and pidof show it.

@@ -90,12 +90,12 @@ impl Expanded {
         Ok(expanded)
     }
 
-    /// `reason`, with the file and the line of the first option in it that comes from there; none if there is no such option.
-    pub(crate) fn explain(&self, reason: &str) -> Option<String> {
+    /// The file and the line of the first option in this text that comes from there; none if there is no such option.
+    pub(crate) fn place_of(&self, text: &str) -> Option<String> {
         let is_name = |sign: char| sign.is_ascii_alphanumeric() || sign == '-';
-        let mut words = reason.split(|sign| !is_name(sign));
+        let mut words = text.split(|sign| !is_name(sign));
         let line = words.find_map(|word| self.lines.get(word.strip_prefix("--")?))?;
-        Some(format!("{}: {reason}", self.at(*line)))
+        Some(self.at(*line))
     }
 
     fn at(&self, line: usize) -> String {

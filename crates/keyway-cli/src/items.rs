@@ -135,7 +135,10 @@ pub(crate) fn of_region(which: Which) -> Result<Box<dyn Items>, Failure> {
     Ok(Box::new(region::Library::open(which)?))
 }
 
-/// A key or another text of bytes, as all commands print it: bytes other than printable ASCII as `\xNN`.
+/// A key or another text of bytes, as all commands print it: bytes other than printable ASCII as `\xNN`, and none as `""`.
 pub(crate) fn shown(bytes: &[u8]) -> String {
-    bytes.escape_ascii().to_string()
+    match bytes.is_empty() {
+        true => "\"\"".to_owned(),
+        false => bytes.escape_ascii().to_string(),
+    }
 }

@@ -98,6 +98,10 @@ fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
     match text.rsplit_once(':') {
         Some((host, port)) => Ok((if host.is_empty() { "*" } else { host }, port_of(port)?)),
         None if text.is_empty() => Err("an address is missing".to_owned()),
+        // The system would take it for an address of 32 bits.
+        None if text != "0" && text.bytes().all(|byte| byte.is_ascii_digit()) => Err(format!(
+            "\"{text}\" is a number and no address: a port comes after an address, as in 127.0.0.1:{text}, or *:{text} for all interfaces"
+        )),
         None => Ok((text, default_port)),
     }
 }
@@ -121,6 +125,11 @@ mod tests {
         assert_eq!(addresses(":7"), ["0.0.0.0:7", "[::]:7"]);
         assert!(addresses("localhost:5").iter().all(|a| a == "127.0.0.1:5" || a == "[::1]:5"));
         assert!(addresses("127.0.0.1:0").is_empty());
+        assert_eq!(addresses("0"), ["0.0.0.0:11211"]);
+        for text in ["8080", "99999"] {
+            assert!(parse(text, 11211).unwrap_err().contains(&format!("127.0.0.1:{text}")));
+            assert!(parse_http(text).is_err());
+        }
     }
 
     #[test]

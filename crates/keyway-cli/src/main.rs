@@ -447,11 +447,18 @@ fn run() -> Result<(), Failure> {
             std::process::exit(exit::DONE.into());
         }
         Err(error) => {
-            let reason = explained(&error.to_string());
-            if let Some(reason) = expanded.explain(reason.trim_start_matches("error: ")) {
-                return Err(Failure::usage(reason.trim_end()));
+            let whole = explained(&error.to_string());
+            let reason = whole.trim_start_matches("error: ");
+            let brief = reason.split("\n\nUsage: ").next().unwrap_or_default().trim_end();
+            // What an option lacks is said without the option, which only the usage names; otherwise that may name every option.
+            let names = match error.kind() {
+                clap::error::ErrorKind::MissingRequiredArgument => reason,
+                _ => brief,
+            };
+            if let Some(place) = expanded.place_of(names) {
+                return Err(Failure::usage(format_args!("{place}: {brief}")));
             }
-            commands::remark(reason);
+            commands::remark(whole);
             std::process::exit(exit::USAGE.into());
         }
     };
@@ -465,8 +472,8 @@ fn run() -> Result<(), Failure> {
             let inherited = inherited::take()?;
             let plan = serve
                 .plan(&inherited.sockets)
-                .map_err(|failure| match expanded.explain(&failure.reason) {
-                    Some(reason) => Failure::new(failure.code, reason),
+                .map_err(|failure| match expanded.place_of(&failure.reason) {
+                    Some(place) => Failure::new(failure.code, format_args!("{place}: {}", failure.reason)),
                     None => failure,
                 })?;
             if is_check {
@@ -556,7 +563,6 @@ fn whole() -> clap::Command {
 
 /// clap's message, with words for people where it has those of the standard library.
 fn explained(message: &str) -> String {
-    const NUMBER: &str = "it is a whole number";
     // Words that other programs have for what this one can.
     const OTHERS: [(&str, &str); 6] = [
         (
@@ -587,13 +593,19 @@ fn explained(message: &str) -> String {
         let kept: Vec<&str> = lines.collect();
         text = kept.join("\n").replacen("\n", &format!("\n\n  tip: {tip}\n"), 1) + "\n";
     }
-    for words in [
-        "invalid digit found in string",
-        "cannot parse integer from empty string",
-        "number too large to fit in target type",
-        "number too small to fit in target type",
+    for (words, meant) in [
+        ("invalid digit found in string", "it is a whole number"),
+        ("cannot parse integer from empty string", "it is a whole number"),
+        (
+            "number too large to fit in target type",
+            "it is too large: it does not fit in 64 bits",
+        ),
+        (
+            "number too small to fit in target type",
+            "it is too small: it does not fit in 64 bits",
+        ),
     ] {
-        text = text.replace(words, NUMBER);
+        text = text.replace(words, meant);
     }
     // The largest numbers of the types are no limits that a user could want to know.
     for most in [u32::MAX.into(), i64::MAX.unsigned_abs(), u64::MAX] {

@@ -116,8 +116,9 @@ impl Plan {
         if memory == 0 || memory >= least {
             return Ok(());
         }
+        let [memory, least, item] = [memory, least, item].map(|bytes| size_text(bytes as u64));
         Err(Failure::usage(format_args!(
-            "{option} {memory} (bytes): it must be at least {least}, enough to receive four of the largest items ({item_option} {item}) at the same time"
+            "{option} of {memory}: it must be at least {least}, enough to receive four of the largest items (of {item}: {item_option}) at the same time"
         )))
     }
 
@@ -157,7 +158,18 @@ impl Plan {
             None if self.take_over && inherited.sockets.is_empty() => self.bind_after_a_death(),
             None => Sockets::bind_beside(&self.config, inherited.sockets),
         };
-        let sockets = sockets.map_err(refused)?;
+        let sockets = sockets.map_err(
+            |error| match self.region_path().filter(|_| self.take_over && running.is_none()) {
+                Some(path) => {
+                    let path = path.display();
+                    Failure::new(
+                        exit::SYSTEM,
+                        format_args!("{error}; --take-over: no server of this user has the region {path}"),
+                    )
+                }
+                None => refused(error),
+            },
+        )?;
         let notifier = Notifier::of_environment();
         let cache = self.open_region(inherited.memory, notifier.as_ref())?;
         self.config.signals = true;
@@ -223,21 +235,24 @@ impl Plan {
         }
     }
 
+    /// The file of the region, if it has one.
+    fn region_path(&self) -> Option<PathBuf> {
+        match &self.place {
+            Some(Place::Path(path)) => Some(path.clone()),
+            Some(_) => None,
+            None => Some(self.default_path()),
+        }
+    }
+
     /// The server that is to be taken over.
     fn running_server(&self) -> Result<Option<TakeOver>, Failure> {
         if !self.take_over {
             return Ok(None);
         }
-        let default;
-        let path = match &self.place {
-            Some(Place::Path(path)) => path,
-            Some(_) => return Ok(None),
-            None => {
-                default = self.default_path();
-                &default
-            }
+        let Some(path) = self.region_path() else {
+            return Ok(None);
         };
-        let running = TakeOver::begin(path).map_err(|error| Failure::new(exit::NO, error))?;
+        let running = TakeOver::begin(&path).map_err(|error| Failure::new(exit::NO, error))?;
         let process = running.as_ref().map(|running| running.process().to_string());
         // A service manager that reloads names the server that it means; a server beside that one would be unknown to it.
         if let Some(main) = std::env::var("MAINPID").ok().filter(|main| process.as_ref() != Some(main)) {

@@ -92,13 +92,22 @@ pub(crate) struct Touch {
     ttl: i64,
 }
 
+fn parse_amount(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        format!(
+            "it is a whole number from 0 to {}; `incr` adds it, `decr` subtracts it",
+            u64::MAX
+        )
+    })
+}
+
 #[derive(Args)]
 #[group(skip)]
 pub(crate) struct Count {
     /// The key
     key: String,
     /// By how much
-    #[arg(default_value_t = 1)]
+    #[arg(default_value_t = 1, allow_negative_numbers = true, value_parser = parse_amount)]
     by: u64,
     /// Where there is no item, make one with this value
     #[arg(long, value_name = "NUMBER")]

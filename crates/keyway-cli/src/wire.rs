@@ -279,7 +279,16 @@ pub(crate) fn open_socket(place: &str, path: &str) -> Result<Box<dyn Wire>, Fail
 }
 
 fn unanswered(place: &str, error: &io::Error) -> Failure {
-    Failure::new(exit::NO, format_args!("{place}: no server answers: {error}"))
+    let remedy = match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            "; none is there: start one, or give the place of one that runs"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; this user may not write to the socket: `ls -l` says whose it is, and --socket-mode of the server lets others in"
+        }
+        _ => "",
+    };
+    Failure::new(exit::NO, format_args!("{place}: no server answers: {error}{remedy}"))
 }
 
 /// Connects to a Unix socket, without waiting: the kernel accepts at once, unless the server's queue is full.

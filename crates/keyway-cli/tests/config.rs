@@ -82,8 +82,16 @@ fn options_are_checked_together() {
             "{text} {arguments:?}"
         );
     }
-    let (code, said) = check("", &["--memory", "x"]);
-    assert!(code == 64 && !said.contains("k.toml"), "{said}");
+    // What is wrong on the command line is not the file's, whatever the usage names.
+    for arguments in [&["--memory", "x"][..], &["--kernel", "lo", "--kernel-pinned", "/nowhere"]] {
+        let (code, said) = check("listen = \"127.0.0.1:1\"", arguments);
+        assert!(code == 64 && !said.contains("k.toml"), "{said}");
+    }
+    let (code, said) = check("kernel = \"lo\"\nkernel-pinned = \"/nowhere\"", &[]);
+    assert!(
+        code == 64 && said.contains("cannot be used with") && !said.contains("Usage"),
+        "{said}"
+    );
 }
 
 #[test]

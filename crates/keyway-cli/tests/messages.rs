@@ -73,6 +73,60 @@ const TABLE: &[Row] = &[
         never: "invalid digit",
     },
     Row {
+        line: "incr a 18446744073709551616 --region {}/absent",
+        code: 64,
+        says: &["from 0 to 18446744073709551615"],
+        never: "",
+    },
+    Row {
+        line: "incr a -3 --region {}/absent",
+        code: 64,
+        says: &["'-3'", "`decr` subtracts"],
+        never: "use '-- -3'",
+    },
+    Row {
+        line: "serve --connections 99999999999999999999",
+        code: 64,
+        says: &["99999999999999999999", "too large", "64 bits"],
+        never: "it is a whole number",
+    },
+    Row {
+        line: "ping 127.0.0.1:{port}",
+        code: 1,
+        says: &["no server answers", "start one"],
+        never: "",
+    },
+    Row {
+        line: "get a --server {}/absent",
+        code: 1,
+        says: &["no server answers", "start one"],
+        never: "",
+    },
+    Row {
+        line: "serve --region {}/x/ --listen 127.0.0.1:{port}",
+        code: 2,
+        says: &["/x/: create", "a region is a file", "no / at its end"],
+        never: "mkdir",
+    },
+    Row {
+        line: "serve --region /proc/x --listen 127.0.0.1:{port}",
+        code: 2,
+        says: &["/proc/x: create", "choose another path"],
+        never: "mkdir",
+    },
+    Row {
+        line: "serve --connection-memory 1",
+        code: 64,
+        says: &["--connection-memory of 1 MiB", "at least 4 MiB", "of 1 MiB: --max-item"],
+        never: "4194304",
+    },
+    Row {
+        line: "serve --listen {port}",
+        code: 64,
+        says: &["is a number and no address", "127.0.0.1:"],
+        never: "no interface",
+    },
+    Row {
         line: "bench --items abc",
         code: 64,
         says: &["'abc'", "--items"],
@@ -329,6 +383,13 @@ fn a_file_of_another_user_is_told_with_its_owner() {
         assert!(said.contains(wanted), "no \"{wanted}\": {said}");
     }
     drop(cache);
+    let socket = scratch.join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = Command::new(&program);
+    command.arg("ping").arg(&socket).uid(65_534).gid(65_534);
+    let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(said.contains("Permission denied") && said.contains("--socket-mode"), "{said}");
 }
 
 #[test]

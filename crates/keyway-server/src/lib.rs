@@ -79,7 +79,7 @@ pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
 pub use takeover::{TakeOver, TakeOverError};
-pub use threads::NoThreads;
+pub use threads::{NoThreads, limits_of_threads};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion, crypto_provider};
 pub use watch::{WatchAsked, WatchUnknown};
 pub use watchdog::{Manager, News};

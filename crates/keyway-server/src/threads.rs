@@ -37,19 +37,19 @@ pub(crate) fn try_out(needed: usize) -> Result<(), StartError> {
         StartError::Threads(NoThreads {
             needed,
             error,
-            limits: limits(),
+            limits: limits_of_threads(),
         })
     })
 }
 
 /// The limits of threads that are in force for this process (getrlimit(2); Documentation/admin-guide/cgroup-v2.rst, "PID").
-fn limits() -> Vec<String> {
+pub fn limits_of_threads() -> Vec<String> {
     let mut limits = Vec::new();
     if let Ok((most, _)) = getrlimit(Resource::RLIMIT_NPROC)
         && most != RLIM_INFINITY
     {
         limits.push(format!(
-            "this user may have {most} processes and threads (RLIMIT_NPROC, ulimit -u)"
+            "this user may have {most} processes and threads in all (RLIMIT_NPROC, ulimit -u)"
         ));
     }
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
