@@ -6,7 +6,7 @@ use crate::hand::{Fault, Hand, Kind};
 use crate::ledger::{Ledger, Phase, Role, STAYING, Violation, Word};
 use crate::process::{Job, Order};
 use crate::value::{Found, judge_text};
-use harness::{DEADLINE, Random, Scratch};
+use harness::{DEADLINE, Random, Scratch, ServeOptions, Server};
 use keyway_cache::{Cache, Options, Owners, Place};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -161,6 +161,10 @@ struct Cell<'s> {
     children: Vec<(Role, Child)>,
     /// process groups: a process and those that it forked
     groups: Vec<Pid>,
+    /// the region's, if the condition wants one
+    server: Option<Server>,
+    /// sessions of the neighbour and of the server
+    own_sessions: u64,
 }
 
 impl<'s> Cell<'s> {
@@ -188,6 +192,8 @@ impl<'s> Cell<'s> {
             random: Random::new(spec.seed),
             children: Vec::new(),
             groups: Vec::new(),
+            server: None,
+            own_sessions: Role::Neighbour.writers().len() as u64,
             scratch,
         }
     }
@@ -209,6 +215,9 @@ impl<'s> Cell<'s> {
     /// The action.
     fn play(&mut self) -> Result<(), Early> {
         self.spawn(Role::Neighbour)?;
+        if self.spec.condition == Condition::Served {
+            self.start_server()?;
+        }
         let scale = self.spec.scale;
         match self.spec.action {
             Action::Attach => {
@@ -348,6 +357,23 @@ impl<'s> Cell<'s> {
         }
     }
 
+    /// Starts a server of the region, and waits until the neighbour sees its sessions.
+    fn start_server(&mut self) -> Result<(), Early> {
+        let options = ServeOptions {
+            threads: 1,
+            region: Some(self.region.clone()),
+            ..ServeOptions::default()
+        };
+        let server = Server::try_start(harness::Kind::Keyway, &options);
+        self.server = Some(server.map_err(|why| Early::Ended(format!("the server: {why}")))?);
+        let upkeeps = self.ledger.read(Role::Neighbour, Word::Upkeeps);
+        self.own_sessions = self.wait("seeing the server", |cell| {
+            let has_looked = cell.ledger.read(Role::Neighbour, Word::Upkeeps) > upkeeps + 3;
+            has_looked.then(|| cell.ledger.read(Role::Neighbour, Word::Sessions))
+        })?;
+        Ok(())
+    }
+
     /// What happens to the odd process from outside.
     fn weather(&mut self) -> Result<(), Early> {
         if self.spec.condition != Condition::Stopped {
@@ -419,9 +445,9 @@ impl<'s> Cell<'s> {
         }
     }
 
-    /// Waits until the neighbour sees no sessions but its own.
+    /// Waits until the neighbour sees no sessions but its own and the server's.
     fn slots_are_back(&mut self) -> Result<(), Early> {
-        let own = Role::Neighbour.writers().len() as u64;
+        let own = self.own_sessions;
         let mut upkeeps = self.ledger.read(Role::Neighbour, Word::Upkeeps);
         let left = self.wait("taking back", |cell| {
             if cell.ledger.read(Role::Odd, Word::Using) > 0 {
@@ -433,7 +459,7 @@ impl<'s> Cell<'s> {
             ((sessions == own && looked > 3) || looked > UPKEEPS_MAX).then_some(sessions)
         })?;
         if left != own {
-            let note = || format!("{left} sessions are left, {own} are the neighbour's own");
+            let note = || format!("{left} sessions are left, {own} are the neighbour's and the server's");
             self.ledger.add(Role::Neighbour, Violation::Slots, left.abs_diff(own), &note);
         }
         Ok(())
@@ -517,6 +543,9 @@ impl<'s> Cell<'s> {
         self.wait("ending of children that outlive", |cell| {
             cell.groups.iter().all(|group| !reap_group(*group)).then_some(())
         })?;
+        if let Some(mut server) = self.server.take() {
+            server.terminate();
+        }
         self.judge_region();
         let decoy = self.job(Role::Odd).decoy();
         if self.spec.condition == Condition::Reused && !Decoy::is_untouched(&decoy) {

@@ -86,6 +86,8 @@ pub enum Condition {
     RawExitsNoProc,
     /// it starts itself anew (execve), same pid, with sessions open
     Execs,
+    /// no thread slot is free for its threads: a server writes for them
+    Served,
     /// its wall clock is a year ahead
     ClockAhead,
     /// its wall clock is an hour behind
@@ -96,7 +98,7 @@ pub enum Condition {
 
 impl Condition {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 30] = [
+    pub const ALL: [(Self, &'static str); 31] = [
         (Self::Plain, "plain"),
         (Self::CloseFrom, "closefrom"),
         (Self::Reused, "reused"),
@@ -124,6 +126,7 @@ impl Condition {
         (Self::RawExits, "raw-exits"),
         (Self::RawExitsNoProc, "raw-exits-no-proc"),
         (Self::Execs, "execs"),
+        (Self::Served, "served"),
         (Self::ClockAhead, "clock-ahead"),
         (Self::ClockBack, "clock-back"),
         (Self::ClockStepped, "clock-stepped"),

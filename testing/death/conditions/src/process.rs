@@ -4,7 +4,7 @@ use crate::condition::{Condition, Decoy, OWNER, become_user};
 use crate::hand::{Fault, Hand, Kind};
 use crate::ledger::{GROWN, Ledger, Phase, Role, STAYING, Violation, Word};
 use crate::system;
-use keyway_cache::{Cache, LocalError, OpenError, Options, Owners, Place, SessionError};
+use keyway_cache::{Cache, LocalError, OpenError, Options, Owners, Place, Session, SessionError};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -212,6 +212,11 @@ impl Life<'_> {
             let (keys, payload) = STAYING_ITEMS;
             self.with_hand(&cache, |hand| hand.store_all(STAYING, keys, payload));
         }
+        let crowd = if self.job.is_odd() && self.job.condition == Condition::Served {
+            self.take_slots(&cache)
+        } else {
+            Vec::new()
+        };
         let (ready, entered) = (AtomicUsize::new(0), AtomicBool::new(false));
         let done = std::thread::scope(|scope| {
             for &writer in role.writers() {
@@ -239,6 +244,7 @@ impl Life<'_> {
             }
             after.is_ok()
         });
+        drop(crowd);
         self.look_at_decoy("before the cache was closed");
         let closed = cache.close();
         self.look_at_decoy("when the cache was closed");
@@ -292,6 +298,21 @@ impl Life<'_> {
     fn with_hand(&self, cache: &Cache, work: impl FnOnce(&mut Hand<'_>)) {
         if let Some(mut hand) = self.hand(cache, GROWN) {
             work(&mut hand);
+        }
+    }
+
+    /// Sessions that have all thread slots that were free: a server of the region writes for the next one.
+    fn take_slots(&self, cache: &Cache) -> Vec<Session> {
+        let mut crowd = Vec::new();
+        loop {
+            match cache.session() {
+                Ok(session) if session.id().is_some() => crowd.push(session),
+                Ok(_) => return crowd,
+                Err(error) => {
+                    self.refused("a session that is served", &error);
+                    return crowd;
+                }
+            }
         }
     }
 
