@@ -68,10 +68,6 @@ impl Post {
         match *self {}
     }
 
-    pub(crate) fn stats(&self, _: &mut Vec<u8>) {
-        match *self {}
-    }
-
     pub(crate) fn numbers(&self) -> KernelNumbers {
         match *self {}
     }

@@ -95,7 +95,7 @@ use detail::Detail;
 use execute::Executor;
 use listener::{Listener, SocketFile};
 use rate::Rates;
-use shared::{Arrivals, Baseline, Lane, Mailbox, Shared, lock};
+use shared::{Arrivals, Lane, Mailbox, Shared, lock};
 use takeover::{Halt, Offered, Predecessor, Purpose};
 use tls::Certificates;
 use worker::Worker;
@@ -323,11 +323,7 @@ impl Server {
             arrivals: Arrivals::default(),
             mailboxes,
             hot: hotkeys::Earlier::default(),
-            baseline: Mutex::new(Baseline {
-                counters: cache.counters(),
-                ..Baseline::default()
-            }),
-            latencies_before: Mutex::new(cache.latencies()),
+            since: stats::Since::now(&cache),
             peers: Mutex::default(),
             listening: Mutex::default(),
             udp_addresses: udp_addresses.clone(),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use keyway_cache::{Counters, Info, Latencies};
+use keyway_cache::Info;
 
 use crate::account::Account;
 use crate::auth::{Hasher, Users};
@@ -24,6 +24,7 @@ use crate::kernel::Post;
 use crate::log_limiter::LogLimiter;
 use crate::rate::{Rates, Source};
 use crate::size_text;
+use crate::stats::{Since, Traffic, WorkerCounters};
 use crate::takeover::{Halt, Inherited};
 use crate::tls::Certificates;
 use crate::watch::Hub;
@@ -69,47 +70,6 @@ struct Inbox {
     messages: Vec<Message>,
     /// the worker has ended or halted: it takes no connections from its partner
     is_closed: bool,
-}
-
-/// Counters that one worker writes and all threads read.
-#[derive(Default)]
-pub(crate) struct WorkerCounters {
-    pub(crate) bytes_read: Counter,
-    pub(crate) bytes_written: Counter,
-    pub(crate) conn_yields: Counter,
-    pub(crate) auth_cmds: Counter,
-    pub(crate) auth_errors: Counter,
-    /// connections that did not log in in time
-    pub(crate) auth_timeouts: Counter,
-    /// logins that waited because too many of their source had failed
-    pub(crate) auth_delays: Counter,
-    pub(crate) idle_kicks: Counter,
-    /// times that a connection waited because its source was above its rate, and datagrams dropped for that
-    pub(crate) rate_pauses: Counter,
-    pub(crate) udp_over_rate: Counter,
-    pub(crate) cmd_meta: Counter,
-    pub(crate) too_large: Counter,
-    /// datagrams received; refused for their source; dropped because they hold no complete request
-    pub(crate) udp_datagrams: Counter,
-    pub(crate) udp_refused: Counter,
-    pub(crate) udp_dropped: Counter,
-    /// requests that are not allowed over UDP
-    pub(crate) udp_refused_requests: Counter,
-}
-
-/// A counter with one writing thread.
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Only for the thread that owns the counter: a plain load and store, no locked instruction.
-    pub(crate) fn add(&self, count: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
 }
 
 /// A connection as `stats conns` shows it.
@@ -162,38 +122,6 @@ pub(crate) struct Arrivals {
     pub(crate) disabled_us: AtomicU64,
     /// no connection is accepted because there are too many
     pub(crate) paused: AtomicBool,
-}
-
-/// The values of monotone counts at `stats reset`, or at the start.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Baseline {
-    pub(crate) counters: Counters,
-    pub(crate) traffic: Traffic,
-    pub(crate) total_connections: u64,
-    pub(crate) rejected: u64,
-    pub(crate) disabled_count: u64,
-    pub(crate) disabled_us: u64,
-}
-
-/// The workers' counters, summed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Traffic {
-    pub(crate) bytes_read: u64,
-    pub(crate) bytes_written: u64,
-    pub(crate) conn_yields: u64,
-    pub(crate) auth_cmds: u64,
-    pub(crate) auth_errors: u64,
-    pub(crate) auth_timeouts: u64,
-    pub(crate) auth_delays: u64,
-    pub(crate) idle_kicks: u64,
-    pub(crate) rate_pauses: u64,
-    pub(crate) udp_over_rate: u64,
-    pub(crate) cmd_meta: u64,
-    pub(crate) too_large: u64,
-    pub(crate) udp_datagrams: u64,
-    pub(crate) udp_refused: u64,
-    pub(crate) udp_dropped: u64,
-    pub(crate) udp_refused_requests: u64,
 }
 
 /// The kernel door's numbers.
@@ -295,9 +223,8 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) arrivals: Arrivals,
     pub(crate) mailboxes: Vec<Mailbox>,
-    pub(crate) baseline: Mutex<Baseline>,
-    /// how long operations had taken by then
-    pub(crate) latencies_before: Mutex<Latencies>,
+    /// from when on `stats` counts
+    pub(crate) since: Since,
     pub(crate) hot: hotkeys::Earlier,
     pub(crate) peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
@@ -542,27 +469,7 @@ impl Shared {
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
-        self.mailboxes.iter().fold(Traffic::default(), |sum, mailbox| {
-            let c = &mailbox.counters;
-            Traffic {
-                bytes_read: sum.bytes_read + c.bytes_read.get(),
-                bytes_written: sum.bytes_written + c.bytes_written.get(),
-                conn_yields: sum.conn_yields + c.conn_yields.get(),
-                auth_cmds: sum.auth_cmds + c.auth_cmds.get(),
-                auth_errors: sum.auth_errors + c.auth_errors.get(),
-                auth_timeouts: sum.auth_timeouts + c.auth_timeouts.get(),
-                auth_delays: sum.auth_delays + c.auth_delays.get(),
-                idle_kicks: sum.idle_kicks + c.idle_kicks.get(),
-                rate_pauses: sum.rate_pauses + c.rate_pauses.get(),
-                udp_over_rate: sum.udp_over_rate + c.udp_over_rate.get(),
-                cmd_meta: sum.cmd_meta + c.cmd_meta.get(),
-                too_large: sum.too_large + c.too_large.get(),
-                udp_datagrams: sum.udp_datagrams + c.udp_datagrams.get(),
-                udp_refused: sum.udp_refused + c.udp_refused.get(),
-                udp_dropped: sum.udp_dropped + c.udp_dropped.get(),
-                udp_refused_requests: sum.udp_refused_requests + c.udp_refused_requests.get(),
-            }
-        })
+        Traffic::sum(self.mailboxes.iter().map(|mailbox| &mailbox.counters))
     }
 
     /// The region's memory limit, bytes: the configured number, if the region was made for it. The region uses only whole segments of

@@ -529,7 +529,8 @@ fn without_maxconns_fast_the_surplus_waits_its_turn() {
 
 #[test]
 fn thousands_of_connections_come_and_go() {
-    let server = Running::start(|_| ());
+    // On a busy machine the server may still have all of them open when the last one comes.
+    let server = Running::start(|config| config.connections_max = 4096);
     for _ in 0..2000 {
         drop(TcpStream::connect(server.address).unwrap());
     }

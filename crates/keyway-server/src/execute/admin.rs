@@ -11,7 +11,7 @@ use super::{Dump, Executor, Origin, Outcome, Task, answer_unless, refusal};
 use crate::config::PROTOCOL_VERSION;
 use crate::connection::CloseReason;
 use crate::cpu_budget::{STATS, TURN_WORK};
-use crate::shared::{Message, Peer, PeerAddress, lock};
+use crate::shared::{Message, Peer, PeerAddress};
 use crate::watch::WatchAsked;
 use crate::{hotkeys, memory, stats};
 
@@ -197,9 +197,7 @@ impl Administration<'_> {
                 None => out.extend_from_slice(reply::ERROR),
             },
             b"reset" => {
-                let baseline = stats::baseline(shared, cache);
-                *lock(&shared.baseline) = baseline;
-                *lock(&shared.latencies_before) = cache.latencies();
+                shared.since.reset(shared, cache);
                 shared.detail.clear();
                 out.extend_from_slice(reply::RESET);
             }

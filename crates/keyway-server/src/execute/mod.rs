@@ -40,7 +40,8 @@ use self::meta::Meta;
 use crate::connection::CloseReason;
 use crate::cpu_budget::CpuBudget;
 use crate::kernel::{Enrolments, Served};
-use crate::shared::{Peer, Shared, WorkerCounters};
+use crate::shared::{Peer, Shared};
+use crate::stats::WorkerCounters;
 use crate::watch::Watcher;
 
 /// What a worker needs to execute requests.

@@ -97,7 +97,7 @@ pub(super) struct History {
 impl Totals {
     /// Reads everything.
     fn read(shared: &Shared, cache: &Cache, drop_in: u64) -> Self {
-        let traffic = shared.traffic();
+        let (bytes_read, bytes_written) = shared.traffic().bytes();
         Self {
             at: Instant::now(),
             counters: shared.census.counters(cache),
@@ -108,8 +108,8 @@ impl Totals {
                 .kernel
                 .as_ref()
                 .map_or([0; 2], |post| post.numbers().hits_by_protocol()),
-            bytes_read: traffic.bytes_read,
-            bytes_written: traffic.bytes_written,
+            bytes_read,
+            bytes_written,
             connections: shared.connections() as u64,
             connection_memory: shared.account.used() as u64,
         }

@@ -2,7 +2,7 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/metrics` | all numbers, as OpenMetrics or text (`metrics`), from one [`Snapshot`] |
+//! | `/metrics` | all numbers, as OpenMetrics or text (`stats::metrics`), from one [`Snapshot`] |
 //! | `/healthz` | 200 while every worker runs and the server is not stopping, otherwise 503 with the reason |
 //! | `/readyz` | 200 if an item could be stored and read within the last second (`ready`), otherwise 503 with the reason |
 //! | `/` | a page for people (`page`) |
@@ -13,14 +13,11 @@
 //! - No answer contains a value or a client's address, and none a key unless the operator has asked for that.
 
 mod history;
-mod metrics;
 mod page;
 mod ready;
-mod snapshot;
 mod state;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -30,14 +27,14 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Session};
-use keyway_http::{Answer, Exposition, Format, Hosts, Listener, Pulse, Question, Server, Stopper};
+use keyway_http::{Answer, Format, Hosts, Listener, Pulse, Question, Server, Stopper};
 
 use crate::listener::SocketFile;
 use crate::shared::Shared;
+use crate::stats::{Details, Requests, Snapshot};
 use crate::takeover::{self, Offered, Purpose};
 use history::History;
 use ready::Prober;
-pub(crate) use snapshot::Snapshot;
 use state::State;
 
 const METRICS: &str = "/metrics";
@@ -67,9 +64,6 @@ pub(crate) struct Port {
     pub(crate) session: Session,
     pub(crate) stopper: Stopper,
 }
-
-/// Requests answered so far, by path and status.
-pub(crate) type Requests = BTreeMap<(&'static str, u16), u64>;
 
 /// What answers need.
 struct Desk {
@@ -156,23 +150,21 @@ impl Desk {
         answer
     }
 
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::take(&self.shared, &self.cache, &self.requests.borrow())
-    }
-
     fn metrics(&self, format: Format) -> Answer {
-        let mut exposition = Exposition::new(format);
-        metrics::write(&self.snapshot(), &mut exposition);
+        let (snapshot, details) = (
+            Snapshot::take(&self.shared, &self.cache),
+            Details::take(&self.shared, &self.cache),
+        );
         Answer {
             content_type: format.content_type(),
-            ..Answer::text(200, exposition.end())
+            ..Answer::text(200, snapshot.metrics(&details, &self.requests.borrow(), format))
         }
     }
 
     /// `after=MS` leaves out samples that ended by then.
     fn state(&self, query: &str) -> Answer {
         let after_ms = query.split('&').find_map(|part| part.strip_prefix("after=")?.parse().ok());
-        let mut state = self.state.borrow_mut().shown(&self.shared, &self.cache, || self.snapshot());
+        let mut state = self.state.borrow_mut().shown(&self.shared, &self.cache);
         state.insert("history".to_owned(), self.history.borrow().json(after_ms.unwrap_or(0)));
         Answer {
             content_type: "application/json",

@@ -7,15 +7,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use keyway_cache::{Cache, Counters};
+use keyway_cache::Cache;
 use serde_json::{Map, Value, json};
 
-use super::Snapshot;
 use crate::config::KEYWAY_VERSION;
 use crate::hotkeys::{self, HotAsked};
 use crate::overview::{Order, Reading, View};
 use crate::shared::{KINDS, Shared};
-use crate::stats;
+use crate::stats::{Details, Snapshot};
 
 /// What was read this long ago, or later, is shown again.
 const FRESH: Duration = Duration::from_millis(900);
@@ -34,17 +33,17 @@ pub(super) struct State {
 
 impl State {
     /// What there is to show, and when it was read.
-    pub(super) fn shown(&mut self, shared: &Shared, cache: &Cache, snapshot: impl Fn() -> Snapshot) -> Map<String, Value> {
+    pub(super) fn shown(&mut self, shared: &Shared, cache: &Cache) -> Map<String, Value> {
         if self.now.as_ref().is_none_or(|now| now.age() >= FRESH) {
             self.before = self.now.take();
             let now = Reading::from(cache.look());
-            self.shown = self.read(shared, cache, &now, &snapshot());
+            self.shown = self.read(shared, cache, &now);
             self.now = Some(now);
         }
         self.shown.clone()
     }
 
-    fn read(&self, shared: &Shared, cache: &Cache, now: &Reading, s: &Snapshot) -> Map<String, Value> {
+    fn read(&self, shared: &Shared, cache: &Cache, now: &Reading) -> Map<String, Value> {
         let asked = HotAsked {
             most: hotkeys::LISTED,
             separator: None,
@@ -58,60 +57,24 @@ impl State {
             let of = |asked: HotAsked<'_>| asked.json(cache, counts, since);
             (of(asked), of(by_prefix))
         });
-        let named = |counters: &Counters| -> Map<_, _> {
-            let numbers = counters.named();
-            numbers.map(|(name, count)| (name.to_owned(), count.into())).collect()
-        };
-        let latencies = s.latencies.counted().map(|(door, verb, latency)| {
-            let mut row = Map::new();
-            row.insert("door".to_owned(), door.name().into());
-            row.insert("verb".to_owned(), verb.name().into());
-            row.insert("is_sampled".to_owned(), door.is_sampled().into());
-            row.extend(
-                stats::times(latency)
-                    .into_iter()
-                    .map(|(name, number)| (name.to_owned(), number.into())),
-            );
-            row
-        });
-        let c = &s.connections;
-        let all = json!({
+        let mut all = Snapshot::take(shared, cache).json(&Details::take(shared, cache));
+        if let Some(Value::Object(connections)) = all.get_mut("connections") {
+            connections.insert("kinds".to_owned(), kinds(shared).into());
+        }
+        let rest = json!({
             "version": KEYWAY_VERSION,
             "listen": listened(shared),
             "region_place": cache.place().to_string(),
             "pid": std::process::id(),
-            "uptime_s": s.uptime_s,
-            "threads": s.threads,
-            "region_state": s.region_state,
-            "memory_limit": s.memory_limit,
-            "index_bytes": s.info.index_bytes,
-            "sessions": s.info.sessions,
-            "sessions_max": s.info.sessions_max,
-            "counters": named(&s.counters),
-            "network": named(&s.network),
-            "library": named(&s.library),
-            "kernel_hits": s.kernel.as_ref().map(|kernel| kernel.hits()),
-            "latencies": latencies.collect::<Vec<_>>(),
-            "connections": {
-                "current": c.current,
-                "max": c.max,
-                "total": c.total,
-                "rejected": c.rejected,
-                "memory": c.memory,
-                "memory_limit": c.memory_limit,
-                "closed_for_memory": c.closed_for_memory,
-                "udp_sockets": s.udp_sockets,
-                "kinds": kinds(shared),
-            },
             "region": View::new(now, self.before.as_ref().unwrap_or(now)).json(Order::default()),
             "hot": hot,
             "hot_prefixes": hot_prefixes,
             "shows_keys": shows_keys(shared),
         });
-        match all {
-            Value::Object(all) => all,
-            _ => Map::new(),
+        if let Value::Object(rest) = rest {
+            all.extend(rest);
         }
+        all
     }
 }
 

@@ -346,29 +346,7 @@ impl Post {
         }
     }
 
-    /// The lines of `stats` about the kernel door.
-    pub(crate) fn stats(&self, out: &mut Vec<u8>) {
-        let numbers = self.numbers();
-        for (word, count) in &numbers.verdicts {
-            stat(out, &format!("keyway_kernel_{word}"), count);
-        }
-        stat(out, "keyway_kernel_copies", numbers.copies);
-        stat(out, "keyway_kernel_copied", numbers.copied);
-        stat(out, "keyway_kernel_renewed", numbers.renewed);
-        stat(out, "keyway_kernel_mended", numbers.mended);
-        stat(out, "keyway_kernel_interfaces", numbers.interfaces);
-        stat(out, "keyway_kernel_reattached", numbers.reattached);
-        for (name, time) in numbers.cpu_time {
-            stat(out, &format!("keyway_kernel_{name}_cpu_us"), time.as_micros());
-        }
-        if let Some(enrolled) = numbers.enrolled {
-            stat(out, "keyway_kernel_tcp_connections", enrolled.total);
-            stat(out, "keyway_kernel_tcp_curr_connections", enrolled.current);
-            stat(out, "keyway_kernel_tcp_failures", enrolled.failures);
-        }
-    }
-
-    /// The same as numbers.
+    /// The numbers that are shown of it.
     pub(crate) fn numbers(&self) -> KernelNumbers {
         let verdicts = self.counts.per_cpu().unwrap_or_default().into_iter();
         let counted = verdicts.filter(|(verdict, _)| *verdict != Verdict::NotOurs);
