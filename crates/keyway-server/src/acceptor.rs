@@ -12,7 +12,6 @@
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,8 +27,8 @@ use crate::file_watch::FileWatch;
 use crate::handout;
 use crate::listener::{Arrival, Listener, SocketFile};
 use crate::log_limiter::LogLimiter;
-use crate::shared::{Message, Peer, PeerAddress, Shared, lock};
-use crate::takeover::{self, Inherited, Offered, Stage, Verdict};
+use crate::shared::{Message, Peer, PeerAddress, Shared};
+use crate::takeover::{self, HaltVerdict, Inherited, Offered, Stage};
 use crate::watchdog::{Manager, Watchdog};
 
 pub(crate) const WAKE: Token = Token(0);
@@ -50,14 +49,15 @@ pub(crate) struct Acceptor {
     poll: Poll,
     cache: Cache,
     shared: Arc<Shared>,
-    listeners: Vec<Waiting>,
+    listeners: Vec<Watched>,
     signals: Option<Signals>,
     file_watch: FileWatch,
     watchdog: Option<Watchdog>,
     pause: Pause,
     /// a failure to accept has been logged, and no attempt has succeeded since
     complained: bool,
-    next_pair: usize,
+    /// connections so far
+    accepted: usize,
     /// what another server gets that takes over
     offered: Arc<Vec<Offered>>,
     /// the thread that talks to such a server
@@ -65,7 +65,7 @@ pub(crate) struct Acceptor {
 }
 
 /// A listener, and whether connections may be waiting there (readiness is edge-triggered: reported once).
-struct Waiting {
+struct Watched {
     listener: Listener,
     ready: bool,
 }
@@ -104,9 +104,9 @@ impl Acceptor {
             poll.registry()
                 .register(listener.as_source(), Token(LISTENER_FIRST + index), Interest::READABLE)?;
             if let Some(name) = listener.name() {
-                lock(&shared.listening).push((listener.fd(), name));
+                shared.peers.listens(listener.fd(), name);
             }
-            waiting.push(Waiting { listener, ready: true });
+            waiting.push(Watched { listener, ready: true });
         }
         let mut acceptor = Self {
             poll,
@@ -118,7 +118,7 @@ impl Acceptor {
             signals,
             pause: Pause::No,
             complained: false,
-            next_pair: 0,
+            accepted: 0,
             offered: Arc::new(offered),
             giving: None,
         };
@@ -137,8 +137,9 @@ impl Acceptor {
     pub(crate) fn run(mut self, manager: Option<Box<dyn Manager>>) -> io::Result<()> {
         self.watchdog = manager.map(Watchdog::new);
         let mut events = Events::with_capacity(64);
-        while !(self.shared.is_stopping() && self.shared.workers_running.load(SeqCst) == 0) {
-            if self.shared.halt.is_wanted(Stage::Acceptor) && self.shared.halt.wait(Ok(Vec::new())) == Verdict::End {
+        while !(self.shared.life.is_stopping() && self.shared.workers.running().1 == 0) {
+            let halt = &self.shared.life.halt;
+            if halt.is_wanted(Stage::Acceptor) && halt.wait(Ok(Vec::new())) == HaltVerdict::End {
                 self.leave();
             }
             match self.poll.poll(&mut events, self.timeout()) {
@@ -160,11 +161,11 @@ impl Acceptor {
             if let Some(watchdog) = &mut self.watchdog {
                 watchdog.look(&self.cache, &self.shared);
             }
-            if self.shared.is_stopping() {
+            if self.shared.life.is_stopping() {
                 // Closed at once: the kernel refuses new clients of this address, and the next server can bind it.
                 self.listeners.clear();
                 self.offered = Arc::default();
-                lock(&self.shared.listening).clear();
+                self.shared.peers.listens_no_more();
             } else {
                 self.accept_all();
                 self.file_watch.look(&self.cache, &self.shared);
@@ -200,7 +201,8 @@ impl Acceptor {
         let is_admitted =
             self.shared.users.is_none() || inherited.carried.has_logged_in || matches!(address, PeerAddress::Reader);
         let peer = self.enrol(&inherited.stream, address, is_admitted);
-        self.shared.mailboxes[peer.worker()].send(Message::Inherit(Box::new(inherited), peer));
+        let message = Message::Inherit(Box::new(inherited), Arc::clone(&peer));
+        self.shared.workers.send(peer.worker(), message);
     }
 
     /// Has another thread talk to a server that wants to take over. One at a time.
@@ -228,7 +230,7 @@ impl Acceptor {
         match self.pause {
             Pause::No if self.listeners.iter().any(|waiting| waiting.ready) => Some(Duration::ZERO),
             Pause::Starved { since, .. } => Some(RETRY.saturating_sub(since.elapsed())),
-            _ if !self.shared.is_stopping() => {
+            _ if !self.shared.life.is_stopping() => {
                 let watchdog = self.watchdog.as_ref().map(Watchdog::due_in);
                 Some(self.file_watch.due_in().min(watchdog.unwrap_or(Duration::MAX)))
             }
@@ -276,7 +278,7 @@ impl Acceptor {
     fn accept_one(&mut self, index: usize) -> Accepted {
         let limit = self.shared.config.connections_max;
         let for_clients = self.listeners[index].listener.is_for_clients();
-        let is_full = for_clients && self.shared.arrivals.current.load(SeqCst) >= limit && !self.displace();
+        let is_full = for_clients && self.shared.peers.streams() >= limit && !self.displace();
         if is_full && !self.shared.config.connections_fast {
             return self.pause_full();
         }
@@ -290,7 +292,7 @@ impl Acceptor {
             }
             Ok(Arrival::Slotless(stream)) => {
                 self.complained = false;
-                let has_room = self.shared.arrivals.current.load(SeqCst) < limit;
+                let has_room = self.shared.peers.streams() < limit;
                 if handout::give_line(&stream, &self.cache, self.shared.config.region_socket.as_ref(), has_room) {
                     self.hand_over(Stream::Unix(stream), PeerAddress::Reader);
                 }
@@ -328,23 +330,18 @@ impl Acceptor {
                         RETRY.as_millis()
                     );
                 }
-                self.shared.arrivals.disabled_count.fetch_add(1, Relaxed);
                 self.pause = Pause::Starved {
                     since: Instant::now(),
-                    open: self.shared.arrivals.current.load(SeqCst),
+                    open: self.shared.peers.streams(),
                 };
-                self.shared.arrivals.paused.store(true, SeqCst);
+                self.shared.peers.pause(0);
                 Accepted::Paused
             }
         }
     }
 
     fn pause_full(&mut self) -> Accepted {
-        let arrivals = &self.shared.arrivals;
-        arrivals.paused.store(true, SeqCst);
-        // SeqCst: see `Shared::connection_closed`.
-        if arrivals.current.load(SeqCst) < self.shared.config.connections_max {
-            arrivals.paused.store(false, SeqCst);
+        if !self.shared.peers.pause(self.shared.config.connections_max) {
             return Accepted::One;
         }
         if let Some(left_out) = FULL.may_speak() {
@@ -353,24 +350,20 @@ impl Acceptor {
                 self.shared.config.connections_max
             );
         }
-        arrivals.disabled_count.fetch_add(1, Relaxed);
         self.pause = Pause::Full { since: Instant::now() };
         Accepted::Paused
     }
 
     /// Ends a pause whose reason may be gone; [`Self::accept_one`] starts a new one if it is not.
     fn resume(&mut self) {
-        let arrivals = &self.shared.arrivals;
+        let peers = &self.shared.peers;
         let (since, is_over) = match self.pause {
             Pause::No => return,
-            Pause::Full { since } => (since, arrivals.current.load(SeqCst) < self.shared.config.connections_max),
-            Pause::Starved { since, open } => (since, since.elapsed() >= RETRY || arrivals.current.load(SeqCst) < open),
+            Pause::Full { since } => (since, peers.streams() < self.shared.config.connections_max),
+            Pause::Starved { since, open } => (since, since.elapsed() >= RETRY || peers.streams() < open),
         };
         if is_over {
-            arrivals.paused.store(false, SeqCst);
-            arrivals
-                .disabled_us
-                .fetch_add(u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX), Relaxed);
+            peers.resume(since.elapsed());
             self.pause = Pause::No;
         }
     }
@@ -381,18 +374,15 @@ impl Acceptor {
         if self.shared.users.is_none() && self.shared.certificates.is_none() {
             return false;
         }
-        let oldest = lock(&self.shared.peers)
-            .values()
-            .find(|peer| !peer.is_admitted.load(Relaxed) && !peer.is_ending.swap(true, SeqCst))
-            .cloned();
+        let oldest = self.shared.peers.end_unadmitted();
         if let Some(peer) = &oldest {
-            self.shared.end(peer, CloseReason::Displaced);
+            self.shared.workers.end(peer, CloseReason::Displaced);
         }
         oldest.is_some()
     }
 
     fn reject(&self, mut stream: Stream, address: &PeerAddress) {
-        self.shared.arrivals.rejected.fetch_add(1, Relaxed);
+        self.shared.peers.reject();
         log::debug!(
             "rejected a connection: {} are open, the limit (-c)",
             self.shared.config.connections_max
@@ -408,25 +398,18 @@ impl Acceptor {
         let is_secure = matches!(address, PeerAddress::Tcp { is_secure: true, .. });
         let is_admitted = self.shared.users.is_none() && !is_secure || matches!(address, PeerAddress::Reader);
         let peer = self.enrol(&stream, address, is_admitted);
-        self.shared.mailboxes[peer.worker()].send(Message::Adopt(stream, peer));
+        let message = Message::Adopt(stream, Arc::clone(&peer));
+        self.shared.workers.send(peer.worker(), message);
     }
 
     /// The record of a connection, with the worker whose turn it is.
     fn enrol(&mut self, stream: &Stream, address: PeerAddress, is_admitted: bool) -> Arc<Peer> {
-        let arrivals = &self.shared.arrivals;
-        self.shared.connection_opened(&address);
-        let worker = self.shared.worker_for_new(self.next_pair);
-        let peer = Arc::new(Peer::new(
-            arrivals.total.fetch_add(1, Relaxed),
-            stream.as_raw_fd(),
-            address,
-            worker,
-            is_admitted,
-            self.shared.uptime_s(),
-        ));
-        lock(&self.shared.peers).insert(peer.id, Arc::clone(&peer));
-        self.next_pair = (self.next_pair + 1) % self.shared.config.threads;
-        peer
+        let worker = self.shared.workers.worker_for_new(self.accepted);
+        self.accepted = self.accepted.wrapping_add(1);
+        let uptime_s = self.shared.uptime_s();
+        self.shared
+            .peers
+            .enrol(stream.as_raw_fd(), address, worker, is_admitted, uptime_s)
     }
 }
 

@@ -41,7 +41,7 @@ enum At {
 
 /// A checked socket.
 #[derive(Debug)]
-struct Socket {
+struct GivenSocket {
     fd: OwnedFd,
     label: String,
     role: Role,
@@ -54,7 +54,7 @@ struct Socket {
 /// The sockets that a server is given.
 #[derive(Debug, Default)]
 pub struct Given {
-    sockets: Vec<Socket>,
+    sockets: Vec<GivenSocket>,
     /// another server has them, too, and removes their files as long as it has the role
     is_shared: bool,
 }
@@ -135,7 +135,7 @@ impl Given {
         SockRef::from(&fd)
             .set_nonblocking(true)
             .map_err(|error| refused(&format_args!("it cannot be made non-blocking: {error}")))?;
-        self.sockets.push(Socket {
+        self.sockets.push(GivenSocket {
             fd,
             label,
             role,
@@ -175,7 +175,7 @@ impl Given {
     ///
     /// `config` names another Unix socket for the same purpose, or two are given: a server has one for each.
     pub fn ask_for(&self, config: &mut Config) -> Result<(), GivenError> {
-        for Socket { label, role, at, .. } in &self.sockets {
+        for GivenSocket { label, role, at, .. } in &self.sockets {
             let one_only = |other: &Path, option: &str| {
                 GivenError(format!(
                     "{label}: it is {at}, and {} is asked for as well ({option}, or another descriptor): there can be one such Unix \
@@ -237,7 +237,7 @@ impl Given {
     /// The Unix socket for `role` at this path.
     pub(crate) fn take_unix(&mut self, role: Role, path: &Path) -> Option<GivenUnix> {
         let found = self.take(role, |at| matches!(at, At::Unix(own) if is_same(own, path))).next();
-        let Socket {
+        let GivenSocket {
             fd, at, removes_file, ..
         } = found?;
         match at {
@@ -251,7 +251,7 @@ impl Given {
         }
     }
 
-    fn take(&mut self, role: Role, is_wanted: impl Fn(&At) -> bool) -> std::vec::IntoIter<Socket> {
+    fn take(&mut self, role: Role, is_wanted: impl Fn(&At) -> bool) -> std::vec::IntoIter<GivenSocket> {
         let (taken, left) = std::mem::take(&mut self.sockets)
             .into_iter()
             .partition(|socket| socket.role == role && is_wanted(&socket.at));

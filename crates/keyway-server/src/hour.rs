@@ -38,9 +38,9 @@ impl Note {
         Self {
             at: Instant::now(),
             counters: cache.counters(),
-            rejected: shared.arrivals.rejected.load(Relaxed),
+            rejected: shared.peers.arrivals().rejected,
             closed: shared.account.closed.load(Relaxed),
-            udp_dropped: dropped(&shared.udp_sockets),
+            udp_dropped: dropped(shared.peers.udp_sockets()),
             kernel: shared.kernel.as_ref().map_or_else(Vec::new, |post| post.numbers().verdicts),
         }
     }

@@ -56,11 +56,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use keyway_cache::{Cache, Session, SessionError};
 use keyway_uring::Ring;
@@ -87,16 +86,13 @@ pub use watchdog::{Manager, News};
 pub use worker::driven::Driven;
 
 use acceptor::Acceptor;
-use account::Account;
-use auth::{Hasher, Users};
+use auth::Users;
 use census::Census;
 use connection::Desk;
-use detail::Detail;
 use execute::Executor;
 use listener::{Listener, SocketFile};
-use rate::Rates;
-use shared::{Arrivals, Lane, Mailbox, Shared, lock};
-use takeover::{Halt, Offered, Predecessor, Purpose};
+use shared::{Lane, Life, Peers, Setup, Shared, Workers, lock};
+use takeover::{Offered, Predecessor, Purpose};
 use tls::Certificates;
 use worker::Worker;
 
@@ -258,24 +254,9 @@ impl Server {
             special,
             predecessor,
         } = sockets;
-        let workers = config.workers();
-        let no_session = |error| StartError::Session {
-            needed: config.sessions(),
-            error,
-        };
-        let sessions = (0..workers)
-            .map(|_| cache.session())
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(no_session)?;
-        let probe = http.is_some().then(|| cache.session()).transpose().map_err(no_session)?;
+        let (sessions, probe) = open_sessions(&config, &cache, http.is_some())?;
         listeners.extend(listeners_of_region(special, &cache));
-        let mut offered = listeners.iter().map(Listener::offer).collect::<io::Result<Vec<_>>>()?;
-        for socket in udp_sockets.iter().flatten() {
-            offered.push(listener::offer_udp(socket)?);
-        }
-        if let Some(http) = &http {
-            offered.extend(http.offer()?);
-        }
+        let mut offered = offer(&listeners, &udp_sockets, http.as_ref())?;
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
         let plain_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::plain_tcp_address).collect();
         let (keeper, post) = match &config.kernel {
@@ -305,50 +286,23 @@ impl Server {
         threads::try_out(config.thread_count())?;
         let event_loop = choose_event_loop(&config)?;
         let acceptor_poll = Poll::new()?;
-        let mut polls = Vec::new();
-        let mut mailboxes = Vec::new();
-        for _ in 0..workers {
-            let poll = Poll::new()?;
-            mailboxes.push(Mailbox::new(Waker::new(poll.registry(), worker::WAKE)?));
-            polls.push(poll);
-        }
-        let shared = Arc::new(Shared {
-            item_size_max: AtomicUsize::new(cache.limits().item_size_max),
-            at_place: AtomicU8::new(file_watch::code(cache.at_place())),
-            hour: Mutex::default(),
-            raising: Mutex::default(),
-            shrinker: Mutex::default(),
-            memory: AtomicU64::new(config.memory),
-            started: Instant::now(),
-            arrivals: Arrivals::default(),
-            mailboxes,
-            hot: hotkeys::Earlier::default(),
-            since: stats::Since::now(&cache),
-            peers: Mutex::default(),
-            listening: Mutex::default(),
+        let polls = (0..config.workers()).map(|_| Poll::new()).collect::<io::Result<Vec<_>>>()?;
+        let wakers = polls.iter().map(|poll| Waker::new(poll.registry(), worker::WAKE));
+        let wakers = wakers.collect::<io::Result<Vec<_>>>()?;
+        let acceptor_waker = Waker::new(acceptor_poll.registry(), acceptor::WAKE)?;
+        let setup = Setup {
             udp_addresses: udp_addresses.clone(),
-            udp_sockets: udp_sockets.iter().flatten().filter_map(listener::inode).collect(),
             event_loop,
-            kernel: post,
-            account: Arc::new(Account::new(config.connection_memory_limit(cache.limits().item_size_max))),
-            watch: watch::Hub::default(),
-            detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
-            rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),
-            users: users.map(RwLock::new),
-            login_failures: auth::failures(),
-            hasher: Hasher::default(),
-            certificates,
-            verbosity: AtomicU8::new(config.verbosity),
-            stopping: AtomicBool::new(false),
-            halt: Halt::default(),
-            taken_over_by: AtomicU32::new(0),
-            broken: AtomicBool::new(false),
-            workers_running: AtomicUsize::new(workers),
-            acceptor: Waker::new(acceptor_poll.registry(), acceptor::WAKE)?,
+            workers: Workers::new(wakers),
+            peers: Peers::new(udp_sockets.iter().flatten().filter_map(listener::inode).collect()),
+            life: Life::new(acceptor_waker, stopper),
             census,
-            http: stopper,
+            kernel: post,
+            users,
+            certificates,
             config,
-        });
+        };
+        let shared = Arc::new(Shared::new(setup, &cache));
         lock(&shared.hour).note(hour::Note::now(&shared, &cache));
         let workers = make_workers(polls, sessions, udp_sockets, &cache, &shared);
         let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, offered, signals)?;
@@ -399,7 +353,8 @@ impl Server {
     /// One line that tells an operator what is served, where.
     pub fn ready_line(&self) -> String {
         let info = self.cache.info();
-        let mut sockets: Vec<String> = lock(&self.shared.listening)
+        let listening = self.shared.peers.listening();
+        let mut sockets: Vec<String> = listening
             .iter()
             .map(|(_, name)| name.replacen(':', " ", 1))
             .chain(self.udp_addresses.iter().map(|address| format!("udp {address}")))
@@ -420,7 +375,7 @@ impl Server {
             "keyway {KEYWAY_VERSION} ready: {}, region {} ({}, {state}, {} in {}), {} threads",
             sockets.join(", "),
             self.shared.config.region,
-            size_text(self.shared.memory_limit(&info)),
+            size_text(self.shared.memory.limit(&info)),
             if info.warm { "attached" } else { "created" },
             short(info.attached_in),
             self.shared.config.threads,
@@ -517,11 +472,11 @@ impl Running {
         if shared.users.is_some() {
             let shared = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("keyway-logins".to_owned());
-            threads.push(thread.spawn(move || shared.hasher.run(&shared))?);
+            threads.push(thread.spawn(move || shared.hasher.run(&shared.workers))?);
         }
         for (index, worker) in workers.into_iter().enumerate() {
             let threads_of_lane = shared.config.threads;
-            let name = match shared.lane(index) {
+            let name = match shared.workers.lane(index) {
                 Lane::Short => format!("keyway-{index}"),
                 Lane::Long => format!("keyway-long-{}", index - threads_of_lane),
             };
@@ -547,12 +502,12 @@ impl Running {
         memory::keep_within(&shared, &cache);
         let accepted = acceptor.run(manager);
         shared.stop();
-        memory::join(&shared);
+        shared.memory.join();
         shared.watch.join();
         join(threads);
         cache.close();
         accepted.map_err(RunError::System)?;
-        if shared.broken.load(SeqCst) {
+        if shared.workers.have_panicked() {
             Err(RunError::WorkerPanicked)
         } else {
             Ok(())
@@ -575,8 +530,32 @@ impl Handle {
 
     /// Whether another server has taken over: it has this one's sockets and role.
     pub fn is_taken_over(&self) -> bool {
-        self.0.taken_over_by().is_some()
+        self.0.life.taken_over_by().is_some()
     }
+}
+
+/// A session for each worker, and one for the readiness probe of the HTTP port.
+fn open_sessions(config: &Config, cache: &Cache, has_http: bool) -> Result<(Vec<Session>, Option<Session>), StartError> {
+    let open = || {
+        cache.session().map_err(|error| StartError::Session {
+            needed: config.sessions(),
+            error,
+        })
+    };
+    let workers = (0..config.workers()).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
+    Ok((workers, has_http.then(open).transpose()?))
+}
+
+/// What a server that takes over gets of these sockets.
+fn offer(listeners: &[Listener], udp: &[Vec<mio::net::UdpSocket>], http: Option<&http::Sockets>) -> io::Result<Vec<Offered>> {
+    let mut offered = listeners.iter().map(Listener::offer).collect::<io::Result<Vec<_>>>()?;
+    for socket in udp.iter().flatten() {
+        offered.push(listener::offer_udp(socket)?);
+    }
+    if let Some(http) = http {
+        offered.extend(http.offer()?);
+    }
+    Ok(offered)
 }
 
 /// Chooses the workers' event loop, epoll or io_uring. With io_uring each worker opens its own ring, in its own thread.

@@ -4,11 +4,12 @@
 //! Another thread then evicts items and gives memory back in small steps ([`keyway_cache::Session::shrink`]), until the region is within its
 //! limit or the server stops. The rest is done by each worker's upkeep, and by the next server.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use keyway_cache::{Cache, Shrinking};
+use keyway_cache::{Cache, Info, Shrinking};
 
 use crate::log_limiter::LogLimiter;
 use crate::shared::{Shared, lock};
@@ -23,15 +24,54 @@ const RESTS_MAX: u32 = 300;
 
 static NOT_CHANGED: LogLimiter = LogLimiter::new();
 
+/// The region's memory limit, and the thread that brings the region within it.
+pub(crate) struct MemoryLimit {
+    /// what was asked for last, bytes: at the start, or by `cache_memlimit`
+    asked: AtomicU64,
+    /// held by the thread that changes the limit
+    changing: Mutex<()>,
+    shrinker: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl MemoryLimit {
+    pub(crate) fn new(asked: u64) -> Self {
+        Self {
+            asked: AtomicU64::new(asked),
+            changing: Mutex::default(),
+            shrinker: Mutex::default(),
+        }
+    }
+
+    /// The limit, bytes: the number that was asked for, if the region was made for it. The region uses only whole segments of
+    /// that, and tools compare this number with what they configured.
+    pub(crate) fn limit(&self, info: &Info) -> u64 {
+        let asked = self.asked.load(Relaxed);
+        match asked.checked_sub(info.limit_bytes) {
+            Some(rest) if rest < 2 * info.segment_bytes => asked,
+            _ => info.limit_bytes,
+        }
+    }
+
+    /// Waits for the thread, which ends soon because the server stops.
+    pub(crate) fn join(&self) {
+        let thread: Option<JoinHandle<()>> = lock(&self.shrinker).take();
+        if let Some(thread) = thread {
+            // A panic has been reported by the thread's own end.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Sets the region's memory limit. Returns `false` if that is not possible.
 pub(crate) fn set_limit(shared: &Arc<Shared>, cache: &Cache, memory: u64) -> bool {
+    let own = &shared.memory;
     // One at a time: a second thread that waited here finds the first one's result.
-    let _one = lock(&shared.raising);
-    let limit = shared.memory_limit(&cache.info());
+    let _one = lock(&own.changing);
+    let limit = own.limit(&cache.info());
     let done = if memory == limit {
         Ok(())
     } else if memory > limit {
-        cache.grow(memory).map(|()| raised(shared, memory))
+        cache.grow(memory).map(|()| grown(own, memory))
     } else {
         cache.limit(memory).map(|in_force| lowered(shared, cache, memory, in_force))
     };
@@ -43,13 +83,13 @@ pub(crate) fn set_limit(shared: &Arc<Shared>, cache: &Cache, memory: u64) -> boo
     done.is_ok()
 }
 
-fn raised(shared: &Shared, memory: u64) {
-    shared.memory_set(memory);
+fn grown(own: &MemoryLimit, memory: u64) {
+    own.asked.store(memory, Relaxed);
     log::info!("memory limit raised to {memory} bytes");
 }
 
 fn lowered(shared: &Arc<Shared>, cache: &Cache, memory: u64, in_force: u64) {
-    shared.memory_set(memory);
+    shared.memory.asked.store(memory, Relaxed);
     if in_force > memory {
         log::warn!(
             "memory limit lowered to {}, not to {}: the region needs this much for its index, its sessions and two items of the largest size",
@@ -67,7 +107,7 @@ pub(crate) fn keep_within(shared: &Arc<Shared>, cache: &Cache) {
     if !cache.is_shrinking() {
         return;
     }
-    let mut thread = lock(&shared.shrinker);
+    let mut thread = lock(&shared.memory.shrinker);
     if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
         return;
     }
@@ -81,15 +121,6 @@ pub(crate) fn keep_within(shared: &Arc<Shared>, cache: &Cache) {
     }
 }
 
-/// Waits for that thread, which ends soon because the server stops.
-pub(crate) fn join(shared: &Shared) {
-    let thread: Option<JoinHandle<()>> = lock(&shared.shrinker).take();
-    if let Some(thread) = thread {
-        // A panic has been reported by the thread's own end.
-        let _ = thread.join();
-    }
-}
-
 fn shrink(shared: &Shared, cache: &Cache) {
     let mut session = match cache.session() {
         Ok(session) => session,
@@ -99,7 +130,7 @@ fn shrink(shared: &Shared, cache: &Cache) {
         }
     };
     let mut rests = 0;
-    while !shared.is_stopping() && rests < RESTS_MAX {
+    while !shared.life.is_stopping() && rests < RESTS_MAX {
         match session.shrink() {
             Shrinking::Done => {
                 let info = cache.info();

@@ -6,12 +6,11 @@
 //!
 //! Never: ends a server that hangs (the service manager does), or asks anything without a service manager.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use keyway_cache::Cache;
 
-use crate::shared::{Message, Shared, lock};
+use crate::shared::Shared;
 
 /// Rounds in the watchdog's time: several signs of life may be late, and none is missed.
 const ROUNDS: u32 = 4;
@@ -88,18 +87,15 @@ impl Watchdog {
 
     /// Asks the workers if it is time, and reports when all have answered.
     pub(crate) fn look(&mut self, cache: &Cache, shared: &Shared) {
-        if shared.is_stopping() {
+        if shared.life.is_stopping() {
             if !std::mem::replace(&mut self.has_stopped, true) {
                 self.manager
-                    .report(shared.taken_over_by().map_or(News::Stopping, News::TakenOver));
+                    .report(shared.life.taken_over_by().map_or(News::Stopping, News::TakenOver));
             }
             return;
         }
         if self.is_waiting {
-            let silent = (0..)
-                .zip(&shared.mailboxes)
-                .filter(|(_, mailbox)| mailbox.answered() < self.round);
-            let silent: Vec<usize> = silent.map(|(worker, _)| worker).collect();
+            let silent = shared.workers.silent(self.round);
             if silent.is_empty() {
                 self.answered(cache, shared);
             } else if self.due_in().is_zero() {
@@ -115,9 +111,7 @@ impl Watchdog {
         self.round += 1;
         self.asked = Instant::now();
         self.is_waiting = true;
-        for mailbox in &shared.mailboxes {
-            mailbox.send(Message::Answer(self.round));
-        }
+        shared.workers.ask(self.round);
     }
 
     fn answered(&mut self, cache: &Cache, shared: &Shared) {
@@ -154,10 +148,8 @@ impl Watchdog {
 
 /// The server's state in a line.
 fn status(cache: &Cache, shared: &Shared) -> String {
-    let listening: Vec<String> = lock(&shared.listening)
-        .iter()
-        .map(|(_, name)| name.replacen(':', " ", 1))
-        .collect();
+    let listening = shared.peers.listening();
+    let listening: Vec<String> = listening.iter().map(|(_, name)| name.replacen(':', " ", 1)).collect();
     format!(
         "serving on {}: {} connections, {} items",
         if listening.is_empty() {
@@ -165,7 +157,7 @@ fn status(cache: &Cache, shared: &Shared) -> String {
         } else {
             listening.join(", ")
         },
-        shared.arrivals.current.load(Relaxed),
+        shared.peers.streams(),
         cache.counters().curr_items
     )
 }

@@ -29,7 +29,7 @@ use subtle::ConstantTimeEq;
 
 use super::line::{self, Line, Secret};
 use super::password::Hashed;
-use super::role::Role;
+use super::role::UserRole;
 
 /// Bits of a file's mode that let every user read or change it, and the bit that lets its group change it.
 const OTHERS: u32 = 0o006;
@@ -69,14 +69,14 @@ impl UserLines {
 pub(crate) struct Users {
     key: hmac::Key,
     users: Vec<Arc<User>>,
-    certificates: Vec<(Vec<u8>, Arc<Role>)>,
+    certificates: Vec<(Vec<u8>, Arc<UserRole>)>,
     peers: Vec<Peer>,
 }
 
 /// A user with a password.
 struct User {
     name: Vec<u8>,
-    role: Arc<Role>,
+    role: Arc<UserRole>,
     /// of name and password; a hashed password that was not used yet has none
     digest: OnceLock<Digest>,
     hashed: Option<Hashed>,
@@ -86,12 +86,12 @@ struct User {
 struct Peer {
     name: String,
     uid: u32,
-    role: Arc<Role>,
+    role: Arc<UserRole>,
 }
 
 /// The result of a login.
 pub(crate) enum Judgement {
-    Admitted(Arc<Role>),
+    Admitted(Arc<UserRole>),
     Refused,
     /// hashed passwords have to be verified, which takes long
     Undecided(Check),
@@ -209,7 +209,7 @@ impl Users {
         }
     }
 
-    fn add_user(&mut self, name: &str, secret: Secret<'_>, role: Role) -> Result<(), String> {
+    fn add_user(&mut self, name: &str, secret: Secret<'_>, role: UserRole) -> Result<(), String> {
         let digest = OnceLock::new();
         let hashed = match secret {
             Secret::Hashed(hashed) => Some(hashed),
@@ -237,7 +237,7 @@ impl Users {
         Ok(())
     }
 
-    fn add_certificate(&mut self, name: &str, role: Role) -> Result<(), String> {
+    fn add_certificate(&mut self, name: &str, role: UserRole) -> Result<(), String> {
         if self.certificates.iter().any(|(known, _)| known == name.as_bytes()) {
             return Err(format!("cert:{name} has a line already: remove one of them"));
         }
@@ -245,7 +245,7 @@ impl Users {
         Ok(())
     }
 
-    fn add_peer(&mut self, name: &str, role: Role, before: Option<&Self>) -> Result<(), String> {
+    fn add_peer(&mut self, name: &str, role: UserRole, before: Option<&Self>) -> Result<(), String> {
         let known = before.and_then(|before| before.peers.iter().find(|peer| peer.name == name));
         let uid = match (known, uid(name)?) {
             (Some(known), _) => known.uid,
@@ -292,7 +292,7 @@ impl Users {
     }
 
     /// The role of a client whose certificate has these names: that of the first line with one of them.
-    pub(crate) fn role_of_certificate(&self, names: &[Vec<u8>]) -> Option<Arc<Role>> {
+    pub(crate) fn role_of_certificate(&self, names: &[Vec<u8>]) -> Option<Arc<UserRole>> {
         let entry = self.certificates.iter().find(|(name, _)| names.contains(name))?;
         Some(Arc::clone(&entry.1))
     }
@@ -303,7 +303,7 @@ impl Users {
     }
 
     /// The role of a process of this user of this machine.
-    pub(crate) fn role_of_peer(&self, uid: u32) -> Option<Arc<Role>> {
+    pub(crate) fn role_of_peer(&self, uid: u32) -> Option<Arc<UserRole>> {
         let peer = self.peers.iter().find(|peer| peer.uid == uid)?;
         Some(Arc::clone(&peer.role))
     }
@@ -322,7 +322,7 @@ impl Users {
 
 impl Check {
     /// Takes long: see [`Hashed::is`].
-    pub(super) fn run(&self) -> Option<Arc<Role>> {
+    pub(super) fn run(&self) -> Option<Arc<UserRole>> {
         let right = self
             .users
             .iter()
@@ -380,11 +380,11 @@ mod tests {
     }
 
     /// The role after a login; a hashed password is verified here.
-    fn role(users: &Users, user: &str, password: &str) -> Option<Role> {
+    fn role(users: &Users, user: &str, password: &str) -> Option<UserRole> {
         match users.judge(user.as_bytes(), password.as_bytes()) {
-            Judgement::Admitted(role) => Some(Role::clone(&role)),
+            Judgement::Admitted(role) => Some(UserRole::clone(&role)),
             Judgement::Refused => None,
-            Judgement::Undecided(check) => check.run().map(|role| Role::clone(&role)),
+            Judgement::Undecided(check) => check.run().map(|role| UserRole::clone(&role)),
         }
     }
 
@@ -392,9 +392,9 @@ mod tests {
     fn a_file_is_read_line_by_line() {
         let users = users("ann:secret one\r\n\nbob:b\n\r\neve:e:ro");
         assert_eq!(users.users.len(), 3);
-        assert_eq!(role(&users, "ann", "secret one"), Some(Role::FULL));
-        assert_eq!(role(&users, "bob", "b"), Some(Role::FULL));
-        assert_eq!(role(&users, "eve", "e"), Some(Role::new(false, b"")));
+        assert_eq!(role(&users, "ann", "secret one"), Some(UserRole::FULL));
+        assert_eq!(role(&users, "bob", "b"), Some(UserRole::FULL));
+        assert_eq!(role(&users, "eve", "e"), Some(UserRole::new(false, b"")));
         for (user, password) in [
             ("bob", "b:d"),
             ("bob", ""),
@@ -487,9 +487,9 @@ mod tests {
         assert_eq!(role(&users, "ann", "wrong"), None);
         let is_undecided = || matches!(users.judge(b"ann", b"secret"), Judgement::Undecided(_));
         assert!(is_undecided());
-        assert_eq!(role(&users, "ann", "secret"), Some(Role::new(false, b"shop:")));
+        assert_eq!(role(&users, "ann", "secret"), Some(UserRole::new(false, b"shop:")));
         assert!(!is_undecided(), "its digest is known");
-        assert_eq!(role(&users, "ann", "secret"), Some(Role::new(false, b"shop:")));
+        assert_eq!(role(&users, "ann", "secret"), Some(UserRole::new(false, b"shop:")));
         assert!(matches!(users.judge(b"ann", b"wrong"), Judgement::Refused));
         assert!(matches!(users.judge(b"bob", b"wrong"), Judgement::Refused));
     }
@@ -498,8 +498,8 @@ mod tests {
     fn a_user_may_have_two_passwords_while_they_change() {
         let new = auth_line("ann", b"new", true, None).unwrap();
         let users = users(&format!("ann:old:ro\n{new}"));
-        assert_eq!(role(&users, "ann", "old"), Some(Role::new(false, b"")));
-        assert_eq!(role(&users, "ann", "new"), Some(Role::new(false, b"")));
+        assert_eq!(role(&users, "ann", "old"), Some(UserRole::new(false, b"")));
+        assert_eq!(role(&users, "ann", "new"), Some(UserRole::new(false, b"")));
         assert_eq!(role(&users, "ann", "other"), None);
     }
 
@@ -508,20 +508,20 @@ mod tests {
         let users = users("cert:web server::ro\ncert:spiffe://a/b::rw:prefix=b:\npeer:root::rw\npeer:4242::ro:prefix=x");
         let certificate = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
-            users.role_of_certificate(&names).map(|role| Role::clone(&role))
+            users.role_of_certificate(&names).map(|role| UserRole::clone(&role))
         };
-        assert_eq!(certificate(&["web server"]), Some(Role::new(false, b"")));
-        assert_eq!(certificate(&["other", "spiffe://a/b"]), Some(Role::new(true, b"b:")));
+        assert_eq!(certificate(&["web server"]), Some(UserRole::new(false, b"")));
+        assert_eq!(certificate(&["other", "spiffe://a/b"]), Some(UserRole::new(true, b"b:")));
         assert_eq!(
             certificate(&["spiffe://a/b", "web server"]),
-            Some(Role::new(false, b"")),
+            Some(UserRole::new(false, b"")),
             "the first line"
         );
         assert_eq!(certificate(&["web", ""]), None);
-        let peer = |uid| users.role_of_peer(uid).map(|role| Role::clone(&role));
+        let peer = |uid| users.role_of_peer(uid).map(|role| UserRole::clone(&role));
         assert_eq!(
             (peer(0), peer(4242), peer(1)),
-            (Some(Role::FULL), Some(Role::new(false, b"x")), None)
+            (Some(UserRole::FULL), Some(UserRole::new(false, b"x")), None)
         );
         // A name that is known need not be looked up again, which the sandbox may forbid.
         let mut before = self::users("peer:root::ro");

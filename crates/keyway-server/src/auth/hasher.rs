@@ -6,21 +6,21 @@
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use super::file::Check;
-use super::turns::Turns;
-use super::{Form, Role};
+use super::turns::FairQueue;
+use super::{Form, UserRole};
 use crate::rate::Source;
-use crate::shared::{Message, Shared, lock};
+use crate::shared::{Message, Workers, lock};
 
 /// The logins that wait for the thread.
 #[derive(Default)]
 pub(crate) struct Hasher {
-    queue: Mutex<Queue>,
+    queue: Mutex<LoginQueue>,
     bell: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Turns<Job>,
+struct LoginQueue {
+    waiting: FairQueue<Job>,
     is_over: bool,
 }
 
@@ -35,12 +35,12 @@ struct Job {
 /// A login that is being verified.
 pub(crate) struct Pending {
     pub(crate) form: Form,
-    verdict: OnceLock<Option<Arc<Role>>>,
+    verdict: OnceLock<Option<Arc<UserRole>>>,
 }
 
 impl Pending {
     /// The verdict, when there is one: the role of the user, or `None` for a wrong password.
-    pub(crate) fn verdict(&self) -> Option<Option<Arc<Role>>> {
+    pub(crate) fn verdict(&self) -> Option<Option<Arc<UserRole>>> {
         self.verdict.get().cloned()
     }
 }
@@ -70,7 +70,7 @@ impl Hasher {
     }
 
     /// Verifies what waits, until the server stops. What waits then is refused.
-    pub(crate) fn run(&self, shared: &Shared) {
+    pub(crate) fn run(&self, workers: &Workers) {
         while let Some((job, is_over)) = self.next() {
             // The connection holds the other one.
             if Arc::strong_count(&job.pending) < 2 {
@@ -79,7 +79,7 @@ impl Hasher {
             let verdict = if is_over { None } else { job.check.run() };
             // Only this thread sets it.
             let _ = job.pending.verdict.set(verdict);
-            shared.mailboxes[job.worker].send(Message::Turn(job.token));
+            workers.send(job.worker, Message::Turn(job.token));
         }
     }
 

@@ -15,7 +15,7 @@
 
 use super::TOKEN_MAX;
 use super::password::{self, Hashed};
-use super::role::{Role, is_prefix};
+use super::role::{UserRole, is_prefix};
 
 /// Longest name of a user, bytes.
 const NAME_LEN_MAX: usize = 250;
@@ -34,9 +34,19 @@ const PREFIX: &str = "prefix=";
 /// A line that was understood.
 #[derive(Clone)]
 pub(super) enum Line<'a> {
-    User { name: &'a str, secret: Secret<'a>, role: Role },
-    Certificate { name: &'a str, role: Role },
-    Peer { name: &'a str, role: Role },
+    User {
+        name: &'a str,
+        secret: Secret<'a>,
+        role: UserRole,
+    },
+    Certificate {
+        name: &'a str,
+        role: UserRole,
+    },
+    Peer {
+        name: &'a str,
+        role: UserRole,
+    },
 }
 
 /// What a user proves itself by.
@@ -113,7 +123,7 @@ const HASH_IT: &str = "a password with other characters is written as a hash, wh
 
 fn of_user<'a>(name: &'a str, rest: &'a str) -> Result<Line<'a>, String> {
     let (secret, role) = match rest.split_once(':') {
-        None => (rest, Role::FULL),
+        None => (rest, UserRole::FULL),
         Some((secret, role)) => (secret, read_role(role)?),
     };
     if secret.is_empty() {
@@ -148,7 +158,7 @@ fn of_user<'a>(name: &'a str, rest: &'a str) -> Result<Line<'a>, String> {
 }
 
 /// What follows the kind of a line: a name, nothing in the place of a password, and a role.
-fn named<'a>(rest: &'a str, kind: &str) -> Result<(&'a str, Role), String> {
+fn named<'a>(rest: &'a str, kind: &str) -> Result<(&'a str, UserRole), String> {
     let form = || format!("write {kind}:NAME::ro or {kind}:NAME::rw, and :prefix=PREFIX after it if wanted");
     let is_role = |at: usize| {
         let role = rest.get(at + 2..at + 4).unwrap_or_default();
@@ -169,7 +179,7 @@ fn named<'a>(rest: &'a str, kind: &str) -> Result<(&'a str, Role), String> {
     Ok((name, role))
 }
 
-fn read_role(text: &str) -> Result<Role, String> {
+fn read_role(text: &str) -> Result<UserRole, String> {
     let (access, prefix) = match text.split_once(':') {
         None => (text, None),
         Some((access, prefix)) => (access, Some(prefix)),
@@ -191,7 +201,7 @@ fn read_role(text: &str) -> Result<Role, String> {
     if text.contains(':') && !is_prefix_of_role(prefix) {
         return Err(format!("the prefix cannot be used: {PREFIXES}; a role is written before it"));
     }
-    Ok(Role::new(may_write, prefix.as_bytes()))
+    Ok(UserRole::new(may_write, prefix.as_bytes()))
 }
 
 /// What the prefix of a role has to be, for people.
@@ -229,7 +239,7 @@ fn is_unseen(found: char) -> bool {
 mod tests {
     use super::*;
 
-    fn role_of(line: &str) -> Role {
+    fn role_of(line: &str) -> UserRole {
         match read(line.as_bytes()) {
             Ok(Line::User { role, .. } | Line::Certificate { role, .. } | Line::Peer { role, .. }) => role,
             Err(why) => panic!("{line}: {why}"),
@@ -246,17 +256,17 @@ mod tests {
     #[test]
     fn the_forms_are_taken_as_they_stand() {
         for (line, expected) in [
-            ("ann:x", Role::FULL),
-            ("ann:x:rw", Role::FULL),
-            ("ann:x:ro", Role::new(false, b"")),
-            ("ann:x:ro:prefix=shop:", Role::new(false, b"shop:")),
-            ("ann:x:rw:prefix=a:b", Role::new(true, b"a:b")),
-            ("cert:web server::ro", Role::new(false, b"")),
-            ("cert:spiffe://a/b::rw:prefix=b:", Role::new(true, b"b:")),
-            ("cert:https://[fe80::1]/::rw", Role::FULL),
-            ("cert:ro::ro", Role::new(false, b"")),
-            ("peer:0::ro", Role::new(false, b"")),
-            ("\u{e4}nn:p\u{e4}ss w\u{f6}rd #1:ro", Role::new(false, b"")),
+            ("ann:x", UserRole::FULL),
+            ("ann:x:rw", UserRole::FULL),
+            ("ann:x:ro", UserRole::new(false, b"")),
+            ("ann:x:ro:prefix=shop:", UserRole::new(false, b"shop:")),
+            ("ann:x:rw:prefix=a:b", UserRole::new(true, b"a:b")),
+            ("cert:web server::ro", UserRole::new(false, b"")),
+            ("cert:spiffe://a/b::rw:prefix=b:", UserRole::new(true, b"b:")),
+            ("cert:https://[fe80::1]/::rw", UserRole::FULL),
+            ("cert:ro::ro", UserRole::new(false, b"")),
+            ("peer:0::ro", UserRole::new(false, b"")),
+            ("\u{e4}nn:p\u{e4}ss w\u{f6}rd #1:ro", UserRole::new(false, b"")),
         ] {
             assert_eq!(role_of(line), expected, "{line}");
         }
@@ -396,12 +406,12 @@ mod tests {
             other => panic!("{line}: {:?}", other.err()),
         };
         for (line, name, role) in [
-            ("ann:secret", "ann", Role::FULL),
-            ("ann@host:secret", "ann@host", Role::FULL),
-            ("ann@host:secret:::::::", "ann@host", Role::FULL),
-            ("ann:secret:1000:Ann Other:\t:", "ann", Role::FULL),
-            ("ann:secret:ro", "ann", Role::new(false, b"")),
-            ("ann:secret:rw:prefix=shop:", "ann", Role::new(true, b"shop:")),
+            ("ann:secret", "ann", UserRole::FULL),
+            ("ann@host:secret", "ann@host", UserRole::FULL),
+            ("ann@host:secret:::::::", "ann@host", UserRole::FULL),
+            ("ann:secret:1000:Ann Other:\t:", "ann", UserRole::FULL),
+            ("ann:secret:ro", "ann", UserRole::new(false, b"")),
+            ("ann:secret:rw:prefix=shop:", "ann", UserRole::new(true, b"shop:")),
         ] {
             assert_eq!(user(line), (name, "secret", role), "{line}");
         }

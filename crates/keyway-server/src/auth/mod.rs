@@ -26,7 +26,7 @@ pub use file::{AuthFileError, UserLines};
 pub(crate) use file::{Judgement, Users};
 pub(crate) use hasher::{Hasher, Pending};
 pub use password::{HashError, auth_line};
-pub(crate) use role::Role;
+pub(crate) use role::UserRole;
 
 use keyway_proto::binary::{self, Head};
 use keyway_proto::reply;

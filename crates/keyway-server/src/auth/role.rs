@@ -8,7 +8,7 @@ use keyway_proto::{Admin, KEY_LEN_MAX, Keys, Request, reply, tokens};
 
 /// What a user may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Role {
+pub(crate) struct UserRole {
     may_write: bool,
     /// the keys that it may use begin with this; empty: all keys
     prefix: Vec<u8>,
@@ -39,7 +39,7 @@ enum Demand<'r> {
     Server,
 }
 
-impl Role {
+impl UserRole {
     /// Everything: what a user has whose line says no more.
     pub(crate) const FULL: Self = Self {
         may_write: true,
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use keyway_proto::{Command, Decoded, Decoder, Limits};
 
-    fn denied(role: &Role, bytes: &[u8]) -> Option<Denied> {
+    fn denied(role: &UserRole, bytes: &[u8]) -> Option<Denied> {
         match Decoder::new(Limits::default()).decode(bytes) {
             Decoded::Request { request, .. } => role.denies(&request),
             other => panic!("{}: {other:?}", bytes.escape_ascii()),
@@ -236,23 +236,31 @@ mod tests {
 
     #[test]
     fn every_command_has_a_decision_for_every_role() {
-        let roles = [Role::new(false, b""), Role::new(true, b"exam"), Role::new(true, b"other:")];
+        let roles = [
+            UserRole::new(false, b""),
+            UserRole::new(true, b"exam"),
+            UserRole::new(true, b"other:"),
+        ];
         for &command in Command::ALL {
             let example = command.facts().example;
             for (role, expected) in roles.iter().zip(expected(command)) {
                 assert_eq!(denied(role, example), expected, "{command:?} for {role:?}");
             }
-            let both = Role::new(false, b"other:");
+            let both = UserRole::new(false, b"other:");
             let least = expected(command).iter().any(Option::is_some);
             assert_eq!(denied(&both, example).is_some(), least, "{command:?} for {both:?}");
-            assert_eq!(denied(&Role::FULL, example), None, "{command:?}");
+            assert_eq!(denied(&UserRole::FULL, example), None, "{command:?}");
         }
     }
 
     #[test]
     fn every_packet_has_a_decision_for_every_role() {
         use Denied::{NotForThisUser, OutsidePrefix, ReadOnly};
-        let roles = [Role::new(false, b""), Role::new(true, b"ex"), Role::new(true, b"other:")];
+        let roles = [
+            UserRole::new(false, b""),
+            UserRole::new(true, b"ex"),
+            UserRole::new(true, b"other:"),
+        ];
         let (read, written) = ([None, None, Some(OutsidePrefix)], [Some(ReadOnly), None, Some(OutsidePrefix)]);
         for opcode in 0..=0xff {
             let (extras, key, value, expected): (&[u8], &[u8], &[u8], _) = match opcode {
@@ -278,7 +286,7 @@ mod tests {
 
     #[test]
     fn flags_and_arguments_decide_too() {
-        let (reader, confined) = (Role::new(false, b""), Role::new(true, b"shop:"));
+        let (reader, confined) = (UserRole::new(false, b""), UserRole::new(true, b"shop:"));
         for line in [
             "mg k v t\r\n",
             "mg k u q\r\n",

@@ -15,7 +15,7 @@ pub(crate) const PACKET_MAX: usize = HEADER_LEN + KEY_LEN_MAX + SASL_DATA_MAX;
 
 /// What the first packet of an unauthenticated connection is.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Login<'a> {
+pub(crate) enum SaslLogin<'a> {
     /// more bytes are needed
     Incomplete,
     /// the client quits; it gets this answer, if any
@@ -44,19 +44,19 @@ pub(crate) struct Plain<'a> {
 }
 
 /// Decides what the first packet of a connection is. `has_begun`: the client has named the mechanism, without a user and password.
-pub(crate) fn read(data: &[u8], has_begun: bool) -> Login<'_> {
+pub(crate) fn read(data: &[u8], has_begun: bool) -> SaslLogin<'_> {
     let Some(Front {
         head,
         body_len,
         before_login,
     }) = binary::front(data)
     else {
-        return Login::Incomplete;
+        return SaslLogin::Incomplete;
     };
-    let refused = |status| Login::Refused { head, status };
+    let refused = |status| SaslLogin::Refused { head, status };
     match before_login {
         Some(BeforeLogin::Quit { quiet }) => {
-            return Login::Quit {
+            return SaslLogin::Quit {
                 answer: (!quiet).then_some(head),
             };
         }
@@ -65,7 +65,7 @@ pub(crate) fn read(data: &[u8], has_begun: bool) -> Login<'_> {
     }
     let mut decoder = Decoder::speaking(Limits::default(), Protocol::Binary);
     let (consumed, command) = match decoder.decode(data) {
-        Decoded::Incomplete { .. } => return Login::Incomplete,
+        Decoded::Incomplete { .. } => return SaslLogin::Incomplete,
         Decoded::Request {
             consumed,
             request: Request::Binary(request),
@@ -73,15 +73,15 @@ pub(crate) fn read(data: &[u8], has_begun: bool) -> Login<'_> {
         _ => return refused(Status::AuthenticationError),
     };
     match command {
-        Command::Version => Login::Version { consumed, head },
+        Command::Version => SaslLogin::Version { consumed, head },
         Command::Sasl {
             step: SaslStep::List, ..
-        } => Login::List { consumed, head },
+        } => SaslLogin::List { consumed, head },
         Command::Sasl { step, mechanism, data } => {
             let is_known = mechanism.eq_ignore_ascii_case(MECHANISMS) && (step == SaslStep::Start || has_begun);
             match data {
-                b"" if is_known && step == SaslStep::Start => Login::Begun { consumed, head },
-                _ => Login::Attempt {
+                b"" if is_known && step == SaslStep::Start => SaslLogin::Begun { consumed, head },
+                _ => SaslLogin::Attempt {
                     consumed,
                     head,
                     plain: plain(data).filter(|_| is_known),
@@ -140,7 +140,7 @@ mod tests {
     fn steps_follow_each_other() {
         let message = b"\0ann\0secret";
         let is_attempt = |bytes: &[u8], has_begun| match read(bytes, has_begun) {
-            Login::Attempt { plain, consumed, .. } => {
+            SaslLogin::Attempt { plain, consumed, .. } => {
                 assert_eq!(consumed, bytes.len());
                 plain.is_some()
             }
@@ -154,46 +154,46 @@ mod tests {
         );
         assert!(!is_attempt(&packet(0x21, b"CRAM-MD5", message), false));
         assert!(!is_attempt(&packet(0x21, b"CRAM-MD5", b""), false));
-        assert!(matches!(read(&packet(0x21, b"PLAIN", b""), false), Login::Begun { .. }));
+        assert!(matches!(read(&packet(0x21, b"PLAIN", b""), false), SaslLogin::Begun { .. }));
         assert!(matches!(
             read(&packet(0x20, b"", b""), false),
-            Login::List { consumed: 24, .. }
+            SaslLogin::List { consumed: 24, .. }
         ));
         assert!(matches!(
             read(&packet(0x0b, b"", b""), false),
-            Login::Version { consumed: 24, .. }
+            SaslLogin::Version { consumed: 24, .. }
         ));
         assert_eq!(
             read(&packet(0x07, b"", b""), false),
-            Login::Quit {
+            SaslLogin::Quit {
                 answer: Some(head(0x07))
             }
         );
-        assert_eq!(read(&packet(0x17, b"", b""), false), Login::Quit { answer: None });
+        assert_eq!(read(&packet(0x17, b"", b""), false), SaslLogin::Quit { answer: None });
     }
 
     #[test]
     fn every_other_packet_is_refused_by_its_header() {
         for opcode in (0..=255).filter(|opcode| ![0x07, 0x17, 0x0b, 0x20, 0x21, 0x22].contains(opcode)) {
             let packet = packet(opcode, b"key", &[0; 9999]);
-            assert_eq!(read(&packet[..HEADER_LEN - 1], false), Login::Incomplete);
+            assert_eq!(read(&packet[..HEADER_LEN - 1], false), SaslLogin::Incomplete);
             assert_eq!(
                 read(&packet[..HEADER_LEN], false),
-                Login::Refused {
+                SaslLogin::Refused {
                     head: head(opcode),
                     status: Status::AuthenticationError
                 }
             );
         }
         let long = packet(0x21, b"PLAIN", &[b'x'; SASL_DATA_MAX + 250]);
-        assert!(matches!(read(&long[..HEADER_LEN], false), Login::Refused { .. }));
+        assert!(matches!(read(&long[..HEADER_LEN], false), SaslLogin::Refused { .. }));
     }
 
     #[test]
     fn bytes_may_come_one_by_one() {
         let whole = packet(0x21, b"PLAIN", b"\0ann\0secret");
         for len in 0..whole.len() {
-            assert_eq!(read(&whole[..len], false), Login::Incomplete, "{len}");
+            assert_eq!(read(&whole[..len], false), SaslLogin::Incomplete, "{len}");
         }
     }
 }

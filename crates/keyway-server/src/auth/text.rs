@@ -7,7 +7,7 @@ use super::{LINE_MAX, TOKEN_MAX};
 
 /// What the first bytes of an unauthenticated connection are.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Login<'a> {
+pub(crate) enum TextLogin<'a> {
     /// more bytes are needed
     Incomplete,
     /// these bytes are no login; the connection is closed without an answer
@@ -25,22 +25,22 @@ pub(crate) enum Login<'a> {
 }
 
 /// Decides what the first bytes of a connection are.
-pub(crate) fn read(data: &[u8]) -> Login<'_> {
+pub(crate) fn read(data: &[u8]) -> TextLogin<'_> {
     let Some(line_end) = data.iter().position(|&b| b == b'\n') else {
         return if data.len() > LINE_MAX {
-            Login::Hopeless
+            TextLogin::Hopeless
         } else {
-            Login::Incomplete
+            TextLogin::Incomplete
         };
     };
     let line = data[..line_end].strip_suffix(b"\r").unwrap_or(&data[..line_end]);
     let line_len = line_end + 1;
     let mut tokens = line.split(|&b| b == b' ').filter(|token| !token.is_empty());
-    let refused = |consumed, reply| Login::Refused { consumed, reply };
+    let refused = |consumed, reply| TextLogin::Refused { consumed, reply };
     let command = tokens.next().and_then(Command::named);
     let size = match command.map(|command| command.facts().before_login) {
         Some(BeforeLogin::LogsIn) => tokens.nth(3).and_then(parse_size),
-        Some(BeforeLogin::Ends) => return Login::Quit,
+        Some(BeforeLogin::Ends) => return TextLogin::Quit,
         Some(BeforeLogin::Refused) | None => None,
     };
     let Some(size) = size else {
@@ -51,14 +51,14 @@ pub(crate) fn read(data: &[u8]) -> Login<'_> {
     }
     let consumed = line_len + size + 2;
     let Some(block) = data.get(line_len..consumed) else {
-        return Login::Incomplete;
+        return TextLogin::Incomplete;
     };
     let Some(token) = block.strip_suffix(b"\r\n") else {
         return refused(consumed, b"CLIENT_ERROR bad command line termination\r\n");
     };
     match token.iter().position(|&b| b == b' ') {
         None => refused(consumed, reply::BAD_AUTHENTICATION),
-        Some(space) => Login::Attempt {
+        Some(space) => TextLogin::Attempt {
             consumed,
             user: &token[..space],
             password: &token[space + 1..],
@@ -77,12 +77,12 @@ mod tests {
     #[test]
     fn only_a_set_is_a_login() {
         let refused = |line: &[u8]| match read(line) {
-            Login::Refused { reply, .. } => reply,
+            TextLogin::Refused { reply, .. } => reply,
             other => panic!("{other:?}"),
         };
         assert_eq!(
             read(b"set x 0 0 14\r\nann secret one\r\nget a"),
-            Login::Attempt {
+            TextLogin::Attempt {
                 consumed: 30,
                 user: b"ann",
                 password: b"secret one"
@@ -93,7 +93,7 @@ mod tests {
             b"CLIENT_ERROR bad authentication token format\r\n"
         );
         assert_eq!(refused(b"get x\r\n"), b"CLIENT_ERROR unauthenticated\r\n");
-        assert_eq!(read(b"quit\r\n"), Login::Quit);
+        assert_eq!(read(b"quit\r\n"), TextLogin::Quit);
         assert_eq!(refused(b"set x 0 0 99999\r\n"), b"CLIENT_ERROR auth token too long\r\n");
     }
 
@@ -101,8 +101,8 @@ mod tests {
     fn bytes_may_come_one_by_one_but_not_for_ever() {
         let whole = b"set x 0 0 7\r\nbob b:c\r\n";
         for len in 0..whole.len() {
-            assert_eq!(read(&whole[..len]), Login::Incomplete, "{len}");
+            assert_eq!(read(&whole[..len]), TextLogin::Incomplete, "{len}");
         }
-        assert_eq!(read(&[b'x'; LINE_MAX + 1]), Login::Hopeless);
+        assert_eq!(read(&[b'x'; LINE_MAX + 1]), TextLogin::Hopeless);
     }
 }

@@ -5,14 +5,14 @@ use std::collections::{HashMap, VecDeque};
 use crate::rate::Source;
 
 /// What waits, by source.
-pub(super) struct Turns<T> {
+pub(super) struct FairQueue<T> {
     /// none of them is empty
     waiting: HashMap<Source, VecDeque<T>>,
     /// each source of `waiting`, the next one first
     order: VecDeque<Source>,
 }
 
-impl<T> Default for Turns<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self {
             waiting: HashMap::new(),
@@ -21,7 +21,7 @@ impl<T> Default for Turns<T> {
     }
 }
 
-impl<T> Turns<T> {
+impl<T> FairQueue<T> {
     pub(super) fn push(&mut self, source: Source, job: T) {
         let jobs = self.waiting.entry(source).or_default();
         if jobs.is_empty() {
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn one_that_floods_delays_another_by_one() {
-        let mut turns = Turns::default();
+        let mut turns = FairQueue::default();
         let (flood, other) = (Source::V4(1), Source::User(1));
         (0..100).for_each(|job| turns.push(flood, job));
         assert_eq!(turns.pop(), Some(0));

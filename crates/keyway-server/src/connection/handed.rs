@@ -17,7 +17,7 @@ use super::login::{LOGIN_TIME, Login};
 use super::output::Output;
 use super::schedule::Ending;
 use super::{CloseReason, Connection, Desk, Phase};
-use crate::takeover::{CARRIED_MAX, Carried, CarriedPhase, Handed, Origin};
+use crate::takeover::{CARRIED_MAX, Carried, CarriedOrigin, CarriedPhase, Handed};
 use crate::watch::WatchAsked;
 
 impl Connection {
@@ -49,14 +49,14 @@ impl Connection {
         self.rest.disturb();
         let shared = desk.shared();
         if let Some(watcher) = &self.watcher {
-            shared.watch.pump(shared);
+            shared.watch.pump(&shared.workers);
             watcher.take(self.output.bytes());
         }
         let (input, output) = (self.input.data(), self.output.rest());
         if self.is_over() || !self.is_let_go() || self.secure.is_some() || input.len() + output.len() > CARRIED_MAX {
             return None;
         }
-        let mut carried = Carried::new(Origin::of(&self.peer.address)?, self.carried_phase(desk.now)?);
+        let mut carried = Carried::new(CarriedOrigin::of(&self.peer.address)?, self.carried_phase(desk.now)?);
         carried.has_logged_in = shared.users.is_some() && matches!(self.phase, Phase::Serving | Phase::Watching);
         carried.progress = self.requests.progress()?.into();
         carried.keys_done = self.requests.keys_done();

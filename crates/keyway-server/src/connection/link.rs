@@ -36,7 +36,7 @@ pub(super) struct Link {
     /// the worker's token for the connection
     token: usize,
     /// the ring's work for it, if the worker has a ring
-    port: Option<Port>,
+    port: Option<RingPort>,
     /// registered with the poll for writability
     wants_write: bool,
     /// it has been silent for long: the ring only watches its socket, which takes a third of the kernel memory of a receive
@@ -62,7 +62,7 @@ impl Link {
         Self {
             stream,
             token,
-            port: has_ring.then(Port::default),
+            port: has_ring.then(RingPort::default),
             wants_write: false,
             is_parked: false,
         }
@@ -100,7 +100,7 @@ impl Link {
     /// It is served by another worker from now on, whose token for it is this one.
     pub(super) fn settle_at(&mut self, token: usize, has_ring: bool, registry: &Registry) -> io::Result<()> {
         let had_ring = self.port.is_some();
-        self.port = has_ring.then(Port::default);
+        self.port = has_ring.then(RingPort::default);
         self.token = token;
         self.is_parked = false;
         self.wants_write = false;
@@ -158,7 +158,7 @@ impl Link {
 
     /// Whether the ring no longer uses it.
     pub(super) fn is_let_go(&self) -> bool {
-        self.port.as_ref().is_none_or(Port::is_idle)
+        self.port.as_ref().is_none_or(RingPort::is_idle)
     }
 
     /// Whether a receive that ended with this result leaves the socket usable: it was cancelled, or there were no buffers.
@@ -173,7 +173,7 @@ impl Link {
 
     /// The ring has given the vector back. Returns how many bytes it was to send; `None`: there is no ring.
     pub(super) fn end_send(&mut self) -> Option<usize> {
-        self.port.as_mut().map(Port::end_send)
+        self.port.as_mut().map(RingPort::end_send)
     }
 
     /// Whether bytes go out by the ring.
@@ -236,7 +236,7 @@ impl Link {
 
 /// What the ring does for a connection.
 #[derive(Default)]
-struct Port {
+struct RingPort {
     intake: Intake,
     /// bytes that the ring is sending
     sending: usize,
@@ -253,7 +253,7 @@ enum Intake {
     Watching,
 }
 
-impl Port {
+impl RingPort {
     /// The ring sends this vector, from `sent` on.
     fn send(&mut self, ring: &mut Ring, fd: RawFd, token: usize, output: Vec<u8>, sent: usize) -> io::Result<()> {
         let (rest, held) = (output.len() - sent, output.capacity());

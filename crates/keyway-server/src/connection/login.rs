@@ -16,7 +16,7 @@ use super::input::Input;
 use super::link::Link;
 use super::{CloseReason, Desk, Phase, Secure};
 use crate::auth::sasl::Plain;
-use crate::auth::{self, Form, Judgement, Pending, Role, Users, sasl, text};
+use crate::auth::{self, Form, Judgement, Pending, UserRole, Users, sasl, text};
 use crate::config::{PROTOCOL_VERSION, Sasl};
 use crate::cpu_budget::REQUEST;
 use crate::execute::Outcome;
@@ -42,7 +42,7 @@ static LOGIN_DELAYED: LogLimiter = LogLimiter::new();
 /// Who a client is, as far as that is known, and what it may do.
 pub(super) struct Login {
     /// what it may do, if that is not everything
-    role: Option<Arc<Role>>,
+    role: Option<Arc<UserRole>>,
     /// it has been asked who it is by other means than a password: its certificate, or its user on this machine
     is_identified: bool,
     /// its login waits, or has waited, because too many of its source have failed
@@ -68,7 +68,7 @@ pub(super) struct Guest<'a> {
 }
 
 /// What a login needs next.
-pub(super) enum Step {
+pub(super) enum LoginStep {
     /// more bytes
     NeedBytes,
     /// another look at the input
@@ -110,16 +110,16 @@ impl Login {
     }
 
     /// Looks for a login in the input.
-    pub(super) fn log_in(&mut self, guest: &mut Guest<'_>, desk: &mut Desk) -> Step {
+    pub(super) fn log_in(&mut self, guest: &mut Guest<'_>, desk: &mut Desk) -> LoginStep {
         let shared = Arc::clone(desk.shared());
         let Some(users) = &shared.users else {
-            return Step::Become(Phase::Serving);
+            return LoginStep::Become(Phase::Serving);
         };
         let users = users.read().unwrap_or_else(PoisonError::into_inner);
         if !self.is_identified && !guest.secure.is_some_and(Secure::is_handshaking) {
             self.is_identified = true;
             if let Some(role) = guest.identify(&users) {
-                return Step::Become(self.admit(guest, &role));
+                return LoginStep::Become(self.admit(guest, &role));
             }
         }
         desk.executor.cpu_budget.spend(REQUEST);
@@ -177,7 +177,7 @@ impl Login {
 
     /// Its role, if that is not everything.
     #[inline]
-    pub(super) fn role(&self) -> Option<&Role> {
+    pub(super) fn role(&self) -> Option<&UserRole> {
         self.role.as_deref()
     }
 
@@ -195,7 +195,7 @@ impl Login {
     pub(super) fn continuing(carried: &Carried, now: Instant, has_logins: bool) -> Self {
         let role = carried.role.as_ref().filter(|_| has_logins);
         Self {
-            role: role.map(|(may_write, prefix)| Arc::new(Role::new(*may_write, prefix))),
+            role: role.map(|(may_write, prefix)| Arc::new(UserRole::new(*may_write, prefix))),
             is_identified: carried.is_identified,
             has_begun_sasl: carried.has_begun_sasl,
             failures: carried.failures,
@@ -204,7 +204,7 @@ impl Login {
     }
 
     /// Leaves what has arrived for later.
-    fn delay(&mut self, guest: &Guest<'_>, desk: &Desk) -> Step {
+    fn delay(&mut self, guest: &Guest<'_>, desk: &Desk) -> LoginStep {
         if !std::mem::replace(&mut self.is_delayed, true) {
             desk.executor.counters().auth_delays.add(1);
             if let Some(left_out) = LOGIN_DELAYED.may_speak() {
@@ -214,77 +214,77 @@ impl Login {
                 );
             }
         }
-        Step::Become(Phase::Refused {
+        LoginStep::Become(Phase::Refused {
             until: desk.shared().login_failures.again_at(desk.now),
         })
     }
 
-    fn log_in_by_text(&mut self, guest: &mut Guest<'_>, desk: &Desk, users: &Users) -> Step {
+    fn log_in_by_text(&mut self, guest: &mut Guest<'_>, desk: &Desk, users: &Users) -> LoginStep {
         match text::read(guest.input.data()) {
-            text::Login::Incomplete => Step::NeedBytes,
-            text::Login::Hopeless => Step::Become(Phase::Closing(CloseReason::Error)),
-            text::Login::Quit => Step::Become(Phase::Closing(CloseReason::Normal)),
-            text::Login::Refused { consumed, reply } => {
+            text::TextLogin::Incomplete => LoginStep::NeedBytes,
+            text::TextLogin::Hopeless => LoginStep::Become(Phase::Closing(CloseReason::Error)),
+            text::TextLogin::Quit => LoginStep::Become(Phase::Closing(CloseReason::Normal)),
+            text::TextLogin::Refused { consumed, reply } => {
                 guest.input.consume(consumed);
                 guest.out.extend_from_slice(reply);
-                Step::Stay
+                LoginStep::Stay
             }
-            text::Login::Attempt {
+            text::TextLogin::Attempt {
                 consumed,
                 user,
                 password,
             } => {
                 let judgement = users.judge(user, password);
                 guest.input.consume(consumed);
-                Step::Become(self.judged(guest, desk, judgement, Form::Text))
+                LoginStep::Become(self.judged(guest, desk, judgement, Form::Text))
             }
         }
     }
 
-    fn log_in_by_packet(&mut self, guest: &mut Guest<'_>, desk: &Desk, users: &Users) -> Step {
+    fn log_in_by_packet(&mut self, guest: &mut Guest<'_>, desk: &Desk, users: &Users) -> LoginStep {
         let is_allowed = desk.shared().config.sasl == Sasl::Everywhere || guest.peer.address.is_protected();
         match sasl::read(guest.input.data(), self.has_begun_sasl) {
-            sasl::Login::Incomplete => return Step::NeedBytes,
-            sasl::Login::Quit { answer } => {
+            sasl::SaslLogin::Incomplete => return LoginStep::NeedBytes,
+            sasl::SaslLogin::Quit { answer } => {
                 if let Some(head) = answer {
                     binary::done(guest.out, head, 0);
                 }
-                return Step::Become(Phase::Closing(CloseReason::Normal));
+                return LoginStep::Become(Phase::Closing(CloseReason::Normal));
             }
-            sasl::Login::Refused { head, status } => {
+            sasl::SaslLogin::Refused { head, status } => {
                 binary::error(guest.out, head, status);
-                return Step::Become(Phase::Closing(CloseReason::Error));
+                return LoginStep::Become(Phase::Closing(CloseReason::Error));
             }
-            sasl::Login::Version { consumed, head } => {
+            sasl::SaslLogin::Version { consumed, head } => {
                 guest.input.consume(consumed);
                 binary::value(guest.out, head, PROTOCOL_VERSION.as_bytes(), 0);
             }
-            sasl::Login::List { head, .. } | sasl::Login::Begun { head, .. } | sasl::Login::Attempt { head, .. }
+            sasl::SaslLogin::List { head, .. } | sasl::SaslLogin::Begun { head, .. } | sasl::SaslLogin::Attempt { head, .. }
                 if !is_allowed =>
             {
                 binary::error_saying(guest.out, head, Status::AuthenticationError, sasl::NEEDS_TLS);
-                return Step::Become(Phase::Closing(CloseReason::Error));
+                return LoginStep::Become(Phase::Closing(CloseReason::Error));
             }
-            sasl::Login::List { consumed, head } => {
+            sasl::SaslLogin::List { consumed, head } => {
                 guest.input.consume(consumed);
                 binary::value(guest.out, head, sasl::MECHANISMS, 0);
             }
-            sasl::Login::Begun { consumed, head } => {
+            sasl::SaslLogin::Begun { consumed, head } => {
                 guest.input.consume(consumed);
                 self.has_begun_sasl = true;
                 binary::error(guest.out, head, Status::AuthenticationContinues);
             }
-            sasl::Login::Attempt { consumed, head, plain } => {
+            sasl::SaslLogin::Attempt { consumed, head, plain } => {
                 let judgement = match plain {
                     Some(Plain { user, password }) => users.judge(user, password),
                     None => Judgement::Refused,
                 };
                 guest.input.consume(consumed);
                 self.has_begun_sasl = false;
-                return Step::Become(self.judged(guest, desk, judgement, Form::Packet(head)));
+                return LoginStep::Become(self.judged(guest, desk, judgement, Form::Packet(head)));
             }
         }
-        Step::Stay
+        LoginStep::Stay
     }
 
     fn judged(&mut self, guest: &mut Guest<'_>, desk: &Desk, judgement: Judgement, form: Form) -> Phase {
@@ -299,7 +299,7 @@ impl Login {
         }
     }
 
-    fn succeed(&mut self, guest: &mut Guest<'_>, desk: &Desk, role: &Arc<Role>, form: Form) -> Phase {
+    fn succeed(&mut self, guest: &mut Guest<'_>, desk: &Desk, role: &Arc<UserRole>, form: Form) -> Phase {
         desk.executor.counters().auth_cmds.add(1);
         form.admit(guest.out);
         guest.decoder.speak(match form {
@@ -309,7 +309,7 @@ impl Login {
         self.admit(guest, role)
     }
 
-    fn admit(&mut self, guest: &Guest<'_>, role: &Arc<Role>) -> Phase {
+    fn admit(&mut self, guest: &Guest<'_>, role: &Arc<UserRole>) -> Phase {
         self.role = (!role.is_full()).then(|| Arc::clone(role));
         guest.peer.is_admitted.store(true, Relaxed);
         Phase::Serving
@@ -336,7 +336,7 @@ impl Login {
 
 impl Guest<'_> {
     /// The role of a client that need not log in.
-    fn identify(&self, users: &Users) -> Option<Arc<Role>> {
+    fn identify(&self, users: &Users) -> Option<Arc<UserRole>> {
         match self.secure {
             Some(secure) if users.knows_certificates() => users.role_of_certificate(&secure.client_names()),
             Some(_) => None,
@@ -345,13 +345,13 @@ impl Guest<'_> {
     }
 
     /// A client that speaks a protocol without a login here. A packet is answered.
-    fn turn_away(&mut self) -> Step {
+    fn turn_away(&mut self) -> LoginStep {
         let data = self.input.data();
         if data.is_empty() {
-            return Step::NeedBytes;
+            return LoginStep::NeedBytes;
         }
         let reason = match (data.first(), binary::front(data)) {
-            (Some(&binary::REQUEST), None) => return Step::NeedBytes,
+            (Some(&binary::REQUEST), None) => return LoginStep::NeedBytes,
             (Some(&binary::REQUEST), Some(front)) => match front.before_login {
                 Some(binary::BeforeLogin::Quit { quiet }) => {
                     if !quiet {
@@ -366,6 +366,6 @@ impl Guest<'_> {
             },
             _ => CloseReason::Error,
         };
-        Step::Become(Phase::Closing(reason))
+        LoginStep::Become(Phase::Closing(reason))
     }
 }

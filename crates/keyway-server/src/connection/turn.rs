@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use keyway_proto::{Decoded, Decoder, Effect, Limits, Progress, Protocol, Request};
 use keyway_uring::Piece;
 
-use super::login::{Guest, LOGIN_INPUT_MAX, Step};
+use super::login::{Guest, LOGIN_INPUT_MAX, LoginStep};
 use super::schedule::Ending;
 use super::secure::Arrived;
 use super::stream::Reader;
@@ -48,7 +48,7 @@ pub(crate) enum Verdict {
 }
 
 /// The result of serving the request at the front of some bytes.
-enum Served {
+enum Executed {
     /// it is incomplete until there are this many bytes
     Needs(usize),
     /// it was executed, and had this many bytes
@@ -85,7 +85,7 @@ enum Next {
 }
 
 /// What a turn may still do.
-struct Share {
+struct Allowance {
     requests: usize,
     reads: usize,
 }
@@ -184,7 +184,7 @@ impl Connection {
             _ if desk.shared().account.is_tight() => UNSENT_TIGHT,
             _ => UNSENT_MAX,
         };
-        let mut share = Share {
+        let mut share = Allowance {
             requests: desk.shared().config.requests_per_turn - spent,
             reads: READS_PER_TURN,
         };
@@ -237,7 +237,7 @@ impl Connection {
     }
 
     /// Does what the phase asks for, as far as bytes and budget allow.
-    fn step(&mut self, desk: &mut Desk, share: &mut Share) -> Stop {
+    fn step(&mut self, desk: &mut Desk, share: &mut Allowance) -> Stop {
         match &mut self.phase {
             // The turn ends before that.
             Phase::Closing(_) => Stop::Phase,
@@ -271,7 +271,7 @@ impl Connection {
     }
 
     /// What follows from the reason why a phase has stopped.
-    fn after(&mut self, stop: Stop, desk: &mut Desk, share: &mut Share) -> io::Result<Next> {
+    fn after(&mut self, stop: Stop, desk: &mut Desk, share: &mut Allowance) -> io::Result<Next> {
         Ok(match stop {
             Stop::NeedBytes => self.read(desk, share)?,
             Stop::Phase => Next::Step,
@@ -294,7 +294,7 @@ impl Connection {
     }
 
     /// Reads, if the socket may hold bytes and this turn may read once more.
-    fn read(&mut self, desk: &mut Desk, share: &mut Share) -> io::Result<Next> {
+    fn read(&mut self, desk: &mut Desk, share: &mut Allowance) -> io::Result<Next> {
         let ending = self.schedule.ending();
         if self.input.is_at_end() {
             self.phase = Phase::Closing(match ending {
@@ -453,15 +453,15 @@ impl Connection {
         };
         let step = match phase {
             Phase::Verifying(pending, arrived) => match login.verified(&mut guest, desk, pending, *arrived) {
-                Some(next) => Step::Become(next),
+                Some(next) => LoginStep::Become(next),
                 None => return Stop::Waits(Verdict::Later(login.deadline())),
             },
             _ => login.log_in(&mut guest, desk),
         };
         match step {
-            Step::NeedBytes => Stop::NeedBytes,
-            Step::Stay => Stop::Phase,
-            Step::Become(next) => {
+            LoginStep::NeedBytes => Stop::NeedBytes,
+            LoginStep::Stay => Stop::Phase,
+            LoginStep::Become(next) => {
                 *phase = next;
                 Stop::Phase
             }
@@ -547,16 +547,16 @@ impl Connection {
                 return (served, Stop::Unsent);
             }
             match self.serve_one(rest, executor) {
-                Served::Needs(need) => {
+                Executed::Needs(need) => {
                     self.input.set_need(need);
                     return (served, Stop::NeedBytes);
                 }
-                Served::Done(consumed) => {
+                Executed::Done(consumed) => {
                     *budget -= 1;
                     served += consumed;
                     look_ahead(executor, &bytes[served..], &mut ahead);
                 }
-                Served::Stop(consumed, stop) => {
+                Executed::Stop(consumed, stop) => {
                     *budget -= 1;
                     return (served + consumed, stop);
                 }
@@ -566,23 +566,23 @@ impl Connection {
 
     /// Executes the first request of these bytes.
     #[inline]
-    fn serve_one(&mut self, input: &[u8], executor: &mut Executor) -> Served {
+    fn serve_one(&mut self, input: &[u8], executor: &mut Executor) -> Executed {
         self.trace(input);
         let unsent = self.output.len();
         let taken_up = executor.take_up();
         let (consumed, outcome) = match self.requests.decoder.decode(input) {
-            Decoded::Incomplete { need } => return Served::Needs(need),
+            Decoded::Incomplete { need } => return Executed::Needs(need),
             Decoded::Request { consumed, request } if self.login.denies(&request) => {
                 (consumed, self.login.answer_denied(&request, self.output.bytes()))
             }
             Decoded::Request { request, .. } if request.effect() != Effect::Reads && self.is_forsaken() => {
                 self.phase = Phase::Closing(CloseReason::Normal);
-                return Served::Stop(0, Stop::Phase);
+                return Executed::Stop(0, Stop::Phase);
             }
             // The connection is queued again, and the request is decoded again.
             Decoded::Request { request, .. } if executor.holds_up(&request) => {
                 self.requests.decoder.repeat();
-                return Served::Stop(0, Stop::HeldUp);
+                return Executed::Stop(0, Stop::HeldUp);
             }
             Decoded::Request { consumed, request } => (consumed, self.execute(&request, executor, taken_up)),
             Decoded::TooLarge { consumed, forget } => {
@@ -636,22 +636,22 @@ impl Connection {
 
     /// What follows from a request's outcome.
     #[inline]
-    fn served(&mut self, outcome: Outcome, consumed: usize, executor: &Executor) -> Served {
+    fn served(&mut self, outcome: Outcome, consumed: usize, executor: &Executor) -> Executed {
         let (consumed, phase) = match outcome {
             Outcome::Done => {
                 self.requests.keys_done = 0;
                 self.input.note_length(consumed);
-                return Served::Done(consumed);
+                return Executed::Done(consumed);
             }
             Outcome::Broken => {
                 self.requests.keys_done = 0;
                 self.requests.decoder.end_answer();
-                return Served::Done(consumed);
+                return Executed::Done(consumed);
             }
             Outcome::Partly { keys_done } => {
                 self.requests.decoder.repeat();
                 self.requests.keys_done = keys_done;
-                return Served::Stop(0, Stop::Unsent);
+                return Executed::Stop(0, Stop::Unsent);
             }
             Outcome::Close(reason) => (0, Phase::Closing(reason)),
             Outcome::Dump(dump) => (consumed, Phase::Dumping(dump)),
@@ -666,7 +666,7 @@ impl Connection {
             }
         };
         self.phase = phase;
-        Served::Stop(consumed, Stop::Phase)
+        Executed::Stop(consumed, Stop::Phase)
     }
 
     /// Whether it is a program's line, and the program has ended, or has given up waiting for its answer. What it has sent is not begun

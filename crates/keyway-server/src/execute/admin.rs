@@ -133,7 +133,7 @@ impl Administration<'_> {
                 false => MEMLIMIT_FAILED,
             };
             let _ = done.0.set(if noreply { b"" } else { answer });
-            shared.mailboxes[worker].send(Message::Turn(token));
+            shared.workers.send(worker, Message::Turn(token));
         };
         match std::thread::Builder::new().name("keyway-memory".to_owned()).spawn(work) {
             Ok(_) => Outcome::Wait(task),

@@ -124,7 +124,7 @@ const DAMAGED: &[u8] = b"SERVER_ERROR the region takes no writes here; run keywa
 
 impl Items {
     fn counters(&self) -> &WorkerCounters {
-        &self.shared.mailboxes[self.worker].counters
+        self.shared.workers.counters(self.worker)
     }
 
     /// Whether clients see CAS uniques (`-C` hides them).

@@ -97,7 +97,7 @@ pub(super) struct History {
 impl Totals {
     /// Reads everything.
     fn read(shared: &Shared, cache: &Cache, drop_in: u64) -> Self {
-        let (bytes_read, bytes_written) = shared.traffic().bytes();
+        let (bytes_read, bytes_written) = shared.workers.traffic().bytes();
         Self {
             at: Instant::now(),
             counters: shared.census.counters(cache),
@@ -110,7 +110,7 @@ impl Totals {
                 .map_or([0; 2], |post| post.numbers().hits_by_protocol()),
             bytes_read,
             bytes_written,
-            connections: shared.connections() as u64,
+            connections: shared.peers.current() as u64,
             connection_memory: shared.account.used() as u64,
         }
     }

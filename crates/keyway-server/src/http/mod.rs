@@ -23,7 +23,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Session};
@@ -31,11 +30,11 @@ use keyway_http::{Answer, Format, Hosts, Listener, Pulse, Question, Server, Stop
 
 use crate::listener::SocketFile;
 use crate::shared::Shared;
-use crate::stats::{Details, Requests, Snapshot};
+use crate::stats::{Details, RequestCounts, Snapshot};
 use crate::takeover::{self, Offered, Purpose};
 use history::History;
 use ready::Prober;
-use state::State;
+use state::PageState;
 
 const METRICS: &str = "/metrics";
 const HEALTH: &str = "/healthz";
@@ -66,12 +65,12 @@ pub(crate) struct Port {
 }
 
 /// What answers need.
-struct Desk {
+struct Answers {
     shared: Arc<Shared>,
     cache: Cache,
     prober: RefCell<Prober>,
-    requests: RefCell<Requests>,
-    state: RefCell<State>,
+    requests: RefCell<RequestCounts>,
+    state: RefCell<PageState>,
     history: RefCell<History>,
 }
 
@@ -111,7 +110,7 @@ impl Port {
         let Sockets { listeners, mut file, .. } = self.sockets;
         let ended = Arc::clone(&shared);
         let evicts = cache.info().evict;
-        let desk = Rc::new(Desk {
+        let desk = Rc::new(Answers {
             shared,
             cache,
             prober: RefCell::new(Prober::new(self.session, evicts)),
@@ -128,12 +127,12 @@ impl Port {
             log::error!("the HTTP port is closed: {error}; the server goes on without it");
         }
         if let Some(file) = &mut file {
-            file.set_shared(ended.taken_over_by().is_some());
+            file.set_shared(ended.life.taken_over_by().is_some());
         }
     }
 }
 
-impl Desk {
+impl Answers {
     fn answer(&self, question: &Question<'_>) -> Answer {
         let (path, answer) = match question.path {
             METRICS => (METRICS, self.metrics(Format::asked_for(question.accept))),
@@ -195,8 +194,8 @@ impl Desk {
     }
 
     fn illness(&self) -> Option<String> {
-        let running = self.shared.workers_running.load(SeqCst);
-        illness(self.shared.is_stopping(), running, self.shared.mailboxes.len())
+        let (all, running) = self.shared.workers.running();
+        illness(self.shared.life.is_stopping(), running, all)
     }
 }
 

@@ -4,7 +4,6 @@
 //! It is read at most once in [`FRESH`], however many browsers ask, and not at all while none does. No answer has a value or a client's
 //! address; keys are in it only if the operator has asked for that ([`crate::Config::http_keys`]), and otherwise their hashes.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use keyway_cache::Cache;
@@ -13,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::config::KEYWAY_VERSION;
 use crate::hotkeys::{self, HotAsked};
 use crate::overview::{Order, Reading, View};
-use crate::shared::{KINDS, Shared};
+use crate::shared::Shared;
 use crate::stats::{Details, Snapshot};
 
 /// What was read this long ago, or later, is shown again.
@@ -24,14 +23,14 @@ const SEPARATOR: &[u8] = b":";
 
 /// See the top of the file.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct PageState {
     hot: hotkeys::Earlier,
     before: Option<Reading>,
     now: Option<Reading>,
     shown: Map<String, Value>,
 }
 
-impl State {
+impl PageState {
     /// What there is to show, and when it was read.
     pub(super) fn shown(&mut self, shared: &Shared, cache: &Cache) -> Map<String, Value> {
         if self.now.as_ref().is_none_or(|now| now.age() >= FRESH) {
@@ -95,7 +94,6 @@ fn shows_keys(shared: &Shared) -> bool {
 
 /// Connections by kind.
 fn kinds(shared: &Shared) -> Map<String, Value> {
-    let numbers = shared.arrivals.by_kind.iter().map(|number| number.load(Relaxed));
-    let kinds = KINDS.iter().zip(numbers).filter(|(_, number)| *number > 0);
-    kinds.map(|(kind, number)| ((*kind).to_owned(), number.into())).collect()
+    let kinds = shared.peers.kinds();
+    kinds.map(|(kind, number)| (kind.to_owned(), number.into())).collect()
 }

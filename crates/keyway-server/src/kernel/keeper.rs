@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use keyway_cache::server::{KernelDoor, Presence, SessionId};
@@ -128,10 +128,10 @@ impl Keeper {
         let mut pause = TICK;
         let mut candidates = Vec::new().into_iter();
         let mut is_taken_over = false;
-        while !shared.is_stopping() && !is_taken_over {
-            if shared.halt.is_wanted(Stage::Everyone) {
+        while !shared.life.is_stopping() && !is_taken_over {
+            if shared.life.halt.is_wanted(Stage::Everyone) {
                 self.turn_off();
-                if shared.halt.wait(Ok(Vec::new())) == takeover::Verdict::End {
+                if shared.life.halt.wait(Ok(Vec::new())) == takeover::HaltVerdict::End {
                     is_taken_over = true;
                     continue;
                 }
@@ -173,7 +173,7 @@ impl Keeper {
         if had_door {
             self.program.maps().hot().clear();
         }
-        while shared.workers_running.load(SeqCst) > 0 {
+        while shared.workers.running().1 > 0 {
             std::thread::park_timeout(END_PAUSE);
         }
         let (Program::Loaded(door, interfaces), Some(enrolments)) = (&mut self.program, &self.post.enrolments) else {

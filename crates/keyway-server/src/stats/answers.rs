@@ -1,7 +1,6 @@
 //! The answers to `stats`, with memcached's names, for exporters and `memcached-tool`.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use keyway_cache::Cache;
@@ -151,7 +150,7 @@ const CONNECTIONS_PER_STEP: usize = 64;
 pub(crate) fn conns(shared: &Shared, next: &mut Option<u64>, out: &mut Vec<u8>) -> bool {
     let now_s = shared.uptime_s();
     let Some(from) = *next else {
-        for (fd, name) in lock(&shared.listening).iter() {
+        for (fd, name) in shared.peers.listening() {
             let _ = write!(
                 out,
                 "STAT {fd}:addr {name}\r\nSTAT {fd}:state conn_listening\r\nSTAT {fd}:secs_since_last_cmd 0\r\n"
@@ -160,11 +159,7 @@ pub(crate) fn conns(shared: &Shared, next: &mut Option<u64>, out: &mut Vec<u8>) 
         *next = Some(0);
         return false;
     };
-    let peers: Vec<_> = lock(&shared.peers)
-        .range(from..)
-        .take(CONNECTIONS_PER_STEP)
-        .map(|(_, peer)| Arc::clone(peer))
-        .collect();
+    let peers = shared.peers.page(from, CONNECTIONS_PER_STEP);
     for peer in &peers {
         conn(shared, peer, now_s, out);
     }

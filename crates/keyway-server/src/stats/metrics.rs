@@ -15,14 +15,14 @@ use keyway_http::Exposition;
 use keyway_http::Kind::{Counter, Gauge, Histogram};
 
 use super::table::{KERNEL, KERNEL_TCP, PROCESS, REQUESTS, Row, STORE};
-use super::{CHUNK_SIZE, CLASS, Details, Requests, Snapshot};
+use super::{CHUNK_SIZE, CLASS, Details, RequestCounts, Snapshot};
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 
 /// States of the region at its place.
 const REGION_STATES: [&str; 4] = ["in_place", "removed", "replaced", "unknown"];
 
 /// Writes all metrics.
-pub(super) fn write(s: &Snapshot, details: &Details, requests: &Requests, page: &mut Exposition) {
+pub(super) fn write(s: &Snapshot, details: &Details, requests: &RequestCounts, page: &mut Exposition) {
     write_rows(PROCESS, s, page);
     versions(page);
     write_rows(REQUESTS, s, page);
@@ -90,7 +90,6 @@ fn commands_by_result(s: &Snapshot, page: &mut Exposition) {
 
 /// The one slab class that is shown, as in `stats slabs` and `stats items`.
 fn class(s: &Snapshot, details: &Details, page: &mut Exposition) {
-    let c = &s.counters;
     let number = CLASS.to_string();
     let slab: &[(&str, &str)] = &[("slab", &number)];
     let chunks_per_page = s.info.segment_bytes / CHUNK_SIZE;
@@ -106,6 +105,15 @@ fn class(s: &Snapshot, details: &Details, page: &mut Exposition) {
     ] {
         page.family(name, Gauge, help).sample(slab, value);
     }
+    class_commands(s, &number, page);
+    // As `stats items`, which is empty without items.
+    if s.counters.curr_items > 0 || s.counters.total_items > 0 {
+        class_items(s, details, &number, page);
+    }
+}
+
+fn class_commands(s: &Snapshot, number: &str, page: &mut Exposition) {
+    let c = &s.counters;
     page.family(
         "memcached_slab_commands_total",
         Counter,
@@ -122,12 +130,13 @@ fn class(s: &Snapshot, details: &Details, page: &mut Exposition) {
         ("cas", "badval", c.cas_badval),
         ("touch", "hit", c.touch_hits),
     ] {
-        page.sample(&[("slab", &number), ("command", command), ("status", status)], count);
+        page.sample(&[("slab", number), ("command", command), ("status", status)], count);
     }
-    if c.curr_items == 0 && c.total_items == 0 {
-        // As `stats items`, which is empty then.
-        return;
-    }
+}
+
+fn class_items(s: &Snapshot, details: &Details, number: &str, page: &mut Exposition) {
+    let c = &s.counters;
+    let slab: &[(&str, &str)] = &[("slab", number)];
     let admission_s = u64::from(details.ages.admission_s.unwrap_or(0));
     let main_s = details.ages.main_s.map_or(admission_s, u64::from);
     for (name, help, value) in [
@@ -181,7 +190,7 @@ fn class(s: &Snapshot, details: &Details, page: &mut Exposition) {
         page.family(name, Counter, help).sample(slab, value);
     }
     page.family("memcached_slab_lru_hits_total", Counter, "Hits; there is one queue")
-        .sample(&[("slab", &number), ("lru", "cold")], c.get_hits);
+        .sample(&[("slab", number), ("lru", "cold")], c.get_hits);
 }
 
 fn doors(s: &Snapshot, details: &Details, page: &mut Exposition) {
@@ -262,7 +271,7 @@ fn kernel(s: &Snapshot, page: &mut Exposition) {
     write_rows(KERNEL_TCP, s, page);
 }
 
-fn http(requests: &Requests, page: &mut Exposition) {
+fn http(requests: &RequestCounts, page: &mut Exposition) {
     page.family(
         "keyway_http_requests_total",
         Counter,
@@ -328,7 +337,7 @@ mod tests {
         page(&snapshot, &details, &[(("/metrics", 200), 1)].into(), Format::Text)
     }
 
-    fn page(snapshot: &Snapshot, details: &Details, requests: &Requests, format: Format) -> String {
+    fn page(snapshot: &Snapshot, details: &Details, requests: &RequestCounts, format: Format) -> String {
         String::from_utf8(snapshot.metrics(details, requests, format)).unwrap()
     }
 
@@ -430,7 +439,7 @@ mod tests {
         let page = page(
             &Snapshot::default(),
             &Details::default(),
-            &Requests::new(),
+            &RequestCounts::new(),
             Format::OpenMetrics,
         );
         for absent in [

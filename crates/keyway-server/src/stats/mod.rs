@@ -24,7 +24,7 @@ pub(crate) use table::{Traffic, WorkerCounters};
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use keyway_cache::{Ages, Cache, Counters, Info, Latencies, Latency};
@@ -33,7 +33,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::{Map, json};
 
-use crate::shared::{EnrolledNumbers, KernelNumbers, Shared, lock, unix_time};
+use crate::shared::{Arrivals, EnrolledNumbers, KernelNumbers, Shared, lock, unix_time};
 use crate::{census, file_watch};
 
 /// The number of the one slab class that is shown.
@@ -53,10 +53,7 @@ pub(crate) struct Since {
 struct Base {
     counters: Counters,
     traffic: Traffic,
-    total_connections: u64,
-    rejected: u64,
-    disabled_count: u64,
-    disabled_us: u64,
+    arrivals: Arrivals,
 }
 
 impl Since {
@@ -73,14 +70,10 @@ impl Since {
 
     /// `stats reset`
     pub(crate) fn reset(&self, shared: &Shared, cache: &Cache) {
-        let arrivals = &shared.arrivals;
         let base = Base {
             counters: shared.census.counters(cache),
-            traffic: shared.traffic(),
-            total_connections: arrivals.total.load(Relaxed),
-            rejected: arrivals.rejected.load(Relaxed),
-            disabled_count: arrivals.disabled_count.load(Relaxed),
-            disabled_us: arrivals.disabled_us.load(Relaxed),
+            traffic: shared.workers.traffic(),
+            arrivals: shared.peers.arrivals(),
         };
         *lock(&self.base) = base;
         *lock(&self.latencies) = cache.latencies();
@@ -162,10 +155,7 @@ pub(crate) struct Snapshot {
 struct Connections {
     current: usize,
     max: usize,
-    total: u64,
-    rejected: u64,
-    disabled_count: u64,
-    disabled_us: u64,
+    arrivals: Arrivals,
     accepting: bool,
     /// bytes
     memory: usize,
@@ -205,7 +195,7 @@ pub(crate) struct Details {
 }
 
 /// Requests that the HTTP port has answered so far, by path and status.
-pub(crate) type Requests = BTreeMap<(&'static str, u16), u64>;
+pub(crate) type RequestCounts = BTreeMap<(&'static str, u16), u64>;
 
 impl Snapshot {
     /// Reads everything.
@@ -221,8 +211,8 @@ impl Snapshot {
             system_time: usage.map(|usage| microseconds(usage.system_time())),
             threads: config.threads,
             counters: census::since(&shared.census.counters(cache), &base.counters),
-            traffic: shared.traffic().since(&base.traffic),
-            memory_limit: shared.memory_limit(&info),
+            traffic: shared.workers.traffic().since(&base.traffic),
+            memory_limit: shared.memory.limit(&info),
             info,
             region_state: file_watch::word(shared.at_place.load(Relaxed)),
             connections: Connections::take(shared, &base),
@@ -239,7 +229,7 @@ impl Snapshot {
                 age_s: certificates.age_s(),
                 days_left: certificates.days_left(),
             }),
-            udp_sockets: (!shared.udp_addresses.is_empty()).then_some(shared.udp_sockets.len()),
+            udp_sockets: (!shared.udp_addresses.is_empty()).then_some(shared.peers.udp_sockets().len()),
             kernel: shared.kernel.as_ref().map(|post| post.numbers()),
             has_idle_timeout: !config.idle_timeout.is_zero(),
             has_rates: shared.rates.is_some(),
@@ -247,7 +237,7 @@ impl Snapshot {
     }
 
     /// The page `/metrics`.
-    pub(crate) fn metrics(&self, details: &Details, requests: &Requests, format: Format) -> Vec<u8> {
+    pub(crate) fn metrics(&self, details: &Details, requests: &RequestCounts, format: Format) -> Vec<u8> {
         let mut page = Exposition::new(format);
         metrics::write(self, details, requests, &mut page);
         page.end()
@@ -285,8 +275,8 @@ impl Snapshot {
             "connections": {
                 "current": c.current,
                 "max": c.max,
-                "total": c.total,
-                "rejected": c.rejected,
+                "total": c.arrivals.total,
+                "rejected": c.arrivals.rejected,
                 "memory": c.memory,
                 "memory_limit": c.memory_limit,
                 "closed_for_memory": c.closed_for_memory,
@@ -350,15 +340,12 @@ impl Details {
 
 impl Connections {
     fn take(shared: &Shared, base: &Base) -> Self {
-        let (arrivals, account) = (&shared.arrivals, &shared.account);
+        let (account, arrivals) = (&shared.account, shared.peers.arrivals().since(&base.arrivals));
         Self {
-            current: shared.connections(),
+            current: shared.peers.current(),
             max: shared.config.connections_max,
-            total: arrivals.total.load(Relaxed).saturating_sub(base.total_connections),
-            rejected: arrivals.rejected.load(Relaxed).saturating_sub(base.rejected),
-            disabled_count: arrivals.disabled_count.load(Relaxed).saturating_sub(base.disabled_count),
-            disabled_us: arrivals.disabled_us.load(Relaxed).saturating_sub(base.disabled_us),
-            accepting: !arrivals.paused.load(SeqCst) && !shared.is_stopping(),
+            arrivals,
+            accepting: shared.peers.is_accepting() && !shared.life.is_stopping(),
             memory: account.used(),
             memory_peak: account.peak(),
             memory_limit: account.limit(),

@@ -30,7 +30,7 @@ fn yes_no(yes: bool) -> &'static str {
 fn addresses(shared: &Shared, info: &Info, out: &mut Vec<u8>) {
     let config = &shared.config;
     let inter: Vec<String> = config.tcp_and_tls().map(|address| address.ip().to_string()).collect();
-    stat(out, "maxbytes", shared.memory_limit(info));
+    stat(out, "maxbytes", shared.memory.limit(info));
     stat(out, "maxconns", config.connections_max);
     stat(
         out,

@@ -16,7 +16,7 @@ use crate::shared::PeerAddress;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact about the connection")]
 pub(crate) struct Carried {
-    pub(crate) origin: Origin,
+    pub(crate) origin: CarriedOrigin,
     pub(crate) phase: CarriedPhase,
     /// it has logged in, where clients must
     pub(crate) has_logged_in: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Carried {
 
 impl Carried {
     /// Of a connection from there, in this phase; nothing else has been said yet.
-    pub(crate) fn new(origin: Origin, phase: CarriedPhase) -> Self {
+    pub(crate) fn new(origin: CarriedOrigin, phase: CarriedPhase) -> Self {
         Self {
             origin,
             phase,
@@ -62,7 +62,7 @@ impl Carried {
 /// Where the connection comes from.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Origin {
+pub(crate) enum CarriedOrigin {
     Tcp {
         remote: SocketAddr,
         local: Option<SocketAddr>,
@@ -135,8 +135,8 @@ impl Inherited {
     pub(crate) fn new(fd: OwnedFd, carried: Box<Carried>, bytes: Vec<u8>) -> Self {
         // Whether it blocks is the old server's affair until this one serves it.
         let stream = match carried.origin {
-            Origin::Tcp { .. } => Stream::Tcp(TcpStream::from_std(fd.into())),
-            Origin::Unix | Origin::Reader => Stream::Unix(UnixStream::from_std(fd.into())),
+            CarriedOrigin::Tcp { .. } => Stream::Tcp(TcpStream::from_std(fd.into())),
+            CarriedOrigin::Unix | CarriedOrigin::Reader => Stream::Unix(UnixStream::from_std(fd.into())),
         };
         Self { stream, carried, bytes }
     }
@@ -185,7 +185,7 @@ impl From<CarriedProgress> for Progress {
     }
 }
 
-impl Origin {
+impl CarriedOrigin {
     /// `None`: connections from there are not handed over.
     pub(crate) fn of(address: &PeerAddress) -> Option<Self> {
         match *address {

@@ -13,7 +13,7 @@ use keyway_cache::server::Presence;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
-use super::halt::{Stage, Verdict};
+use super::halt::{HaltVerdict, Stage};
 use super::message::{Channel, Message, Purpose, Received, Socket, VERSION};
 use super::{PATIENCE, PREPARATION_MAX};
 use crate::config::KEYWAY_VERSION;
@@ -110,14 +110,14 @@ fn converse(channel: &Channel, process: u32, shared: &Arc<Shared>, offered: &[Of
     if let Err(why) = greet(channel) {
         return refuse(why);
     }
-    if shared.is_stopping() {
+    if shared.life.is_stopping() {
         return refuse("the running server is ending; start the new one when it has ended".to_owned());
     }
     log::info!("process {process} prepares to take over");
     if let Err(error) = offer(channel, offered) {
         return broken(error);
     }
-    match channel.receive_within(PREPARATION_MAX, || !shared.is_stopping()) {
+    match channel.receive_within(PREPARATION_MAX, || !shared.life.is_stopping()) {
         Ok(Received {
             message: Message::Prepared,
             ..
@@ -132,7 +132,7 @@ fn converse(channel: &Channel, process: u32, shared: &Arc<Shared>, offered: &[Of
     match hand_over(channel, shared) {
         Ok(connections) => {
             let paused = begun.elapsed();
-            shared.halt.let_go(Verdict::End);
+            shared.life.halt.let_go(HaltVerdict::End);
             shared.give_up_role(process);
             End::Gone {
                 process,
@@ -142,7 +142,7 @@ fn converse(channel: &Channel, process: u32, shared: &Arc<Shared>, offered: &[Of
         }
         Err(why) => {
             let resumed = Message::Resumed { why: why.clone() };
-            shared.halt.let_go(Verdict::Resume);
+            shared.life.halt.let_go(HaltVerdict::Resume);
             let _ = channel.say(&resumed);
             End::Stays(why)
         }
@@ -180,10 +180,10 @@ fn offer(channel: &Channel, offered: &[Offered]) -> io::Result<()> {
 /// Halts this server's threads and sends their connections. Returns how many, when the new server has taken them. Otherwise the threads have
 /// to resume.
 fn hand_over(channel: &Channel, shared: &Arc<Shared>) -> Result<usize, String> {
-    let halt = &shared.halt;
+    let halt = &shared.life.halt;
     let until = Instant::now() + PATIENCE;
-    halt.halt(Stage::Acceptor, || shared.wake_acceptor(), 1, until)?;
-    let everyone = 1 + shared.mailboxes.len() + usize::from(shared.kernel.is_some());
+    halt.halt(Stage::Acceptor, || shared.life.wake_acceptor(), 1, until)?;
+    let everyone = 1 + shared.workers.running().0 + usize::from(shared.kernel.is_some());
     halt.halt(Stage::Everyone, || shared.wake_workers(), everyone, until)?;
     let handed = halt.handed();
     let broken = |error: io::Error| format!("the new server broke off: {error}");

@@ -23,7 +23,7 @@ pub(crate) enum Stage {
 
 /// What the halted threads do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum HaltVerdict {
     /// continue as before
     Resume,
     /// another server has what was handed over
@@ -45,7 +45,7 @@ struct Inner {
     handed: Vec<Handed>,
     /// a thread could not reach a request boundary, for this reason
     failed: Option<String>,
-    verdict: Option<Verdict>,
+    verdict: Option<HaltVerdict>,
 }
 
 impl Halt {
@@ -58,10 +58,10 @@ impl Halt {
 
     /// Called by a thread that has halted, with the connections that it hands over, or the reason why it could not halt. Returns when there
     /// is a verdict.
-    pub(crate) fn wait(&self, handed: Result<Vec<Handed>, String>) -> Verdict {
+    pub(crate) fn wait(&self, handed: Result<Vec<Handed>, String>) -> HaltVerdict {
         let mut inner = lock(&self.inner);
         if !self.is_wanted(Stage::Acceptor) {
-            return Verdict::Resume;
+            return HaltVerdict::Resume;
         }
         inner.halted += 1;
         match handed {
@@ -117,7 +117,7 @@ impl Halt {
     }
 
     /// Lets the halted threads go, and returns when they have gone.
-    pub(super) fn let_go(&self, verdict: Verdict) {
+    pub(super) fn let_go(&self, verdict: HaltVerdict) {
         let mut inner = lock(&self.inner);
         self.stage.store(Stage::Off as u8, SeqCst);
         inner.verdict = Some(verdict);
@@ -138,7 +138,7 @@ mod tests {
     fn threads_halt_together_and_one_that_is_late_goes_on() {
         let halt = Halt::default();
         let until = Instant::now() + Duration::from_secs(600);
-        for verdict in [Verdict::Resume, Verdict::End] {
+        for verdict in [HaltVerdict::Resume, HaltVerdict::End] {
             std::thread::scope(|scope| {
                 let threads: Vec<_> = [Stage::Acceptor, Stage::Everyone, Stage::Everyone]
                     .into_iter()
@@ -159,7 +159,7 @@ mod tests {
                     .into_iter()
                     .for_each(|thread| assert_eq!(thread.join().unwrap(), verdict));
             });
-            assert_eq!(halt.wait(Ok(Vec::new())), Verdict::Resume, "too late");
+            assert_eq!(halt.wait(Ok(Vec::new())), HaltVerdict::Resume, "too late");
         }
     }
 
@@ -172,8 +172,8 @@ mod tests {
             let thread = scope.spawn(|| halt.wait(Err("why not".to_owned())));
             let until = Instant::now() + Duration::from_secs(600);
             assert_eq!(halt.halt(Stage::Everyone, || (), 2, until).unwrap_err(), "why not");
-            halt.let_go(Verdict::Resume);
-            assert_eq!(thread.join().unwrap(), Verdict::Resume);
+            halt.let_go(HaltVerdict::Resume);
+            assert_eq!(thread.join().unwrap(), HaltVerdict::Resume);
         });
     }
 }

@@ -42,9 +42,9 @@ mod halt;
 mod message;
 mod take;
 
-pub(crate) use carried::{Carried, CarriedPhase, Handed, Inherited, Origin};
+pub(crate) use carried::{Carried, CarriedOrigin, CarriedPhase, Handed, Inherited};
 pub(crate) use give::{Offered, admit, give, send_refusal};
-pub(crate) use halt::{Halt, Stage, Verdict};
+pub(crate) use halt::{Halt, HaltVerdict, Stage};
 pub(crate) use message::{Purpose, Socket};
 pub(crate) use take::Predecessor;
 pub use take::{TakeOver, TakeOverError};

@@ -28,13 +28,13 @@ const ATTEMPTS: usize = 3;
 /// A running server that is about to be taken over.
 pub struct TakeOver {
     channel: Channel,
-    running: Running,
+    running: RunningServer,
     given: Given,
     /// sockets that have a place of their own in a server
     special: Vec<(Purpose, OwnedFd)>,
 }
 
-struct Running {
+struct RunningServer {
     /// `None`: it has not said anything yet
     presence: Option<Presence>,
     process: u32,
@@ -135,7 +135,7 @@ impl TakeOver {
         let _ = channel.say(&hello);
         let mut this = Self {
             channel,
-            running: Running {
+            running: RunningServer {
                 presence: None,
                 process: 0,
             },
@@ -151,7 +151,7 @@ impl TakeOver {
             };
             match (said.message, said.descriptor) {
                 (Message::Welcome { process, program }, Some(presence)) => {
-                    this.running = Running {
+                    this.running = RunningServer {
                         presence: Some(presence.into()),
                         process,
                     };
@@ -272,7 +272,7 @@ pub(crate) struct Taken {
     pub(crate) process: u32,
 }
 
-impl Running {
+impl RunningServer {
     /// The next message.
     fn receive(&self, channel: &Channel) -> Result<Said, TakeOverError> {
         match channel.receive_within(2 * PATIENCE, || true) {

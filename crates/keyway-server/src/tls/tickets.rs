@@ -5,7 +5,7 @@
 //! do a full handshake, for which its certificates are verified again.
 //!
 //! What makes and reads tickets does not see the client's certificates; what verifies these does. So each connection has one of both, and
-//! they share an [`End`].
+//! they share a [`Validity`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,13 +21,13 @@ use super::ends_at_s;
 
 /// When the first certificate of a connection's client ends, seconds after the epoch. Only the connection's own thread uses it.
 #[derive(Debug)]
-struct End(AtomicU64);
+struct Validity(AtomicU64);
 
 /// Verifies client certificates as `inner` does, and notes when they end.
 #[derive(Debug)]
 pub(super) struct Verifier {
     inner: Arc<dyn ClientCertVerifier>,
-    end: Arc<End>,
+    end: Arc<Validity>,
 }
 
 /// Makes and reads tickets as `inner` does, with their ends.
@@ -35,7 +35,7 @@ pub(super) struct Verifier {
 pub(super) struct Tickets {
     inner: Arc<dyn ProducesTickets>,
     clock: Arc<dyn TimeProvider>,
-    end: Arc<End>,
+    end: Arc<Validity>,
 }
 
 /// What one connection verifies its client and makes its tickets with.
@@ -45,7 +45,7 @@ pub(super) fn bind(
     clock: &Arc<dyn TimeProvider>,
 ) -> (Verifier, Tickets) {
     // A client without a certificate has none that could end.
-    let end = Arc::new(End(AtomicU64::new(u64::MAX)));
+    let end = Arc::new(Validity(AtomicU64::new(u64::MAX)));
     let verifier = Verifier {
         inner: Arc::clone(verifier),
         end: Arc::clone(&end),

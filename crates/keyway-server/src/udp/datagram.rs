@@ -17,7 +17,7 @@ const NEEDS_CONNECTION: &[u8] = b"SERVER_ERROR not over UDP; use TCP or a Unix s
 pub(super) const ANSWER_TOO_LONG: &[u8] = b"SERVER_ERROR the rest is too long for UDP; use TCP or a Unix socket\r\n";
 
 /// What to do after a request of a datagram.
-enum Next {
+enum AfterRequest {
     Request,
     End,
     TooLong,
@@ -72,9 +72,9 @@ pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer
                     served.note(&request);
                 }
                 match execute_one(executor, &request, out, &origin, taken_up) {
-                    Next::Request => consumed,
-                    Next::End => break,
-                    Next::TooLong => {
+                    AfterRequest::Request => consumed,
+                    AfterRequest::End => break,
+                    AfterRequest::TooLong => {
                         out.extend_from_slice(ANSWER_TOO_LONG);
                         break;
                     }
@@ -105,7 +105,13 @@ pub(super) fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer
 }
 
 /// `taken_up`: a reading of the timer.
-fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>, taken_up: u64) -> Next {
+fn execute_one(
+    executor: &mut Executor,
+    request: &Request<'_>,
+    out: &mut Vec<u8>,
+    origin: &Origin<'_>,
+    taken_up: u64,
+) -> AfterRequest {
     if !is_for_udp(request) {
         executor.counters().udp_refused_requests.add(1);
         match request {
@@ -116,13 +122,13 @@ fn execute_one(executor: &mut Executor, request: &Request<'_>, out: &mut Vec<u8>
             }
             _ => out.extend_from_slice(NEEDS_CONNECTION),
         }
-        return Next::Request;
+        return AfterRequest::Request;
     }
     match executor.execute(request, out, origin, taken_up).0 {
-        Outcome::Done => Next::Request,
-        Outcome::Partly { .. } => Next::TooLong,
+        Outcome::Done => AfterRequest::Request,
+        Outcome::Partly { .. } => AfterRequest::TooLong,
         Outcome::Broken | Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) | Outcome::Wait(_) | Outcome::LogIn => {
-            Next::End
+            AfterRequest::End
         }
     }
 }

@@ -30,7 +30,7 @@ use self::batch::{BATCH, Inbox, Outbox, UNSENT_PAUSE};
 use self::datagram::{execute_all, is_error_line};
 use crate::connection::Desk;
 use crate::cpu_budget::TURN_WORK;
-use crate::shared::{Peer, PeerAddress, lock};
+use crate::shared::{Peer, PeerAddress};
 use crate::source::Network;
 
 /// Batches of one socket that are still answered when the server stops.
@@ -39,11 +39,11 @@ const BATCHES_AT_END: usize = 8;
 /// All UDP sockets of a worker.
 #[derive(Default)]
 pub(crate) struct UdpSockets {
-    sockets: Vec<Socket>,
+    sockets: Vec<Datagrams>,
     allowed: Vec<Network>,
 }
 
-struct Socket {
+struct Datagrams {
     socket: UdpSocket,
     token: Token,
     /// the client, set for each datagram
@@ -70,7 +70,7 @@ impl UdpSockets {
             let token = Token(token_last - index);
             registry.register(&mut socket, token, Interest::READABLE)?;
             let local = socket.local_addr()?;
-            let id = shared.arrivals.total.fetch_add(1, Relaxed);
+            let id = shared.peers.next_id();
             let address = PeerAddress::Udp { remote: None, local };
             let peer = || {
                 Peer::new(
@@ -83,8 +83,8 @@ impl UdpSockets {
                 )
             };
             let (peer, shown) = (peer(), Arc::new(peer()));
-            lock(&shared.peers).insert(id, Arc::clone(&shown));
-            open.push(Socket {
+            shared.peers.show(&shown);
+            open.push(Datagrams {
                 socket,
                 token,
                 peer,
@@ -147,7 +147,7 @@ impl UdpSockets {
             if let Err(error) = registry.deregister(&mut socket.socket) {
                 log::debug!("a UDP socket that was handed over is still watched: {error}");
             }
-            lock(&desk.shared().peers).remove(&socket.shown.id);
+            desk.shared().peers.hide(&socket.shown);
         }
     }
 
@@ -159,12 +159,12 @@ impl UdpSockets {
             }
         }
         for socket in self.sockets.drain(..) {
-            lock(&desk.shared().peers).remove(&socket.shown.id);
+            desk.shared().peers.hide(&socket.shown);
         }
     }
 }
 
-impl Socket {
+impl Datagrams {
     fn turn(&mut self, desk: &mut Desk, allowed: &[Network], registry: &Registry) {
         if self.blocked || !self.send(desk, registry) {
             return;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use keyway_cache::Cache;
 use keyway_cache::watch::{Delivery, Watcher as Source};
 
-use crate::shared::{Message, Shared, lock, unix_time};
+use crate::shared::{Message, Shared, Workers, lock, unix_time};
 
 /// Most bytes in one watcher's queue (memcached's `watcher_logbuf_size`).
 pub(crate) const QUEUE_MAX: usize = 256 * 1024;
@@ -46,17 +46,17 @@ pub(crate) struct Watcher {
     /// the worker that serves the connection, and its token there
     pub(crate) worker: usize,
     pub(crate) token: usize,
-    queue: Mutex<Queue>,
+    queue: Mutex<LineQueue>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct LineQueue {
     lines: Vec<u8>,
     /// events that the watcher has not got, and not been told of
     skipped: u64,
 }
 
-impl Queue {
+impl LineQueue {
     /// Queues a line, if there is room. Otherwise the events that it tells of are counted: one, or as many as it says are lost. Returns
     /// whether the queue was empty.
     fn push(&mut self, line: &[u8], events: u64, hub: &Hub) -> bool {
@@ -140,14 +140,14 @@ impl Hub {
     }
 
     /// Reads what has happened, and queues it for the watchers. Returns how many events were read; `None`: there is no watcher.
-    pub(crate) fn pump(&self, shared: &Shared) -> Option<usize> {
+    pub(crate) fn pump(&self, workers: &Workers) -> Option<usize> {
         let mut told = Vec::new();
         // Held to the end, so that the lines of two calls are not mixed.
         let mut source = lock(&self.source);
         let polled = source.as_mut()?.poll(&mut told);
         let watchers = lock(&self.watchers).clone();
         if polled.gap {
-            self.send_to_all(b"type=gap", &watchers, shared);
+            self.send_to_all(b"type=gap", &watchers, workers);
         }
         for one in told {
             match one {
@@ -165,7 +165,7 @@ impl Hub {
                             watcher.asked.write(&event, line);
                             line.push(b'\n');
                         }
-                        queue(watcher, line, 1, self, shared);
+                        queue(watcher, line, 1, self, workers);
                     }
                 }
                 Delivery::Lost { slot, pid, count } => {
@@ -173,19 +173,19 @@ impl Hub {
                     let line = format!("skipped={count} session={slot} pid={pid}\n");
                     watchers
                         .iter()
-                        .for_each(|watcher| queue(watcher, line.as_bytes(), count, self, shared));
+                        .for_each(|watcher| queue(watcher, line.as_bytes(), count, self, workers));
                 }
             }
         }
         Some(polled.read)
     }
 
-    fn send_to_all(&self, text: &[u8], watchers: &[Arc<Watcher>], shared: &Shared) {
+    fn send_to_all(&self, text: &[u8], watchers: &[Arc<Watcher>], workers: &Workers) {
         let mut line = Vec::new();
         self.begin(&mut line);
         line.extend_from_slice(text);
         line.push(b'\n');
-        watchers.iter().for_each(|watcher| queue(watcher, &line, 1, self, shared));
+        watchers.iter().for_each(|watcher| queue(watcher, &line, 1, self, workers));
     }
 
     /// The time, and the number of the line.
@@ -215,9 +215,9 @@ impl Hub {
 }
 
 /// Queues a line that tells of so many events, and wakes the watcher's worker if its queue was empty.
-fn queue(watcher: &Watcher, line: &[u8], events: u64, hub: &Hub, shared: &Shared) {
+fn queue(watcher: &Watcher, line: &[u8], events: u64, hub: &Hub, workers: &Workers) {
     if lock(&watcher.queue).push(line, events, hub) {
-        shared.mailboxes[watcher.worker].send(Message::Turn(watcher.token));
+        workers.send(watcher.worker, Message::Turn(watcher.token));
     }
 }
 
@@ -225,8 +225,8 @@ fn queue(watcher: &Watcher, line: &[u8], events: u64, hub: &Hub, shared: &Shared
 fn run(shared: &Shared) {
     let (least, most) = REST;
     let mut rest = least;
-    while !shared.is_stopping() {
-        match shared.watch.pump(shared) {
+    while !shared.life.is_stopping() {
+        match shared.watch.pump(&shared.workers) {
             None if shared.watch.may_end() => return,
             // A watcher has come in the meantime.
             None => {}
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_slow_watcher_loses_lines_and_gets_their_number() {
-        let (hub, mut queue) = (Hub::default(), Queue::default());
+        let (hub, mut queue) = (Hub::default(), LineQueue::default());
         let line = vec![b'x'; QUEUE_MAX / 2];
         let woken: Vec<bool> = (0..5).map(|_| queue.push(&line, 1, &hub)).collect();
         assert_eq!(woken, [true, false, false, false, false]);

@@ -89,7 +89,7 @@ impl Driven {
     /// A round of each worker, which does not wait.
     pub fn rounds(&mut self) {
         for worker in 0..self.workers.len() {
-            self.workers[worker].mailbox().send(Message::Answer(0));
+            self.workers[worker].desk.shared().workers.send(worker, Message::Answer(0));
             self.round(worker);
         }
     }

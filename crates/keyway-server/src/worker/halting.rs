@@ -11,7 +11,7 @@ use keyway_uring::Event;
 use super::Worker;
 use crate::connection::CloseReason;
 use crate::shared::Message;
-use crate::takeover::Verdict;
+use crate::takeover::HaltVerdict;
 use crate::udp::UdpSockets;
 
 /// How long a ring may take to end what it does for the connections: cancellations are done at once.
@@ -23,7 +23,7 @@ impl Worker {
     pub(super) fn halt(&mut self, messages: &mut Vec<Message>, udp: &mut UdpSockets) {
         self.desk.begin_round();
         // The acceptor has halted, and the partner keeps its connections from now on, so these are all.
-        while !messages.is_empty() || !self.mailbox().close() {
+        while !messages.is_empty() || !self.desk.shared().workers.close(self.number()) {
             self.has_mail = true;
             self.take_mail(messages);
         }
@@ -37,16 +37,16 @@ impl Worker {
             handed
         });
         let handed = handed.map_err(|error| format!("a ring does not let go of its connections: {error}"));
-        match self.desk.shared().halt.wait(handed) {
-            Verdict::Resume => {
-                self.mailbox().open();
+        match self.desk.shared().life.halt.wait(handed) {
+            HaltVerdict::Resume => {
+                self.desk.shared().workers.open(self.number());
                 for token in self.tokens(|connection| !connection.is_over()) {
                     self.connections[token].resume();
                     self.enqueue(token);
                 }
                 udp.resume();
             }
-            Verdict::End => {
+            HaltVerdict::End => {
                 udp.leave(&self.desk, self.waiting.registry());
                 self.leave(tokens);
             }

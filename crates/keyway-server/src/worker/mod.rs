@@ -33,7 +33,6 @@ mod upkeep;
 mod wait;
 
 use std::io;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -51,7 +50,7 @@ use self::upkeep::Upkeep;
 use self::wait::Waiting;
 use crate::config::EventLoop;
 use crate::connection::{CloseReason, Connection, Desk, Secure, Stream};
-use crate::shared::{Lane, Mailbox, Message, Peer, PeerAddress, Shared};
+use crate::shared::{Lane, Message, Peer, PeerAddress, Shared};
 use crate::takeover::{Carried, Inherited, Stage};
 use crate::udp::UdpSockets;
 
@@ -79,7 +78,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(poll: Poll, desk: Desk, udp_sockets: Vec<UdpSocket>) -> Self {
         let shared = desk.shared();
-        let lane = shared.lane(desk.executor.worker());
+        let lane = shared.workers.lane(desk.executor.worker());
         // Busy polling is for small requests.
         let spin = match lane {
             Lane::Long if udp_sockets.is_empty() => Duration::ZERO,
@@ -106,8 +105,8 @@ impl Worker {
         let mut events = Events::with_capacity(512);
         let mut messages = Vec::new();
         let mut udp = self.open_udp();
-        while !self.upkeep.is_stopping() || !self.connections.is_empty() || !self.mailbox().close() {
-            if self.desk.shared().halt.is_wanted(Stage::Everyone) {
+        while !self.upkeep.is_stopping() || !self.connections.is_empty() || !self.desk.shared().workers.close(self.number()) {
+            if self.desk.shared().life.halt.is_wanted(Stage::Everyone) {
                 self.halt(&mut messages, &mut udp);
             }
             self.round(&mut events, &mut messages, &mut udp);
@@ -128,7 +127,7 @@ impl Worker {
             }
         }
         self.take_mail(messages);
-        if !self.upkeep.is_stopping() && self.desk.shared().is_stopping() {
+        if !self.upkeep.is_stopping() && self.desk.shared().life.is_stopping() {
             self.stop();
             udp.close(&mut self.desk, self.waiting.registry());
         }
@@ -207,9 +206,9 @@ impl Worker {
     /// Handles messages of other threads, at most [`MESSAGES_PER_ROUND`]: a thousand new connections at once would hold up the others.
     fn take_mail(&mut self, messages: &mut Vec<Message>) {
         if messages.is_empty() && std::mem::take(&mut self.has_mail) {
-            self.mailbox().receive(messages);
+            self.desk.shared().workers.receive(self.number(), messages);
         }
-        let most = if self.desk.shared().is_stopping() {
+        let most = if self.desk.shared().life.is_stopping() {
             usize::MAX
         } else {
             MESSAGES_PER_ROUND
@@ -231,23 +230,23 @@ impl Worker {
             Message::Turn(token) => self.enqueue(token),
             Message::Answer(round) => {
                 let shared = self.desk.shared();
-                shared.mailboxes[self.desk.executor.worker()].answer(round);
-                shared.wake_acceptor();
+                shared.workers.answer(self.number(), round);
+                shared.life.wake_acceptor();
             }
             Message::End(peer, reason) => {
                 for token in self.tokens(|connection| connection.peer.id == peer.id && !connection.is_over()) {
                     self.close(token, reason);
                 }
                 // It may have gone to the partner meanwhile.
-                if peer.worker() != self.desk.executor.worker() {
-                    self.desk.shared().end(&peer, reason);
+                if peer.worker() != self.number() {
+                    self.desk.shared().workers.end(&peer, reason);
                 }
             }
         }
     }
 
-    fn mailbox(&self) -> &Mailbox {
-        &self.desk.shared().mailboxes[self.desk.executor.worker()]
+    fn number(&self) -> usize {
+        self.desk.executor.worker()
     }
 
     /// Serves a new connection, or one that another server has handed over in this state with these bytes.
@@ -351,12 +350,12 @@ struct Ended(Arc<Shared>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.broken.store(true, SeqCst);
+        let has_panicked = std::thread::panicking();
+        if has_panicked {
             self.0.stop();
         }
-        self.0.workers_running.fetch_sub(1, SeqCst);
-        self.0.wake_acceptor();
+        self.0.workers.ended(has_panicked);
+        self.0.life.wake_acceptor();
     }
 }
 

@@ -184,7 +184,7 @@ impl Worker {
         if let Err(error) = connection.leave(self.waiting.registry()) {
             log::debug!("{}: the poll does not let it go: {error}", connection.peer.address);
         }
-        if let Err(connection) = self.desk.shared().give_to_partner(connection) {
+        if let Err(connection) = self.desk.shared().workers.give_to_partner(connection) {
             self.admit(connection);
         }
     }

@@ -199,7 +199,7 @@ fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError
     let mut others = Vec::new();
     for _ in 0..NEW {
         let (client, message) = bench.driven.arrival(0)?;
-        bench.worker().desk.shared().mailboxes[0].send(message);
+        bench.worker().desk.shared().workers.send(0, message);
         others.push(client);
     }
     let mut adopted = 1;
@@ -293,7 +293,7 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
 #[test]
 fn a_connection_whose_partner_has_ended_or_halted_stays() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    assert!(bench.worker().mailbox().close());
+    assert!(bench.worker().desk.shared().workers.close(0));
     let (client, message) = bench.driven.arrival(1)?;
     bench.clients.push(client);
     bench.partner().take(message);
@@ -303,7 +303,7 @@ fn a_connection_whose_partner_has_ended_or_halted_stays() -> Result<(), StartErr
     bench.partners_round();
     assert_eq!((bench.answers(0), bench.partner().connections.len()), (2, 1));
     // It had only halted.
-    bench.worker().mailbox().open();
+    bench.worker().desk.shared().workers.open(0);
     bench.send(0, 1);
     bench.partners_round();
     assert_eq!((bench.answers(0), bench.partner().connections.len()), (1, 0));
@@ -333,10 +333,10 @@ fn a_datagram_is_answered_in_the_round_that_takes_it() -> Result<(), StartError>
 #[test]
 fn a_worker_ends_only_when_no_message_waits() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    bench.worker().mailbox().send(Message::Turn(0));
-    assert!(!bench.worker().mailbox().close());
-    bench.worker().mailbox().receive(&mut Vec::new());
-    assert!(bench.worker().mailbox().close());
+    bench.worker().desk.shared().workers.send(0, Message::Turn(0));
+    assert!(!bench.worker().desk.shared().workers.close(0));
+    bench.worker().desk.shared().workers.receive(0, &mut Vec::new());
+    assert!(bench.worker().desk.shared().workers.close(0));
     Ok(())
 }
 
