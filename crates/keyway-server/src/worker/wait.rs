@@ -53,7 +53,7 @@ impl Waiting {
         !self.completions.is_empty()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "kernel"))]
     pub(super) fn completed(&self) -> &[Event] {
         &self.completions
     }
