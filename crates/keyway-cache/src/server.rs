@@ -8,7 +8,7 @@
 //! - to hand a region out to another process: `Cache::descriptors`, `descriptor_to_read`, `identity`, `may_write`;
 //! - to answer from the kernel: `Cache::turn_kernel_door_on`, `doorway`, `hash`, `hash_seed`, `monotonic`, `flush_at_s`,
 //!   `is_shut_out`, `Session::note_hit`, `clock`, `clock_s`;
-//! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`;
+//! - to answer on sockets: `Session::get_to`, `look`, `is_held_up`, [`dropped`];
 //! - to tell watchers: `Session::serve_as`, `emit_connection`;
 //! - to count by session: `Session::id`, `Cache::counters_of`, `seated`, `Session::note_latency`, `Session::add_latency`, [`Timer`];
 //! - to take the slots that are reserved for servers: `Options::server`;
@@ -27,6 +27,7 @@ pub use crate::gate::{close_after_panic, is_open as gate_is_open, key as gate_ke
 pub use crate::kernel::{KernelDoor, KernelDoorError};
 pub use crate::nodes::spread_over;
 pub use crate::presence::Presence;
+pub use crate::socket::dropped;
 pub use crate::survey::{
     Attached, Described, MAP_PARTS_MAX, Removal, SHARED_MEMORY, Seen, Watched, describe, handed_out, is_default_place,
     remove_unused,

@@ -1,16 +1,17 @@
-//! Sending a value from the region to a socket without copying it in this process: the kernel reads it in its place.
+//! Sending a value from the region to a socket without copying it in this process: the kernel reads it in its place; and what a socket has
+//! dropped.
 //!
-//! The call does not wait. What the socket does not take at once is copied, and the caller sends it later. During the
+//! The call that sends does not wait. What the socket does not take at once is copied, and the caller sends it later. During the
 //! call a hazard pointer (hazard pointer) keeps the value's segment from being recycled ([`keyway_region::PinnedValue`]), so the bytes
 //! that the kernel copies are the item's. After the call, the socket refers to nothing in the region.
 //!
 //! # Safety
 //!
-//! The `unsafe` here is one system call, sendmsg(2). It reads three areas: two slices, and the borrowed value, which is
-//! mapped for as long as it is borrowed. No Rust reference to the region's bytes is made.
+//! The `unsafe` here is two system calls. sendmsg(2) reads three areas: two slices, and the borrowed value, which is
+//! mapped for as long as it is borrowed; no Rust reference to the region's bytes is made. getsockopt(2) writes to an array of its own.
 #![allow(
     unsafe_code,
-    reason = "a system call that is given an address in the region; contract above"
+    reason = "system calls, one of which is given an address in the region; contract above"
 )]
 
 use keyway_region::PinnedValue;
@@ -42,4 +43,52 @@ pub(crate) fn send(socket: BorrowedFd<'_>, before: &[u8], value: &PinnedValue<'_
         )
     };
     usize::try_from(sent).unwrap_or(0)
+}
+
+/// Words that the kernel has of a socket's memory (linux/sock_diag.h, `SK_MEMINFO_VARS`), with room for later ones.
+const MEMORY_WORDS: u32 = 16;
+
+/// Datagrams that the kernel has dropped at a socket because its buffer was full, since it was made; 0 if the kernel does not say.
+pub fn dropped(socket: BorrowedFd<'_>) -> u32 {
+    let mut words = [0_u32; MEMORY_WORDS as usize];
+    let mut len = 4 * MEMORY_WORDS;
+    // SAFETY: the kernel writes `len` bytes at most, which the array has.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            words.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if failed != 0 {
+        0
+    } else {
+        words[libc::SK_MEMINFO_DROPS as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dropped;
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn datagrams_that_a_full_buffer_drops_are_counted() {
+        let [full, other, client] = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        full.set_nonblocking(true).unwrap();
+        // Larger than any default of a buffer (net.core.rmem_default).
+        let sent = 3_000;
+        for _ in 0..sent {
+            client.send_to(&[7; 1_000], full.local_addr().unwrap()).unwrap();
+        }
+        let mut taken = 0;
+        while full.recv(&mut [0; 1_000]).is_ok() {
+            taken += 1;
+        }
+        assert!(taken < sent, "nothing was dropped");
+        assert_eq!((dropped(full.as_fd()), dropped(other.as_fd())), (sent - taken, 0));
+    }
 }

@@ -1,10 +1,11 @@
 //! What was counted in the last hour, for `keyway doctor`: what the region, this server and the kernel had counted at each minute of it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use keyway_cache::{Cache, Counters};
+use keyway_cache::{Cache, Counters, server};
 
 use crate::shared::Shared;
 
@@ -40,7 +41,7 @@ impl Note {
             counters: cache.counters(),
             rejected: shared.peers.arrivals().rejected,
             closed: shared.account.closed.load(Relaxed),
-            udp_dropped: dropped(shared.peers.udp_sockets()),
+            udp_dropped: dropped(&shared.peers.udp_sockets()),
             kernel: shared.kernel.as_ref().map_or_else(Vec::new, |post| post.numbers().verdicts),
         }
     }
@@ -71,28 +72,10 @@ impl Note {
     }
 }
 
-/// Datagrams that were dropped at these UDP sockets (inodes) of this process since each was made.
-fn dropped(sockets: &BTreeSet<u64>) -> u64 {
-    if sockets.is_empty() {
-        return 0;
-    }
-    let tables = ["udp", "udp6"].map(|name| std::fs::read_to_string(format!("/proc/self/net/{name}")).unwrap_or_default());
-    udp_dropped(sockets, &tables).1
-}
-
-/// How many of these UDP sockets (inodes) are in these tables, and the datagrams that were dropped at them because their buffers were full
-/// (proc_pid_net(5), udp).
-pub fn udp_dropped(sockets: &BTreeSet<u64>, tables: &[String]) -> (usize, u64) {
-    let mut all = (0, 0);
-    for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let number = |word: Option<&&str>| word.and_then(|word| word.parse::<u64>().ok());
-        if number(words.get(9)).is_some_and(|inode| sockets.contains(&inode)) {
-            all.0 += 1;
-            all.1 += number(words.last()).unwrap_or(0);
-        }
-    }
-    all
+/// Datagrams that were dropped at these sockets since each was made. Each is asked: the table of all sockets of the machine
+/// (proc_pid_net(5), udp) takes the kernel seconds, if there are some ten thousand.
+fn dropped(sockets: &[OwnedFd]) -> u64 {
+    sockets.iter().map(|socket| u64::from(server::dropped(socket.as_fd()))).sum()
 }
 
 impl Hour {
@@ -120,6 +103,7 @@ impl Hour {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::UdpSocket;
 
     fn note(begun: Instant, minute: u32) -> Note {
         Note {
@@ -196,11 +180,15 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_are_counted_of_the_sockets_of_a_process() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
-                     1: 0100007F:2BCB 00000000:0000 07 0:0 00:0 0 0 0 11 2 0 5\n 2: 0100007F:2BCC 00000000:0000 07 0:0 00:0 0 0 0 12 2 0 7\n";
-        // As in the kernel: queue, timer and the like are one word each.
-        let table = table.replace("0:0 00:0 0 0 0", "00000000:00000000 00:00000000 00000000 0 0");
-        assert_eq!(udp_dropped(&BTreeSet::from([12, 13]), &[table]), (1, 7));
+    fn datagrams_that_were_dropped_are_those_of_all_sockets() {
+        let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        // More than the system lets a buffer hold by default.
+        for socket in &sockets {
+            (0..3_000).for_each(|_| assert_eq!(sockets[0].send_to(&[7; 1_000], socket.local_addr().unwrap()).unwrap(), 1_000));
+        }
+        let [first, second] = sockets.map(OwnedFd::from);
+        let both = dropped(&[first.try_clone().unwrap(), second.try_clone().unwrap()]);
+        let each = [first, second].map(|socket| dropped(&[socket]));
+        assert!(each[0] > 0 && each[1] > 0 && both == each[0] + each[1], "{each:?}, {both}");
     }
 }

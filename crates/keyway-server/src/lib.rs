@@ -54,7 +54,7 @@ mod worker;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -73,7 +73,6 @@ pub use config::{
 };
 pub use given::{Given, GivenError, Role};
 pub use hotkeys::HotAsked;
-pub use hour::udp_dropped;
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
@@ -290,11 +289,13 @@ impl Server {
         let wakers = polls.iter().map(|poll| Waker::new(poll.registry(), worker::WAKE));
         let wakers = wakers.collect::<io::Result<Vec<_>>>()?;
         let acceptor_waker = Waker::new(acceptor_poll.registry(), acceptor::WAKE)?;
+        let kept = udp_sockets.iter().flatten().map(|socket| socket.as_fd().try_clone_to_owned());
+        let kept = kept.collect::<io::Result<Vec<_>>>()?;
         let setup = Setup {
             udp_addresses: udp_addresses.clone(),
             event_loop,
             workers: Workers::new(wakers),
-            peers: Peers::new(udp_sockets.iter().flatten().filter_map(listener::inode).collect()),
+            peers: Peers::new(kept),
             life: Life::new(acceptor_waker, stopper),
             census,
             kernel: post,

@@ -336,11 +336,6 @@ pub(crate) fn bind_udp(config: &Config, given: &mut Given) -> Result<(Vec<Socket
     }
 }
 
-/// The number by which proc_pid_net(5) names a socket.
-pub(crate) fn inode(socket: &UdpSocket) -> Option<u64> {
-    nix::sys::stat::fstat(socket).ok().map(|stat| stat.st_ino)
-}
-
 /// What a server that takes over gets of a UDP socket: a descriptor of its own.
 pub(crate) fn offer_udp(socket: &UdpSocket) -> io::Result<Offered> {
     Ok(Offered {

@@ -143,7 +143,22 @@ pub(super) fn udp(folder: &Path) -> Option<(usize, u64)> {
         inode.ok()
     });
     let tables = ["net/udp", "net/udp6"].map(|name| fs::read_to_string(folder.join(name)).unwrap_or_default());
-    Some(keyway_server::udp_dropped(&sockets.collect(), &tables))
+    Some(udp_dropped(&sockets.collect(), &tables))
+}
+
+/// How many of these UDP sockets (inodes) are in these tables, and the datagrams that were dropped at them because their buffers were full
+/// (proc_pid_net(5), udp).
+fn udp_dropped(sockets: &BTreeSet<u64>, tables: &[String]) -> (usize, u64) {
+    let mut all = (0, 0);
+    for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: Option<&&str>| word.and_then(|word| word.parse::<u64>().ok());
+        if number(words.get(9)).is_some_and(|inode| sockets.contains(&inode)) {
+            all.0 += 1;
+            all.1 += number(words.last()).unwrap_or(0);
+        }
+    }
+    all
 }
 
 /// Whether a thread is stopped (proc_pid_stat(5), state).
@@ -239,6 +254,15 @@ fn limit(limits: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn datagrams_are_counted_of_the_sockets_of_a_process() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
+                     1: 0100007F:2BCB 00000000:0000 07 0:0 00:0 0 0 0 11 2 0 5\n 2: 0100007F:2BCC 00000000:0000 07 0:0 00:0 0 0 0 12 2 0 7\n";
+        // As in the kernel: queue, timer and the like are one word each.
+        let table = table.replace("0:0 00:0 0 0 0", "00000000:00000000 00:00000000 00000000 0 0");
+        assert_eq!(udp_dropped(&BTreeSet::from([12, 13]), &[table]), (1, 7));
+    }
 
     #[test]
     fn a_mapping_is_found_by_its_inode() {

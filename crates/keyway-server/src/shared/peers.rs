@@ -1,11 +1,11 @@
 //! The connections of a server, as other threads see them: how many there are, where they come from, and what they hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::lock;
@@ -58,8 +58,8 @@ pub(crate) struct Peers {
     all: Mutex<BTreeMap<u64, Arc<Peer>>>,
     /// listening sockets: descriptor and "tcp:address" or "unix:path"
     listening: Mutex<Vec<(RawFd, String)>>,
-    /// inodes of the UDP sockets of all workers, which memcached counts as connections
-    udp_sockets: BTreeSet<u64>,
+    /// the UDP sockets of all workers, which memcached counts as connections
+    udp_sockets: Mutex<Vec<OwnedFd>>,
     current: AtomicUsize,
     /// of these, by [`PeerAddress::kind`]
     by_kind: [AtomicUsize; KINDS.len()],
@@ -94,16 +94,16 @@ impl Arrivals {
 
 impl Peers {
     /// Of a server with these UDP sockets.
-    pub(crate) fn new(udp_sockets: BTreeSet<u64>) -> Self {
+    pub(crate) fn new(udp_sockets: Vec<OwnedFd>) -> Self {
         Self {
-            udp_sockets,
+            udp_sockets: Mutex::new(udp_sockets),
             ..Self::default()
         }
     }
 
     /// Connections now. As in memcached, every UDP socket is one that never ends.
     pub(crate) fn current(&self) -> usize {
-        self.streams() + self.udp_sockets.len()
+        self.streams() + self.udp_sockets().len()
     }
 
     /// Connections now, without UDP sockets.
@@ -118,8 +118,8 @@ impl Peers {
         KINDS.into_iter().zip(numbers).filter(|(_, number)| *number > 0)
     }
 
-    pub(crate) fn udp_sockets(&self) -> &BTreeSet<u64> {
-        &self.udp_sockets
+    pub(crate) fn udp_sockets(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        lock(&self.udp_sockets)
     }
 
     pub(crate) fn arrivals(&self) -> Arrivals {
@@ -224,9 +224,10 @@ impl Peers {
         lock(&self.listening).push((fd, name));
     }
 
-    /// No socket listens any more.
+    /// No socket listens any more, and the workers alone have those for datagrams.
     pub(crate) fn listens_no_more(&self) {
         lock(&self.listening).clear();
+        self.udp_sockets().clear();
     }
 
     /// The listening sockets.

@@ -226,7 +226,10 @@ struct Parts {
 impl Loaded {
     fn read(settings: &Tls, at_s: u64, clock: Arc<dyn TimeProvider>) -> Result<Self, TlsError> {
         let chain = certificates(&settings.certificate)?;
-        let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| unusable(&settings.key, "private key", &error))?;
+        let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| match is_encrypted(&settings.key) {
+            true => TlsError::File(settings.key.clone(), ENCRYPTED.to_owned()),
+            false => unusable(&settings.key, "private key", &error),
+        })?;
         let not_after_s = not_after_s(&settings.certificate, &chain)?;
         let provider = crypto_provider();
         let verifier = match (settings.client_certificates, &settings.client_ca) {
@@ -327,6 +330,7 @@ fn identity(
     let Some(key) = keys.find_map(Result::ok) else {
         let kind = keys::name(&public);
         return Err(match keys::is_supported(&kind) {
+            true if is_encrypted(&settings.key) => TlsError::File(settings.key.clone(), ENCRYPTED.to_owned()),
             true => TlsError::File(settings.key.clone(), "is no private key that can be read".to_owned()),
             false => unusable(format!("its key is {kind}; {}", keys::SUPPORTED)),
         });
@@ -375,6 +379,17 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         true => Err(unusable(path, "certificate", &pem::Error::NoItemsFound)),
         false => Ok(found),
     }
+}
+
+/// What is said of an encrypted key.
+const ENCRYPTED: &str = "is encrypted, and there is nobody to ask for its passphrase; write it without one (openssl pkey -in FILE -out NEW), \
+                         readable by the server's user only";
+
+/// Whether a private key is encrypted with a passphrase, in either of its forms (RFC 5958, RFC 1421).
+fn is_encrypted(path: &Path) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .any(|line| line.starts_with("-----BEGIN ENCRYPTED ") || line.starts_with("Proc-Type:") && line.ends_with("ENCRYPTED"))
 }
 
 fn unusable(path: &Path, what: &str, error: &pem::Error) -> TlsError {

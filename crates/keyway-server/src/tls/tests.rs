@@ -205,3 +205,35 @@ fn a_key_that_cannot_be_used_is_named_with_what_is_supported() {
         }
     }
 }
+
+#[test]
+fn an_encrypted_key_is_named_with_the_way_out() {
+    let folder = Scratch::new();
+    let Some(settings) = made(&folder, &["req", "-x509", "-newkey", "rsa:2048"]) else {
+        return harness::skip("encrypted keys", "openssl cannot make a key");
+    };
+    for form in [&["-traditional"][..], &[]] {
+        let encrypted = folder.join("encrypted.key");
+        let made = std::process::Command::new("openssl")
+            .args(["rsa", "-aes256", "-passout", "pass:word", "-in"])
+            .arg(&settings.key)
+            .arg("-out")
+            .arg(&encrypted)
+            .args(form)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let settings = Tls {
+            key: encrypted,
+            ..settings.clone()
+        };
+        let said = Loaded::read(&settings, 0, Arc::new(DefaultTimeProvider))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            said.contains("encrypted.key") && said.contains("is encrypted") && said.contains("openssl pkey"),
+            "{form:?}: {said}"
+        );
+    }
+}
