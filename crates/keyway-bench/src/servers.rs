@@ -297,7 +297,13 @@ impl Folder {
         let nanos = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
         let path = parent.join(format!("{FOLDER}{name}-{}-{nanos}", std::process::id()));
         remove_leftovers(parent);
-        std::fs::create_dir_all(&path)?;
+        std::fs::create_dir_all(&path).map_err(|error| {
+            let why = format!(
+                "cannot make {}: {error}; TMPDIR names another folder than /tmp",
+                path.display()
+            );
+            io::Error::new(error.kind(), why)
+        })?;
         let held = File::open(&path)?;
         // Some file systems have no locks; processes that see this one's number need none.
         let _ = held.try_lock();

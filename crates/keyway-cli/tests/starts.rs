@@ -525,6 +525,7 @@ fn a_measurement_without_threads_or_descriptors_says_so() {
             "may have 1 processes and threads in all (RLIMIT_NPROC, ulimit -u)",
         ),
         (&files[..], "tcp --connections 64", "ulimit -n"),
+        (&["env", "TMPDIR=/proc"], "tcp --connections 1", "cannot make /proc/"),
         // It listens when this is found out.
         (
             &["env"],

@@ -45,14 +45,19 @@ pub fn workspace_binary(package: &str, name: &str) -> PathBuf {
     beside_keyway(name).unwrap_or_else(|| build(package, &["--bin", name]).join(name))
 }
 
-/// Copies a program. cp(1) does it: a child that another thread of this process forks meanwhile would have the copy open for writing, and
+/// Copies a program. install(1) does it: a child that another thread of this process forks meanwhile would have the copy open for writing, and
 /// until that child executes its own program, the copy cannot be executed (execve(2), ETXTBSY).
 ///
 /// # Panics
 ///
 /// When it cannot be copied.
 pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
-    let copied = Command::new("cp").arg(from.as_ref()).arg(to).status();
+    // For other users too, whatever this one's umask is.
+    let copied = Command::new("install")
+        .args(["-m", "755"])
+        .arg(from.as_ref())
+        .arg(to)
+        .status();
     assert!(copied.is_ok_and(|copied| copied.success()), "no copy at {}", to.display());
 }
 
