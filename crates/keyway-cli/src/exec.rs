@@ -109,6 +109,13 @@ fn command(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Resul
     }
     // A program that contains the cache hardens itself.
     if !is_same(&library, &path) {
+        if splits(&library) {
+            return Err(Failure::usage(format_args!(
+                "{}: the loader takes a path with a blank, a colon or $ for others (LD_PRELOAD, ld.so(8)), and the program would start without \
+                 the library: give the library another path",
+                library.display()
+            )));
+        }
         let mut preload = library.into_os_string();
         if let Some(before) = before {
             preload.push(":");
@@ -218,9 +225,30 @@ fn kind(head: &[u8]) -> Kind {
     }
 }
 
+/// Whether LD_PRELOAD cannot name this path.
+fn splits(library: &Path) -> bool {
+    library
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .any(|&byte| byte.is_ascii_whitespace() || b":$".contains(&byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_that_the_loader_would_not_find_is_known_before() {
+        for (path, splits_it) in [
+            ("/a/lib.so", false),
+            ("/a b/lib.so", true),
+            ("/a:b/lib.so", true),
+            ("/a/$LIB/lib.so", true),
+        ] {
+            assert_eq!(splits(Path::new(path)), splits_it, "{path}");
+        }
+    }
 
     #[test]
     fn programs_are_told_apart() {
