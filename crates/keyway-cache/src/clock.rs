@@ -220,10 +220,10 @@ impl Watch {
 
 /// Reads the region's clock.
 pub(crate) fn read(region: &Region, now: Moment) -> Reading {
-    let clock = region.clock(now.boot);
+    let clock = region.clock().clock_at(now.boot);
     Reading {
         at: now,
-        tick: region.tick(now),
+        tick: region.clock().tick(now),
         second: clock.as_secs(),
         left: Duration::from_nanos(NS_PER_S.unsigned_abs() - u64::from(clock.subsec_nanos())),
     }

@@ -304,14 +304,14 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     let region = Region::unfinished(memory, &creation, Box::new(unowned)).map_err(|why| unusable(path, why))?;
     let not_written = || io("write back", path, std::io::Error::last_os_error());
     // A region in durable mode is on the medium before its magic number is.
-    if region.is_durable() {
+    if region.mapped().is_durable() {
         let mut ranges = layout.backed(segments).into_iter();
-        let written = ranges.all(|range| region.host().write_back(range)) && file.sync_all().is_ok();
+        let written = ranges.all(|range| region.mapped().host().write_back(range)) && file.sync_all().is_ok();
         written.then_some(()).ok_or_else(not_written)?;
     }
     allow(options.mode)?;
     region.finish();
-    if region.is_durable() && !region.host().write_back(0..superblock::SIZE) {
+    if region.mapped().is_durable() && !region.mapped().host().write_back(0..superblock::SIZE) {
         return Err(not_written());
     }
     Ok(())
@@ -406,9 +406,9 @@ fn huge_pages_missing(path: &Path) -> Option<std::io::Error> {
 /// Gives a region the segments for which `memory` bytes have room. It keeps what it has if that is more. A lower memory
 /// limit is lifted.
 pub(crate) fn grow(region: &Region, memory: u64) -> Result<(), GrowError> {
-    let layout = region.layout();
-    region.learn();
-    let (old, wanted) = (region.segments(), layout.segments_for(memory));
+    let layout = region.mapped().layout();
+    region.mapped().learn();
+    let (old, wanted) = (region.mapped().segments(), layout.segments_for(memory));
     let most = layout.backed_len(layout.shape.segments_max) + layout.shape.segment_size as u64;
     if wanted > old && memory > most {
         return Err(GrowError::TooLarge { asked: memory, most });
@@ -420,10 +420,10 @@ pub(crate) fn grow(region: &Region, memory: u64) -> Result<(), GrowError> {
     } else {
         segments_within(region, memory)
     };
-    let raised = match region.grow(within) {
+    let raised = match region.mapped().grow(within) {
         // Without what a region leaves free, as at its creation.
         Err(error) if error.kind() == std::io::ErrorKind::StorageFull && within > old => {
-            region.grow(without(layout, within, limits::LEFT_FREE).max(old))
+            region.mapped().grow(without(layout, within, limits::LEFT_FREE).max(old))
         }
         raised => raised,
     };
@@ -433,34 +433,35 @@ pub(crate) fn grow(region: &Region, memory: u64) -> Result<(), GrowError> {
 /// Lowers a region's memory limit to `memory` bytes, or to the lowest limit with which the region can work. A limit that
 /// is already lower stays.
 pub(crate) fn lower(region: &Region, memory: u64) {
-    region.learn();
-    region.lower(segments_within(region, memory), region.limits().item_size_max);
+    region.mapped().learn();
+    region.lower(segments_within(region, memory), region.limits().read().item_size_max);
 }
 
 /// For how many of a region's segments `memory` bytes have room. The arrays of all segments stay as they are.
 fn segments_within(region: &Region, memory: u64) -> usize {
-    let layout = region.layout();
-    let over = layout.backed_len(region.segments()).saturating_sub(memory);
+    let layout = region.mapped().layout();
+    let over = layout.backed_len(region.mapped().segments()).saturating_sub(memory);
     let segments = over.div_ceil(layout.shape.segment_size as u64);
     region
+        .mapped()
         .segments()
         .saturating_sub(usize::try_from(segments).unwrap_or(usize::MAX))
 }
 
 /// The memory limit: bytes that a region may use, everything included.
 pub(crate) fn limit_bytes(region: &Region) -> u64 {
-    bytes_without(region, region.withheld())
+    bytes_without(region, region.mapped().withheld())
 }
 
 /// Bytes that a region uses, or may use at once: more than its limit while it is still shrinking.
 pub(crate) fn held_bytes(region: &Region) -> u64 {
-    bytes_without(region, region.withdrawn())
+    bytes_without(region, region.mapped().withdrawn())
 }
 
 fn bytes_without(region: &Region, segments: usize) -> u64 {
-    let layout = region.layout();
+    let layout = region.mapped().layout();
     layout
-        .backed_len(region.segments())
+        .backed_len(region.mapped().segments())
         .saturating_sub((segments * layout.shape.segment_size) as u64)
 }
 

@@ -48,9 +48,9 @@ impl Cache {
         let _inside = self.inner.sessions.latch.open();
         let read = |region: &Region| {
             if !self.is_reader() {
-                region.watch_hot(region.tick(now));
+                region.hot().watch_hot(region.clock().tick(now));
             }
-            region.hot_snapshot()
+            region.hot().hot_snapshot()
         };
         HotCounts {
             snapshot: self.region().map_or_else(HotSnapshot::default, read),
@@ -105,7 +105,7 @@ impl Cache {
         let hot = |(name, group): (Option<Vec<u8>>, Group)| {
             let error = HotRange::sampling_error(group.variance);
             Hot {
-                hash: name.as_ref().and_then(|name| Some(self.region()?.hash(name))),
+                hash: name.as_ref().and_then(|name| Some(self.region()?.mapped().hash(name))),
                 name,
                 estimate: group.bound,
                 at_least: group.own.saturating_sub(error),
@@ -123,7 +123,7 @@ impl Cache {
         let now = self.inner.sessions.clock.now();
         let _inside = self.inner.sessions.latch.open();
         let region = self.region()?;
-        name_of_hash(region, hash, region.tick(now))
+        name_of_hash(region, hash, region.clock().tick(now))
     }
 }
 
@@ -131,7 +131,7 @@ impl Watched {
     /// Reads the hot-key counters, as [`Cache::hot_counts`], but nothing is counted more often because of that.
     pub fn hot_counts(&self) -> HotCounts {
         HotCounts {
-            snapshot: self.region().hot_snapshot(),
+            snapshot: self.region().hot().hot_snapshot(),
             taken: Instant::now(),
         }
     }
@@ -151,7 +151,7 @@ fn name_of_hash(region: &Region, hash: u64, now: u32) -> Option<Vec<u8>> {
     }
     // An item that has gone may have left its key.
     key.clear();
-    region.hot_name(hash, &mut key).then_some(key)
+    region.hot().hot_name(hash, &mut key).then_some(key)
 }
 
 /// The `most` hottest keys. `name`: the key of the item with a hash.

@@ -74,7 +74,7 @@ impl Cache {
         }
         let stripes = stripes(&map, sessions.latch).map_err(KernelDoorError::Io)?;
         let word = sessions
-            .inside(|region| region.turn_door_on(process, stripes))
+            .inside(|region| region.changes().turn_door_on(process, stripes))
             .ok_or(KernelDoorError::Taken)?;
         *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((word, Arc::new(map)));
         Ok(KernelDoor {
@@ -99,7 +99,7 @@ impl Cache {
             return false;
         }
         follow_door(sessions);
-        sessions.inside(|region| region.door().is_on() && !region.has_stripes())
+        sessions.inside(|region| region.changes().door().is_on() && !region.changes().has_stripes())
     }
 
     /// CLOCK_MONOTONIC as the kernel program sees it, whatever time namespace this process is in.
@@ -110,19 +110,19 @@ impl Cache {
     /// When a delayed `flush_all` begins, seconds on the region's clock ([`crate::Session::clock`]).
     pub fn flush_at_s(&self) -> Option<u64> {
         let _inside = self.inner.sessions.latch.open();
-        self.region().and_then(Region::flush_at_s)
+        self.region().and_then(|region| region.flushes().flush_at_s())
     }
 
     /// The seed of the region's hash.
     pub fn hash_seed(&self) -> u64 {
         let _inside = self.inner.sessions.latch.open();
-        self.region().map_or(0, Region::seed)
+        self.region().map_or(0, |region| region.mapped().seed())
     }
 
     /// The hash of a key in this region, by which its stripe is known.
     pub fn hash(&self, key: &[u8]) -> u64 {
         let _inside = self.inner.sessions.latch.open();
-        self.region().map_or(0, |region| region.hash(key))
+        self.region().map_or(0, |region| region.mapped().hash(key))
     }
 }
 
@@ -134,20 +134,22 @@ impl KernelDoor {
     pub fn is_acknowledged(&self) -> bool {
         self.inner.sessions.inside(|region| {
             region.recover();
-            region.is_door_acknowledged()
+            region.changes().is_door_acknowledged()
         })
     }
 
     /// The program answers from copies until this instant of [`Cache::monotonic`]. Set it here before the program gets it.
     pub fn renew(&self, until_ns: u64) {
-        self.inner.sessions.inside(|region| region.renew_door_lease(until_ns));
+        self.inner
+            .sessions
+            .inside(|region| region.changes().renew_door_lease(until_ns));
     }
 
     /// Repairs the stripes in which a dead thread had begun a change. Returns their number.
     pub fn mend(&self) -> usize {
         self.inner.sessions.inside(|region| {
             region.recover();
-            region.mend_stripes()
+            region.changes().mend_stripes()
         })
     }
 
@@ -158,7 +160,7 @@ impl KernelDoor {
 
     /// Waits until no run of a program that was silenced or detached is in progress.
     pub fn settle(&self) {
-        if !self.inner.sessions.region.host().fence_everywhere() {
+        if !self.inner.sessions.region.mapped().host().fence_everywhere() {
             std::thread::sleep(MARGIN);
         }
     }
@@ -168,7 +170,7 @@ impl Drop for KernelDoor {
     fn drop(&mut self) {
         *self.inner.doorway.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if !self.is_abandoned {
-            self.inner.sessions.inside(|region| region.turn_door_off(self.word));
+            self.inner.sessions.inside(|region| region.changes().turn_door_off(self.word));
         }
     }
 }
@@ -199,7 +201,10 @@ fn stripes(map: &File, latch: Latch) -> io::Result<Stripes> {
 
 /// Takes in what a server has handed out with the region.
 pub(crate) fn take_in(sessions: &Sessions, word: u64, map: File) -> io::Result<()> {
-    sessions.region.offer_stripes(DoorWord(word), stripes(&map, sessions.latch)?);
+    sessions
+        .region
+        .changes()
+        .offer_stripes(DoorWord(word), stripes(&map, sessions.latch)?);
     Ok(())
 }
 
@@ -222,41 +227,43 @@ fn retire(sessions: &Sessions) -> Retired {
 }
 
 fn retire_at(region: &Region, now: Duration) -> Retired {
-    let door = region.door();
+    let door = region.changes().door();
     if !door.is_on() {
         return Retired::Off;
     }
-    if region.is_door_owned() {
+    if region.changes().is_door_owned() {
         return Retired::Owned;
     }
-    let mut end = Duration::from_nanos(region.door_lease_ns());
+    let mut end = Duration::from_nanos(region.changes().door_lease_ns());
     let latest = now + KernelDoor::LEASE;
     if end > latest {
         // No server writes that. The program may answer for one lease from now at most, so that is what is waited for.
         end = latest;
-        region.renew_door_lease(u64::try_from(latest.as_nanos()).unwrap_or(u64::MAX));
+        region
+            .changes()
+            .renew_door_lease(u64::try_from(latest.as_nanos()).unwrap_or(u64::MAX));
     }
     let left = (end + MARGIN).saturating_sub(now);
     if !left.is_zero() {
         return Retired::StillAnswering(left);
     }
-    region.turn_door_off(door);
+    region.changes().turn_door_off(door);
     Retired::Done
 }
 
 /// To be called when the region was last used in another boot, or no process was attached: what its door word says is
 /// over.
 pub(crate) fn forget(region: &Region) {
-    let door = region.door();
-    if door.is_on() && !region.is_door_owned() {
-        region.turn_door_off(door);
+    let door = region.changes().door();
+    if door.is_on() && !region.changes().is_door_owned() {
+        region.changes().turn_door_off(door);
     }
 }
 
 /// Whether a write has to be delayed, because the program of a dead owner may still answer.
 #[cold]
 pub(crate) fn is_held_up(sessions: &Sessions) -> bool {
-    sessions.inside(|region| !region.has_stripes()) && matches!(retire(sessions), Retired::StillAnswering(_))
+    sessions.inside(|region| !region.changes().has_stripes()) && matches!(retire(sessions), Retired::StillAnswering(_))
 }
 
 /// The kernel door has been turned on or off since a session of this process wrote last. If the region came through the
@@ -264,7 +271,7 @@ pub(crate) fn is_held_up(sessions: &Sessions) -> bool {
 /// kernel door off.
 #[cold]
 pub(crate) fn follow_door(sessions: &Sessions) {
-    if sessions.inside(|region| !region.door().is_on() || region.has_stripes()) {
+    if sessions.inside(|region| !region.changes().door().is_on() || region.changes().has_stripes()) {
         return;
     }
     match (retire(sessions), &sessions.place) {

@@ -330,7 +330,7 @@ impl Cache {
             return Ok(session);
         }
         self.served_session().ok_or(SessionError::TableFull {
-            slots: region.layout().shape.thread_slots_for(self.inner.options.server),
+            slots: region.mapped().layout().shape.thread_slots_for(self.inner.options.server),
         })
     }
 
@@ -340,7 +340,7 @@ impl Cache {
     #[inline(never)]
     fn served_session(&self) -> Option<Session> {
         let inner = &*self.inner;
-        if inner.options.server || inner.sessions.region.is_durable() {
+        if inner.options.server || inner.sessions.region.mapped().is_durable() {
             return None;
         }
         let file = inner.sessions.liveness.open_harmless().ok()?;
@@ -420,7 +420,7 @@ impl Cache {
     /// Whether there is anything for [`Session::shrink`] to do.
     pub fn is_shrinking(&self) -> bool {
         let _inside = self.inner.sessions.latch.open();
-        self.region().is_some_and(Region::is_shrinking)
+        self.region().is_some_and(|region| region.mapped().is_shrinking())
     }
 
     /// The region, if this process can change how much memory it has.
@@ -471,7 +471,7 @@ impl Cache {
     /// As [`Self::descriptors`]; and a region in durable mode, whose readers must write back what they rely on.
     #[doc(hidden)]
     pub fn descriptor_to_read(&self) -> std::io::Result<File> {
-        if self.region().is_some_and(Region::is_durable) {
+        if self.region().is_some_and(|region| region.mapped().is_durable()) {
             return Err(std::io::Error::other(
                 "a region in durable mode cannot be used for reading only: its readers must write back what they rely on",
             ));
@@ -487,7 +487,8 @@ impl Cache {
     /// The counters of all sessions of all doors since the region was created.
     pub fn counters(&self) -> Counters {
         let _inside = self.inner.sessions.latch.open();
-        self.region().map_or_else(Counters::default, Region::counters)
+        self.region()
+            .map_or_else(Counters::default, |region| region.threads().counters())
     }
 
     /// The counters of the thread slot of one session ([`Session::id`]), since the region was created. Earlier sessions in the same slot have
@@ -515,7 +516,8 @@ impl Cache {
     /// ```
     pub fn latencies(&self) -> Latencies {
         let _inside = self.inner.sessions.latch.open();
-        self.region().map_or_else(Latencies::default, Region::latencies)
+        self.region()
+            .map_or_else(Latencies::default, |region| region.latencies().sum())
     }
 
     /// The age of the oldest segments of the log in use, since they were opened: no item is older. In a large region it is
@@ -524,7 +526,7 @@ impl Cache {
         let _inside = self.inner.sessions.latch.open();
         let now = self.inner.sessions.clock.now();
         self.region()
-            .map_or_else(Ages::default, |region| region.ages(region.tick(now)))
+            .map_or_else(Ages::default, |region| region.ages(region.clock().tick(now)))
     }
 
     /// Properties of the region and how full it is. In a forked child: zeros.
@@ -535,26 +537,26 @@ impl Cache {
         let gate = self.inner.gate.clone();
         let _inside = self.inner.sessions.latch.open();
         // Another process may have given the region more memory. This process has touched nothing of that yet.
-        region.learn();
-        let layout = region.layout();
-        let limits = region.limits();
+        region.mapped().learn();
+        let layout = region.mapped().layout();
+        let limits = region.limits().read();
         Info {
             warm: self.inner.warm,
             attached_in: self.inner.attached_in,
             limit_bytes: creation::limit_bytes(region),
             segment_bytes: layout.shape.segment_size as u64,
-            segments: region.segments() as u64,
-            segments_free: region.free_segments().min(region.segments()) as u64,
-            segments_withdrawn: region.withdrawn().min(region.segments()) as u64,
-            segments_given_back: region.given_back().min(region.segments()) as u64,
-            index_buckets: region.index_buckets(),
-            index_bytes: region.index_size(),
-            sessions: region.sessions() as u64,
+            segments: region.mapped().segments() as u64,
+            segments_free: region.free_segments().min(region.mapped().segments()) as u64,
+            segments_withdrawn: region.mapped().withdrawn().min(region.mapped().segments()) as u64,
+            segments_given_back: region.mapped().given_back().min(region.mapped().segments()) as u64,
+            index_buckets: region.directory().index_buckets(),
+            index_bytes: region.directory().index_size(),
+            sessions: region.threads().sessions() as u64,
             sessions_max: layout.shape.thread_slots as u64,
             sessions_of_servers: (layout.shape.thread_slots - layout.shape.thread_slots_for(false)) as u64,
             processes_max: layout.shape.process_slots as u64,
             discarded: self.inner.discarded,
-            created_unix_s: i64::try_from(region.created_unix_s()).unwrap_or(0),
+            created_unix_s: i64::try_from(region.mapped().created_unix_s()).unwrap_or(0),
             item_size_max: limits.item_size_max,
             evict: limits.evict,
             flush: limits.flush,
@@ -570,7 +572,7 @@ impl Cache {
             return Limits::default();
         };
         let _inside = self.inner.sessions.latch.open();
-        region.limits()
+        region.limits().read()
     }
 
     /// Processes that are attached for writing, including this one if it is. A process that may have died counts until its
@@ -580,10 +582,10 @@ impl Cache {
         let _inside = self.inner.sessions.latch.open();
         let is_there = |slot: &usize| match self.is_reader() {
             // This process has no lock of its own, which would show whether locks can be queried.
-            true => self.inner.sessions.liveness.seems_there(&region.tenant(*slot)),
-            false => region.life(*slot) != Life::Dead,
+            true => self.inner.sessions.liveness.seems_there(&region.mapped().tenant(*slot)),
+            false => region.mapped().life(*slot) != Life::Dead,
         };
-        (0..region.layout().shape.process_slots).filter(is_there).count()
+        (0..region.mapped().layout().shape.process_slots).filter(is_there).count()
     }
 
     /// Where the region is.

@@ -57,7 +57,7 @@ impl Reader {
 
     /// A caller's key, copied to the room: every verb goes by that copy.
     pub(crate) fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
-        self.sessions.region.key(given, room)
+        self.sessions.region.mapped().key(given, room)
     }
 
     /// The connection and the server, unless this is a forked child.
@@ -229,7 +229,7 @@ impl Reader {
 
     pub(crate) fn limits(&self) -> Limits {
         let _inside = self.sessions.latch.open();
-        self.sessions.region.limits()
+        self.sessions.region.limits().read()
     }
 
     pub(crate) fn clock_s(&mut self) -> u64 {
@@ -239,6 +239,6 @@ impl Reader {
     pub(crate) fn clock(&self) -> Duration {
         let now = self.sessions.clock.now().boot;
         let _inside = self.sessions.latch.open();
-        self.sessions.region.clock(now)
+        self.sessions.region.clock().clock_at(now)
     }
 }

@@ -166,7 +166,9 @@ fn repair(file: &File, path: &Path, inspected: &Inspected, options: &Options) ->
         lost => format!("; {lost} others were damaged and are gone"),
     };
     log::warn!("{shown}: the region is repaired and has {} items{lost}", repaired.items);
-    region.begin_use(proc::boot_id().unwrap_or_default(), Clock::here().now());
+    region
+        .restarts()
+        .begin_use(proc::boot_id().unwrap_or_default(), Clock::here().now());
     Ok(())
 }
 
@@ -175,15 +177,20 @@ fn repair(file: &File, path: &Path, inspected: &Inspected, options: &Options) ->
 pub(crate) fn after_gap(region: &Region, own: usize, seen: SeenWord, now: Moment, options: &Options) {
     let Some(most) = options.gap_max_s else { return };
     // On the region's clock, which continues from boot to boot.
-    let gap = region.clock(now.boot).as_secs().saturating_sub(u64::from(seen.clock_s()));
-    let alone = || (0..region.layout().shape.process_slots).all(|slot| slot == own || region.life(slot) == Life::Dead);
+    let gap = region
+        .clock()
+        .clock_at(now.boot)
+        .as_secs()
+        .saturating_sub(u64::from(seen.clock_s()));
+    let alone =
+        || (0..region.mapped().layout().shape.process_slots).all(|slot| slot == own || region.mapped().life(slot) == Life::Dead);
     if gap <= most || !alone() {
         return;
     }
     match options.gap {
         Gap::Serve => {}
-        Gap::Stale => region.make_stale(),
-        Gap::Flush => region.flush_now(),
+        Gap::Stale => region.mapped().make_stale(),
+        Gap::Flush => region.flushes().flush_now(),
     }
 }
 

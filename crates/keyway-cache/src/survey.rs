@@ -71,17 +71,17 @@ pub fn describe(file: File, path: &Path, owners: &Owners) -> Result<Described, O
     trust::check(&file, Source::Path, path, &Options::new().owners(owners.clone()))?;
     let found = inspect(&file, path)?;
     let (region, liveness, _) = attach::map(file, path, &found, false)?;
-    let tenants = (0..region.layout().shape.process_slots).map(|slot| region.tenant(slot));
+    let tenants = (0..region.mapped().layout().shape.process_slots).map(|slot| region.mapped().tenant(slot));
     Ok(Described {
         limit_bytes: limit_bytes(&region),
-        items: region.counters().curr_items,
+        items: region.threads().counters().curr_items,
         pids: tenants
             .filter(|tenant| liveness.seems_there(tenant))
             .map(|tenant| tenant.pid)
             .collect(),
-        last_used_unix_s: region.seen().unix_s().into(),
-        created_unix_s: i64::try_from(region.created_unix_s()).unwrap_or(0),
-        version: region.made_by().program,
+        last_used_unix_s: region.clock().seen().unix_s().into(),
+        created_unix_s: i64::try_from(region.mapped().created_unix_s()).unwrap_or(0),
+        version: region.mapped().made_by().program,
     })
 }
 
@@ -196,7 +196,7 @@ impl Watched {
 
     /// The region's time.
     pub(crate) fn tick(&self) -> u32 {
-        self.region.tick(self.clock.now())
+        self.region.clock().tick(self.clock.now())
     }
 
     /// Looks at it.
@@ -230,17 +230,17 @@ impl Cache {
         see(region, &sessions.liveness, &sessions.clock, |slot, tenant| {
             match self.is_reader() {
                 true => sessions.liveness.seems_there(tenant),
-                false => region.life(slot) != Life::Dead,
+                false => region.mapped().life(slot) != Life::Dead,
             }
         })
     }
 }
 
 fn see(region: &Region, liveness: &Liveness, clock: &Clock, is_there: impl Fn(usize, &Tenant) -> bool) -> Seen {
-    region.learn();
-    let shape = region.layout().shape;
+    region.mapped().learn();
+    let shape = region.mapped().layout().shape;
     let mut processes: Vec<(usize, Attached)> = (0..shape.process_slots)
-        .map(|slot| (slot, region.tenant(slot)))
+        .map(|slot| (slot, region.mapped().tenant(slot)))
         .filter(|(slot, tenant)| is_there(*slot, tenant))
         .map(|(slot, tenant)| {
             let (entrance, since_unix_s) = region.entrance(slot);
@@ -265,20 +265,20 @@ fn see(region: &Region, liveness: &Liveness, clock: &Clock, is_there: impl Fn(us
     let (segment_map, segments_per_part) = region.segment_map(MAP_PARTS_MAX);
     let now = clock.now();
     Seen {
-        counters: region.counters(),
-        latencies: region.latencies(),
-        ages: region.ages(region.tick(now)),
+        counters: region.threads().counters(),
+        latencies: region.latencies().sum(),
+        ages: region.ages(region.clock().tick(now)),
         limit_bytes: limit_bytes(region),
         segment_bytes: shape.segment_size as u64,
         segments: region.segments_by_use(),
         segment_map,
         segments_per_part,
         processes: processes.into_iter().map(|(_, attached)| attached).collect(),
-        created_unix_s: region.created_unix_s(),
+        created_unix_s: region.mapped().created_unix_s(),
         sessions_max: shape.thread_slots as u64,
         program_sessions_max: program_sessions_max as u64,
         program_sessions,
-        unix_set_by_s: region.unix_set_by_s(now),
+        unix_set_by_s: region.clock().unix_set_by_s(now),
     }
 }
 
@@ -349,6 +349,6 @@ fn may_have_tenants(file: &File, path: &Path, owners: &Owners) -> Result<bool, O
         Err(why) => return Err(why),
     };
     let (region, liveness, _) = attach::map(same, path, &found, false)?;
-    let tenants = (0..region.layout().shape.process_slots).map(|slot| region.tenant(slot));
+    let tenants = (0..region.mapped().layout().shape.process_slots).map(|slot| region.mapped().tenant(slot));
     Ok(tenants.into_iter().any(|tenant| liveness.without_lock(&tenant) != Life::Dead))
 }

@@ -21,7 +21,7 @@ impl Cache {
     pub fn trace(&self, key: &[u8]) -> Trace {
         let now = self.inner.sessions.clock.now();
         let _inside = self.inner.sessions.latch.open();
-        let of = |region: &Region| region.trace(key, region.tick(now));
+        let of = |region: &Region| region.trace(key, region.clock().tick(now));
         self.region().map_or_else(Trace::default, of)
     }
 }

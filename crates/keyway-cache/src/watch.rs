@@ -42,7 +42,7 @@ impl Cache {
             let _inside = sessions.latch.open();
             // The place first: what is written from the wish on is read.
             let inner = Watching::new(Arc::clone(&sessions.region));
-            sessions.region.watch(kinds, sessions.region.tick(now));
+            sessions.region.watch().want_events(kinds, sessions.region.clock().tick(now));
             inner
         };
         Some(Watcher {
@@ -93,6 +93,9 @@ impl Watcher {
         self.renewed = Instant::now();
         let now = sessions.clock.now();
         let _inside = sessions.latch.open();
-        sessions.region.watch(self.kinds, sessions.region.tick(now))
+        sessions
+            .region
+            .watch()
+            .want_events(self.kinds, sessions.region.clock().tick(now))
     }
 }

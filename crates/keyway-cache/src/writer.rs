@@ -13,7 +13,7 @@ use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::layout::trail::{Extent, Fate};
 use keyway_region::verbs::RELATIVE_EXPTIME_MAX;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Now, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Key, KeyRoom, Limits, Once, PinnedValue, Pinning, Region, SessionId, Shrinking, Sink, seconds_of};
+use keyway_region::{Headed, Key, KeyRoom, Limits, Once, PinnedValue, Pinning, SessionId, Shrinking, Sink, Trail, seconds_of};
 use std::convert::identity;
 use std::hint::cold_path;
 use std::os::fd::BorrowedFd;
@@ -66,7 +66,7 @@ impl Writer {
         let timer = sessions.door.map(|_| Box::new(Timer::new()));
         let first = {
             let _inside = latch.open();
-            inner.first_sample()
+            inner.sampling().first_sample()
         };
         let left = Left {
             gets: first,
@@ -93,7 +93,7 @@ impl Writer {
     /// A caller's key, copied to the room: every verb goes by that copy. It has a length that a key can have.
     #[inline(always)]
     pub(crate) fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
-        self.inner.region().key(given, room)
+        self.inner.region().mapped().key(given, room)
     }
 
     /// To be called before every use: checks that the process is the one that attached, and that the calling thread is
@@ -116,8 +116,8 @@ impl Writer {
         let mut sample = Sample { next: 1, begun: None };
         if self.ready().is_ok() {
             let _inside = self.latch.open();
-            let is_timed = self.inner.is_set_timed();
-            sample.next = self.inner.sample_set(key.hash());
+            let is_timed = self.inner.sampling().is_set_timed();
+            sample.next = self.inner.sampling().sample_set(key.hash());
             sample.begun = self.timer.as_ref().filter(|_| is_timed).map(|timer| timer.now());
         }
         sample
@@ -141,10 +141,10 @@ impl Writer {
         }
         let kept = {
             let _inside = self.latch.open();
-            self.inner.region().kept_trail()
+            self.inner.region().trail().kept_trail()
         };
         self.left.trail = kept.is_some();
-        let name = kept.and_then(|shift| Region::on_trail(key.hash(), shift));
+        let name = kept.and_then(|shift| Trail::on_trail(key.hash(), shift));
         if let Some(name) = name
             && let Ok(found) = self.look_by(key)
         {
@@ -153,7 +153,7 @@ impl Writer {
                 _ => Fate::Gone,
             };
             let _inside = self.latch.open();
-            self.inner.leave_trail(name, fate);
+            self.inner.region().trail().leave_trail(name, fate);
         }
     }
 
@@ -181,7 +181,7 @@ impl Writer {
         self.sampler.begin_again();
         if self.is_ready() {
             let _inside = self.latch.open();
-            self.left.trail = self.inner.region().kept_trail().is_some();
+            self.left.trail = self.inner.region().trail().kept_trail().is_some();
         }
         self.timed_if(true, verb, work)
     }
@@ -340,8 +340,8 @@ impl Writer {
         self.ready()?;
         let is_timed = {
             let _inside = self.latch.open();
-            self.left.trail = self.inner.region().kept_trail().is_some();
-            self.inner.is_get_timed()
+            self.left.trail = self.inner.region().trail().kept_trail().is_some();
+            self.inner.sampling().is_get_timed()
         };
         let found = self.timed_if(is_timed, verb_of(how), |this| {
             // This one is counted again.
@@ -350,10 +350,10 @@ impl Writer {
         })?;
         let given = found.map_or(0, |item| if how.value { item.value_len } else { 0 });
         let _inside = self.latch.open();
-        self.left.gets = self.inner.sample_get(key.hash(), key.bytes(), given);
-        if let Some(name) = self.inner.on_trail(key.hash()) {
+        self.left.gets = self.inner.sampling().sample_get(key.hash(), key.bytes(), given);
+        if let Some(name) = self.inner.region().trail().on_kept_trail(key.hash()) {
             let fate = found.map_or(Fate::Missed, |item| Fate::Hit(extent_of(&item)));
-            self.inner.leave_trail(name, fate);
+            self.inner.region().trail().leave_trail(name, fate);
         }
         Ok(found.map(hit))
     }
@@ -661,7 +661,7 @@ impl Writer {
     pub(crate) fn is_held_up(&self) -> bool {
         let knows_door = {
             let _inside = self.latch.open();
-            self.inner.knows_door()
+            self.inner.counting().knows_door()
         };
         !knows_door && self.member.is_here() && kernel::is_held_up(&self.member.sessions)
     }
@@ -710,20 +710,20 @@ impl Writer {
 
     #[inline]
     pub(crate) fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
-        self.inner.serve_as(door, is_meta, descriptor);
+        self.inner.emitter().serve_as(door, is_meta, descriptor);
     }
 
     pub(crate) fn emits_connections(&mut self) -> bool {
         self.ready().is_ok() && {
             let _inside = self.latch.open();
-            self.inner.emits_connections()
+            self.inner.emitter().emits_connections()
         }
     }
 
     pub(crate) fn emit_connection(&mut self, text: &[u8]) {
         if self.ready().is_ok() {
             let _inside = self.latch.open();
-            self.inner.emit_connection(text);
+            self.inner.emitter().emit_connection(text);
         }
     }
 
@@ -747,7 +747,7 @@ impl Writer {
 
     pub(crate) fn limits(&self) -> Limits {
         let _inside = self.latch.open();
-        self.inner.region().limits()
+        self.inner.region().limits().read()
     }
 
     pub(crate) fn clock_s(&mut self) -> u64 {
@@ -758,7 +758,7 @@ impl Writer {
     pub(crate) fn clock(&self) -> Duration {
         let now = self.member.sessions.clock.now();
         let _inside = self.latch.open();
-        self.inner.region().clock(now.boot)
+        self.inner.region().clock().clock_at(now.boot)
     }
 
     /// [`Self::walk`] for a mapping with a gate: `visit` is called when the gate is closed.
@@ -852,7 +852,7 @@ impl Now for Watched<'_> {
         watch.tick(
             clock::coarse_ns(),
             || clock::read(&sessions.region, sessions.clock.now()),
-            |now| sessions.region.note_use(now),
+            |now| sessions.region.clock().note_use(now),
         )
     }
 
@@ -870,7 +870,7 @@ impl Now for Watched<'_> {
 #[inline(never)]
 fn ask_clock(member: &mut Membership) -> u32 {
     let tick = Watched(member).tick();
-    let seen = member.sessions.region.seen().0;
+    let seen = member.sessions.region.clock().seen().0;
     member.watch.has_asked(seen);
     tick
 }
@@ -887,7 +887,7 @@ fn prepare(inner: &mut keyway_region::Session, member: &mut Membership) -> Resul
     if inner.is_fenced() {
         aside(|| take_slot(inner, member))?;
     }
-    if !inner.knows_door() {
+    if !inner.counting().knows_door() {
         // If this does not succeed, the verb reports it.
         aside(|| kernel::follow_door(&member.sessions));
     }

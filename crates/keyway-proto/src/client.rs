@@ -1,7 +1,7 @@
 //! The client's half of the text protocol: encodes requests, and decodes answers.
 //!
 //! A client appends requests to a buffer ([`get`], [`store`], [`meta`] and the others) and sends it. It passes the bytes that have
-//! arrived to [`hear`], again and again, each time those that are not consumed yet. Nothing here reads a socket, and decoding does not
+//! arrived to [`receive`], again and again, each time those that are not consumed yet. Nothing here reads a socket, and decoding does not
 //! allocate.
 //!
 //! ```

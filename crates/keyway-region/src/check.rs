@@ -99,7 +99,7 @@ impl Report {
 
 /// Checks a region. `progress` gets the share that is done, 0 to 100.
 pub fn check(region: &Region, mut progress: impl FnMut(u8)) -> Report {
-    region.learn();
+    region.mapped().learn();
     let mut report = Report::default();
     let mut census = Census::default();
     check_segments(region, &mut report, &mut census);
@@ -131,10 +131,10 @@ struct Census {
 }
 
 fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
-    for segment in 0..region.segments() {
+    for segment in 0..region.mapped().segments() {
         // PAIRS: open, large, owner: as in `Session::empty_step`.
-        let state = State(region.header(segment).state.load(Acquire));
-        let dead = state.owner().is_some_and(|owner| !region.is_held(owner));
+        let state = State(region.mapped().header(segment).state.load(Acquire));
+        let dead = state.owner().is_some_and(|owner| !region.threads().is_held(owner));
         let counts = &mut census.counts;
         match state.kind() {
             None => report.problem(1, format!("segment {segment} has state {:#x}", state.0)),
@@ -166,16 +166,16 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
                     Kind::Hints => census.hint_segments.insert(segment),
                     _ => true,
                 };
-                let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
-                let named = entry < region.directory_len(kind)
-                    && region.directory_entry(kind, entry).load(Relaxed) as usize == segment + 1;
+                let entry = usize::try_from(region.mapped().header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
+                let named = entry < region.directory().directory_len(kind)
+                    && region.directory().directory_entry(kind, entry).load(Relaxed) as usize == segment + 1;
                 // About to join the directory, or left there by a dead thread.
                 counts.reclaimable += usize::from(!named && dead);
             }
         }
     }
-    census.counts.free_counted = region.superblock().free.load(Relaxed);
-    census.counts.withdrawn_counted = region.superblock().withdrawn.load(Relaxed);
+    census.counts.free_counted = region.mapped().superblock().free.load(Relaxed);
+    census.counts.withdrawn_counted = region.mapped().superblock().withdrawn.load(Relaxed);
     // A thread that dies between the state and the count leaves the count off by one.
     let drift = census.counts.free_counted.abs_diff(census.counts.free as u64);
     if drift > 0 && drift < u64::MAX / 2 {
@@ -188,10 +188,10 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
 }
 
 fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &mut Census) {
-    let shape = region.layout.shape;
-    let generation = region.segment_life(segment).generation;
+    let shape = region.mapped().layout().shape;
+    let generation = region.mapped().segment_life(segment).generation;
     // PAIRS: leasing: the exchange in `Session::lease_in`.
-    let lease = LeaseWord(region.header(segment).lease.load(Acquire));
+    let lease = LeaseWord(region.mapped().header(segment).lease.load(Acquire));
     if !lease.is_of_generation(generation) {
         return;
     }
@@ -205,13 +205,13 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
     let starts = census.starts.entry(segment).or_default();
     for (first, end) in lease.extents() {
         let (start, end) = (first * shape.cell_size(), end * shape.cell_size());
-        let at = region.segment(segment) + start;
+        let at = region.mapped().segment(segment) + start;
         // PAIRS: extent: the store in `Session::begin_extent`.
-        if ExtentWord(region.word(at).load(Acquire)).generation() != generation {
+        if ExtentWord(region.mapped().word(at).load(Acquire)).generation() != generation {
             continue;
         }
         // PAIRS: tail: the store in `Session::commit`.
-        let tail = TailWord(region.word(at + 8).load(Acquire)).tail();
+        let tail = TailWord(region.mapped().word(at + 8).load(Acquire)).tail();
         let mut offset = start + EXTENT_HEADER_SIZE;
         if tail < offset || tail > end {
             report.problem(
@@ -221,7 +221,7 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
             continue;
         }
         while offset + item::SIZE_MIN <= tail {
-            let header = region.item_header(region.segment(segment) + offset);
+            let header = region.item_header(region.mapped().segment(segment) + offset);
             let Some(header) = header.validate(tail - offset) else {
                 report.problem(
                     7,
@@ -236,19 +236,19 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
 }
 
 fn check_directories(region: &Region, report: &mut Report, census: &Census) {
-    let table = region.table();
-    let word = region.superblock().table.load(Relaxed);
+    let table = region.directory().table();
+    let word = region.mapped().superblock().table.load(Relaxed);
     if word != table.count {
         report.problem(
             2,
             format!(
                 "the table word is {word}, allowed are {} to {}",
-                region.buckets_initial(),
-                region.buckets_max()
+                region.directory().buckets_initial(),
+                region.directory().buckets_max()
             ),
         );
     }
-    let per_segment = region.layout.shape.buckets_per_segment() as u64;
+    let per_segment = region.mapped().layout().shape.buckets_per_segment() as u64;
     let needed = [
         table.count.div_ceil(per_segment),
         table.count.div_ceil(per_segment * SLOTS as u64),
@@ -258,11 +258,11 @@ fn check_directories(region: &Region, report: &mut Report, census: &Census) {
         ("hint", needed[1], &census.hint_segments),
     ] {
         let mut named = HashSet::new();
-        for entry in 0..region.segments() {
+        for entry in 0..region.mapped().segments() {
             let directory = if what == "bucket" {
-                region.bucket_directory(entry)
+                region.directory().bucket_directory(entry)
             } else {
-                region.hint_directory(entry)
+                region.directory().hint_directory(entry)
             };
             let Some(segment) = (directory.load(Relaxed) as usize).checked_sub(1) else {
                 if (entry as u64) < needed {
@@ -287,10 +287,10 @@ fn check_directories(region: &Region, report: &mut Report, census: &Census) {
 }
 
 fn check_index(region: &Region, report: &mut Report, census: &mut Census, progress: &mut impl FnMut(u8)) {
-    let table = region.table();
+    let table = region.directory().table();
     let mut keys: HashSet<Vec<u8>> = HashSet::new();
-    let pending: HashSet<(u64, u64)> = (0..region.layout.shape.thread_slots)
-        .map(|slot| region.thread(slot))
+    let pending: HashSet<(u64, u64)> = (0..region.mapped().layout().shape.thread_slots)
+        .map(|slot| region.mapped().thread(slot))
         // PAIRS: vacate: the end of the session.
         .filter(|t| Lease(t.lease.load(Acquire)).is_leased())
         .map(|t| (t.pending_slot.load(Relaxed), t.pending_word.load(Relaxed)))
@@ -299,20 +299,26 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         if bucket % 4096 == 0 {
             progress(u8::try_from(bucket * 100 / table.count).unwrap_or(100));
         }
-        let Some(bucket_at) = region.bucket(bucket) else { continue };
+        let Some(bucket_at) = region.directory().bucket(bucket) else {
+            continue;
+        };
         for index in 0..SLOTS {
             let place = Place::new(bucket, bucket_at, index);
             let word = region.word_in(place);
             check_slot(region, place, word, &pending, &mut keys, report, census);
         }
     }
-    let covered = table.count.next_multiple_of(region.layout.shape.buckets_per_segment() as u64);
+    let covered = table
+        .count
+        .next_multiple_of(region.mapped().layout().shape.buckets_per_segment() as u64);
     for bucket in table.count..covered {
-        let Some(bucket_at) = region.bucket(bucket) else { continue };
+        let Some(bucket_at) = region.directory().bucket(bucket) else {
+            continue;
+        };
         // A split that died in step 2 has filled part of the next bucket.
         for index in 0..SLOTS {
             // PAIRS: item: the publish.
-            let word = Slot(region.word(bucket_at + index * 8).load(Acquire));
+            let word = Slot(region.mapped().word(bucket_at + index * 8).load(Acquire));
             if word != Slot::UNSET && bucket > table.count {
                 report.problem(3, format!("bucket {bucket} is not live and its slot {index} is {word:?}"));
             }
@@ -331,13 +337,13 @@ fn check_slot(
     census: &mut Census,
 ) {
     let Place { bucket, index, .. } = place;
-    let table = region.table();
+    let table = region.directory().table();
     if word == Slot::UNSET {
         return report.problem(3, format!("bucket {bucket}, slot {index} is unset"));
     }
     if word.is_frozen() {
         census.counts.frozen += 1;
-        let split = Split::of(bucket, word.mark(), region.buckets_initial());
+        let split = Split::of(bucket, word.mark(), region.directory().buckets_initial());
         if split.is_none_or(|s| s.target > table.count) {
             report.problem(
                 3,
@@ -365,7 +371,7 @@ fn check_slot(
         }
     };
     // PAIRS: open, large, owner: as in `Session::empty_step`.
-    let state = State(region.header(seen.segment).state.load(Acquire));
+    let state = State(region.mapped().header(seen.segment).state.load(Acquire));
     if !matches!(state.kind(), Some(Kind::Open | Kind::Retired | Kind::Claimed)) {
         return report.problem(
             4,
@@ -384,9 +390,10 @@ fn check_slot(
     }
     let mut key = Vec::with_capacity(seen.header.key_len());
     let _ = region
-        .memory
+        .mapped()
+        .memory()
         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), &mut key);
-    let key_hash = region.hasher.hash(&key);
+    let key_hash = region.mapped().hasher().hash(&key);
     let shown = key.escape_ascii().to_string();
     if tag(key_hash) != word.tag() {
         return report.problem(5, format!("bucket {bucket}, slot {index}: key '{shown}' has another tag"));
@@ -438,14 +445,15 @@ fn check_slot(
 }
 
 fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
-    let room = region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+    let room = region.mapped().layout().shape.segment_size - CHAIN_HEADER_SIZE;
     for (seen, key, key_hash) in std::mem::take(&mut census.chains) {
         let Some(chain) = region.chain(&seen) else { continue };
         let parts = chain.value_len.div_ceil(room).max(1);
         let mut link = chain.first;
-        for part in 0..parts.min(region.segments()) {
+        for part in 0..parts.min(region.mapped().segments()) {
             let segment = link.segment();
-            let known = census.large.contains_key(&segment) && region.segment_life(segment).generation == link.generation();
+            let known =
+                census.large.contains_key(&segment) && region.mapped().segment_life(segment).generation == link.generation();
             if !known {
                 report.problem(
                     8,
@@ -453,8 +461,8 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
                 );
                 break;
             }
-            let at = region.segment(segment);
-            let [last, owner] = [8, 16].map(|o| region.word(at + o).load(Relaxed));
+            let at = region.mapped().segment(segment);
+            let [last, owner] = [8, 16].map(|o| region.mapped().word(at + o).load(Relaxed));
             if Link(last) != chain.last || owner != key_hash {
                 report.problem(8, format!("large value of '{key}': segment {segment} names another head"));
             }
@@ -467,7 +475,7 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
             if part + 1 == parts && link != chain.last {
                 report.problem(8, format!("large value of '{key}': its last segment is not the chain's"));
             }
-            link = Link(region.word(at).load(Relaxed));
+            link = Link(region.mapped().word(at).load(Relaxed));
         }
     }
     let orphans = census
@@ -480,15 +488,15 @@ fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
 /// What is dead, and what of it is in the segments' counts. No invariant: a death costs them what was about to be counted. A segment whose
 /// reclaim has begun needs no count.
 fn count_dead(region: &Region, census: &mut Census) {
-    let is_exact = !counts_samples(region.layout.shape.segment_size);
-    let is_open = |segment: &usize| State(region.header(*segment).state.load(Relaxed)).kind() == Some(Kind::Open);
+    let is_exact = !counts_samples(region.mapped().layout().shape.segment_size);
+    let is_open = |segment: &usize| State(region.mapped().header(*segment).state.load(Relaxed)).kind() == Some(Kind::Open);
     for segment in census.starts.keys().filter(|segment| is_open(segment)) {
         let live = census.live.get(segment).copied().unwrap_or(0);
         let given = region
             .given_to_items(*segment)
             .saturating_sub(region.rest_being_filled(*segment));
         let (dead, marked) = (given.saturating_sub(live), region.dead_bytes(*segment));
-        let counted = region.header(*segment).dead.load(Relaxed);
+        let counted = region.mapped().header(*segment).dead.load(Relaxed);
         let counts = &mut census.counts;
         counts.dead += dead;
         // A damaged count may be any number.
@@ -501,8 +509,8 @@ fn count_dead(region: &Region, census: &mut Census) {
 }
 
 fn summarise(region: &Region, report: &mut Report, census: &Census) {
-    let shape = region.layout.shape;
-    let counters = region.counters();
+    let shape = region.mapped().layout().shape;
+    let counters = region.threads().counters();
     report.counts = census.counts;
     let Counts {
         log,
@@ -525,12 +533,12 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
     let kinds = format!(
         "log {log}, large {large}, index {index}, hints {hints}, ghosts {ghosts}, claimed {claimed}, free {free}, withdrawn {withdrawn}"
     );
-    let table = region.table();
+    let table = region.directory().table();
     let load = items as f64 / (table.count as f64 * SLOTS as f64);
     let mut line = |name, value: String| report.summary.push((name, value));
     line(
         "segments",
-        format!("{} of {} KiB: {kinds}", region.segments(), shape.segment_size >> 10),
+        format!("{} of {} KiB: {kinds}", region.mapped().segments(), shape.segment_size >> 10),
     );
     line(
         "index",
@@ -549,7 +557,11 @@ fn summarise(region: &Region, report: &mut Report, census: &Census) {
     );
     line(
         "sessions",
-        format!("{} of {} thread slots leased", region.sessions(), shape.thread_slots),
+        format!(
+            "{} of {} thread slots leased",
+            region.threads().sessions(),
+            shape.thread_slots
+        ),
     );
     line("dead", format!("{dead} bytes of items and rests (counted: {dead_counted})"));
     line("reclaimable", format!("{reclaimable} segments"));

@@ -11,11 +11,13 @@ use crate::layout::plan::{Layout, Shape};
 use crate::layout::segment::{Kind, Link, Spare, State};
 use crate::layout::session::Tenant;
 use crate::layout::slot::Slot;
+use crate::limits::Limits;
 use crate::log::ItemView;
+use crate::mapped::{Host, Life};
 use crate::memory::tests::{again, private};
 use crate::observe::{Event, install};
 use crate::reclaim::{Step, Victim};
-use crate::region::{Creation, Host, Life, Limits, Region};
+use crate::region::{Creation, Region};
 use crate::session::Session;
 use crate::verbs::{Delete, Get, Item, Store, StoreMode, Stored, WriteError};
 use crate::{Moment, Shrinking, check};
@@ -195,7 +197,7 @@ impl Ground {
 
     /// The same region in another process, which has its own knowledge of it.
     pub fn mapped_again(&self) -> Self {
-        let memory = again(&self.region.memory);
+        let memory = again(self.region.mapped().memory());
         let region = Region::open(memory, Box::new(self.machine.clone())).expect("a region");
         Self {
             region: Arc::new(region),
@@ -216,7 +218,7 @@ impl Ground {
 
     fn thread_that(&self, process: usize, evict: bool) -> Thread {
         let process = self.region.attach(process, 1, UNIX_S);
-        self.region.set_limits(&Limits {
+        self.region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict,
             ..Limits::default()
@@ -270,8 +272,8 @@ impl Ground {
         let mut parts = Vec::new();
         while link != Link::NONE {
             parts.push(link.segment());
-            let at = self.region.segment(link.segment());
-            link = Link(self.region.word(at).load(crate::atomics::Relaxed));
+            let at = self.region.mapped().segment(link.segment());
+            link = Link(self.region.mapped().word(at).load(crate::atomics::Relaxed));
         }
         parts
     }
@@ -279,8 +281,8 @@ impl Ground {
     /// The words of items in the index.
     pub fn words(&self) -> impl Iterator<Item = (Place, Slot)> {
         let region = &self.region;
-        (0..region.table().count).flat_map(move |bucket| {
-            let at = region.bucket(bucket).expect("a bucket of the index");
+        (0..region.directory().table().count).flat_map(move |bucket| {
+            let at = region.directory().bucket(bucket).expect("a bucket of the index");
             (0..SLOTS).filter_map(move |index| {
                 let place = Place::new(bucket, at, index);
                 let word = region.word_in(place);
@@ -290,11 +292,11 @@ impl Ground {
     }
 
     pub fn hash(&self, key: &str) -> u64 {
-        self.region.hasher.hash(key.as_bytes())
+        self.region.mapped().hasher().hash(key.as_bytes())
     }
 
     pub fn state(&self, segment: usize) -> State {
-        State(self.region.header(segment).state.load(crate::atomics::Relaxed))
+        State(self.region.mapped().header(segment).state.load(crate::atomics::Relaxed))
     }
 
     /// Segments of this kind.
@@ -308,7 +310,7 @@ impl Ground {
     pub fn without_pages(&self) -> BTreeSet<usize> {
         let (holes, layout) = (
             self.machine.holes.lock().expect("no thread died with it"),
-            self.region.layout(),
+            self.region.mapped().layout(),
         );
         let segment = |part: &usize| (part - layout.segments) / layout.shape.segment_size;
         holes.iter().map(segment).collect()
@@ -320,13 +322,13 @@ impl Ground {
     }
 
     pub fn now(&self) -> u32 {
-        self.region.tick(Moment::from_secs(UNIX_S))
+        self.region.clock().tick(Moment::from_secs(UNIX_S))
     }
 }
 
 /// Gives a free segment a later generation, as if it had been recycled this many times.
 pub(crate) fn recycled(region: &Region, segment: usize, times: u64) {
-    let generation = &region.words(segment).generation;
+    let generation = &region.mapped().words(segment).generation;
     generation.fetch_add(times, crate::atomics::Relaxed);
 }
 
@@ -334,7 +336,7 @@ pub(crate) fn recycled(region: &Region, segment: usize, times: u64) {
 pub(crate) fn victim(region: &Region, segment: usize) -> Victim {
     Victim {
         segment,
-        generation: region.segment_life(segment).generation,
+        generation: region.mapped().segment_life(segment).generation,
         spare: Spare::All,
         in_turn: false,
         is_offered: false,
@@ -361,7 +363,7 @@ impl Thread {
     }
 
     fn now(&self) -> u32 {
-        self.session().region().tick(Moment::from_secs(UNIX_S))
+        self.session().region().clock().tick(Moment::from_secs(UNIX_S))
     }
 
     /// Stores a value of this length, which contains its key and this number.
@@ -483,7 +485,7 @@ impl Thread {
 /// Two keys with the same word, in one bucket; the bucket's first split moves the first one and not the other.
 pub(crate) fn twins(ground: &Ground) -> [String; 2] {
     let first = |key: &String| all_choices(ground.hash(key))[0];
-    let base = ground.region.table().count;
+    let base = ground.region.directory().table().count;
     let numbers = || (0..).map(|n| n.to_string());
     let moves = numbers().find(|key| first(key) & base != 0).expect("a number");
     let differ = |key: &String| (first(key) ^ first(&moves)) & (2 * base - 1) == base;

@@ -136,6 +136,15 @@ impl<T: Shared, K> Pinned<T, K> {
     }
 }
 
+impl<T: Shared, K> Clone for Pinned<T, K> {
+    fn clone(&self) -> Self {
+        Self {
+            at: self.at,
+            _keeper: Arc::clone(&self._keeper),
+        }
+    }
+}
+
 impl<T: Shared, K> core::ops::Deref for Pinned<T, K> {
     type Target = T;
 

@@ -3,20 +3,22 @@
 //! A session is made by [`Region::session`] for a process that holds a process slot, and used by one thread at a time. Its
 //! thread slot records what it is doing, so that any thread can finish or undo that if this one dies.
 
-use crate::atomics::{Acquire, Relaxed, Release};
-use crate::changes::Stripes;
+use crate::atomics::Relaxed;
+use crate::changes::Counting;
 use crate::hash::{Key, Keyed};
 use crate::hot::Sampling;
 use crate::layout::bucket::Table;
 use crate::layout::latency::{Door, Latency, Verb, bucket_of};
 use crate::layout::segment::{Owner, Stream};
-use crate::layout::session::{Lease, ThreadSlot, next_incarnation};
+use crate::layout::session::ThreadSlot;
 use crate::layout::slot::Slot;
 use crate::layout::stats::{Counter, Counters};
 use crate::log::{Leased, Steps, Supply, Verified, dead_factor};
-use crate::memory::{KeyRoom, Pinned};
+use crate::mapped::Mapped;
+use crate::memory::KeyRoom;
 use crate::reclaim::{self, Reclaim};
 use crate::region::Region;
+use crate::threads::Thread;
 use crate::verbs::WriteError;
 use crate::watch::Emitter;
 use std::cell::{Cell, RefCell};
@@ -41,13 +43,11 @@ pub struct SessionId(pub(crate) Owner);
 /// A thread's access to the region. Its own state is in cells, so that its methods can borrow the region meanwhile.
 pub struct Session {
     pub(crate) region: Arc<Region>,
-    pub(crate) owner: Owner,
+    /// the region's mapped bytes
+    pub(crate) mapped: Arc<Mapped>,
     /// the Unix time in seconds, by the caller's wall clock, at which the region's clock is 0
     pub(crate) unix_at_zero_s: i64,
-    /// its thread slot in the region
-    thread: Pinned<ThreadSlot, Region>,
-    /// its lease word as it was leased
-    lease: Lease,
+    pub(crate) thread: Thread,
     pub(crate) extents: [Leased; Stream::MAX],
     /// which CAS uniques may follow those that it has given
     pub(crate) steps: Steps,
@@ -67,97 +67,64 @@ pub struct Session {
     /// how it draws which dead items it counts
     pub(crate) dead_factor: u64,
     /// which of its operations are samples
-    pub(crate) sampling: Sampling,
+    sampling: Sampling,
     /// what it tells watchers
-    pub(crate) event: Emitter,
+    pub(crate) emitter: Emitter,
     /// what it is about to reclaim
     pub(crate) reclaim: Reclaim,
     /// where its segments come from when none is free
     pub(crate) supply: Supply,
     /// the segment whose pages it looks at next, to give them back
     pub(crate) given_back_next: Cell<usize>,
-    /// the door word that it has acknowledged
-    pub(crate) door: Cell<u64>,
-    /// the same, if changes are not counted by it: one that names no owner; otherwise no door word
-    pub(crate) idle_door: Cell<u64>,
-    /// where its changes are counted, if they are
-    pub(crate) stripes: RefCell<Option<Arc<Stripes>>>,
+    /// how its changes are counted
+    pub(crate) counting: Counting,
 }
 
 impl Region {
     /// Takes a free thread slot for a thread of this process. `None`: all are taken.
     pub fn session(self: &Arc<Self>, process: Process) -> Option<Session> {
-        self.session_among(self.layout.shape.thread_slots, process)
+        self.session_among(self.mapped().layout().shape.thread_slots, process)
     }
 
     /// The same, from the first `slots` thread slots ([`crate::layout::plan::Shape::thread_slots_for`]).
     pub fn session_among(self: &Arc<Self>, slots: usize, process: Process) -> Option<Session> {
         let number = u32::try_from(process.slot).ok()?;
-        for slot in 0..self.layout.shape.thread_slots.min(slots) {
-            let thread = self.thread(slot);
-            // PAIRS: vacate: the end of its last tenant's session, or the exchange in `Region::take_back_slots`.
-            let old = Lease(thread.lease.load(Acquire));
-            if old.is_leased() {
-                continue;
-            }
-            // Before the slot can have a hazard pointer. The hazard pointer's fence also orders this store: a recycler reads it after its own fence.
-            self.superblock().threads.fetch_max(slot as u64 + 1, Relaxed);
-            let incarnation = next_incarnation(old.incarnation());
-            let new = Lease::new(incarnation, number, process.incarnation);
-            // PAIRS: tenant: the load in `Region::take_back_slots`: a thread that sees the lease sees the process's tenancy.
-            if thread.lease.compare_exchange(old.0, new.0, Release, Relaxed).is_err() {
-                continue;
-            }
-            thread.pending_slot.store(0, Relaxed);
-            thread.items.store(0, Relaxed);
-            thread.door.store(0, Relaxed);
-            thread.stripe.store(0, Relaxed);
-            self.count_unwatched(slot);
-            thread.writing.store(0, Relaxed);
-            for hazard in &thread.hazards {
-                // PAIRS: hazard-end: the loads of hazard pointers: also what the slot's last tenant did comes before.
-                hazard.store(0, Release);
-            }
-            let session = Session {
-                region: Arc::clone(self),
-                owner: Owner {
-                    slot: u16::try_from(slot).unwrap_or(u16::MAX),
-                    incarnation,
-                },
-                unix_at_zero_s: i64::from(self.seen().unix_s()) - i64::from(self.seen().clock_s()),
-                thread: Pinned::new(self, |region| region.thread(slot)),
-                lease: new,
-                extents: [const { Leased::none() }; Stream::MAX],
-                steps: Steps::default(),
-                scratch: Cell::default(),
-                verified: Verified::default(),
-                built: RefCell::default(),
-                is_abandoned: false,
-                table: Cell::new(self.table()),
-                held: Cell::new(Slot::EMPTY),
-                long_len: Cell::new(usize::MAX),
-                dead_factor: dead_factor(self.layout.shape.segment_size),
-                sampling: Sampling::new(&self.hasher, slot, incarnation),
-                event: Emitter::new(process.slot),
-                reclaim: Reclaim::default(),
-                supply: reclaim::SUPPLY,
-                given_back_next: Cell::new(0),
-                door: Cell::new(0),
-                idle_door: Cell::new(0),
-                stripes: RefCell::default(),
-            };
-            session.emit_connection(b"type=session_new");
-            return Some(session);
-        }
-        None
+        let thread = self.threads().take(slots, number, process.incarnation)?;
+        let owner = thread.owner();
+        self.watch().count_unwatched(owner.slot.into());
+        let seen = self.clock().seen();
+        let session = Session {
+            region: Arc::clone(self),
+            mapped: Arc::clone(self.mapped()),
+            unix_at_zero_s: i64::from(seen.unix_s()) - i64::from(seen.clock_s()),
+            extents: [const { Leased::none() }; Stream::MAX],
+            steps: Steps::default(),
+            scratch: Cell::default(),
+            verified: Verified::default(),
+            built: RefCell::default(),
+            is_abandoned: false,
+            table: Cell::new(self.directory().table()),
+            held: Cell::new(Slot::EMPTY),
+            long_len: Cell::new(usize::MAX),
+            dead_factor: dead_factor(self.mapped().layout().shape.segment_size),
+            sampling: Sampling::new(self.hot(), self.trail(), self.mapped().hasher(), owner),
+            emitter: Emitter::new(self.watch(), &thread, process.slot),
+            reclaim: Reclaim::default(),
+            supply: reclaim::SUPPLY,
+            given_back_next: Cell::new(0),
+            counting: Counting::new(self.mapped(), self.changes(), &thread),
+            thread,
+        };
+        session.emitter.emit_connection(b"type=session_new");
+        Some(session)
     }
 
     /// The counters of one thread slot: what this session and the slot's earlier tenants have counted.
     pub fn counters_of(&self, id: SessionId) -> Counters {
         let mut counters = Counters::default();
         let slot = usize::from(id.0.slot);
-        if slot < self.layout.shape.thread_slots {
-            let thread = self.thread(slot);
+        if slot < self.mapped().layout().shape.thread_slots {
+            let thread = self.mapped().thread(slot);
             counters.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
         }
         counters
@@ -165,6 +132,36 @@ impl Region {
 }
 
 impl Session {
+    /// Whether the session is suspected to be dead, or its slot was taken back: then it starts no operation.
+    #[inline(always)]
+    pub fn is_fenced(&self) -> bool {
+        self.thread.is_fenced()
+    }
+
+    /// Which of its operations are samples.
+    #[inline(always)]
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// What it tells watchers.
+    #[inline(always)]
+    pub fn emitter(&self) -> &Emitter {
+        &self.emitter
+    }
+
+    /// How its changes are counted.
+    #[inline(always)]
+    pub fn counting(&self) -> &Counting {
+        &self.counting
+    }
+
+    /// Whether this thread's own operation uses exactly this item. It may evict other items of the segment, if the segment then
+    /// stays where it is.
+    pub(crate) fn operates_on_item(&self, segment: usize, offset: usize) -> bool {
+        self.thread.operates_on(segment) && self.held.get().offset() == offset
+    }
+
     /// The region.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
@@ -173,23 +170,16 @@ impl Session {
     /// The key with its hash, if a key can have this length: a caller's bytes are copied to the room.
     #[inline(always)]
     pub(crate) fn key<'r>(&self, key: impl Keyed + 'r, room: &'r mut KeyRoom) -> Result<Key<'r>, WriteError> {
-        key.keyed(&self.region.hasher, room)
-    }
-
-    #[inline(always)]
-    pub(crate) fn thread(&self) -> &ThreadSlot {
-        &self.thread
-    }
-
-    /// Adds to a counter.
-    #[inline(always)]
-    pub(crate) fn count(&self, counter: Counter, n: u64) {
-        self.thread().count(counter, n);
+        key.keyed(self.mapped.hasher(), room)
     }
 
     /// Notes that an operation of this session took so long.
     pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
-        let Some(row) = self.region.latency_row(usize::from(self.owner.slot), door, verb) else {
+        let Some(row) = self
+            .region
+            .latencies()
+            .latency_row(usize::from(self.thread.owner().slot), door, verb)
+        else {
             return;
         };
         if let Some(count) = row.counts.get(bucket_of(ns)) {
@@ -201,7 +191,11 @@ impl Session {
 
     /// Adds operations that were counted elsewhere.
     pub fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) {
-        let Some(row) = self.region.latency_row(usize::from(self.owner.slot), door, verb) else {
+        let Some(row) = self
+            .region
+            .latencies()
+            .latency_row(usize::from(self.thread.owner().slot), door, verb)
+        else {
             return;
         };
         for (sum, count) in row.counts.iter().zip(counted.counts) {
@@ -220,27 +214,15 @@ impl Session {
         let items = untold.load(Relaxed).cast_signed().wrapping_add(n);
         if !(1 - ITEMS_BATCH.cast_signed()..ITEMS_BATCH.cast_signed()).contains(&items) {
             untold.store(0, Relaxed);
-            self.region.superblock().items.fetch_add(items.cast_unsigned(), Relaxed);
+            self.mapped.superblock().items.fetch_add(items.cast_unsigned(), Relaxed);
         } else {
             untold.store(items.cast_unsigned(), Relaxed);
         }
     }
 
-    /// Whether the session is suspected to be dead, or its slot was taken back: then it starts no operation. This orders
-    /// nothing: no other session gets memory that a fenced session may still write to.
-    #[inline(always)]
-    pub fn is_fenced(&self) -> bool {
-        self.thread().lease.load(Relaxed) != self.lease.0
-    }
-
-    /// Whether the session has its thread slot, fenced or not.
-    pub(crate) fn holds_its_slot(&self) -> bool {
-        Lease(self.thread().lease.load(Relaxed)).is_held_by(self.owner)
-    }
-
     /// The session's thread slot and incarnation.
     pub fn id(&self) -> SessionId {
-        SessionId(self.owner)
+        SessionId(self.thread.owner())
     }
 
     /// Ends the session without a write, because its thread slot has another tenant, or its mapping is gone.
@@ -261,29 +243,16 @@ impl Session {
         if std::mem::replace(&mut self.is_abandoned, true) {
             return;
         }
-        let thread = self.thread();
-        if !self.holds_its_slot() {
+        if !self.thread.holds_its_slot() {
             // It was taken back as certainly dead, though this session is still running: its extents and claims belong to others now.
             return;
         }
-        self.emit_connection(b"type=session_close");
+        self.emitter.emit_connection(b"type=session_close");
         // Before the slot is vacant: an extent is closed by a plain store, and its segment may have another owner after that.
         self.release_extents();
-        let untold = thread.items.swap(0, Relaxed);
-        self.region.superblock().items.fetch_add(untold, Relaxed);
-        for hazard in &thread.hazards {
-            // PAIRS: hazard-end: the loads in `Region::is_protected` and `protected_by_others`.
-            hazard.store(0, Release);
-        }
-        // Again if another process has fenced it meanwhile.
-        let mut lease = Lease(thread.lease.load(Relaxed));
-        while lease.is_held_by(self.owner) {
-            // PAIRS: vacate: the loads of leases: the next tenant, and a thread that finds the slot vacated, come after all that was done.
-            match thread.lease.compare_exchange(lease.0, lease.vacated().0, Release, Relaxed) {
-                Ok(_) => break,
-                Err(now) => lease = Lease(now),
-            }
-        }
+        let uncounted = self.thread.slot().items.swap(0, Relaxed);
+        self.mapped.superblock().items.fetch_add(uncounted, Relaxed);
+        self.thread.vacate();
     }
 }
 

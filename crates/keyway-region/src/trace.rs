@@ -5,11 +5,12 @@
 //! Other processes use the segments meanwhile: what was read counts only if a segment's generation is the same afterwards.
 
 use crate::atomics::{Acquire, Relaxed, fence};
+use crate::clock::seconds_of;
 use crate::layout::item::{self, flag};
 use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, SegmentLife, State, TailWord};
 use crate::layout::slot::Slot;
 use crate::log::ItemView;
-use crate::region::{Region, seconds_of};
+use crate::region::Region;
 
 /// What is left of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +60,15 @@ pub struct Trace {
 impl Region {
     /// Searches the index and all segments for what is left of a key. `now`: a tick.
     pub fn trace(&self, key: &[u8], now: u32) -> Trace {
-        self.learn();
-        let hash = self.hasher.hash(key);
+        self.mapped().learn();
+        let hash = self.mapped().hasher().hash(key);
         let mut trace = Trace {
             is_ghost: self.has_ghost(hash),
             ..Trace::default()
         };
         let mut has_left = false;
-        for segment in 0..self.segments() {
-            let life = self.segment_life(segment);
+        for segment in 0..self.mapped().segments() {
+            let life = self.mapped().segment_life(segment);
             has_left |= life.generation > SegmentLife::FIRST.generation;
             self.trace_segment(segment, life, (key, hash), now, &mut trace);
         }
@@ -77,7 +78,7 @@ impl Region {
 
     /// Adds what one segment has of the key.
     fn trace_segment(&self, segment: usize, life: SegmentLife, (key, hash): (&[u8], u64), now: u32, trace: &mut Trace) {
-        let (header, shape) = (self.header(segment), self.layout.shape);
+        let (header, shape) = (self.mapped().header(segment), self.mapped().layout().shape);
         // PAIRS: open, large, owner: as in `Session::empty_step`.
         let state = State(header.state.load(Acquire));
         // A free segment has what its last generation left.
@@ -95,19 +96,19 @@ impl Region {
         if !lease.is_of_generation(generation) || lease.cells() > shape.cells() {
             return;
         }
-        let base = self.segment(segment);
+        let base = self.mapped().segment(segment);
         let sequence = header.sequence.load(Relaxed);
         let opened = header.opened.load(Relaxed);
-        let epoch = self.epoch_unchanged(now);
+        let epoch = self.flushes().epoch_unchanged(now);
         let mut found: Vec<Left> = Vec::new();
         for (first, end) in lease.extents() {
             let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
             // PAIRS: extent: the store in `Session::begin_extent`.
-            if start >= end || ExtentWord(self.word(base + start).load(Acquire)).generation() != generation {
+            if start >= end || ExtentWord(self.mapped().word(base + start).load(Acquire)).generation() != generation {
                 continue;
             }
             // PAIRS: tail: the store in `Session::commit`.
-            let tail = TailWord(self.word(base + start + 8).load(Acquire)).tail().min(end);
+            let tail = TailWord(self.mapped().word(base + start + 8).load(Acquire)).tail().min(end);
             let mut offset = start + EXTENT_HEADER_SIZE;
             while offset + item::SIZE_MIN <= tail {
                 let Some(header) = self.item_header(base + offset).validate(tail - offset) else {
@@ -143,7 +144,7 @@ impl Region {
         }
         // PAIRS: generation: as in `Region::is_still`.
         fence(Acquire);
-        let is_same = self.segment_life(segment).generation == life.generation;
+        let is_same = self.mapped().segment_life(segment).generation == life.generation;
         // A free segment that was taken meanwhile is not free any more.
         // PAIRS: open, large, owner: as above.
         let is_same = is_same && (!is_emptied || State(header.state.load(Acquire)) == state);
@@ -164,7 +165,11 @@ impl Region {
     /// Whether the index leads to this place by this hash.
     fn names(&self, hash: u64, segment: usize, offset: usize) -> bool {
         let here = Slot::confirmed(0, 0, segment, offset);
-        let buckets = self.buckets(hash, self.table());
-        buckets.is_some_and(|buckets| buckets.iter().any(|(_, at)| here.same_places(&self.memory.line(at)) != 0))
+        let buckets = self.buckets(hash, self.directory().table());
+        buckets.is_some_and(|buckets| {
+            buckets
+                .iter()
+                .any(|(_, at)| here.same_places(&self.mapped().memory().line(at)) != 0)
+        })
     }
 }

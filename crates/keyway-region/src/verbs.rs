@@ -35,13 +35,13 @@ pub struct Item {
     pub size: usize,
 }
 
-/// The time of an operation, as a tick of the region's clock ([`crate::Region::tick`]), for a caller that reads its clock only
+/// The time of an operation, as a tick of the region's clock ([`crate::Clock::tick`]), for a caller that reads its clock only
 /// where that decides something.
 pub trait Now {
     /// The present tick.
     fn tick(&mut self) -> u32;
 
-    /// A recent tick, for what is only noted as a hint. `noted`: the region's note of its last use ([`crate::Region::seen`]).
+    /// A recent tick, for what is only noted as a hint. `noted`: the region's note of its last use ([`crate::Clock::seen`]).
     #[inline(always)]
     fn recent(&mut self, noted: u64) -> u32 {
         let _ = noted;

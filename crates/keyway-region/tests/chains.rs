@@ -98,14 +98,14 @@ impl<'scope> Stopped<'scope> {
 fn try_once(first: usize, again: usize, second: usize) -> (Vec<Access>, Vec<Access>, Option<String>) {
     let (_pages, region) = private::region(2 << 20);
     let process = region.attach(0, 1, UNIX_S);
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 20,
         evict: false,
         ..Limits::default()
     });
     let session = || region.session(process).expect("a slot");
     let (mut deletes, mut sweeps, mut writes) = (session(), session(), session());
-    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     let put = |session: &mut Session, key: &[u8], byte: u8| {
         let stored = session.store(key, &vec![byte; LEN], &Store::default(), now);
         stored.expect("room");

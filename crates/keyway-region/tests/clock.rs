@@ -27,7 +27,7 @@ impl World {
     fn new() -> Self {
         let (pages, region) = private::region(2 << 20);
         let process = region.attach(0, 1, UNIX_S);
-        region.set_limits(&Limits {
+        region.limits().write(&Limits {
             item_size_max: 1 << 19,
             evict: true,
             ..Limits::default()
@@ -45,7 +45,7 @@ impl World {
             exptime,
             ..Store::default()
         };
-        let now = self.region.tick(now);
+        let now = self.region.clock().tick(now);
         self.session
             .store(key.as_bytes(), b"value", &how, now)
             .expect("there is room");
@@ -53,7 +53,7 @@ impl World {
 
     /// Seconds left of an item that is there; `None` of it never expires.
     fn ttl(&mut self, key: &str, now: Moment) -> Option<Option<u32>> {
-        let now = self.region.tick(now);
+        let now = self.region.clock().tick(now);
         let mut out = Vec::new();
         let found = self.session.get(key.as_bytes(), &Get::default(), now, &mut out);
         found.expect("a good key").map(|item| item.ttl_s)
@@ -75,16 +75,16 @@ fn at(boot_s: i64, unix_s: i64) -> Moment {
 #[test]
 fn unix_time_moves_nothing_within_a_boot() {
     let mut world = World::new();
-    let start = world.region.tick(at(0, 0));
+    let start = world.region.clock().tick(at(0, 0));
     world.set("short", 5, at(0, 0));
     world.set("long", 5000, at(0, 0));
     // A year ahead, an hour back, and as it was: each notes that it is there.
     for (boot_s, off) in [(1, YEAR_S), (2, -3600), (3, 0), (4, YEAR_S)] {
         let now = at(boot_s, boot_s + off);
-        assert!(!world.region.start_clock(FIRST_BOOT, now));
-        assert!(world.region.begin_use(FIRST_BOOT, now), "the same boot");
-        world.region.note_use(now);
-        assert_eq!(i64::from(world.region.tick(now) - start), boot_s);
+        assert!(!world.region.clock().start_clock(FIRST_BOOT, now));
+        assert!(world.region.restarts().begin_use(FIRST_BOOT, now), "the same boot");
+        world.region.clock().note_use(now);
+        assert_eq!(i64::from(world.region.clock().tick(now) - start), boot_s);
         assert!(world.has("short", now) && world.has("long", now), "{boot_s} s");
     }
     assert!(!world.has("short", at(5, 5)) && !world.has("short", at(6, YEAR_S)) && world.has("long", at(6, YEAR_S)));
@@ -143,17 +143,17 @@ fn no_time_is_too_late_whatever_the_wall_clock_says() {
         boot: Duration::from_secs(7),
         unix: Duration::new(u64::MAX / 2, 999_999_999),
     };
-    assert!(world.region.start_clock(NEXT_BOOT, far));
-    let _ = world.region.tick(far);
+    assert!(world.region.clock().start_clock(NEXT_BOOT, far));
+    let _ = world.region.clock().tick(far);
 }
 
 #[test]
 fn a_delayed_flush_begins_whichever_clock_is_off() {
     let mut world = World::new();
     world.set("key", 0, at(0, 0));
-    let now = world.region.tick(at(1, YEAR_S));
+    let now = world.region.clock().tick(at(1, YEAR_S));
     world.session.flush_all(5, now).expect("epochs are left");
-    assert_eq!(world.region.flush_at_s(), Some(seconds_of(now) + 5));
+    assert_eq!(world.region.flushes().flush_at_s(), Some(seconds_of(now) + 5));
     assert!(world.has("key", at(5, -3600)) && !world.has("key", at(6, -3600)));
     world.set("later", 0, at(7, 7));
     assert!(world.has("later", at(8, 8)));
@@ -166,15 +166,15 @@ fn the_clock_goes_on_in_the_next_boot_and_never_goes_back() {
         let mut world = World::new();
         world.set("key", 1000, at(0, 0));
         world.set("over", 50, at(0, 0));
-        world.region.note_use(at(100, 100));
+        world.region.clock().note_use(at(100, 100));
         assert!(!world.has("over", at(100, 100)));
         // The machine has just booted.
         let mut now = Moment {
             boot: Duration::from_millis(12_345),
             unix: at(0, unix_s).unix,
         };
-        assert!(world.region.start_clock(NEXT_BOOT, now) && !world.region.start_clock(NEXT_BOOT, now));
-        assert!(!world.region.begin_use(NEXT_BOOT, now), "another boot");
+        assert!(world.region.clock().start_clock(NEXT_BOOT, now) && !world.region.clock().start_clock(NEXT_BOOT, now));
+        assert!(!world.region.restarts().begin_use(NEXT_BOOT, now), "another boot");
         let ttl = world.ttl("key", now).map(|ttl| ttl.expect("it expires"));
         assert_eq!(ttl.unwrap_or(0), left, "{unix_s} s");
         assert!(!world.has("over", now), "what was over stays over");
@@ -188,14 +188,17 @@ fn the_clock_goes_on_in_the_next_boot_and_never_goes_back() {
 fn the_greatest_note_counts() {
     let world = World::new();
     for (boot_s, unix_s) in [(100, 100), (50, 50), (70, YEAR_S)] {
-        world.region.note_use(at(boot_s, unix_s));
+        world.region.clock().note_use(at(boot_s, unix_s));
     }
-    let seen = world.region.seen();
+    let seen = world.region.clock().seen();
     assert_eq!(i64::from(seen.unix_s()), UNIX_S + 100);
-    assert_eq!(u64::from(seen.clock_s()), seconds_of(world.region.tick(at(100, 0))));
-    assert_eq!(world.region.clock_error_s(at(160, 160)), 0);
-    assert_eq!(world.region.clock_error_s(at(160 + YEAR_S, 160)), YEAR_S.unsigned_abs());
-    assert_eq!(world.region.clock_error_s(at(160 - 3600, 160)), 3600);
+    assert_eq!(u64::from(seen.clock_s()), seconds_of(world.region.clock().tick(at(100, 0))));
+    assert_eq!(world.region.clock().clock_error_s(at(160, 160)), 0);
+    assert_eq!(
+        world.region.clock().clock_error_s(at(160 + YEAR_S, 160)),
+        YEAR_S.unsigned_abs()
+    );
+    assert_eq!(world.region.clock().clock_error_s(at(160 - 3600, 160)), 3600);
 }
 
 #[test]
@@ -213,8 +216,8 @@ fn two_processes_that_begin_a_boot_at_once_have_one_clock() {
                 };
                 scope.spawn(move || {
                     start.wait();
-                    let stored = region.start_clock(NEXT_BOOT, now);
-                    (stored, region.tick(now))
+                    let stored = region.clock().start_clock(NEXT_BOOT, now);
+                    (stored, region.clock().tick(now))
                 })
             });
             let [one, two] = both.map(|thread| thread.join().expect("no panic"));
@@ -228,24 +231,24 @@ fn two_processes_that_begin_a_boot_at_once_have_one_clock() {
 #[test]
 fn a_boot_that_cannot_be_known_leaves_the_clock_alone_unless_it_would_go_back() {
     let world = World::new();
-    world.region.note_use(at(100, 100));
-    assert!(!world.region.start_clock([0, 0], at(150, YEAR_S)));
+    world.region.clock().note_use(at(100, 100));
+    assert!(!world.region.clock().start_clock([0, 0], at(150, YEAR_S)));
     // A boot clock that begins anew.
     let booted = Moment {
         boot: Duration::from_secs(20),
         unix: at(0, 200).unix,
     };
-    assert!(world.region.start_clock([0, 0], booted));
+    assert!(world.region.clock().start_clock([0, 0], booted));
     assert_eq!(
-        world.region.tick(booted)
-            - world.region.tick(Moment {
+        world.region.clock().tick(booted)
+            - world.region.clock().tick(Moment {
                 boot: Duration::from_secs(10),
                 ..booted
             }),
         10
     );
     assert!(
-        !world.region.start_clock(NEXT_BOOT, booted),
+        !world.region.clock().start_clock(NEXT_BOOT, booted),
         "who knows the boot goes by that, too"
     );
 }
@@ -287,5 +290,5 @@ fn words_hold_what_they_are_given() {
     assert_eq!(ClockWord::boot([0, 0]), 0);
     assert_ne!(ClockWord::boot([0, 1]), ClockWord::boot([1, 0]));
     let world = World::new();
-    assert!(ClockWord(world.region.superblock().clock.load(Relaxed)).is_of(ClockWord::boot(FIRST_BOOT)));
+    assert!(ClockWord(world.region.mapped().superblock().clock.load(Relaxed)).is_of(ClockWord::boot(FIRST_BOOT)));
 }

@@ -24,7 +24,7 @@ impl World {
     fn new(sessions: usize) -> Self {
         let (pages, region) = private::region(1 << 20);
         let process = region.attach(0, 1, UNIX_S);
-        region.set_limits(&Limits {
+        region.limits().write(&Limits {
             item_size_max: 1 << 20,
             evict: true,
             ..Limits::default()
@@ -32,7 +32,7 @@ impl World {
         let session = || region.session(process).expect("a slot");
         Self {
             sessions: (0..sessions).map(|_| session()).collect(),
-            now: region.tick(keyway_region::Moment::from_secs(UNIX_S + 10)),
+            now: region.clock().tick(keyway_region::Moment::from_secs(UNIX_S + 10)),
             region,
             _pages: pages,
         }
@@ -109,20 +109,24 @@ fn of_delayed_flushes_the_last_one_counts_and_a_flush_takes_it_back() {
         world.set(0, "key", b"value");
         world.flush(0, 100);
         world.flush(1, 3);
-        assert_eq!(world.region.flush_at_s(), Some(seconds_of(world.now + 3)), "round {round}");
+        assert_eq!(
+            world.region.flushes().flush_at_s(),
+            Some(seconds_of(world.now + 3)),
+            "round {round}"
+        );
         world.now += 2;
         assert!(world.get(1, "key").is_some(), "round {round}: it is not due");
         assert_eq!(world.visible(), 1, "round {round}");
         world.now += 1;
         // A walk applies the delayed flush too, but does not change the flush word.
         assert_eq!(world.visible(), 0, "round {round}");
-        assert!(world.region.flush_at_s().is_some(), "round {round}");
+        assert!(world.region.flushes().flush_at_s().is_some(), "round {round}");
         assert_eq!(world.get(1, "key"), None, "round {round}");
-        assert_eq!(world.region.flush_at_s(), None, "round {round}: it has begun");
+        assert_eq!(world.region.flushes().flush_at_s(), None, "round {round}: it has begun");
 
         world.flush(0, 5);
         world.flush(1, 0);
-        assert_eq!(world.region.flush_at_s(), None, "round {round}: taken back");
+        assert_eq!(world.region.flushes().flush_at_s(), None, "round {round}: taken back");
         world.set(0, "stays", b"value");
         world.now += 6;
         assert!(world.get(1, "stays").is_some(), "round {round}");
@@ -151,7 +155,7 @@ fn a_delayed_flush_that_is_set_beside_others_begins_if_none_of_them_was_later() 
             .collect();
         drop(sessions);
         world.sessions = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-        let left = world.region.flush_at_s();
+        let left = world.region.flushes().flush_at_s();
         assert!(
             [None, Some(seconds_of(now + 7)), Some(seconds_of(now + 9))].contains(&left),
             "round {round}: {left:?}"
@@ -159,7 +163,11 @@ fn a_delayed_flush_that_is_set_beside_others_begins_if_none_of_them_was_later() 
         assert_eq!(world.get(1, "key"), None, "round {round}");
         world.set(1, "key", b"value");
         world.flush(1, 7);
-        assert_eq!(world.region.flush_at_s(), Some(seconds_of(now + 7)), "round {round}");
+        assert_eq!(
+            world.region.flushes().flush_at_s(),
+            Some(seconds_of(now + 7)),
+            "round {round}"
+        );
         world.now = now + 8;
         assert_eq!(world.get(2, "key"), None, "round {round}");
         world.now = now;

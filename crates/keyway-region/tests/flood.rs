@@ -40,14 +40,14 @@ impl World {
     fn new(evict: bool) -> Self {
         let (pages, region) = private::region(16 << 20);
         let process = region.attach(0, 1, UNIX_S);
-        region.set_limits(&Limits {
+        region.limits().write(&Limits {
             item_size_max: 1 << 20,
             evict,
             ..Limits::default()
         });
         Self {
             session: region.session(process).expect("a slot"),
-            now: region.tick(keyway_region::Moment::from_secs(UNIX_S + 10)),
+            now: region.clock().tick(keyway_region::Moment::from_secs(UNIX_S + 10)),
             region,
             _pages: pages,
         }
@@ -81,14 +81,18 @@ fn keys_that_collide_evict_one_another_and_no_more() {
         for number in 0..before {
             world.set(&honest(number)).expect("there is room");
         }
-        let index = world.region.index_size();
+        let index = world.region.directory().index_size();
         for _ in 0..3 {
             for number in 0..COLLIDING {
                 world.set(&colliding(number)).expect("a store is never refused");
                 assert!(world.is_there(&colliding(number)), "{number}");
             }
         }
-        assert_eq!(world.region.index_size(), index, "the index does not grow for them");
+        assert_eq!(
+            world.region.directory().index_size(),
+            index,
+            "the index does not grow for them"
+        );
         let left = (0..COLLIDING).filter(|number| world.is_there(&colliding(*number))).count();
         assert!(left <= THREE_BUCKETS, "{left}");
         for number in before..HONEST {
@@ -104,11 +108,11 @@ fn keys_that_collide_evict_one_another_and_no_more() {
 #[test]
 fn without_eviction_keys_that_collide_are_refused_and_no_others() {
     let mut world = World::new(false);
-    let index = world.region.index_size();
+    let index = world.region.directory().index_size();
     let stored = (0..COLLIDING).filter(|number| world.set(&colliding(*number)).is_ok()).count();
     assert_eq!(stored, THREE_BUCKETS);
     // Where nothing is evicted, each insert adds four buckets in advance: 72 bytes with their hints.
-    let grown = world.region.index_size() - index;
+    let grown = world.region.directory().index_size() - index;
     assert_eq!(
         grown,
         THREE_BUCKETS as u64 * 4 * 72,

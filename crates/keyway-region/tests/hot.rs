@@ -21,9 +21,9 @@ fn work(session: &Session, random: &mut Random, region: &Region, phase: u64, tru
             0 => random.next() % 100_000,
             _ => 1_000_000 + 10 * phase + random.next() % 10,
         };
-        let hash = region.hash(&key.to_le_bytes());
-        session.sample_get(hash, &key.to_le_bytes(), 3);
-        session.sample_set(hash);
+        let hash = region.mapped().hash(&key.to_le_bytes());
+        session.sampling().sample_get(hash, &key.to_le_bytes(), 3);
+        session.sampling().sample_set(hash);
         *truth.entry(hash).or_default() += WEIGHT;
     }
 }
@@ -59,11 +59,11 @@ fn the_truth_is_within_the_bounds_all_in_all_and_in_each_window() {
     let (_pages, region) = private::region(16 << 20);
     let session = session(&region);
     let mut random = Random::new(20);
-    let (mut all, mut since) = (HashMap::new(), region.hot_snapshot());
+    let (mut all, mut since) = (HashMap::new(), region.hot().hot_snapshot());
     for phase in 0..4 {
         let mut of_phase = HashMap::new();
         work(&session, &mut random, &region, phase, &mut of_phase);
-        let counts = region.hot_snapshot();
+        let counts = region.hot().hot_snapshot();
         judge(&counts, Some(&since), &of_phase);
         for (hash, count) in of_phase {
             *all.entry(hash).or_default() += count;
@@ -83,15 +83,16 @@ fn the_truth_is_within_the_bounds_all_in_all_and_in_each_window() {
 fn samples_are_seldom_until_a_process_looks() {
     let (_pages, region) = private::region(4 << 20);
     let session = session(&region);
-    let interval = || (0..10_000).map(|_| f64::from(session.first_sample())).sum::<f64>() / 10_000.0;
+    let interval = || (0..10_000).map(|_| f64::from(session.sampling().first_sample())).sum::<f64>() / 10_000.0;
     let near = |interval: f64, due: f64| (0.9 * due..1.1 * due).contains(&interval);
-    let now = region.seen().clock_s();
+    let now = region.clock().seen().clock_s();
     assert!(near(interval(), 256.0));
-    region.watch_hot(now);
+    region.hot().watch_hot(now);
     assert!(near(interval(), 16.0));
-    region.watch_hot(now.saturating_sub(61));
+    region.hot().watch_hot(now.saturating_sub(61));
     assert!(near(interval(), 256.0), "it has looked a minute ago");
     region
+        .mapped()
         .superblock()
         .hot_until
         .store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
@@ -102,13 +103,13 @@ fn samples_are_seldom_until_a_process_looks() {
 fn a_sample_stands_for_what_it_was_chosen_for() {
     let (_pages, region) = private::region(4 << 20);
     let session = session(&region);
-    session.first_sample();
+    session.sampling().first_sample();
     // The store was chosen before a process looked, as one in 256; so was the first get, but not the second.
-    region.watch_hot(region.seen().clock_s());
-    session.sample_get(7, b"", 0);
-    session.sample_get(7, b"", 0);
-    session.sample_set(7);
-    let counts = region.hot_snapshot();
+    region.hot().watch_hot(region.clock().seen().clock_s());
+    session.sampling().sample_get(7, b"", 0);
+    session.sampling().sample_get(7, b"", 0);
+    session.sampling().sample_set(7);
+    let counts = region.hot().hot_snapshot();
     assert_eq!(counts.ranges(By::Gets, None)[0].estimate, 256 + 16);
     assert_eq!(counts.ranges(By::Sets, None)[0].estimate, 256);
 }
@@ -119,8 +120,8 @@ fn any_bytes_in_the_counters_harm_no_process() {
     let session = session(&region);
     let mut random = Random::new(21);
     work(&session, &mut random, &region, 0, &mut HashMap::new());
-    let layout = *region.layout();
-    let mut before = region.hot_snapshot();
+    let layout = *region.mapped().layout();
+    let mut before = region.hot().hot_snapshot();
     for _ in 0..200 {
         let words = private::words(&mut pages).take(layout.words / 8).skip(layout.hot / 8);
         for word in words {
@@ -132,7 +133,7 @@ fn any_bytes_in_the_counters_harm_no_process() {
                 _ => {}
             }
         }
-        let counts = region.hot_snapshot();
+        let counts = region.hot().hot_snapshot();
         for by in By::ALL {
             for since in [None, Some(&before)] {
                 for range in counts.ranges(by, since) {
@@ -144,11 +145,11 @@ fn any_bytes_in_the_counters_harm_no_process() {
                 }
             }
         }
-        session.sample_get(random.next(), &random.next().to_le_bytes(), 7);
+        session.sampling().sample_get(random.next(), &random.next().to_le_bytes(), 7);
         let mut key = Vec::with_capacity(600);
         let hash = random.next();
-        assert!(!region.hot_name(hash, &mut key) || region.hash(&key) == hash);
-        session.sample_set(random.next());
+        assert!(!region.hot().hot_name(hash, &mut key) || region.mapped().hash(&key) == hash);
+        session.sampling().sample_set(random.next());
         before = counts;
     }
 }
@@ -159,27 +160,30 @@ fn a_key_without_an_item_has_the_name_that_its_counter_has() {
     let session = session(&region);
     let name = |hash: u64| {
         let mut key = Vec::with_capacity(600);
-        region.hot_name(hash, &mut key).then_some(key)
+        region.hot().hot_name(hash, &mut key).then_some(key)
     };
     let get = |key: &[u8]| {
-        session.sample_get(region.hash(key), key, 0);
-        name(region.hash(key))
+        session.sampling().sample_get(region.mapped().hash(key), key, 0);
+        name(region.mapped().hash(key))
     };
     for len in [1, 7, 8, 100, 127] {
         let key = vec![b'k'; len];
         assert_eq!(get(&key), Some(key), "{len} bytes");
     }
     assert_eq!(get(&[b'k'; 128]), None, "no text is so long");
-    assert_eq!(name(region.hash(b"never read")), None);
+    assert_eq!(name(region.mapped().hash(b"never read")), None);
     // A key that takes a counter has its text; the one that had it has none any more.
-    let layout = *region.layout();
-    let first = |key: &[u8]| keyway_region::layout::hot::group(region.hash(key), layout.hot_groups);
+    let layout = *region.mapped().layout();
+    let first = |key: &[u8]| keyway_region::layout::hot::group(region.mapped().hash(key), layout.hot_groups);
     let others: Vec<Vec<u8>> = (0..10_000u32).map(|number| format!("other-{number}").into_bytes()).collect();
     let of_group: Vec<&Vec<u8>> = others.iter().filter(|key| first(key) == 0).take(9).collect();
     for key in &of_group {
         assert_eq!(get(key).as_ref(), Some(*key));
     }
-    let named = of_group.iter().filter(|key| name(region.hash(key)).is_some()).count();
+    let named = of_group
+        .iter()
+        .filter(|key| name(region.mapped().hash(key)).is_some())
+        .count();
     assert_eq!(named, 8, "as many as a group has counters");
     // Spoiled texts, as of sessions that write at the same time, or of a process that writes anything: nothing is shown until the key is
     // sampled again.
@@ -189,7 +193,7 @@ fn a_key_without_an_item_has_the_name_that_its_counter_has() {
         *word ^= 1 << 40;
     }
     for key in of_group {
-        assert_eq!(name(region.hash(key)), None);
+        assert_eq!(name(region.mapped().hash(key)), None);
         assert_eq!(get(key).as_ref(), Some(key));
     }
 }

@@ -17,7 +17,7 @@ const OLD_S: u32 = 500;
 fn idle_times_are_exact_for_some_seconds_and_not_too_long_for_minutes() {
     let (_pages, region) = private::region(4 << 20);
     let process = region.attach(0, 1, UNIX_S);
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 20,
         evict: true,
         ..Limits::default()
@@ -25,7 +25,7 @@ fn idle_times_are_exact_for_some_seconds_and_not_too_long_for_minutes() {
     let mut session = region.session(process).expect("a slot");
     // At every place of the clock's few bits.
     for start in [0, 1, 13, 63, 64, 997, 1007, 1008, 5000] {
-        let then = region.tick(Moment::from_secs(UNIX_S)) + start;
+        let then = region.clock().tick(Moment::from_secs(UNIX_S)) + start;
         let key = format!("key-{start}");
         session
             .store(key.as_bytes(), b"value", &Store::default(), then)
@@ -59,13 +59,13 @@ fn the_age_of_what_was_evicted_last_is_known() {
     let (_pages, region) = private::region(2 << 20);
     let process = region.attach(0, 1, UNIX_S);
     let mut session = region.session(process).expect("a slot");
-    let then = region.tick(Moment::from_secs(UNIX_S));
+    let then = region.clock().tick(Moment::from_secs(UNIX_S));
     let fill = |session: &mut Session, from: u32, now: u32| {
-        let evicted = region.counters().evictions;
+        let evicted = region.threads().counters().evictions;
         for number in from.. {
             let key = format!("key-{number}");
             session.set(key.as_bytes(), &[b'v'; 1_000], 0, 0, now).expect("there is room");
-            if region.counters().evictions > evicted {
+            if region.threads().counters().evictions > evicted {
                 return number + 1;
             }
         }

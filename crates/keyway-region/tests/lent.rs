@@ -46,10 +46,10 @@ fn overwrite_all(session: &mut Session, which: &str, now: u32) {
 #[test]
 fn what_is_pinned_stays_what_it_is_and_is_recycled_afterwards() {
     let (pages, region) = private::region(MEMORY);
-    region.set_limits(&LIMITS);
+    region.limits().write(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
     let [mut reader, mut writer] = [(); 2].map(|()| region.session(process).expect("a slot"));
-    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     let value = value();
     set(&mut writer, "key", &value, now);
     let (mut out, mut pinned_at) = (Vec::new(), std::ptr::null());
@@ -89,10 +89,10 @@ fn what_is_pinned_stays_what_it_is_and_is_recycled_afterwards() {
 #[test]
 fn short_values_and_those_with_segments_of_their_own_are_copied() {
     let (_pages, region) = private::region(MEMORY);
-    region.set_limits(&LIMITS);
+    region.limits().write(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
     let mut session = region.session(process).expect("a slot");
-    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     for len in [0, 1, 1000, 300_000] {
         let value = vec![b'v'; len];
         set(&mut session, "key", &value, now);
@@ -113,9 +113,9 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
 #[test]
 fn a_session_that_has_given_its_slot_back_leaves_the_next_ones_hazard_pointers_alone() {
     let (pages, region) = private::region(MEMORY);
-    region.set_limits(&LIMITS);
+    region.limits().write(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
-    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     let mut gone = region.session(process).expect("a slot");
     let value = value();
     set(&mut gone, "key", &value, now);

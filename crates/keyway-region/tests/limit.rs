@@ -139,7 +139,7 @@ fn world_with(spare: usize) -> World {
             system: Arc::clone(&system),
         })
     });
-    region.set_limits(&LIMITS);
+    region.limits().write(&LIMITS);
     let process = region.attach(0, 1, UNIX_S);
     World {
         region,
@@ -157,7 +157,7 @@ impl World {
     }
 
     fn now(&self) -> u32 {
-        self.region.tick(Moment::from_secs(UNIX_S + self.second.load(SeqCst)))
+        self.region.clock().tick(Moment::from_secs(UNIX_S + self.second.load(SeqCst)))
     }
 
     /// Steps until there is nothing left to do, each at a later second if there is nothing to do in this one.
@@ -178,9 +178,9 @@ impl World {
 
     /// What is said to be in use is all but the pages that were given back.
     fn assert_in_use_is_right(&self) {
-        let (layout, in_use) = (self.region.layout(), self.region.in_use());
+        let (layout, in_use) = (self.region.mapped().layout(), self.region.mapped().in_use());
         let holes = self.system.holes.lock().unwrap();
-        for page in (layout.segments..layout.len(self.region.segments())).step_by(PAGE) {
+        for page in (layout.segments..layout.len(self.region.mapped().segments())).step_by(PAGE) {
             let is_in_use = in_use.iter().any(|part| part.contains(&page));
             assert_eq!(is_in_use, !holes.contains(&page), "the page at {page}");
         }
@@ -243,20 +243,23 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
     for key in 0..3000 {
         set(&mut session, key, 1000, world.now());
     }
-    let all = world.region.segments();
+    let all = world.region.mapped().segments();
     let there = (0..3000).filter(|key| get(&mut session, *key, world.now())).count();
     assert_eq!(there, 3000, "all fit");
-    let evicted = || world.region.counters().evictions;
+    let evicted = || world.region.threads().counters().evictions;
     assert_eq!(evicted(), 0);
 
     let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
     assert_eq!(allowed, all / 2);
     world.shrink(&mut session);
     let counts = world.assert_sound();
-    assert_eq!((counts.withdrawn, world.region.given_back()), (all - all / 2, all - all / 2));
+    assert_eq!(
+        (counts.withdrawn, world.region.mapped().given_back()),
+        (all - all / 2, all - all / 2)
+    );
     assert_eq!(
         world.holes() * PAGE,
-        counts.withdrawn * world.region.layout().shape.segment_size
+        counts.withdrawn * world.region.mapped().layout().shape.segment_size
     );
     world.assert_in_use_is_right();
     let there = (0..3000).filter(|key| get(&mut session, *key, world.now())).count();
@@ -269,8 +272,15 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
     let counts = world.assert_sound();
     assert_eq!(counts.withdrawn, all - all / 2);
 
-    world.region.grow(all).expect("there is memory");
-    assert_eq!((world.holes(), world.region.withdrawn(), world.region.allowed()), (0, 0, all));
+    world.region.mapped().grow(all).expect("there is memory");
+    assert_eq!(
+        (
+            world.holes(),
+            world.region.mapped().withdrawn(),
+            world.region.mapped().allowed()
+        ),
+        (0, 0, all)
+    );
     let before = evicted();
     for key in 10_000..11_200 {
         set(&mut session, key, 1000, world.now());
@@ -289,9 +299,9 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
 fn pages_are_given_back_after_the_grace_only() {
     let world = world();
     let mut session = world.session();
-    world.region.lower(world.region.segments() / 2, LIMITS.item_size_max);
+    world.region.lower(world.region.mapped().segments() / 2, LIMITS.item_size_max);
     while matches!(session.shrink(world.now()), Shrinking::More) {}
-    assert!(world.region.withdrawn() == world.region.withheld() && world.holes() == 0);
+    assert!(world.region.mapped().withdrawn() == world.region.mapped().withheld() && world.holes() == 0);
     world.second.fetch_add(1, SeqCst);
     let _ = session.shrink(world.now());
     assert_eq!(world.holes(), 0);
@@ -304,19 +314,19 @@ fn pages_are_given_back_after_the_grace_only() {
 fn writers_alone_shrink_the_region() {
     let world = world();
     let mut session = world.session();
-    let all = world.region.segments();
+    let all = world.region.mapped().segments();
     for key in 0..6000 {
         set(&mut session, key, 1000, world.now());
     }
     world.region.lower(all / 2, LIMITS.item_size_max);
     let mut key = 6000;
-    while world.region.given_back() < all - all / 2 {
+    while world.region.mapped().given_back() < all - all / 2 {
         set(&mut session, key, 1000, world.now());
         world.second.fetch_add(i64::from(key % 100 == 0), SeqCst);
         key += 1;
         assert!(key < 60_000, "{:?}", check::check(&world.region, |_| {}).summary);
     }
-    assert!(!world.region.is_shrinking());
+    assert!(!world.region.mapped().is_shrinking());
     let asked = world.system.asked.load(SeqCst);
     let withdrawn = world.assert_sound().withdrawn;
     assert_eq!(withdrawn, all - all / 2);
@@ -345,27 +355,30 @@ fn a_limit_below_what_the_region_needs_goes_as_low_as_it_can_and_the_largest_ite
         set(&mut session, 1000 + key, 100, now);
     }
     let counts = world.assert_sound();
-    assert_eq!(counts.withdrawn, world.region.segments() - allowed);
+    assert_eq!(counts.withdrawn, world.region.mapped().segments() - allowed);
 }
 
 #[test]
 fn what_the_system_cannot_allocate_stays_out_of_use() {
     let world = world();
     let mut session = world.session();
-    let all = world.region.segments();
+    let all = world.region.mapped().segments();
     let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
     world.system.is_full.store(true, SeqCst);
-    assert!(world.region.grow(all).is_err());
-    assert_eq!((world.region.allowed(), world.region.withdrawn()), (allowed, all - allowed));
+    assert!(world.region.mapped().grow(all).is_err());
+    assert_eq!(
+        (world.region.mapped().allowed(), world.region.mapped().withdrawn()),
+        (allowed, all - allowed)
+    );
     for key in 0..6000 {
         set(&mut session, key, 1000, world.now());
     }
     world.assert_sound();
     world.system.is_full.store(false, SeqCst);
-    world.region.grow(allowed + 10).expect("there is memory");
+    world.region.mapped().grow(allowed + 10).expect("there is memory");
     assert_eq!(
-        (world.region.allowed(), world.region.withdrawn()),
+        (world.region.mapped().allowed(), world.region.mapped().withdrawn()),
         (allowed + 10, all - allowed - 10)
     );
     world.assert_sound();
@@ -375,11 +388,14 @@ fn what_the_system_cannot_allocate_stays_out_of_use() {
 fn the_limit_stays_where_the_region_cannot_grow_beyond_it() {
     let world = world_with(8);
     let mut session = world.session();
-    let all = world.region.segments();
+    let all = world.region.mapped().segments();
     let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
-    assert!(world.region.grow(all + 8).is_err());
-    assert_eq!((world.region.segments(), world.region.allowed()), (all, allowed));
+    assert!(world.region.mapped().grow(all + 8).is_err());
+    assert_eq!(
+        (world.region.mapped().segments(), world.region.mapped().allowed()),
+        (all, allowed)
+    );
     world.shrink(&mut session);
     assert_eq!(world.assert_sound().withdrawn, all - allowed);
 }
@@ -388,7 +404,7 @@ fn the_limit_stays_where_the_region_cannot_grow_beyond_it() {
 fn what_is_out_of_use_stays_so_after_a_repair() {
     let world = world();
     let mut session = world.session();
-    let all = world.region.segments();
+    let all = world.region.mapped().segments();
     for key in 0..1000 {
         set(&mut session, key, 1000, world.now());
     }
@@ -396,13 +412,13 @@ fn what_is_out_of_use_stays_so_after_a_repair() {
     world.shrink(&mut session);
     drop(session);
     // What was not written back: the counts.
-    let sb = world.region.superblock();
+    let sb = world.region.mapped().superblock();
     for count in [&sb.free, &sb.withdrawn, &sb.given_back] {
         count.store(3, Relaxed);
     }
     world.region.repair(|_| {}).expect("a sound region");
     assert_eq!(
-        (world.region.withdrawn(), world.region.given_back()),
+        (world.region.mapped().withdrawn(), world.region.mapped().given_back()),
         (all - all / 2, all - all / 2)
     );
     world.assert_sound();
@@ -417,7 +433,7 @@ fn what_is_out_of_use_stays_so_after_a_repair() {
 fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_back_meanwhile() {
     let world = world();
     let mut session = world.session();
-    let all = world.region.segments();
+    let all = world.region.mapped().segments();
     world.region.lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
     let (region, process) = (Arc::clone(&world.region), world.process);
@@ -426,20 +442,20 @@ fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_b
         let mut other = region.session(process).expect("a slot");
         // One half of the segments and then the other one: each of them was out of use before.
         for second in [second, second + 20, second + 40] {
-            region.grow(all).expect("there is memory");
+            region.mapped().grow(all).expect("there is memory");
             region.lower(all / 2, LIMITS.item_size_max);
             for second in second..second + 20 {
-                let now = region.tick(Moment::from_secs(UNIX_S + second));
+                let now = region.clock().tick(Moment::from_secs(UNIX_S + second));
                 while matches!(other.shrink(now), Shrinking::More) {}
             }
-            assert_eq!(region.given_back(), all - all / 2);
+            assert_eq!(region.mapped().given_back(), all - all / 2);
         }
     }));
-    world.region.grow(all).expect("there is memory");
-    let size = world.region.layout().shape.segment_size;
+    world.region.mapped().grow(all).expect("there is memory");
+    let size = world.region.mapped().layout().shape.segment_size;
     assert_eq!(
         world.holes() * PAGE,
-        world.region.given_back() * size,
+        world.region.mapped().given_back() * size,
         "a segment without pages is free"
     );
     world.second.fetch_add(100, SeqCst);
@@ -454,19 +470,20 @@ fn a_system_that_takes_no_pages_back_is_asked_once() {
     let world = world();
     let mut session = world.session();
     world.system.keeps.store(true, SeqCst);
-    world.region.lower(world.region.segments() / 2, LIMITS.item_size_max);
+    world.region.lower(world.region.mapped().segments() / 2, LIMITS.item_size_max);
     let mut refused = 0;
     for _ in 0..1000 {
         refused += usize::from(matches!(session.shrink(world.now()), Shrinking::Refused(_)));
         world.second.fetch_add(1, SeqCst);
     }
     assert_eq!((refused, world.system.asked.load(SeqCst)), (1, 1));
-    assert_eq!(world.region.given_back(), 0);
+    assert_eq!(world.region.mapped().given_back(), 0);
     assert!(matches!(session.shrink(world.now()), Shrinking::Done));
-    assert_eq!(world.assert_sound().withdrawn, world.region.withheld());
+    assert_eq!(world.assert_sound().withdrawn, world.region.mapped().withheld());
     world
         .region
-        .grow(world.region.segments())
+        .mapped()
+        .grow(world.region.mapped().segments())
         .expect("nothing is to be allocated");
     assert_eq!(world.assert_sound().withdrawn, 0);
 }
@@ -474,7 +491,7 @@ fn a_system_that_takes_no_pages_back_is_asked_once() {
 #[test]
 fn a_thread_that_dies_while_it_gives_pages_back_loses_nothing() {
     let world = world();
-    let all = world.region.segments();
+    let all = world.region.mapped().segments();
     world.region.lower(all / 2, LIMITS.item_size_max);
     let other = world.region.attach(1, 2, UNIX_S);
     let mut dying = world.region.session(other).expect("a slot");
@@ -489,14 +506,18 @@ fn a_thread_that_dies_while_it_gives_pages_back_loses_nothing() {
     // While it may live, no thread uses the segment that it is at: not to take it into use either.
     let mut session = world.session();
     world.shrink_but(&mut session, 1);
-    assert!(world.region.grow(all).is_ok());
-    assert_eq!(world.region.withdrawn(), 1);
+    assert!(world.region.mapped().grow(all).is_ok());
+    assert_eq!(world.region.mapped().withdrawn(), 1);
 
     world.system.dead.store(1 << 1, SeqCst);
     for _ in 0..3 {
         session.upkeep(world.now());
     }
-    assert_eq!((world.region.withdrawn(), world.holes()), (0, 0), "it is in use again");
+    assert_eq!(
+        (world.region.mapped().withdrawn(), world.holes()),
+        (0, 0),
+        "it is in use again"
+    );
     assert_eq!(world.assert_sound().withdrawn, 0);
 }
 
@@ -507,14 +528,14 @@ impl World {
             let _ = session.shrink(self.now());
             self.second.fetch_add(1, SeqCst);
         }
-        assert_eq!(self.region.withdrawn() - self.region.given_back(), segments);
+        assert_eq!(self.region.mapped().withdrawn() - self.region.mapped().given_back(), segments);
     }
 }
 
 #[test]
 fn threads_read_and_write_while_the_limit_goes_down_and_up() {
     let world = world();
-    let all = world.region.segments();
+    let all = world.region.mapped().segments();
     let is_over = AtomicBool::new(false);
     let (writes, hits) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -553,7 +574,7 @@ fn threads_read_and_write_while_the_limit_goes_down_and_up() {
                 world.second.fetch_add(1, SeqCst);
                 std::thread::yield_now();
             }
-            world.region.grow(all).expect("there is memory");
+            world.region.mapped().grow(all).expect("there is memory");
         }
         is_over.store(true, SeqCst);
     });

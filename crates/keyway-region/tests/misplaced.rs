@@ -42,12 +42,12 @@ fn get(session: &mut Session, key: &str, now: u32) -> Option<Vec<u8>> {
 fn a_region_with_items_of_other_keys_in_its_slots_is_used_as_any_other() {
     let (mut pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 18,
         evict: true,
         ..Limits::default()
     });
-    let now = region.tick(Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(Moment::from_secs(UNIX_S));
     let mut session = region.session(process).expect("a slot");
     let names = |begin: &str, number: usize| format!("{begin}-{number:03}");
     for number in 0..STRAYS {
@@ -81,7 +81,7 @@ fn a_region_with_items_of_other_keys_in_its_slots_is_used_as_any_other() {
         );
     }
     // The index doubles more than once, and each segment is used many times.
-    let buckets = region.index_buckets();
+    let buckets = region.directory().index_buckets();
     let mut random = Random::new(7);
     for round in 0..4_u64 {
         for number in 0..12_000_u64 {
@@ -110,7 +110,7 @@ fn a_region_with_items_of_other_keys_in_its_slots_is_used_as_any_other() {
         }
         session.upkeep(now);
     }
-    assert!(region.index_buckets() > buckets, "the index grew");
+    assert!(region.directory().index_buckets() > buckets, "the index grew");
     session.release_extents();
     let report = check(&region, |_| ());
     let problems = report.problems.len() + report.unlisted;

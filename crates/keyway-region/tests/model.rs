@@ -60,7 +60,7 @@ impl World {
     }
 
     fn open_sessions(&mut self) {
-        self.region.set_limits(&Limits {
+        self.region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict: self.evicts,
             ..Limits::default()
@@ -70,7 +70,7 @@ impl World {
     }
 
     fn now(&self) -> u32 {
-        self.region.tick(Moment::from_secs(UNIX_S + self.second))
+        self.region.clock().tick(Moment::from_secs(UNIX_S + self.second))
     }
 
     fn look(&mut self, key: u64, rng: &mut Random) -> Option<Entry> {
@@ -289,7 +289,7 @@ impl World {
             2 => {
                 // No process is attached meanwhile.
                 self.sessions.clear();
-                self.region.make_stale();
+                self.region.mapped().make_stale();
                 self.open_sessions();
                 self.map.values_mut().for_each(|entry| entry.stale = true);
             }
@@ -321,11 +321,11 @@ impl World {
         let kept = counts.index + counts.hints + counts.ghosts;
         assert_eq!(
             counts.free + counts.withdrawn + kept,
-            self.region.segments(),
+            self.region.mapped().segments(),
             "all is flushed: {counts:?}"
         );
         assert_eq!(counts.free_counted, counts.free as u64);
-        assert_eq!(self.region.counters().corrupt, 0);
+        assert_eq!(self.region.threads().counters().corrupt, 0);
     }
 }
 
@@ -353,7 +353,7 @@ fn run(seed: u64, memory: u64, keys: u64, longest: u64, steps: u64, evicts: bool
             }
         }
     }
-    let counters = world.region.counters();
+    let counters = world.region.threads().counters();
     println!("{counters:?}");
     world.end(&mut rng);
     counters.relocations
@@ -384,8 +384,8 @@ fn keys_in_third_buckets_are_found_before_and_after_the_index_doubles() {
     let mut world = World::new(2 << 20, false);
     let mut rng = Random::new(5);
     let now = world.now();
-    let seed = world.region.seed();
-    let buckets = world.region.layout().shape.buckets_initial as u64;
+    let seed = world.region.mapped().seed();
+    let buckets = world.region.mapped().layout().shape.buckets_initial as u64;
     let place = |key: u64| keyway_region::all_choices(keyway_region::hash(seed, &name(key))).map(|choice| choice % buckets);
     let [a, b, _] = place(0);
     let same: Vec<u64> = (0..)
@@ -398,7 +398,7 @@ fn keys_in_third_buckets_are_found_before_and_after_the_index_doubles() {
         let stored = world.sessions[0].store(&name(key), value.as_bytes(), &Store::default(), now);
         assert!(matches!(stored, Ok(Stored::Stored { .. })), "{key}: {stored:?}");
     }
-    assert!(world.region.index_buckets() > 2 * buckets);
+    assert!(world.region.directory().index_buckets() > 2 * buckets);
     for key in same {
         let found = world.look(key, &mut rng).map(|entry| entry.value);
         assert_eq!(found, Some(key.to_string().into_bytes()));

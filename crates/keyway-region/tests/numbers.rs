@@ -22,13 +22,13 @@ impl World {
     fn new() -> Self {
         let (pages, region) = private::region(4 << 20);
         let process = region.attach(0, 1, UNIX_S);
-        region.set_limits(&Limits {
+        region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict: true,
             ..Limits::default()
         });
         let session = region.session(process).expect("a slot");
-        let now = region.tick(Moment::from_secs(UNIX_S));
+        let now = region.clock().tick(Moment::from_secs(UNIX_S));
         Self {
             session,
             region,
@@ -120,7 +120,7 @@ fn the_value_is_memcacheds_and_all_else_stays() {
                     "{when}"
                 );
                 assert_eq!(
-                    world.region.counters().bytes,
+                    world.region.threads().counters().bytes,
                     after.size as u64,
                     "the item is the only one: {when}"
                 );
@@ -136,7 +136,7 @@ fn a_number_of_before_a_gap_stays_stale() {
     let mut world = World::new();
     world.store("41", &Store::default());
     world.session.release_extents();
-    world.region.make_stale();
+    world.region.mapped().make_stale();
     assert!(world.get().1.stale);
     assert_eq!(world.session.incr(KEY, 1, world.now), Ok(Number::Is(42)));
     let (value, item) = world.get();

@@ -39,20 +39,20 @@ impl World {
     fn new(is_watched: bool) -> Self {
         let (pages, region) = private::region(MEMORY);
         let process = region.attach(0, 1, UNIX_S);
-        region.set_limits(&Limits {
+        region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict: true,
             ..Limits::default()
         });
-        let now = region.tick(Moment::from_secs(UNIX_S));
+        let now = region.clock().tick(Moment::from_secs(UNIX_S));
         let watching = Watching::new(Arc::clone(&region));
         if is_watched {
-            region.watch(watch::ALL, now);
+            region.watch().want_events(watch::ALL, now);
         }
-        region.keep_trail(0, now);
+        region.trail().keep_trail(0, now);
         Self {
             sessions: (0..SESSIONS).map(|_| region.session(process).expect("a slot")).collect(),
-            trail: region.end_of_trail(),
+            trail: region.trail().end_of_trail(),
             watching,
             now,
             region,
@@ -109,11 +109,14 @@ impl World {
                 let _ = session.get(key, &how, now, &mut Vec::new());
             }
             10 => {
-                let hash = region.hash(key);
-                let _ = (session.sample_get(hash, b"key-1", 7), session.sample_set(hash));
-                session.leave_trail(hash, Fate::Gone);
+                let hash = region.mapped().hash(key);
+                let _ = (
+                    session.sampling().sample_get(hash, b"key-1", 7),
+                    session.sampling().sample_set(hash),
+                );
+                session.region().trail().leave_trail(hash, Fate::Gone);
                 session.note_latency(Door::Library, Verb::Get, random.next());
-                session.emit_connection(b"type=test");
+                session.emitter().emit_connection(b"type=test");
                 session.note_hit(key, now);
             }
             _ => {
@@ -130,23 +133,37 @@ impl World {
     fn tidy(&mut self, random: &mut Random) {
         let (region, now) = (&self.region, self.now);
         self.watching.poll(Duration::from_secs(random.below(100)), &mut |_| ());
-        region.follow_trail(&mut self.trail, &mut Vec::new());
+        region.trail().follow_trail(&mut self.trail, &mut Vec::new());
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             cursor = region.walk(at, 1000, now, |_, _| ());
         }
-        let _ = region.hot_snapshot().ranges(By::Gets, None);
-        let _ = region.key_of_hash(region.hash(b"key-1"), now, &mut Vec::with_capacity(600));
-        let _ = region.hot_name(region.hash(b"key-1"), &mut Vec::with_capacity(600));
-        let _ = (region.counters(), region.latencies(), region.ages(now), region.seated());
-        let _ = (region.segment_map(16), region.sessions(), region.flush_at_s());
+        let _ = region.hot().hot_snapshot().ranges(By::Gets, None);
+        let _ = region.key_of_hash(region.mapped().hash(b"key-1"), now, &mut Vec::with_capacity(600));
+        let _ = region
+            .hot()
+            .hot_name(region.mapped().hash(b"key-1"), &mut Vec::with_capacity(600));
+        let _ = (
+            region.threads().counters(),
+            region.latencies().sum(),
+            region.ages(now),
+            region.seated(),
+        );
+        let _ = (
+            region.segment_map(16),
+            region.threads().sessions(),
+            region.flushes().flush_at_s(),
+        );
         let at = Moment::from_secs(UNIX_S);
-        let _ = (region.clock_error_s(at), region.unix_set_by_s(at));
-        let _ = (region.grow(region.segments()), region.lower(region.segments() - 3, 1 << 17));
-        region.note_use(at);
-        region.watch_hot(now);
-        region.keep_trail(0, now);
-        region.mend_stripes();
+        let _ = (region.clock().clock_error_s(at), region.clock().unix_set_by_s(at));
+        let _ = (
+            region.mapped().grow(region.mapped().segments()),
+            region.lower(region.mapped().segments() - 3, 1 << 17),
+        );
+        region.clock().note_use(at);
+        region.hot().watch_hot(now);
+        region.trail().keep_trail(0, now);
+        region.changes().mend_stripes();
         region.recover();
         if random.below(8) == 0 {
             let _ = self.sessions[0].flush_all([0, 5][random.index(2)], now);
@@ -155,12 +172,12 @@ impl World {
 
     /// Gives a word another value: mostly one that processes share to work together.
     fn scribble(&mut self, random: &mut Random) -> String {
-        let layout = self.region.layout();
-        let (head, end) = (layout.segments, layout.segment(self.region.segments()));
+        let layout = self.region.mapped().layout();
+        let (head, end) = (layout.segments, layout.segment(self.region.mapped().segments()));
         let (from, len) = match random.below(8) {
             0 | 1 => (SHARED_AT, 4096 - SHARED_AT),
-            2 => (layout.words, 16 * self.region.segments()),
-            3 | 4 => (layout.headers, 64 * self.region.segments()),
+            2 => (layout.words, 16 * self.region.mapped().segments()),
+            3 | 4 => (layout.headers, 64 * self.region.mapped().segments()),
             5 => (layout.threads, 1024 * SESSIONS),
             6 => (SHARED_AT, head - SHARED_AT),
             _ => (head, end - head),

@@ -29,7 +29,7 @@ fn main() {
 fn stress(calls: u64) {
     let (_pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 20,
         evict: true,
         ..Limits::default()
@@ -37,7 +37,7 @@ fn stress(calls: u64) {
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let session = region.session(process).expect("a slot");
-            let now = region.tick(keyway_region::Moment::from_secs(UNIX_S + 1));
+            let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S + 1));
             std::thread::spawn(move || work(session, thread, calls, now))
         })
         .collect();
@@ -46,7 +46,7 @@ fn stress(calls: u64) {
     }
     let report = check::check(&region, |_| {});
     assert!(report.is_sound(), "{:#?}", report.problems);
-    let counters = region.counters();
+    let counters = region.threads().counters();
     assert_eq!(
         (counters.segments_recycled, counters.evictions),
         (0, 0),

@@ -29,7 +29,7 @@ fn only_the_hints_of_first_hits_exchange_a_word() {
     let (_pages, region) = private::region(2 << 20);
     let process = region.attach(0, 1, UNIX_S);
     let mut session = region.session(process).expect("a slot");
-    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     for (key, len) in [(b"short", 5), (b"large", 40_000)] {
         session.store(key, &vec![1; len], &Store::default(), now).expect("room");
     }

@@ -28,7 +28,7 @@ impl Room {
     fn new(memory: u64, sessions: usize, evict: bool) -> Self {
         let (pages, region) = private::region(memory);
         let process = region.attach(0, 1, UNIX_S);
-        region.set_limits(&Limits {
+        region.limits().write(&Limits {
             item_size_max: 1 << 20,
             evict,
             ..Limits::default()
@@ -48,7 +48,7 @@ impl Room {
     }
 
     fn now(&self, second: i64) -> u32 {
-        self.region.tick(keyway_region::Moment::from_secs(UNIX_S + second))
+        self.region.clock().tick(keyway_region::Moment::from_secs(UNIX_S + second))
     }
 
     fn set(&mut self, key: u64, len: usize, exptime: i64, now: u32) -> Result<(), WriteError> {
@@ -114,10 +114,10 @@ fn most_emptied_by_one_set(value_len: usize) -> (u64, u64, u64) {
     let item_size = 4 + 16 + value_len;
     let mut rng = Random::new(9);
     let mut worst = 0;
-    let mut before = room.region.counters();
+    let mut before = room.region.threads().counters();
     for key in 0..5 * memory / 4 / item_size as u64 {
         room.set(key, value_len, 0, now).expect("it evicts");
-        let after = room.region.counters();
+        let after = room.region.threads().counters();
         worst = worst.max(after.purged - before.purged);
         if key % 2 == 0 {
             room.get(key - rng.below(key.min(100_000) + 1), now);
@@ -126,7 +126,7 @@ fn most_emptied_by_one_set(value_len: usize) -> (u64, u64, u64) {
     }
     room.assert_sound();
     assert!(before.evictions > 0 && before.relocations > 0, "{before:?}");
-    let segment = room.region.layout().shape.segment_size / item_size;
+    let segment = room.region.mapped().layout().shape.segment_size / item_size;
     (worst, segment as u64, before.reserve_empty)
 }
 
@@ -177,7 +177,7 @@ fn mixed_sizes_and_lifetimes_leave_no_pieces() {
             second += 1;
         }
         if written / (memory as usize / 2) > shares.len() {
-            let evictions = room.region.counters().evictions;
+            let evictions = room.region.threads().counters().evictions;
             let share = room.live_bytes(now) as f64 / memory as f64;
             shares.push((share, evictions - evicted));
             evicted = evictions;
@@ -227,8 +227,8 @@ fn expired_items_make_room_where_nothing_is_evicted() {
     }
     let now = room.now(second);
     let share = room.live_bytes(now) as f64 / memory as f64;
-    println!("live share at the end: {share:.2}; {:?}", room.region.counters());
-    assert!(share > 0.2 && room.region.counters().evictions == 0);
+    println!("live share at the end: {share:.2}; {:?}", room.region.threads().counters());
+    assert!(share > 0.2 && room.region.threads().counters().evictions == 0);
     room.assert_sound();
 }
 
@@ -242,18 +242,18 @@ fn a_key_that_comes_back_soon_after_its_eviction_is_known() {
         room.set(key, 50, 0, now).expect("it evicts");
     }
     let gone: Vec<u64> = (0..keys).filter(|key| !room.has(*key, now)).collect();
-    let before = room.region.counters().ghost_hits;
+    let before = room.region.threads().counters().ghost_hits;
     // Those evicted last are the last of those that are gone: what was written first was evicted first.
     let last = &gone[gone.len() - 2_000..];
     for key in last {
         room.set(*key, 50, 0, now).expect("it evicts");
     }
-    let known = room.region.counters().ghost_hits - before;
-    let never_seen = room.region.counters().ghost_hits;
+    let known = room.region.threads().counters().ghost_hits - before;
+    let never_seen = room.region.threads().counters().ghost_hits;
     for key in 0..2_000 {
         room.set(1 << 30 | key, 50, 0, now).expect("it evicts");
     }
-    let taken_for_known = room.region.counters().ghost_hits - never_seen;
+    let taken_for_known = room.region.threads().counters().ghost_hits - never_seen;
     println!("of 2000 keys evicted last {known} were known, of 2000 never seen {taken_for_known}");
     assert!(known > 1_700 && taken_for_known < 100);
 }
@@ -266,10 +266,10 @@ fn copies_of_overwrites(value_len: usize, writers: usize, draw: impl Fn(&mut Ran
     let item_size = (4 + 16 + value_len) as u64;
     let items = memory / 2 / item_size;
     let mut rng = Random::new(5);
-    let (mut before, mut sets) = (room.region.counters(), 0);
+    let (mut before, mut sets) = (room.region.threads().counters(), 0);
     for round in 0..6 {
         if round == 3 {
-            (before, sets) = (room.region.counters(), 0);
+            (before, sets) = (room.region.threads().counters(), 0);
         }
         for n in 0..items {
             let key = if round == 0 { n } else { draw(&mut rng, items) };
@@ -277,14 +277,14 @@ fn copies_of_overwrites(value_len: usize, writers: usize, draw: impl Fn(&mut Ran
             sets += 1;
         }
     }
-    let counted = room.region.counters().since(&before);
+    let counted = room.region.threads().counters().since(&before);
     let copies = counted.relocations as f64 / sets as f64;
     println!(
         "{writers} writers, {value_len} B: {copies:.2} copies a set, {} evicted",
         counted.evictions
     );
     room.assert_sound();
-    (copies, room.region.counters().evictions)
+    (copies, room.region.threads().counters().evictions)
 }
 
 /// What is written at random over half of a log whose deadest segments are compacted first leaves a fifth of a segment live
@@ -324,7 +324,7 @@ fn what_is_dead_is_used_again_before_memory_that_was_never_used() {
     for n in 0..3_000 {
         room.set(n % 200, 5 << 10, 0, now).expect("there is room");
     }
-    let recycled = room.region.counters().segments_recycled;
+    let recycled = room.region.threads().counters().segments_recycled;
     println!("{recycled} segments of 64 KiB used again");
     assert!(recycled > 150, "{recycled}");
     room.assert_sound();
@@ -467,7 +467,7 @@ fn one_set_in_ten_thousand_evicts_for_full_buckets_while_a_segment_is_free() {
         let (mut keys, mut evictions) = (0, 0);
         loop {
             room.set(keys, value_len, 0, now).expect("there is room");
-            let counters = room.region.counters();
+            let counters = room.region.threads().counters();
             if counters.purged > 0 {
                 break;
             }
@@ -559,11 +559,11 @@ fn rewrite(what: Fitting) -> check::Counts {
     let mut second = 1;
     let len_of = |key: u64| lens[key as usize % lens.len()];
     let ttl_of = |key: u64| if key.is_multiple_of(5) { 100_000 } else { 0 };
-    let segment_size = room.region.layout().shape.segment_size;
+    let segment_size = room.region.mapped().layout().shape.segment_size;
     let mut keys = 0;
     let live_share = |room: &Room| {
         let counts = room.assert_sound();
-        let log = room.region.segments() - counts.index - counts.hints - counts.ghosts;
+        let log = room.region.mapped().segments() - counts.index - counts.hints - counts.ghosts;
         room.live_bytes(room.now(1)) * 100 / (log * segment_size)
     };
     while live_share(&room) < live {
@@ -595,7 +595,7 @@ fn rewrite(what: Fitting) -> check::Counts {
                 die(&room, session);
             }
         }
-        let evicted = room.region.counters().evictions;
+        let evicted = room.region.threads().counters().evictions;
         assert_eq!(evicted, 0, "{what:?}: set {n} of {sets}");
     }
     if room.sessions.is_empty() {

@@ -57,13 +57,13 @@ impl World {
     fn new() -> Self {
         let (pages, region) = private::region(MEMORY);
         let process = region.attach(0, 1, UNIX_S);
-        region.set_limits(&Limits {
+        region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict: false,
             ..Limits::default()
         });
         let session = region.session(process).expect("a slot");
-        let now = region.tick(keyway_region::Moment::from_secs(UNIX_S));
+        let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
         let mut world = Self {
             session,
             region,
@@ -106,7 +106,7 @@ impl World {
                 None => assert!(rest.is_empty() && !is_whole, "{when}: {} is not there", name(key)),
                 Some(item) => {
                     assert_eq!(item.value_len, rest.len(), "{when}: {}", name(key));
-                    let segment = self.region.layout().shape.segment_size;
+                    let segment = self.region.mapped().layout().shape.segment_size;
                     assert!(rest.len() <= segment, "{when}: {} has {} bytes", name(key), rest.len());
                     assert!(
                         victim == Some(key) || rest == value(key),
@@ -148,19 +148,19 @@ impl World {
         let before = std::mem::replace(self.word(offset), bits);
         let when = format!("{what} at {offset} is {bits:#x}, was {before:#x}");
         self.judge(None, &format!("{when}, as was known"), true);
-        self.region.forget_segments();
+        self.region.directory().forget_segments();
         self.judge(None, &when, false);
         *self.word(offset) = before;
         if is_kept {
-            self.region.forget_segments();
+            self.region.directory().forget_segments();
         }
         self.judge(None, &format!("after {when}"), true);
     }
 
     /// Offsets of the words in the index that name an item, with the words.
     fn slots(&mut self) -> Vec<(usize, Slot)> {
-        let segments = self.region.layout().segments;
-        let size = usize::try_from(self.region.index_buckets()).expect("few") * 64;
+        let segments = self.region.mapped().layout().segments;
+        let size = usize::try_from(self.region.directory().index_buckets()).expect("few") * 64;
         private::words(&mut self.pages)
             .enumerate()
             .skip(segments / 8)
@@ -172,7 +172,7 @@ impl World {
 
     /// The key whose item is at this word's place.
     fn key_at(&mut self, word: Slot) -> usize {
-        let at = self.region.layout().segment(word.segment()) + word.offset();
+        let at = self.region.mapped().layout().segment(word.segment()) + word.offset();
         let bytes: Vec<u8> = private::words(&mut self.pages)
             .skip(at / 8)
             .take(5)
@@ -196,15 +196,15 @@ fn odd(bits: u32, bounds: &[u64]) -> Vec<u64> {
 #[test]
 fn slots_that_lead_anywhere_lead_to_no_other_value() {
     let mut world = World::new();
-    let shape = world.region.layout().shape;
-    let segments = world.region.segments() as u64;
+    let shape = world.region.mapped().layout().shape;
+    let segments = world.region.mapped().segments() as u64;
     let offsets = odd(17, &[shape.segment_size as u64 / 4, shape.segment_size as u64 / 4 - 2]);
     let slots = world.slots();
     assert!(slots.len() >= KEYS);
     for (at, word) in slots.iter().step_by(5).copied() {
         for segment in odd(20, &[segments, word.segment() as u64]) {
             // The generation that the segment has, so that only the place is wrong.
-            let words = world.region.layout().words + usize::try_from(segment.min(segments - 1)).expect("small") * 16;
+            let words = world.region.mapped().layout().words + usize::try_from(segment.min(segments - 1)).expect("small") * 16;
             let generation = *world.word(words) & 0x3FF;
             for offset in &offsets {
                 let bits = word.0 & !((1 << 47) - 1) | generation << 37 | segment << 17 | offset;
@@ -224,11 +224,11 @@ fn slots_that_lead_anywhere_lead_to_no_other_value() {
 #[test]
 fn lengths_and_flags_of_an_item_lead_out_of_no_segment() {
     let mut world = World::new();
-    let shape = world.region.layout().shape;
+    let shape = world.region.mapped().layout().shape;
     let slots = world.slots();
     for (_, word) in slots.iter().step_by(9).copied() {
         let victim = world.key_at(word);
-        let at = world.region.layout().segment(word.segment()) + word.offset();
+        let at = world.region.mapped().layout().segment(word.segment()) + word.offset();
         let whole = *world.word(at);
         let (shift, header) = if at.is_multiple_of(8) {
             (0, whole & 0xFFFF_FFFF)
@@ -256,8 +256,8 @@ fn lengths_and_flags_of_an_item_lead_out_of_no_segment() {
 #[test]
 fn directories_and_segment_words_are_not_believed() {
     let mut world = World::new();
-    let (layout, segments) = (*world.region.layout(), world.region.segments() as u64);
-    let index = usize::try_from(world.region.index_buckets()).expect("few") * 64 / layout.shape.segment_size;
+    let (layout, segments) = (*world.region.mapped().layout(), world.region.mapped().segments() as u64);
+    let index = usize::try_from(world.region.directory().index_buckets()).expect("few") * 64 / layout.shape.segment_size;
     let nowhere = odd(32, &[segments, segments + 1])
         .into_iter()
         .filter(|n| *n == 0 || *n > segments);
@@ -289,7 +289,7 @@ fn directories_and_segment_words_are_not_believed() {
 fn the_superblocks_words_are_not_believed() {
     let mut world = World::new();
     let region = Arc::clone(&world.region);
-    let sb = region.superblock();
+    let sb = region.mapped().superblock();
     let words = [&sb.table, &sb.thirds, &sb.stale_before, &sb.segments, &sb.seen];
     let mut random = Random::new(Random::seed_for("scribbled"));
     for (n, word) in words.into_iter().enumerate() {
@@ -344,7 +344,7 @@ impl World {
 #[test]
 fn a_change_of_an_item_with_odd_lengths_changes_no_other() {
     let mut world = World::new();
-    let shape = world.region.layout().shape;
+    let shape = world.region.mapped().layout().shape;
     for key in (0..KEYS).step_by(13) {
         for way in 0..3 {
             let lens = odd(20, &[8, 16, shape.segment_size as u64])
@@ -356,7 +356,7 @@ fn a_change_of_an_item_with_odd_lengths_changes_no_other() {
                 let fresh = world.session.set(name(key).as_bytes(), b"12345678", 0, 0, world.now);
                 fresh.expect("room");
                 let (_, word) = world.slot_of(key);
-                let at = world.region.layout().segment(word.segment()) + word.offset();
+                let at = world.region.mapped().layout().segment(word.segment()) + word.offset();
                 let shift = at % 8 * 8;
                 let header = world.word(at);
                 *header = *header & !(mask << shift) | bits << shift;
@@ -374,8 +374,8 @@ fn a_change_of_an_item_with_odd_lengths_changes_no_other() {
 fn an_item_that_would_end_behind_the_mapping_is_not_read() {
     for way in 0..4 {
         let mut world = World::new();
-        let layout = *world.region.layout();
-        let last = world.region.segments() - 1;
+        let layout = *world.region.mapped().layout();
+        let last = world.region.mapped().segments() - 1;
         let offset = layout.shape.segment_size - 8;
         let end = layout.segment(last) + layout.shape.segment_size;
         assert_eq!(layout.len(last + 1), end, "the last segment is the end of the memory");

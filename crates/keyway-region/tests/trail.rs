@@ -6,7 +6,7 @@ mod private;
 
 use harness::Random;
 use keyway_region::layout::trail::{Extent, Fate, KEY_BITS, SHIFT_MAX, TrailWord};
-use keyway_region::{Region, TrailStep, is_among};
+use keyway_region::{Region, Trail, TrailStep, is_among};
 use private::session;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,25 +15,28 @@ fn stored(size: u32) -> Fate {
 }
 
 fn now(region: &Region) -> u32 {
-    region.seen().clock_s()
+    region.clock().seen().clock_s()
 }
 
 #[test]
 fn the_trail_is_kept_for_some_seconds_after_it_was_asked_for() {
     let (_pages, region) = private::region(4 << 20);
-    let session = session(&region);
     let now = now(&region);
-    assert_eq!((region.kept_trail(), session.on_trail(7)), (None, None));
-    assert_eq!(region.keep_trail(0, now), 0);
-    assert!(session.on_trail(7).is_some(), "every key");
-    assert_eq!(region.keep_trail(3, now), 3);
-    assert_eq!(region.keep_trail(1, now), 3, "while it is kept, the share only gets smaller");
-    region.keep_trail(1, now - 11);
-    assert_eq!(region.kept_trail(), None, "it was asked for eleven seconds ago");
-    assert_eq!(region.keep_trail(1, now), 1, "it begins again");
+    assert_eq!((region.trail().kept_trail(), region.trail().on_kept_trail(7)), (None, None));
+    assert_eq!(region.trail().keep_trail(0, now), 0);
+    assert!(region.trail().on_kept_trail(7).is_some(), "every key");
+    assert_eq!(region.trail().keep_trail(3, now), 3);
+    assert_eq!(
+        region.trail().keep_trail(1, now),
+        3,
+        "while it is kept, the share only gets smaller"
+    );
+    region.trail().keep_trail(1, now - 11);
+    assert_eq!(region.trail().kept_trail(), None, "it was asked for eleven seconds ago");
+    assert_eq!(region.trail().keep_trail(1, now), 1, "it begins again");
     for word in [u64::MAX, TrailWord::new(5, 1 << 55).0, 1] {
-        region.superblock().trail.store(word, Relaxed);
-        assert_eq!(region.kept_trail(), None, "{word:x}: no process asks so far ahead");
+        region.mapped().superblock().trail.store(word, Relaxed);
+        assert_eq!(region.trail().kept_trail(), None, "{word:x}: no process asks so far ahead");
     }
 }
 
@@ -41,26 +44,26 @@ fn the_trail_is_kept_for_some_seconds_after_it_was_asked_for() {
 fn operations_are_looked_at_while_the_trail_is_kept_and_samples_stay_as_many() {
     let (_pages, region) = private::region(4 << 20);
     let session = session(&region);
-    let mut left = session.first_sample();
+    let mut left = session.sampling().first_sample();
     let mut samples = || {
         let (mut samples, mut looks) = (0, 0);
         for _ in 0..200_000 {
             left -= 1;
             if left == 0 {
-                samples += u32::from(session.is_set_sample());
+                samples += u32::from(session.sampling().is_set_sample());
                 looks += 1;
-                left = session.sample_set(7);
+                left = session.sampling().sample_set(7);
             }
         }
         (samples, looks)
     };
     let (seldom, looks) = samples();
     assert!(seldom == looks && (600..1000).contains(&seldom), "{seldom} of 200,000");
-    region.keep_trail(0, now(&region));
+    region.trail().keep_trail(0, now(&region));
     let (samples_then, looks) = samples();
     assert!((600..1000).contains(&samples_then), "{samples_then} of 200,000");
     assert!(looks > 199_000, "all but those before the first: {looks}");
-    region.keep_trail(0, now(&region) - 20);
+    region.trail().keep_trail(0, now(&region) - 20);
     let (after, looks) = samples();
     assert!((600..1000).contains(&after) && looks < 1000, "{after} samples, {looks} looks");
 }
@@ -70,7 +73,7 @@ fn a_share_of_the_keys_is_on_it_and_a_smaller_share_is_a_part_of_that() {
     let (_pages, region) = private::region(4 << 20);
     for shift in [0, 3, 6] {
         let on: Vec<u64> = (0..100_000u64)
-            .filter_map(|key| Region::on_trail(region.hash(&key.to_le_bytes()), shift))
+            .filter_map(|key| Trail::on_trail(region.mapped().hash(&key.to_le_bytes()), shift))
             .collect();
         let due = 100_000.0 / f64::from(1 << shift);
         assert!((0.9 * due..1.1 * due).contains(&(on.len() as f64)), "{} of 100,000", on.len());
@@ -85,7 +88,7 @@ fn a_share_of_the_keys_is_on_it_and_a_smaller_share_is_a_part_of_that() {
 fn a_reader_gets_each_step_once_or_counts_it_as_lost() {
     let (_pages, region) = private::region(4 << 20);
     let session = session(&region);
-    let mut place = region.end_of_trail();
+    let mut place = region.trail().end_of_trail();
     let mut random = Random::new(3);
     let (mut written, mut steps) = (0u64, Vec::new());
     for _ in 0..200 {
@@ -94,10 +97,10 @@ fn a_reader_gets_each_step_once_or_counts_it_as_lost() {
             _ => random.next() % 400,
         };
         for _ in 0..many {
-            session.leave_trail(written, stored(16));
+            session.region().trail().leave_trail(written, stored(16));
             written += 1;
         }
-        region.follow_trail(&mut place, &mut steps);
+        region.trail().follow_trail(&mut place, &mut steps);
     }
     assert_eq!(steps.len() as u64 + place.lost, written);
     assert!(place.lost > 0 && place.lost < written / 2, "{} of {written}", place.lost);
@@ -110,12 +113,12 @@ fn a_reader_gets_each_step_once_or_counts_it_as_lost() {
 fn a_step_that_a_dead_thread_did_not_write_is_lost_and_no_other() {
     let (mut pages, region) = private::region(4 << 20);
     let session = session(&region);
-    let mut place = region.end_of_trail();
+    let mut place = region.trail().end_of_trail();
     let mut steps = Vec::new();
-    session.leave_trail(1, Fate::Gone);
-    session.leave_trail(2, Fate::Gone);
-    session.leave_trail(3, Fate::Missed);
-    session.leave_trail(5, stored(777));
+    session.region().trail().leave_trail(1, Fate::Gone);
+    session.region().trail().leave_trail(2, Fate::Gone);
+    session.region().trail().leave_trail(3, Fate::Missed);
+    session.region().trail().leave_trail(5, stored(777));
     // The first word of the second is not there: its thread died when it had its number. That of the fourth died one store later.
     let lap = 1 << KEY_BITS;
     for word in private::words(&mut pages) {
@@ -123,12 +126,12 @@ fn a_step_that_a_dead_thread_did_not_write_is_lost_and_no_other() {
             *word = 0;
         }
     }
-    region.follow_trail(&mut place, &mut steps);
+    region.trail().follow_trail(&mut place, &mut steps);
     assert_eq!(steps.len(), 1, "its thread may be about to write it");
     for _ in 0..100 {
-        session.leave_trail(4, Fate::Missed);
+        session.region().trail().leave_trail(4, Fate::Missed);
     }
-    region.follow_trail(&mut place, &mut steps);
+    region.trail().follow_trail(&mut place, &mut steps);
     assert_eq!((steps.len(), place.lost), (102, 2));
     assert_eq!(
         steps[..2],
@@ -149,10 +152,10 @@ fn a_step_that_a_dead_thread_did_not_write_is_lost_and_no_other() {
 fn any_bytes_in_the_ring_harm_no_reader() {
     let (mut pages, region) = private::region(4 << 20);
     let session = session(&region);
-    let from = region.layout().trail / 8;
-    let words = region.layout().trail_entry(region.layout().trail_entries) / 8 - from;
+    let from = region.mapped().layout().trail / 8;
+    let words = region.mapped().layout().trail_entry(region.mapped().layout().trail_entries) / 8 - from;
     let mut random = Random::new(5);
-    let mut place = region.end_of_trail();
+    let mut place = region.trail().end_of_trail();
     let mut steps = Vec::new();
     for round in 0..300 {
         for word in private::words(&mut pages).skip(from).take(words) {
@@ -162,10 +165,10 @@ fn any_bytes_in_the_ring_harm_no_reader() {
                 _ => {}
             }
         }
-        session.leave_trail(random.next(), stored(u32::MAX));
+        session.region().trail().leave_trail(random.next(), stored(u32::MAX));
         steps.clear();
-        region.follow_trail(&mut place, &mut steps);
-        assert!(steps.len() <= region.layout().trail_entries);
+        region.trail().follow_trail(&mut place, &mut steps);
+        assert!(steps.len() <= region.mapped().layout().trail_entries);
         assert!(steps.iter().all(|step| step.key < 1 << KEY_BITS));
     }
 }

@@ -36,13 +36,13 @@ fn cas_of(session: &mut Session, key: &[u8], now: u32) -> u64 {
 fn world(sessions: usize) -> (Vec<private::Page>, Vec<Session>, u32) {
     let (pages, region) = private::region(64 << 20);
     let process = region.attach(0, 1, UNIX_S);
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 20,
         evict: true,
         ..Limits::default()
     });
     let sessions = (0..sessions).map(|_| region.session(process).expect("a slot"));
-    let now = region.tick(keyway_region::Moment::from_secs(UNIX_S + 10));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S + 10));
     (pages, sessions.collect(), now)
 }
 
@@ -235,7 +235,7 @@ fn changes(sessions: &mut [Session], count: usize, now: u32) -> (u64, u64) {
 /// The word that has the next unique.
 macro_rules! next_unique {
     ($sessions:expr) => {
-        $sessions[0].region().superblock().sequence
+        $sessions[0].region().mapped().superblock().sequence
     };
 }
 
@@ -256,7 +256,7 @@ fn uniques_stay_below_what_a_double_holds_for_twenty_years_of_ten_million_change
     for age_s in [0, 86_400, 365 * 86_400, 12 * 365 * 86_400, TWENTY_YEARS_S] {
         let (_pages, mut sessions, _) = world(4);
         let moment = keyway_region::Moment::from_secs(private::UNIX_S + i64::try_from(age_s).unwrap());
-        let now = sessions[0].region().tick(moment);
+        let now = sessions[0].region().clock().tick(moment);
         // As far as segments take them: a little less than one in 70 ns, and 2^45 at once.
         let most = (1 << 45) + 14_000_000 * age_s;
         next_unique!(sessions).store(most + 1, Relaxed);

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 fn session(region: &Arc<Region>) -> Session {
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 18,
         evict: true,
         ..Limits::default()
@@ -29,12 +29,12 @@ fn watched(memory: u64, kinds: u64) -> (Vec<private::Page>, Arc<Region>, Watchin
     let (pages, region) = private::region(memory);
     region.attach(0, 1, UNIX_S);
     let watching = Watching::new(Arc::clone(&region));
-    region.watch(kinds, now(&region));
+    region.watch().want_events(kinds, now(&region));
     (pages, region, watching)
 }
 
 fn now(region: &Region) -> u32 {
-    region.tick(Moment::from_secs(UNIX_S))
+    region.clock().tick(Moment::from_secs(UNIX_S))
 }
 
 /// What is told now, and how many events are lost.
@@ -224,7 +224,7 @@ fn evicted_items_are_told_with_whether_they_were_read() {
         lost += lost_now;
     }
     assert!(evicted > 1000);
-    assert_eq!(evicted + lost, region.counters().evictions);
+    assert_eq!(evicted + lost, region.threads().counters().evictions);
 }
 
 #[test]
@@ -233,19 +233,19 @@ fn a_watcher_that_is_gone_is_forgotten() {
     let mut session = session(&region);
     let mut set_at = |seconds: u64| {
         let moment = Moment::from_secs(UNIX_S + i64::try_from(seconds).expect("few"));
-        region.note_use(moment);
-        session.set(b"k", b"v", 0, 0, region.tick(moment)).expect("a store");
+        region.clock().note_use(moment);
+        session.set(b"k", b"v", 0, 0, region.clock().tick(moment)).expect("a store");
         told(&mut watching, seconds).0.len()
     };
     assert_eq!(
         [0, WATCHED_S - 1, WATCHED_S + 1, WATCHED_S + 2].map(&mut set_at),
         [1, 1, 0, 0]
     );
-    assert_eq!(region.counters().events_lost, 0);
+    assert_eq!(region.threads().counters().events_lost, 0);
     // It was, until it said so again.
-    let later = region.tick(Moment::from_secs(UNIX_S + 100));
-    assert!(!region.watch(Kind::Mutation.bit(), later));
-    assert!(region.watch(Kind::Mutation.bit(), later));
+    let later = region.clock().tick(Moment::from_secs(UNIX_S + 100));
+    assert!(!region.watch().want_events(Kind::Mutation.bit(), later));
+    assert!(region.watch().want_events(Kind::Mutation.bit(), later));
     assert_eq!(set_at(100), 1);
 }
 

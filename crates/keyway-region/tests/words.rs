@@ -13,7 +13,7 @@ use std::sync::Arc;
 const MEMORY: u64 = 2 << 20;
 
 fn session(region: &Arc<Region>, process: Process) -> Session {
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 18,
         evict: false,
         ..Limits::default()
@@ -40,7 +40,7 @@ fn get(session: &mut Session, key: &str, now: u32) -> Option<Vec<u8>> {
 fn a_key_is_all_of_its_bytes() {
     let (_pages, region) = private::region(MEMORY);
     let mut session = session(&region, region.attach(0, 1, UNIX_S));
-    let now = region.tick(Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(Moment::from_secs(UNIX_S));
     for n in 0..3_000 {
         set(&mut session, &format!("there-{n:06}"), format!("{n}").as_bytes(), now);
     }
@@ -63,11 +63,11 @@ fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
     const GENERATION: u64 = 1 << 37;
     let (mut pages, region) = private::region(MEMORY);
     let mut session = session(&region, region.attach(0, 1, UNIX_S));
-    let now = region.tick(Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(Moment::from_secs(UNIX_S));
     set(&mut session, "key", b"value", now);
-    let seed = region.seed();
+    let seed = region.mapped().seed();
     let tag = keyway_region::hash(seed, b"key") >> 52;
-    let index = region.layout().segments / 8;
+    let index = region.mapped().layout().segments / 8;
     let found = private::words(&mut pages)
         .skip(index)
         .find(|word| Slot(**word).is_item_with(tag));
@@ -85,7 +85,7 @@ fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
 fn a_session_that_is_taken_for_dead_gets_an_error_and_keeps_its_slot() {
     let (_pages, region) = private::region_where(MEMORY, Life::Suspect);
     let process = region.attach(0, 1, UNIX_S);
-    let now = region.tick(Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(Moment::from_secs(UNIX_S));
     let mut first = session(&region, process);
     set(&mut first, "key", b"value", now);
     assert!(!first.is_fenced());
@@ -95,10 +95,10 @@ fn a_session_that_is_taken_for_dead_gets_an_error_and_keeps_its_slot() {
     set(&mut first, "key", b"other", now);
     let mut second = session(&region, process);
     assert!(!second.is_fenced());
-    assert_eq!(region.sessions(), 2);
+    assert_eq!(region.threads().sessions(), 2);
     assert_eq!(get(&mut second, "key", now), Some(b"other".to_vec()));
     first.end();
-    assert_eq!(region.sessions(), 1);
+    assert_eq!(region.threads().sessions(), 1);
     assert!(!session(&region, process).is_fenced());
 }
 
@@ -107,12 +107,12 @@ fn a_session_that_is_taken_for_dead_gets_an_error_and_keeps_its_slot() {
 fn what_the_dead_had_counted_is_reported() {
     let (_pages, region) = private::region(MEMORY);
     let process = region.attach(0, 1, UNIX_S);
-    let now = region.tick(Moment::from_secs(UNIX_S));
+    let now = region.clock().tick(Moment::from_secs(UNIX_S));
     let mut ends = session(&region, process);
     for n in 0..10 {
         set(&mut ends, &format!("key-{n}"), b"value", now);
     }
-    let told = || region.superblock().items.load(std::sync::atomic::Ordering::Relaxed);
+    let told = || region.mapped().superblock().items.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(
         told(),
         0,

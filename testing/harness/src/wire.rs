@@ -1,5 +1,5 @@
 //! A raw socket to a server, TCP, Unix or UDP, with a deadline on everything. It knows bytes, lines and the end of the stream, and what
-//! `keyway-proto` reads as an answer ([`Wire::hear`]).
+//! `keyway-proto` reads as an answer ([`Wire::receive`]).
 //!
 //! Over UDP, what is sent at a time is one request datagram, and what arrives is the payloads of the datagrams that answer, in
 //! their order. Their frames (memcached's protocol.txt, "UDP protocol") are put on and taken off here.

@@ -224,20 +224,21 @@ pub(crate) fn close(inner: &Inner) -> bool {
     let _inside = inner.sessions.latch.open();
     let region = &inner.sessions.region;
     // A process that attaches from now on undoes this, at the latest when it begins to use the region.
-    region.begin_clean_stop();
-    let layout = region.layout();
+    region.restarts().begin_clean_stop();
+    let layout = region.mapped().layout();
     let others = (0..layout.shape.process_slots).filter(|slot| *slot != process.slot);
-    let others: Vec<Tenant> = others.map(|slot| region.tenant(slot)).collect();
-    let mut is_last = others.iter().all(|tenant| region.host().life(tenant) == Life::Dead) && region.sessions() == 0;
+    let others: Vec<Tenant> = others.map(|slot| region.mapped().tenant(slot)).collect();
+    let mut is_last =
+        others.iter().all(|tenant| region.mapped().host().life(tenant) == Life::Dead) && region.threads().sessions() == 0;
     if is_last {
         // The next boot cannot know that they are dead.
         others.iter().for_each(|tenant| region.dismiss(tenant));
         region.detach(process);
-        region.note_use(inner.sessions.clock.now());
-        let mut parts = layout.backed(region.segments()).into_iter();
-        is_last = !inner.on_disk || parts.all(|range| region.host().write_back(range));
+        region.clock().note_use(inner.sessions.clock.now());
+        let mut parts = layout.backed(region.mapped().segments()).into_iter();
+        is_last = !inner.on_disk || parts.all(|range| region.mapped().host().write_back(range));
     }
-    region.end_clean_stop(is_last) && (!inner.on_disk || region.host().write_back(0..superblock::SIZE))
+    region.restarts().end_clean_stop(is_last) && (!inner.on_disk || region.mapped().host().write_back(0..superblock::SIZE))
 }
 
 /// A process could not attach. If the reason is that there is no free process slot, and a server would execute its
@@ -276,7 +277,7 @@ pub(crate) fn socket_of(place: &Place) -> Option<&Path> {
 /// its clock agrees with the region's.
 fn check_clock(region: &Region, clock: Clock, now: Moment, path: &Path) -> Result<(), OpenError> {
     const ERROR_MAX_S: u64 = 2;
-    let error_s = region.clock_error_s(now);
+    let error_s = region.clock().clock_error_s(now);
     if clock.is_known() || error_s <= ERROR_MAX_S {
         Ok(())
     } else {

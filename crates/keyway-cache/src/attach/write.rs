@@ -58,8 +58,8 @@ pub(super) fn attach(
         liveness: Arc::clone(&liveness),
         mapping,
     };
-    let mut region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
-    blocks::fill(&file, &region.in_use()).map_err(|why| copies(path, why))?;
+    let region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    blocks::fill(&file, &region.mapped().in_use()).map_err(|why| copies(path, why))?;
     let slots = layout.shape.process_slots_for(options.server);
     let Some((tenant, has_lock)) = free_slot(&region, slots, &file, &liveness) else {
         return Err(OpenError::ProcessesFull {
@@ -96,25 +96,25 @@ pub(super) fn attach(
         Err(_) => return Err(lost()),
     };
     if options.durable_rehearsed {
-        region.at_barrier(wait_100_ns);
+        region.mapped().at_barrier(wait_100_ns);
     }
-    let seen = region.seen();
+    let seen = region.clock().seen();
     let clock = Clock::here();
     let now = clock.now();
-    let boot_id = proc::boot_id().unwrap_or_else(|| region.boot_in_use());
-    if region.is_clock_started(boot_id) {
+    let boot_id = proc::boot_id().unwrap_or_else(|| region.restarts().boot_in_use());
+    if region.clock().is_clock_started(boot_id) {
         check_clock(&region, clock, now, path)?;
     }
     // "In use since this boot" must be on the medium before the first change can be there.
-    if !region.begin_use(boot_id, now) {
+    if !region.restarts().begin_use(boot_id, now) {
         kernel::forget(&region);
-        if on_disk && !region.host().write_back(0..superblock::SIZE) {
+        if on_disk && !region.mapped().host().write_back(0..superblock::SIZE) {
             return Err(io("write back", path, std::io::Error::last_os_error()));
         }
     }
     // A program that opens the region with a size of its own choice does not lift the limit that an operator has set.
     let wanted = options.memory.filter(|_| !options.keep_memory);
-    if let Some(memory) = wanted.filter(|memory| options.server || layout.segments_for(*memory) > region.segments()) {
+    if let Some(memory) = wanted.filter(|memory| options.server || layout.segments_for(*memory) > region.mapped().segments()) {
         grow(&region, memory).map_err(|why| OpenError::NotGrown {
             path: path.to_path_buf(),
             why,
@@ -123,7 +123,10 @@ pub(super) fn attach(
     if options.server && options.memory.is_some() {
         rule(&region, options, on_disk, path)?;
     }
-    region.host().prepare(&region.in_use(), options.huge_pages, options.prefault);
+    region
+        .mapped()
+        .host()
+        .prepare(&region.mapped().in_use(), options.huge_pages, options.prefault);
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
         return Ok(None);
     };
@@ -156,13 +159,16 @@ pub(super) fn attach(
 
 /// Gives the region the rules that its server is started with. They hold for all its users, at once.
 fn rule(region: &Region, options: &Options, on_disk: bool, path: &Path) -> Result<(), OpenError> {
-    let (old, new) = (region.limits(), options.limits(region.limits()));
+    let (old, new) = (region.limits().read(), options.limits(region.limits().read()));
     if options.item_size_max.is_some() {
-        check_item_size(new.item_size_max, region.layout().backed_len(region.segments()))?;
+        check_item_size(
+            new.item_size_max,
+            region.mapped().layout().backed_len(region.mapped().segments()),
+        )?;
     }
     if new != old {
-        region.set_limits(&new);
-        if on_disk && !region.host().write_back(0..superblock::SIZE) {
+        region.limits().write(&new);
+        if on_disk && !region.mapped().host().write_back(0..superblock::SIZE) {
             return Err(io("write back", path, std::io::Error::last_os_error()));
         }
     }
@@ -173,7 +179,7 @@ fn rule(region: &Region, options: &Options, on_disk: bool, path: &Path) -> Resul
 /// the slot's byte. `false`: a process that may only read has a lock there.
 fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) -> Option<(Tenant, bool)> {
     (0..slots).find_map(|slot| {
-        let tenant = region.tenant(slot);
+        let tenant = region.mapped().tenant(slot);
         let at = offset(tenant.lock_offset);
         if liveness.without_lock(&tenant) != Life::Dead {
             return None;
@@ -183,7 +189,7 @@ fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) ->
             return goes_without.then_some((tenant, false));
         }
         // The lock is free, and the tenant is still the one that was checked.
-        if region.tenant(slot) == tenant {
+        if region.mapped().tenant(slot) == tenant {
             Some((tenant, true))
         } else {
             unlock(file, at);

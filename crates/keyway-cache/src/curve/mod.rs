@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
 use keyway_region::layout::stats::Counters;
 use keyway_region::layout::trail::{Extent, Fate, SHIFT_MAX};
-use keyway_region::{Region, TrailPlace, TrailStep, is_among, seconds_of};
+use keyway_region::{Region, Trail, TrailPlace, TrailStep, is_among, seconds_of};
 
 use crate::Cache;
 use crate::session::Session;
@@ -154,7 +154,7 @@ impl Cache {
         let mut curve = MemoryCurve {
             cache: self.clone(),
             shift: 0,
-            place: self.inside_region(Region::end_of_trail)?,
+            place: self.inside_region(|region| region.trail().end_of_trail())?,
             sizes: Default::default(),
             real: [0; GROUPS],
             steps: 0,
@@ -300,7 +300,7 @@ impl MemoryCurve {
         let mut taken = std::mem::take(&mut self.taken);
         let lost = self.place.lost;
         self.cache
-            .inside_region(|region| region.follow_trail(&mut self.place, &mut taken));
+            .inside_region(|region| region.trail().follow_trail(&mut self.place, &mut taken));
         for step in taken.drain(..) {
             self.take(step);
         }
@@ -330,8 +330,8 @@ impl MemoryCurve {
         let now = self.cache.inner.sessions.clock.now();
         let wanted = self.shift;
         let kept = self.cache.inside_region(|region| {
-            let tick = region.tick(now);
-            (region.keep_trail(wanted, tick), seconds_of(tick))
+            let tick = region.clock().tick(now);
+            (region.trail().keep_trail(wanted, tick), seconds_of(tick))
         });
         if let Some((shift, now_s)) = kept {
             self.now_s = now_s;
@@ -410,7 +410,7 @@ impl MemoryCurve {
             let (hash, shift) = (&self.cache, self.shift);
             cursor = session.walk(from, WALK, |key, item| {
                 let Some(name) = hash
-                    .inside_region(|region| Region::on_trail(region.hash(key), shift))
+                    .inside_region(|region| Trail::on_trail(region.mapped().hash(key), shift))
                     .flatten()
                 else {
                     return;

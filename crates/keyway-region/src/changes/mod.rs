@@ -9,5 +9,4 @@
 
 mod stripes;
 
-pub(crate) use stripes::Offered;
-pub use stripes::{FLUSH, STRIPES, Stripes, WORDS};
+pub use stripes::{Changes, Counting, FLUSH, STRIPES, Stripes, WORDS};

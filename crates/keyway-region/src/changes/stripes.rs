@@ -6,15 +6,15 @@
 //! copies an item, and keeps the word with the copy. As long as the word is the same, with equal halves, no thread has begun to
 //! change what was copied. This file does not know what uses the copies.
 //!
-//! The words are outside the region, in memory that a process maps when it needs to ([`Region::offer_stripes`]). A session
+//! The words are outside the region, in memory that a process maps when it needs to ([`Changes::offer_stripes`]). A session
 //! without them may not change anything while the door is on.
 //!
-//! Turning the door on ([`Region::turn_door_on`]): the door word is stored; then a fence that every processor passes; then the
+//! Turning the door on ([`Changes::turn_door_on`]): the door word is stored; then a fence that every processor passes; then the
 //! caller waits for each session that was in an operation meanwhile and may not have seen the word
-//! ([`Region::is_door_acknowledged`]). Only the process that turns the door on waits.
+//! ([`Changes::is_door_acknowledged`]). Only the process that turns the door on waits.
 //!
 //! A thread that dies between its two counts leaves its stripe's halves unequal. Then no item of it is copied, and none of its
-//! copies is valid, until [`Region::mend_stripes`] finds that no live session names the stripe, and moves the word on to equal
+//! copies is valid, until [`Changes::mend_stripes`] finds that no live session names the stripe, and moves the word on to equal
 //! halves that it never had.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release, light_fence};
@@ -22,11 +22,13 @@ use crate::heap;
 use crate::layout::session::Lease;
 use crate::layout::slot::{Slot, TAG_BITS};
 use crate::layout::superblock::{DoorWord, Superblock};
+use crate::mapped::{Life, Mapped};
 use crate::memory::Memory;
-use crate::region::{Life, Region};
-use crate::session::{Process, Session};
+use crate::session::Process;
+use crate::threads::{Thread, Threads};
 use crate::verbs::WriteError;
 use core::any::Any;
+use core::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Stripes of the hash space: as many as tags.
@@ -47,9 +49,9 @@ pub struct Stripes {
 
 /// A stripe's word: 63..32 changes finished | 31..0 changes started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Changes(u64);
+struct ChangeWord(u64);
 
-impl Changes {
+impl ChangeWord {
     fn started(self) -> u32 {
         (self.0 & 0xFFFF_FFFF) as u32
     }
@@ -96,12 +98,12 @@ impl Stripes {
 
     /// Replaces a word by its successor. Not an addition, because the halves must not carry into each other. An attempt fails
     /// only because another thread's change was counted.
-    fn step(&self, stripe: usize, next: impl Fn(Changes) -> Changes) {
+    fn step(&self, stripe: usize, next: impl Fn(ChangeWord) -> ChangeWord) {
         let word = self.word(stripe);
         let mut now = word.load(Relaxed);
         // PAIRS: stripe: the loads of the word: a maker of copies that sees a change finished reads what was published, and
         // `mend` sees which session's change is begun.
-        while let Err(other) = word.compare_exchange(now, next(Changes(now)).0, Release, Relaxed) {
+        while let Err(other) = word.compare_exchange(now, next(ChangeWord(now)).0, Release, Relaxed) {
             now = other;
         }
     }
@@ -111,11 +113,26 @@ impl Stripes {
 #[derive(Default)]
 pub(crate) struct Offered(Mutex<Option<(DoorWord, Arc<Stripes>)>>);
 
-impl Region {
+/// The kernel door's word, and the words in which this process counts its changes.
+pub struct Changes {
+    mapped: Arc<Mapped>,
+    threads: Threads,
+    offered: Offered,
+}
+
+impl Changes {
+    pub(crate) fn new(mapped: &Arc<Mapped>, threads: &Threads) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            threads: threads.clone(),
+            offered: Offered::default(),
+        }
+    }
+
     /// The door word.
     pub fn door(&self) -> DoorWord {
         // PAIRS: door-offer: the exchange in `turn_door_on`. PAIRS: door: that in `turn_door_off`.
-        DoorWord(self.superblock().kernel_door.load(Acquire))
+        DoorWord(self.mapped.superblock().kernel_door.load(Acquire))
     }
 
     /// While the door word is this one, sessions of this process count in these words.
@@ -141,9 +158,9 @@ impl Region {
         let door = self.door();
         let slot = door.slot();
         door.is_on()
-            && slot < self.layout.shape.process_slots
-            && door.is_of_incarnation(self.tenant(slot).tenancy.incarnation())
-            && self.life(slot) != Life::Dead
+            && slot < self.mapped.layout().shape.process_slots
+            && door.is_of_incarnation(self.mapped.tenant(slot).tenancy.incarnation())
+            && self.mapped.life(slot) != Life::Dead
     }
 
     /// Turns the door on: from now on changes are counted in `stripes`. Nothing may be copied before [`Self::is_door_acknowledged`].
@@ -157,6 +174,7 @@ impl Region {
         self.offer_stripes(door, stripes);
         // PAIRS: door-offer: the loads of the door word: a session that sees it turned on finds the words that were offered.
         let won = self
+            .mapped
             .superblock()
             .kernel_door
             .compare_exchange(old.0, door.0, Release, Relaxed)
@@ -167,11 +185,11 @@ impl Region {
     /// Whether every session counts its changes by now: none is still in an operation that began before it could know.
     pub fn is_door_acknowledged(&self) -> bool {
         let door = self.door();
-        // PAIRS: door: the light fence in `Session::enter`. After this, a session that has not read the door word yet will read
+        // PAIRS: door: the light fence in `Counting::enter`. After this, a session that has not read the door word yet will read
         // this one; a session that has read another one is seen to be writing.
-        let all_fenced = self.host().fence_everywhere();
-        (0..self.threads()).all(|slot| {
-            let thread = self.thread(slot);
+        let all_fenced = self.mapped.host().fence_everywhere();
+        (0..self.threads.threads_used()).all(|slot| {
+            let thread = self.mapped.thread(slot);
             // PAIRS: vacate: the end of the session. PAIRS: door: the stores in `leave` and `follow_door`: changes that were not
             // counted are seen.
             !Lease(thread.lease.load(Acquire)).is_leased()
@@ -182,7 +200,7 @@ impl Region {
 
     /// Turns the door off, if the word is still this one. The caller knows that no process answers from copies any more.
     pub fn turn_door_off(&self, door: DoorWord) {
-        let word = &self.superblock().kernel_door;
+        let word = &self.mapped.superblock().kernel_door;
         // PAIRS: door: the loads of the door word: an operation that need not count comes after the last answer from a copy.
         let _ = word.compare_exchange(door.0, door.off().0, Release, Relaxed);
     }
@@ -190,12 +208,12 @@ impl Region {
     /// No process answers from copies after this instant of the kernel program's clock, unless the lease is renewed.
     pub fn renew_door_lease(&self, until_ns: u64) {
         // Relaxed: the kernel program gets the lease after this, by a releasing store. The word is read only when that process is gone.
-        self.superblock().door_lease_ns.store(until_ns, Relaxed);
+        self.mapped.superblock().door_lease_ns.store(until_ns, Relaxed);
     }
 
     /// See [`Self::renew_door_lease`].
     pub fn door_lease_ns(&self) -> u64 {
-        self.superblock().door_lease_ns.load(Relaxed)
+        self.mapped.superblock().door_lease_ns.load(Relaxed)
     }
 
     /// Moves on the stripes in which a thread has died between its two counts; returns how many. Of this process's stripes only.
@@ -210,13 +228,13 @@ impl Region {
         let word = stripes.word(stripe);
         // PAIRS: stripe: `Stripes::step`: a session that is counted here has the stripe on its record. One that counts later
         // makes the exchange fail.
-        let now = Changes(word.load(Acquire));
+        let now = ChangeWord(word.load(Acquire));
         if now.is_at_rest() {
             return false;
         }
         let name = stripe as u64 + 1;
-        let is_named = (0..self.threads()).any(|slot| {
-            let thread = self.thread(slot);
+        let is_named = (0..self.threads.threads_used()).any(|slot| {
+            let thread = self.mapped.thread(slot);
             // PAIRS: stripe-name: the store in `end_change`. PAIRS: vacate: the end of the session.
             thread.stripe.load(Acquire) == name && Lease(thread.lease.load(Acquire)).is_leased()
         });
@@ -225,19 +243,43 @@ impl Region {
     }
 }
 
-impl Session {
+/// A thread's part in counting: the door word that it knows, and where its changes are counted.
+pub struct Counting {
+    mapped: Arc<Mapped>,
+    changes: Arc<Changes>,
+    thread: Thread,
+    /// the door word that it has acknowledged
+    door: Cell<u64>,
+    /// the same, if changes are not counted by it: one that names no owner; otherwise no door word
+    idle_door: Cell<u64>,
+    /// where its changes are counted, if they are
+    stripes: RefCell<Option<Arc<Stripes>>>,
+}
+
+impl Counting {
+    pub(crate) fn new(mapped: &Arc<Mapped>, changes: &Arc<Changes>, thread: &Thread) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            changes: Arc::clone(changes),
+            thread: thread.clone(),
+            door: Cell::new(0),
+            idle_door: Cell::new(0),
+            stripes: RefCell::default(),
+        }
+    }
+
     /// Begins an operation that may make visible changes. The present door word tells it whether changes are counted.
     ///
     /// # Errors
     ///
-    /// Changes are counted, and this process does not have the words.
+    /// ChangeWord are counted, and this process does not have the words.
     #[inline]
     pub(crate) fn enter(&self) -> Result<(), WriteError> {
-        self.thread().writing.store(1, Relaxed);
-        // PAIRS: door: the fence everywhere in `Region::is_door_acknowledged`.
+        self.thread.slot().writing.store(1, Relaxed);
+        // PAIRS: door: the fence everywhere in `Changes::is_door_acknowledged`.
         light_fence();
-        // PAIRS: door-offer: `Region::turn_door_on`. PAIRS: door: `Region::turn_door_off`.
-        let door = self.region.superblock().kernel_door.load(Acquire);
+        // PAIRS: door-offer: `Changes::turn_door_on`. PAIRS: door: `Changes::turn_door_off`.
+        let door = self.mapped.superblock().kernel_door.load(Acquire);
         if door == self.door.get() {
             return Ok(());
         }
@@ -247,7 +289,7 @@ impl Session {
     /// The same, if the session knows the present door word and changes are not counted. `false`: the operation has not begun.
     #[inline(always)]
     pub(crate) fn enter_known(&self, superblock: &Superblock) -> bool {
-        let writing = &self.thread().writing;
+        let writing = &self.thread.slot().writing;
         writing.store(1, Relaxed);
         // PAIRS: door, door-offer: as in `enter`.
         light_fence();
@@ -261,14 +303,14 @@ impl Session {
     /// Whether the session has acknowledged the present door word: an operation that begins now need not stop for it.
     #[inline]
     pub fn knows_door(&self) -> bool {
-        self.region.superblock().kernel_door.load(Relaxed) == self.door.get()
+        self.mapped.superblock().kernel_door.load(Relaxed) == self.door.get()
     }
 
     /// The operation has ended.
     #[inline]
     pub(crate) fn leave(&self) {
-        // PAIRS: door: the load in `Region::is_door_acknowledged`: changes that were not counted are published.
-        self.thread().writing.store(0, Release);
+        // PAIRS: door: the load in `Changes::is_door_acknowledged`: changes that were not counted are published.
+        self.thread.slot().writing.store(0, Release);
     }
 
     #[cold]
@@ -276,7 +318,7 @@ impl Session {
     fn follow_door(&self, door: DoorWord) -> Result<(), WriteError> {
         let mut stripes = None;
         // Another thread may be using the list now. What it held before is unmapped.
-        heap::run(&mut || stripes = self.region.stripes_for(door));
+        heap::run(&mut || stripes = self.changes.stripes_for(door));
         if door.is_on() && stripes.is_none() {
             self.leave();
             return Err(WriteError::KernelDoor);
@@ -285,8 +327,8 @@ impl Session {
         let mut old = self.stripes.replace(stripes.filter(|_| door.is_on()));
         heap::run(&mut || old = None);
         self.door.set(door.0);
-        // PAIRS: door: the load in `Region::is_door_acknowledged`, as in `leave`.
-        self.thread().door.store(door.0, Release);
+        // PAIRS: door: the load in `Changes::is_door_acknowledged`, as in `leave`.
+        self.thread.slot().door.store(door.0, Release);
         Ok(())
     }
 
@@ -329,9 +371,9 @@ impl Session {
     fn begin_change(&self, stripe: usize) {
         if let Some(stripes) = &*self.stripes.borrow() {
             // Before the count: recovery does not touch the stripe as long as a live session names it.
-            self.thread().stripe.store(stripe as u64 + 1, Relaxed);
+            self.thread.slot().stripe.store(stripe as u64 + 1, Relaxed);
             // The publish releases, so it does not become visible before the count.
-            stripes.step(stripe, Changes::with_one_started);
+            stripes.step(stripe, ChangeWord::with_one_started);
         }
     }
 
@@ -339,9 +381,9 @@ impl Session {
     #[inline(never)]
     fn end_change(&self, stripe: usize) {
         if let Some(stripes) = &*self.stripes.borrow() {
-            stripes.step(stripe, Changes::with_one_finished);
-            // PAIRS: stripe-name: the load in `Region::mend`: a change that is no longer on record is seen finished.
-            self.thread().stripe.store(0, Release);
+            stripes.step(stripe, ChangeWord::with_one_finished);
+            // PAIRS: stripe-name: the load in `Changes::mend`: a change that is no longer on record is seen finished.
+            self.thread.slot().stripe.store(0, Release);
         }
     }
 }
@@ -352,12 +394,12 @@ mod tests {
 
     #[test]
     fn halves_do_not_carry_into_each_other() {
-        let full = Changes::new(u32::MAX, 7);
-        assert_eq!(full.with_one_started(), Changes::new(0, 7));
-        let full = Changes::new(7, u32::MAX);
-        assert_eq!(full.with_one_finished(), Changes::new(7, 0));
-        let dead = Changes::new(8, 7);
-        assert!(!dead.is_at_rest() && dead.mended().is_at_rest() && dead.mended() == Changes::new(9, 9));
+        let full = ChangeWord::new(u32::MAX, 7);
+        assert_eq!(full.with_one_started(), ChangeWord::new(0, 7));
+        let full = ChangeWord::new(7, u32::MAX);
+        assert_eq!(full.with_one_finished(), ChangeWord::new(7, 0));
+        let dead = ChangeWord::new(8, 7);
+        assert!(!dead.is_at_rest() && dead.mended().is_at_rest() && dead.mended() == ChangeWord::new(9, 9));
     }
 
     #[test]

@@ -14,10 +14,10 @@
 
 #![allow(unsafe_code, reason = "cache instructions; contract above")]
 
-use crate::layout::segment::{SegmentHeader, SegmentWords};
 use crate::layout::superblock::Superblock;
-use crate::region::Region;
+use crate::memory::Memory;
 use core::mem::offset_of;
+use std::sync::OnceLock;
 
 /// Bytes that are written back at a time.
 pub(crate) const LINE: usize = 64;
@@ -48,12 +48,12 @@ enum Means {
 }
 
 /// The mode of a region, and in durable mode the instruction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Persist {
     /// `None`: cache mode
     means: Option<Means>,
     /// called at every barrier, if anything is
-    at_barrier: Option<fn()>,
+    at_barrier: OnceLock<fn()>,
 }
 
 impl Persist {
@@ -61,7 +61,7 @@ impl Persist {
     pub fn new(durable: bool) -> Option<Self> {
         Some(Self {
             means: if durable { Some(detect()?) } else { None },
-            at_barrier: None,
+            at_barrier: OnceLock::new(),
         })
     }
 
@@ -69,6 +69,56 @@ impl Persist {
     #[inline(always)]
     pub fn is_durable(&self) -> bool {
         self.means.is_some()
+    }
+
+    /// Starts to write these bytes back. They are persistent after the next [`Self::barrier`] of the same thread.
+    #[inline(always)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub fn write_back(&self, memory: &Memory, offset: usize, len: usize) {
+        if let Some(means) = self.means {
+            Self::write_lines_back(memory, offset, len, means);
+        }
+    }
+
+    // A separate function, so that cache mode does not pay for it.
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    fn write_lines_back(memory: &Memory, offset: usize, len: usize, means: Means) {
+        #[cfg(feature = "observe")]
+        crate::observe::report(crate::observe::Event::WriteBack {
+            at: memory.line_address(offset).addr() + offset % LINE,
+            len,
+            site: core::panic::Location::caller(),
+        });
+        for line in (offset & !(LINE - 1)..offset + len).step_by(LINE) {
+            write_line_back(memory.line_address(line), means);
+        }
+    }
+
+    /// What this thread has written back is persistent after this.
+    #[inline(always)]
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub fn barrier(&self) {
+        if self.is_durable() {
+            if let Some(call) = self.at_barrier.get() {
+                call();
+            }
+            #[cfg(feature = "observe")]
+            crate::observe::report(crate::observe::Event::Barrier {
+                site: core::panic::Location::caller(),
+            });
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: orders stores and write-backs, nothing else.
+            unsafe {
+                core::arch::asm!("sfence", options(nostack, preserves_flags));
+            }
+        }
+    }
+
+    /// Calls this at every barrier: a measurement makes barriers as slow as those of other memory. The first call counts.
+    pub fn at_barrier(&self, call: fn()) {
+        let _ = self.at_barrier.set(call);
     }
 }
 
@@ -112,81 +162,3 @@ fn write_line_back(p: *const u8, means: Means) {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
 fn write_line_back(_: *const u8, _: Means) {}
-
-impl Region {
-    /// Starts to write these bytes back. They are persistent after the next [`Self::barrier`] of the same thread.
-    #[inline(always)]
-    #[cfg_attr(feature = "observe", track_caller)]
-    pub(crate) fn write_back(&self, offset: usize, len: usize) {
-        if let Some(means) = self.persist.means {
-            self.write_lines_back(offset, len, means);
-        }
-    }
-
-    // A separate function, so that cache mode does not pay for it.
-    #[cold]
-    #[inline(never)]
-    #[cfg_attr(feature = "observe", track_caller)]
-    fn write_lines_back(&self, offset: usize, len: usize, means: Means) {
-        #[cfg(feature = "observe")]
-        crate::observe::report(crate::observe::Event::WriteBack {
-            at: self.memory.line_address(offset).addr() + offset % LINE,
-            len,
-            site: core::panic::Location::caller(),
-        });
-        for line in (offset & !(LINE - 1)..offset + len).step_by(LINE) {
-            write_line_back(self.memory.line_address(line), means);
-        }
-    }
-
-    /// What this thread has written back is persistent after this.
-    #[inline(always)]
-    #[cfg_attr(feature = "observe", track_caller)]
-    pub(crate) fn barrier(&self) {
-        if self.persist.is_durable() {
-            if let Some(call) = self.persist.at_barrier {
-                call();
-            }
-            #[cfg(feature = "observe")]
-            crate::observe::report(crate::observe::Event::Barrier {
-                site: core::panic::Location::caller(),
-            });
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            // SAFETY: orders stores and write-backs, nothing else.
-            unsafe {
-                core::arch::asm!("sfence", options(nostack, preserves_flags));
-            }
-        }
-    }
-
-    /// Calls this at every barrier: a measurement makes barriers as slow as those of other memory.
-    pub fn at_barrier(&mut self, call: fn()) {
-        self.persist.at_barrier = Some(call);
-    }
-
-    /// Whether every acknowledged change survives a power failure.
-    #[inline]
-    pub fn is_durable(&self) -> bool {
-        self.persist.is_durable()
-    }
-
-    /// Starts to write a segment's header back: state, lease, sequence, expiry.
-    #[inline(always)]
-    #[cfg_attr(feature = "observe", track_caller)]
-    pub(crate) fn write_back_header(&self, segment: usize) {
-        self.write_back(
-            self.layout.headers + segment * size_of::<SegmentHeader>(),
-            size_of::<SegmentHeader>(),
-        );
-    }
-
-    /// Starts to write a segment's words back: generation and epoch.
-    #[inline(always)]
-    #[cfg_attr(feature = "observe", track_caller)]
-    pub(crate) fn write_back_words(&self, segment: usize) {
-        self.write_back(
-            self.layout.words + segment * size_of::<SegmentWords>(),
-            size_of::<SegmentWords>(),
-        );
-    }
-}

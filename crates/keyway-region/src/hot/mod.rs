@@ -23,11 +23,14 @@ mod snapshot;
 pub use snapshot::{HotRange, HotSnapshot};
 
 use crate::atomics::Relaxed;
+use crate::clock::{Clock, seconds_of};
 use crate::hash::Hasher;
 use crate::layout::hot::{By, HotCounter, HotGroup, HotText, TEXT_WORDS, WAYS, group};
-use crate::region::{Region, seconds_of};
-use crate::session::Session;
+use crate::layout::segment::Owner;
+use crate::mapped::Mapped;
+use crate::trail::Trail;
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// One in this many operations is a sample.
 pub const ONE_IN: u32 = 256;
@@ -37,7 +40,9 @@ pub const ONE_IN_WATCHED: u32 = 16;
 const WATCHED_S: u64 = 60;
 
 /// Which operations of a session are samples.
-pub(crate) struct Sampling {
+pub struct Sampling {
+    hot: Hot,
+    trail: Trail,
     random: Cell<u64>,
     /// what the next get that is a sample stands for, and the next store
     one_in: [Cell<u32>; 2],
@@ -47,9 +52,11 @@ pub(crate) struct Sampling {
 
 impl Sampling {
     /// For a session in this thread slot and incarnation: they begin at different places.
-    pub fn new(hasher: &Hasher, slot: usize, incarnation: u32) -> Self {
-        let begin = hasher.hash(&((slot as u64) << 32 | u64::from(incarnation)).to_le_bytes());
+    pub(crate) fn new(hot: &Hot, trail: &Trail, hasher: &Hasher, owner: Owner) -> Self {
+        let begin = hasher.hash(&(u64::from(owner.slot) << 32 | u64::from(owner.incarnation)).to_le_bytes());
         Self {
+            hot: hot.clone(),
+            trail: trail.clone(),
             random: Cell::new(begin | 1),
             one_in: [const { Cell::new(ONE_IN) }; 2],
             ahead: [const { Cell::new(0) }; 2],
@@ -78,19 +85,17 @@ impl Sampling {
         self.random.set(random);
         u32::try_from(((random >> 32) * u64::from(bound)) >> 32).unwrap_or(0)
     }
-}
 
-impl Session {
     /// Gets until the first one of this session that is a sample, that one included; and as many stores.
     pub fn first_sample(&self) -> u32 {
-        self.sampling.again([true, true], self.region.hot_one_in())
+        self.again([true, true], self.hot.hot_one_in())
     }
 
     /// Counts a sample: a get of the key with this hash, which gave out so many bytes of value. Returns the gets until the next one,
     /// that one included.
     /// While a trail is kept, each get is looked at like a sample: then it returns 1, and only those are counted that are samples.
     pub fn sample_get(&self, hash: u64, key: &[u8], given: usize) -> u32 {
-        let [ahead, _] = &self.sampling.ahead;
+        let [ahead, _] = &self.ahead;
         let next = match ahead.get() {
             0 => self.count_get(hash, key, given),
             left => left,
@@ -100,7 +105,7 @@ impl Session {
 
     /// The same of a store.
     pub fn sample_set(&self, hash: u64) -> u32 {
-        let [_, ahead] = &self.sampling.ahead;
+        let [_, ahead] = &self.ahead;
         let next = match ahead.get() {
             0 => self.count_set(hash),
             left => left,
@@ -110,59 +115,73 @@ impl Session {
 
     /// Whether the store that is looked at is a sample.
     pub fn is_set_sample(&self) -> bool {
-        let [_, ahead] = &self.sampling.ahead;
+        let [_, ahead] = &self.ahead;
         ahead.get() == 0
     }
 
     /// Whether the get that is looked at is to be measured: one in [`ONE_IN`] is, also while more of them are samples.
     pub fn is_get_timed(&self) -> bool {
-        let [one_in, _] = &self.sampling.one_in;
-        let [ahead, _] = &self.sampling.ahead;
+        let [one_in, _] = &self.one_in;
+        let [ahead, _] = &self.ahead;
         self.is_timed(ahead, one_in)
     }
 
     /// The same of the store that is looked at.
     pub fn is_set_timed(&self) -> bool {
-        let [_, one_in] = &self.sampling.one_in;
-        let [_, ahead] = &self.sampling.ahead;
+        let [_, one_in] = &self.one_in;
+        let [_, ahead] = &self.ahead;
         self.is_timed(ahead, one_in)
     }
 
     fn is_timed(&self, ahead: &Cell<u32>, one_in: &Cell<u32>) -> bool {
-        ahead.get() == 0 && self.sampling.below(ONE_IN / one_in.get().max(1)) == 0
+        ahead.get() == 0 && self.below(ONE_IN / one_in.get().max(1)) == 0
     }
 
     /// Operations until the next one that is looked at, if the next sample is `next` operations ahead.
     fn next_look(&self, ahead: &Cell<u32>, next: u32) -> u32 {
-        let keeps_trail = self.region.kept_trail().is_some();
+        let keeps_trail = self.trail.kept_trail().is_some();
         ahead.set(if keeps_trail { next - 1 } else { 0 });
         if keeps_trail { 1 } else { next }
     }
 
     fn count_get(&self, hash: u64, key: &[u8], given: usize) -> u32 {
-        let [one_in, _] = &self.sampling.one_in;
+        let [one_in, _] = &self.one_in;
         let weight = one_in.get().into();
-        if let Some(way) = self.region.note_hot(By::Gets, hash, weight) {
-            self.region.note_text(hash, way, key);
+        if let Some(way) = self.hot.note_hot(By::Gets, hash, weight) {
+            self.hot.note_text(hash, way, key);
         }
         if given > 0 {
-            let _ = self.region.note_hot(By::Bytes, hash, weight.saturating_mul(given as u64));
+            let _ = self.hot.note_hot(By::Bytes, hash, weight.saturating_mul(given as u64));
         }
-        self.sampling.again([true, false], self.region.hot_one_in())
+        self.again([true, false], self.hot.hot_one_in())
     }
 
     fn count_set(&self, hash: u64) -> u32 {
-        let [_, one_in] = &self.sampling.one_in;
-        let _ = self.region.note_hot(By::Sets, hash, one_in.get().into());
-        self.sampling.again([false, true], self.region.hot_one_in())
+        let [_, one_in] = &self.one_in;
+        let _ = self.hot.note_hot(By::Sets, hash, one_in.get().into());
+        self.again([false, true], self.hot.hot_one_in())
     }
 }
 
-impl Region {
+/// The counters of hot keys.
+#[derive(Clone)]
+pub struct Hot {
+    mapped: Arc<Mapped>,
+    clock: Clock,
+}
+
+impl Hot {
+    pub(crate) fn new(mapped: &Arc<Mapped>, clock: &Clock) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            clock: clock.clone(),
+        }
+    }
+
     /// A process that may write looks at the counters at `now`: from now on there are more samples, for a minute.
     pub fn watch_hot(&self, now: u32) {
         let until = seconds_of(now).saturating_add(WATCHED_S);
-        let word = &self.superblock().hot_until;
+        let word = &self.mapped.superblock().hot_until;
         if word.load(Relaxed) != until {
             word.store(until, Relaxed);
         }
@@ -171,8 +190,8 @@ impl Region {
     /// What a sample stands for from now on.
     fn hot_one_in(&self) -> u32 {
         // The clock is not asked: in a region in use, its last note is about a second old.
-        let now = u64::from(self.seen().clock_s());
-        let is_watched = self.superblock().hot_until.load(Relaxed).wrapping_sub(now);
+        let now = u64::from(self.clock.seen().clock_s());
+        let is_watched = self.mapped.superblock().hot_until.load(Relaxed).wrapping_sub(now);
         if (1..=2 * WATCHED_S).contains(&is_watched) {
             ONE_IN_WATCHED
         } else {
@@ -182,12 +201,12 @@ impl Region {
 
     /// A group of a table.
     fn hot_group(&self, by: By, group: usize) -> &HotGroup {
-        self.memory.get(self.layout.hot_group(by, group))
+        self.mapped.memory().get(self.mapped.layout().hot_group(by, group))
     }
 
     /// Counts a sample. Returns the number of the key's counter in its group.
     fn note_hot(&self, by: By, hash: u64, weight: u64) -> Option<usize> {
-        let group = self.hot_group(by, group(hash, self.layout.hot_groups));
+        let group = self.hot_group(by, group(hash, self.mapped.layout().hot_groups));
         let [first, others @ ..] = &group.counters;
         let (mut least, mut way, mut weight_of_least) = (first, 0, first.weight.load(Relaxed));
         if first.hash.load(Relaxed) == hash {
@@ -236,8 +255,8 @@ impl Region {
 
     /// The text of a counter in this key's group.
     fn hot_text(&self, hash: u64, way: usize) -> &HotText {
-        let group = group(hash, self.layout.hot_groups);
-        self.memory.get(self.layout.hot_text(group, way))
+        let group = group(hash, self.mapped.layout().hot_groups);
+        self.mapped.memory().get(self.mapped.layout().hot_text(group, way))
     }
 
     /// Appends the key with this hash to `key`, which has space for the longest, if a counter of the gets has its text. Returns whether one
@@ -252,7 +271,7 @@ impl Region {
             let [len, text @ ..] = &bytes;
             let text = text
                 .get(..usize::from(*len))
-                .filter(|text| !text.is_empty() && self.hash(text) == hash);
+                .filter(|text| !text.is_empty() && self.mapped.hash(text) == hash);
             key.extend_from_slice(text.unwrap_or_default());
             text.is_some()
         })

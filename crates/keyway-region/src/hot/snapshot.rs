@@ -2,8 +2,8 @@
 
 use crate::atomics::Relaxed;
 use crate::heap::List;
+use crate::hot::Hot;
 use crate::layout::hot::{By, TABLES, group};
-use crate::region::Region;
 use core::cmp::Reverse;
 
 /// A counter as it was read. Other processes may have written anything there: it is checked when it is used.
@@ -58,10 +58,10 @@ impl HotRange {
     }
 }
 
-impl Region {
+impl Hot {
     /// Reads all hot-key counters.
     pub fn hot_snapshot(&self) -> HotSnapshot {
-        let groups = self.layout.hot_groups;
+        let groups = self.mapped.layout().hot_groups;
         let table = |by| {
             let mut seen = List::with_capacity(groups * crate::layout::hot::WAYS);
             for number in 0..groups {

@@ -5,7 +5,7 @@
 //! rely on nothing that was read, so no rule of the protocol is needed, and a key that moves or changes meanwhile costs only time.
 //!
 //! What is read may be stale or scribbled. The words that are loaded are in places that a get loads too, by the same checks: buckets
-//! that the directory names (`Region::buckets_at`), the words of a segment that there is, and a header in a segment of the slot's generation
+//! that the directory names (`Directory::buckets_at`), the words of a segment that there is, and a header in a segment of the slot's generation
 //! (`follow`). So no page is touched that a get would not touch, and none that was given back to the system; a segment that went out of
 //! use just now keeps its pages for seconds. The other addresses are only prefetched, which never faults, whatever the address.
 //!
@@ -52,7 +52,7 @@ impl Region {
         for (hash, key) in ahead.hashes.iter_mut().zip(keys) {
             // A key of a wrong length is refused later.
             if Key::has_len(key) {
-                *hash = self.key(key, &mut room).hash();
+                *hash = self.mapped().key(key, &mut room).hash();
             }
             ahead.len += 1;
         }
@@ -62,15 +62,15 @@ impl Region {
     /// Prefetches what verbs with these keys need first: buckets, items and hints. It changes nothing, whatever the keys are.
     pub fn prefetch(&self, ahead: &Ahead) {
         let hashes = ahead.hashes.get(..ahead.len).unwrap_or(&ahead.hashes);
-        let table = self.table();
+        let table = self.directory().table();
         let mut buckets = [[0; 2]; AHEAD_MAX];
         for (hash, buckets) in hashes.iter().zip(&mut buckets) {
-            let Some(at) = self.buckets_at(choices(*hash).map(|choice| table.bucket(choice))) else {
+            let Some(at) = self.directory().buckets_at(choices(*hash).map(|choice| table.bucket(choice))) else {
                 // A damaged directory: the verbs find it too.
                 return;
             };
             *buckets = at;
-            buckets.iter().for_each(|at| self.memory.prefetch::<1>(*at));
+            buckets.iter().for_each(|at| self.mapped().memory().prefetch::<1>(*at));
         }
         let mut items = [None; AHEAD_MAX];
         for ((hash, buckets), item) in hashes.iter().zip(buckets).zip(&mut items) {
@@ -85,7 +85,7 @@ impl Region {
     /// item is.
     #[inline(always)]
     fn prefetch_item(&self, hash: u64, table: Table, buckets: [usize; 2]) -> Option<NonZero<usize>> {
-        let lines = buckets.map(|at| self.memory.line(at));
+        let lines = buckets.map(|at| self.mapped().memory().line(at));
         let same = Slot::with_tag_in_pair(&lines, tag(hash));
         if same == 0 {
             return None;
@@ -94,8 +94,8 @@ impl Region {
         let ([first, second], [a, b]) = (&lines, choices(hash));
         let (line, choice) = if index < SLOTS { (first, a) } else { (second, b) };
         let led = self.follow(Slot::of(line, index % SLOTS))?;
-        if let Some(hint) = self.hint_at(table.bucket(choice)) {
-            self.memory.prefetch::<1>(hint);
+        if let Some(hint) = self.directory().hint_at(table.bucket(choice)) {
+            self.mapped().memory().prefetch::<1>(hint);
         }
         NonZero::new(led.at)
     }
@@ -105,9 +105,9 @@ impl Region {
     fn prefetch_rest(&self, at: usize) {
         let size = self.item_header(at).size().min(ITEM_AHEAD);
         for offset in (ITEM_ASKED..size).step_by(CACHE_LINE) {
-            self.memory.prefetch::<1>(at + offset);
+            self.mapped().memory().prefetch::<1>(at + offset);
         }
         // The item may begin within a line, and then ends in one more.
-        self.memory.prefetch::<1>(at + size);
+        self.mapped().memory().prefetch::<1>(at + size);
     }
 }

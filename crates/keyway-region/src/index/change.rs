@@ -8,6 +8,7 @@
 mod late;
 
 use crate::atomics::{AtomicU32, Relaxed};
+use crate::flushes::epoch_at_any_time;
 use crate::hash::Key;
 use crate::heap;
 use crate::index::find::{Absent, Glance, Here, Scan, Tagged};
@@ -21,7 +22,8 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::Status;
 use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
-use crate::region::{Region, Rules, epoch_at_any_time};
+use crate::mapped::Rules;
+use crate::region::Region;
 use crate::session::Session;
 use crate::sink::Unread;
 use crate::verbs::{Now, WriteError};
@@ -147,8 +149,8 @@ impl Session {
         now: &mut impl Now,
         mut decide: impl Decide<'v>,
     ) -> Option<(Changed, Written)> {
-        let superblock = self.region.superblock();
-        if !self.region.is_plain() || !self.enter_known(superblock) {
+        let superblock = self.mapped.superblock();
+        if !self.mapped.is_plain() || !self.counting.enter_known(superblock) {
             return None;
         }
         let changed = match epoch_at_any_time(superblock) {
@@ -164,7 +166,7 @@ impl Session {
             },
             None => None,
         };
-        self.end_operation();
+        self.thread.end_operation();
         changed
     }
 
@@ -191,7 +193,7 @@ impl Session {
         if let Some(draft) = decide.ahead() {
             let stamp = Stamp::Any(stamp_over(tagged.led.life, epoch));
             // SAFETY: `follow_known`, which alone makes an `ItemAt`, has found that there is the segment.
-            let header = unsafe { self.region.header_in(self.region.memory.view(), tagged.led.segment) };
+            let header = unsafe { self.mapped.header_in(self.mapped.memory().view(), tagged.led.segment) };
             if !self.prepare_over(&mut attempt, draft, stamp, header, tagged.led.offset) {
                 return AGAIN;
             }
@@ -217,20 +219,22 @@ impl Session {
     #[cold]
     #[inline(never)]
     pub(crate) fn publish_slow(&self, (bytes, hash): (&[u8], u64), now: u32, draft: Draft<'_>) -> Option<(Changed, Written)> {
-        let superblock = self.region.superblock();
-        if !self.region.is_plain() || !self.fits_carrying(&Key { bytes, hash }, &draft) || !self.enter_known(superblock) {
+        let superblock = self.mapped.superblock();
+        if !self.mapped.is_plain() || !self.fits_carrying(&Key { bytes, hash }, &draft) || !self.counting.enter_known(superblock)
+        {
             return None;
         }
         let written = match epoch_at_any_time(superblock) {
             Some(epoch) => self.put_held(&Key { bytes, hash }, epoch, now, draft),
             None => None,
         };
-        self.end_operation();
+        self.thread.end_operation();
         written.map(|written| (Changed::Put, written))
     }
 
     fn put_held(&self, key: &Key<'_>, epoch: u64, now: u32, draft: Draft<'_>) -> Option<Written> {
         let region = &*self.region;
+        let mapped = &*self.mapped;
         let Some(Glance::Tagged(tagged)) = self.glance(key) else {
             return None;
         };
@@ -241,7 +245,7 @@ impl Session {
         if !region.still(&seen) {
             return None;
         }
-        let header = region.header(seen.segment);
+        let header = mapped.header(seen.segment);
         let purpose = Purpose {
             key,
             epoch: stamp_over(seen.life, epoch),
@@ -255,7 +259,7 @@ impl Session {
             self.region.count_unpublished(written.word);
             return None;
         }
-        let first: &AtomicU32 = region.memory.get(seen.at);
+        let first: &AtomicU32 = mapped.memory().get(seen.at);
         self.count_replaced(here.place, (header, first, &seen), Stays::Nothing, &written, now);
         Some(written)
     }
@@ -269,15 +273,15 @@ impl Session {
         now: u32,
         decide: &mut AnyDecision<'_, '_>,
     ) -> Result<(Changed, Written), WriteError> {
-        self.enter()?;
-        self.begin_event();
+        self.counting.enter()?;
+        self.emitter.begin_event();
         let built = &mut *self.built.borrow_mut();
         let mut prepared = Prepared::default();
         let rules = Rules::of(&self.region);
         let result = (0..ATTEMPTS_MAX).find_map(|_| {
             let attempt = Attempt {
                 key,
-                epoch: self.region.epoch(now),
+                epoch: self.region.flushes().epoch(now),
                 now,
                 rules,
                 built,
@@ -287,7 +291,7 @@ impl Session {
         });
         built.clear();
         heap::shrink(built, BUILT_KEPT_MAX);
-        self.end_operation();
+        self.thread.end_operation();
         self.discard(&mut prepared);
         result.unwrap_or(Err(WriteError::Corrupt))
     }
@@ -297,8 +301,8 @@ impl Session {
             Scan::Here(here) => self.change_here(attempt, here, decide),
             Scan::Absent(absent) => {
                 attempt.built.clear();
-                if self.is_watched() {
-                    self.note_before(Status::NotFound, 0);
+                if self.emitter.is_watched() {
+                    self.emitter.note_before(Status::NotFound, 0);
                 }
                 match decide(None, attempt.built) {
                     Decision::Put(draft) | Decision::Replace(draft) => self.put_absent(attempt, &absent, &draft),
@@ -324,15 +328,16 @@ impl Session {
         decide: &mut D,
     ) -> Attempted {
         let region = &*self.region;
+        let mapped = &*self.mapped;
         let (epoch, rules) = (attempt.epoch, attempt.rules);
         let seen = here.seen;
         match self.hold_unfrozen(here.slot, here.word) {
             Some(word) => here.word = word,
             None => return self.again(&attempt),
         }
-        let view = region.memory.view();
+        let view = mapped.memory().view();
         // SAFETY: there is the item's segment: see `Here`.
-        let words = unsafe { region.words_in(view, seen.segment) };
+        let words = unsafe { mapped.words_in(view, seen.segment) };
         // SAFETY: the item is in its segment, and begins at a multiple of 4.
         let first: &AtomicU32 = unsafe { view.at(seen.at) };
         // The key was read before the hazard pointer. All forty bits of the generation are the same after it, so the segment was not
@@ -344,7 +349,7 @@ impl Session {
         let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
         let old = Old::of(self, attempt.key.bytes, &here, asked, rules.has_checksums());
         attempt.built.clear();
-        if !PLAIN && self.is_watched() {
+        if !PLAIN && self.emitter.is_watched() {
             self.note_before_change(present.then_some(&old), seen.header.is_expired(attempt.now.tick()));
         }
         let mut decision = decide.decide(present.then_some(&old), attempt.built);
@@ -379,7 +384,7 @@ impl Session {
             Decision::Put(draft) => self.put_here(attempt, &here, draft, Stamp::Any(stamp_over(seen.life, epoch))),
             Decision::Replace(draft) if PLAIN && !matches!(draft.value, Value::TextInForm(..)) => {
                 let now = match draft.expiry {
-                    0 => attempt.now.recent(region.seen().0),
+                    0 => attempt.now.recent(region.clock().seen().0),
                     _ => attempt.now.tick(),
                 };
                 self.put_here_aside((attempt.key.bytes, attempt.key.hash), epoch, now, here, draft)
@@ -393,9 +398,9 @@ impl Session {
     #[inline(never)]
     fn note_before_change(&self, old: Option<&Old<'_>>, is_expired: bool) {
         match old {
-            Some(old) => self.note_before(Status::Found, old.item().value_len),
-            None if is_expired => self.note_before(Status::Expired, 0),
-            None => self.note_before(Status::NotFound, 0),
+            Some(old) => self.emitter.note_before(Status::Found, old.item().value_len),
+            None if is_expired => self.emitter.note_before(Status::Expired, 0),
+            None => self.emitter.note_before(Status::NotFound, 0),
         }
     }
 
@@ -426,9 +431,10 @@ impl Session {
         stamp: Stamp,
     ) -> Attempted {
         let region = &*self.region;
+        let mapped = &*self.mapped;
         let (Here { place, seen, .. }, rules) = (*here, attempt.rules);
         // SAFETY: there is the item's segment: see `Here`.
-        let header = unsafe { region.header_in(region.memory.view(), seen.segment) };
+        let header = unsafe { mapped.header_in(mapped.memory().view(), seen.segment) };
         if !PLAIN {
             let replaced = Replaced::held(region, header, &seen);
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
@@ -447,9 +453,9 @@ impl Session {
         if !self.put_over(here, word, rules) {
             return self.again(&attempt);
         }
-        let now = attempt.now.recent(region.seen().0);
+        let now = attempt.now.recent(region.clock().seen().0);
         // SAFETY: the item is in its segment, and begins at a multiple of 4.
-        let first: &AtomicU32 = unsafe { region.memory.view().at(seen.at) };
+        let first: &AtomicU32 = unsafe { mapped.memory().view().at(seen.at) };
         self.count_replaced(place, (header, first, &seen), stays, &written, now);
         if !PLAIN {
             self.free_replaced(&seen, Some(&draft.value));
@@ -464,7 +470,7 @@ impl Session {
         match value {
             Value::TextInForm(..) => Stays::Form,
             Value::Number(..) | Value::Text(..)
-                if written.value_len == self.region.value_len(seen, self.region.checksum_size) =>
+                if written.value_len == self.region.value_len(seen, self.mapped.checksum_size()) =>
             {
                 Stays::Fetched
             }
@@ -490,7 +496,7 @@ impl Session {
             return self.mark_dead(first, seen, written.size);
         }
         let size = seen.header.size();
-        self.count(
+        self.thread.count(
             Counter::bytes,
             (written.size as u64).wrapping_sub(self.region.size_in_all(seen, size) as u64),
         );
@@ -524,7 +530,7 @@ impl Session {
         epoch: u64,
         now: u32,
     ) -> Option<Written> {
-        let lines = pair.map(|(_, at)| self.region.memory.line(at));
+        let lines = pair.map(|(_, at)| self.mapped.memory().line(at));
         let empty = Place::emptiest(pair, &lines)?;
         let absent = Absent {
             table,
@@ -565,7 +571,7 @@ impl Session {
                 region.abort(place, word);
                 return AGAIN;
             }
-            (None, Some((_, _))) if !self.region.evicts() => return Err(WriteError::OutOfMemory),
+            (None, Some((_, _))) if !self.region.limits().evicts() => return Err(WriteError::OutOfMemory),
             // A tentative word over a victim could bring it back to life: so the victim is removed first, persistently.
             (None, Some((place, word))) if attempt.rules.is_durable() => {
                 self.evict_word(place, word, epoch, now);
@@ -626,7 +632,7 @@ impl Session {
         let reusable = reusable.filter(|_| draft.cas.is_some() || self.region.is_unique_of_place(&prepared.written));
         (prepared.is_written, prepared.reusable) = (true, reusable);
         // The item, and all that its segment needs to be understood, must be persistent before any word leads there.
-        self.region.barrier();
+        self.mapped.barrier();
         Ok(())
     }
 

@@ -17,22 +17,23 @@ impl Session {
         let kind = match present {
             true => Kind::Eviction,
             false if seen.header.is_expired(now) => Kind::Expiry,
-            false => return self.end_removal(),
+            false => return self.emitter.end_removal(),
         };
         let mut bytes = [0; KEY_LEN_MAX];
         let Some(key) = bytes.get_mut(..seen.header.key_len()) else {
-            return self.end_removal();
+            return self.emitter.end_removal();
         };
-        self.region.memory.read(seen.at + seen.header.key_offset(), key);
+        self.mapped.memory().read(seen.at + seen.header.key_offset(), key);
         let item = self.region.facts(seen, slot, true, now);
         let ttl_s = item.ttl_s.map_or(-1, i64::from);
-        self.emit_removal(kind, item.fetched, (item.value_len, ttl_s, item.idle_s), item.cas, key);
+        self.emitter
+            .emit_removal(kind, item.fetched, (item.value_len, ttl_s, item.idle_s), item.cas, key);
     }
 
     /// Counts an item that was evicted, or that was expired when its place was taken.
     pub(crate) fn count_gone(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         self.count_loss(seen, slot, present, now);
-        self.count_removed(self.region.memory.get(seen.at), seen);
+        self.count_removed(self.mapped.memory().get(seen.at), seen);
     }
 
     /// The same while its segment is being emptied. It is not marked dead: so [`crate::Region::trace`] can tell it from what a request
@@ -44,7 +45,7 @@ impl Session {
 
     /// Many items in a row have the same age: the word is written once for them.
     fn note_idle(&self, idle_s: u32) {
-        let word = &self.region.superblock().evicted_idle_s;
+        let word = &self.mapped.superblock().evicted_idle_s;
         if word.load(Relaxed) != u64::from(idle_s) {
             word.store(idle_s.into(), Relaxed);
         }
@@ -52,19 +53,20 @@ impl Session {
 
     fn count_loss(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         let fetched = slot.1.is_fetched();
-        if self.emits_removals() {
+        if self.emitter.emits_removals() {
             self.emit_gone(seen, slot, present, now);
         }
         if present {
             let header = &seen.header;
-            let key = self.region.memory.address(seen.at + header.key_offset(), header.key_len());
+            let key = self.mapped.memory().address(seen.at + header.key_offset(), header.key_len());
             probes::evict(key, header.key_len(), header.size(), fetched);
-            self.count(Counter::evictions, 1);
+            self.thread.count(Counter::evictions, 1);
             self.note_idle(self.region.idle_s(seen, slot.0, now));
-            self.count(Counter::evicted_unfetched, u64::from(!fetched));
+            self.thread.count(Counter::evicted_unfetched, u64::from(!fetched));
         } else {
-            self.count(Counter::reclaimed, 1);
-            self.count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
+            self.thread.count(Counter::reclaimed, 1);
+            self.thread
+                .count(Counter::expired_unfetched, u64::from(!fetched && seen.header.is_expired(now)));
         }
     }
 }

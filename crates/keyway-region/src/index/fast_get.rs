@@ -8,9 +8,11 @@
 mod late;
 
 use crate::atomics::{Acquire, AtomicU64};
+use crate::clock::ttl;
+use crate::directory::Directory;
 use crate::hash::{Key, choices, tag};
 use crate::index::long_value::LONG_FROM;
-use crate::index::lookup::Place;
+use crate::index::lookup::{Place, has_thirds};
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{LARGE, padded};
 use crate::layout::segment::SIZE_MAX;
@@ -18,7 +20,7 @@ use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ItemView;
 use crate::memory::View;
-use crate::region::{Region, ttl};
+use crate::region::Region;
 use crate::session::Session;
 use crate::sink::Sink;
 use crate::verbs::{Get, Item, Now};
@@ -48,11 +50,13 @@ impl Session {
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Fast<R> {
-        debug_assert!(region.is_plain());
-        let table = region.table_kept(&self.table);
+        let mapped = &*self.mapped;
+        debug_assert!(mapped.is_plain());
+        let superblock = view.get(0);
+        let table = region.directory().table_kept(superblock, &self.table);
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let Some([first, second]) = region.buckets_at([a, b]) else {
+        let Some([first, second]) = region.directory().buckets_at([a, b]) else {
             return Fast::Unusual;
         };
         // Both, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
@@ -62,7 +66,7 @@ impl Session {
         let same = Slot::with_tag_in_pair(&lines, wanted);
         if same == 0 {
             // A split may have moved the key between the two loads of the table word.
-            return if !region.has_thirds() && region.is_table(table) {
+            return if !has_thirds(superblock) && Directory::is_table(superblock, table) {
                 Fast::Miss
             } else {
                 Fast::Unusual
@@ -90,7 +94,7 @@ impl Session {
             return Fast::Unusual;
         }
         let header = region.header_of(view, &led);
-        let room = region.layout.shape.segment_size - led.offset;
+        let room = mapped.layout().shape.segment_size - led.offset;
         // No segment has room for the length that a value with segments of its own has in its header.
         const _: () = assert!(SIZE_MAX < LARGE);
         if header.key_len() != key.bytes.len() || header.end() > room {
@@ -147,15 +151,15 @@ impl Session {
             sink.put_region(unsafe { view.window(value_at, len) }).is_ok()
         };
         // SAFETY: there is the segment.
-        let words = unsafe { region.words_in(view, seen.segment) };
+        let words = unsafe { self.mapped.words_in(view, seen.segment) };
         if !is_copied || !Region::is_still(words, seen.life) {
             sink.truncate(start);
             return Fast::Unusual;
         }
         if !how.no_bump {
-            region.bump(place, word, now.recent(region.seen().0));
+            region.bump(place, word, now.recent(region.clock().seen().0));
         }
-        self.count(Counter::get_hits, 1);
+        self.thread.count(Counter::get_hits, 1);
         Fast::Hit(hit(item))
     }
 }

@@ -5,8 +5,9 @@
 //! third buckets.
 
 use crate::atomics::{Acquire, AtomicU64};
+use crate::directory::Directory;
 use crate::hash::{Key, choices, tag};
-use crate::index::lookup::{Followed, ItemAt, Place};
+use crate::index::lookup::{Followed, ItemAt, Place, has_thirds};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::LARGE;
 use crate::layout::segment::SIZE_MAX;
@@ -73,18 +74,20 @@ impl Session {
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
     pub(super) fn glance(&self, key: &Key<'_>) -> Option<Glance<'_>> {
         let region = &*self.region;
-        let view = region.memory.view();
-        let table = region.table_kept(&self.table);
+        let mapped = &*self.mapped;
+        let view = mapped.memory().view();
+        let superblock = view.get(0);
+        let table = region.directory().table_kept(superblock, &self.table);
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let [first, second] = region.buckets_at([a, b])?;
+        let [first, second] = region.directory().buckets_at([a, b])?;
         // SAFETY: buckets are 64 bytes that are mapped, at multiples of 64.
         let lines = unsafe { [view.line(first), view.line(second)] };
         let wanted = tag(key.hash);
         let same = Slot::with_tag_in_pair(&lines, wanted);
         if same == 0 {
             let pair = [(a, first), (b, second)];
-            return (!region.has_thirds() && region.is_table(table)).then_some(Glance::Absent(table, pair));
+            return (!has_thirds(superblock) && Directory::is_table(superblock, table)).then_some(Glance::Absent(table, pair));
         }
         if !same.is_power_of_two() {
             return None;
@@ -109,14 +112,15 @@ impl Session {
     pub(super) fn item_of<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
         let Tagged { place, slot, word, led } = tagged;
         let region = &*self.region;
+        let mapped = &*self.mapped;
         // The nine bits of generation in a slot wrap: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if Slot(slot.load(Acquire)) != word {
             return None;
         }
-        let view = region.memory.view();
+        let view = mapped.memory().view();
         let header = region.header_of(view, &led);
-        let room = region.layout.shape.segment_size - led.offset;
+        let room = mapped.layout().shape.segment_size - led.offset;
         // No segment has room for the length that a value with segments of its own has in its header.
         const _: () = assert!(SIZE_MAX < LARGE);
         if header.key_len() != key.bytes.len() || header.end() > room {
@@ -139,31 +143,32 @@ impl Session {
     /// First look: all slots of both buckets, and only then a result.
     pub(super) fn scan(&self, key: &Key<'_>) -> Scan<'_> {
         let region = &*self.region;
-        let table = region.table();
+        let mapped = &*self.mapped;
+        let table = region.directory().table();
         let Some(buckets) = region.buckets(key.hash, table) else {
             return Scan::Corrupt;
         };
         let wanted = tag(key.hash);
         let mut tentative = None;
         let [first, second] = buckets.pair();
-        region.memory.prefetch::<1>(second.1);
-        let a = region.memory.line(first.1);
+        mapped.memory().prefetch::<1>(second.1);
+        let a = mapped.memory().line(first.1);
         if let Some(scan) = self.scan_line(&a, first, key, wanted, &mut tentative) {
             return scan;
         }
-        let b = region.memory.line(second.1);
+        let b = mapped.memory().line(second.1);
         if let Some(scan) = self.scan_line(&b, second, key, wanted, &mut tentative) {
             return scan;
         }
         for third in buckets.iter().skip(2) {
-            let line = region.memory.line(third.1);
+            let line = mapped.memory().line(third.1);
             if let Some(scan) = self.scan_line(&line, third, key, wanted, &mut tentative) {
                 return scan;
             }
         }
         let lines = [a, b];
         let empty = Place::emptiest([first, second], &lines);
-        if region.table() != table {
+        if region.directory().table() != table {
             return Scan::Again;
         }
         if empty.is_none() {
@@ -244,7 +249,7 @@ impl Session {
             return Scan::Corrupt;
         };
         let (bucket, at) = third;
-        let line = self.region.memory.line(at);
+        let line = self.mapped.memory().line(at);
         if Slot::any_frozen(&line) {
             return scan_frozen(&line, bucket, at);
         }

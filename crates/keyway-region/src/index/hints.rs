@@ -46,7 +46,7 @@ impl Region {
     /// Writes a slot's hint, if it differs.
     #[inline(always)]
     pub(super) fn set_hint(&self, place: Place, now: u32) {
-        if let Some(hint) = self.hint(place.bucket, place.index) {
+        if let Some(hint) = self.directory().hint(place.bucket, place.index) {
             let new = self.hint_code(now);
             if hint.load(Relaxed) != new {
                 hint.store(new, Relaxed);
@@ -68,8 +68,11 @@ impl Region {
 
     /// The least number of seconds since the item's last access.
     pub(super) fn idle_s(&self, seen: &ItemView, place: Place, now: u32) -> u32 {
-        let hint = self.hint(place.bucket, place.index).map_or(HINT_OLD, |h| h.load(Relaxed));
-        let since_opened = now.saturating_sub(self.header(seen.segment).opened.load(Relaxed));
+        let hint = self
+            .directory()
+            .hint(place.bucket, place.index)
+            .map_or(HINT_OLD, |h| h.load(Relaxed));
+        let since_opened = now.saturating_sub(self.mapped().header(seen.segment).opened.load(Relaxed));
         match SinceAccess::by(hint, now) {
             SinceAccess::Seconds(seconds) => seconds,
             SinceAccess::Units(units) => (units * HINT_UNIT_S + now % HINT_UNIT_S).saturating_sub(HINT_UNIT_S - 1),
@@ -79,7 +82,7 @@ impl Region {
 
     #[inline(always)]
     fn hint_code(&self, now: u32) -> u8 {
-        if self.has_fine_hints {
+        if self.mapped().has_fine_hints() {
             (now % HINT_SECONDS).to_le_bytes()[0]
         } else {
             coarse_code(now)
@@ -89,12 +92,18 @@ impl Region {
     /// Turns hints that would soon wrap and look recent into coarser ones, and in the end into "old". Each call looks at a share
     /// of them; called once a second, it reaches each hint in time.
     pub(crate) fn age_hints(&self, now: u32) {
-        let count = self.table().count;
-        let share = count.div_ceil(if self.has_fine_hints { SWEEP_FINE_S } else { SWEEP_S });
-        let from = self.superblock().aging.fetch_add(share, Relaxed) % count;
+        let count = self.directory().table().count;
+        let share = count.div_ceil(if self.mapped().has_fine_hints() {
+            SWEEP_FINE_S
+        } else {
+            SWEEP_S
+        });
+        let from = self.mapped().superblock().aging.fetch_add(share, Relaxed) % count;
         for bucket in from..(from + share).min(count) {
             for index in 0..SLOTS {
-                let Some(hint) = self.hint(bucket, index) else { return };
+                let Some(hint) = self.directory().hint(bucket, index) else {
+                    return;
+                };
                 let old = hint.load(Relaxed);
                 let aged = match SinceAccess::by(old, now) {
                     SinceAccess::Seconds(seconds @ HINT_FINE_S..) => coarse_code(now.saturating_sub(seconds)),

@@ -10,7 +10,7 @@ use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{ATTEMPTS_MAX, Written};
-use crate::region::Rules;
+use crate::mapped::Rules;
 use crate::session::Session;
 use keyway_probes as probes;
 
@@ -49,25 +49,25 @@ impl Session {
             match region.look(slot, over) {
                 Followed::Got(seen) => evicted = Some(seen),
                 Followed::Moved => return false,
-                Followed::Corrupt => self.count(Counter::corrupt, 1),
+                Followed::Corrupt => self.thread.count(Counter::corrupt, 1),
             }
         }
         self.announce_third(key, table, place);
         // Put on record before the word is in the slot: recovery aborts it if this thread dies here.
         let tentative = written.word.tentative();
-        self.pend(place.at, tentative);
+        self.thread.pend(place.at, tentative);
         // SeqCst, as the loads of the rescan: of two inserters of one key at least one sees the other's tentative word.
         // PAIRS: twins: the load in the other inserter's `rescan`.
         let put = || slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
         let won = if over.is_empty() {
             put()
         } else {
-            self.stamp_removal();
-            self.counted_eviction(over, put)
+            self.emitter.stamp_removal();
+            self.counting.counted_eviction(over, put)
         };
         if !won {
-            self.end_removal();
-            self.settle();
+            self.emitter.end_removal();
+            self.thread.settle();
             return false;
         }
         if let Some(seen) = evicted {
@@ -75,15 +75,15 @@ impl Session {
             self.count_gone(&seen, (place, over), present, now);
             self.free_replaced(&seen, None);
         } else {
-            self.end_removal();
+            self.emitter.end_removal();
         }
         // First twins (tentative words of the same key), then the table word, then the epoch: the model's order.
         let confirmed = self.rescan(key, table, place)
-            && region.table() == table
-            && region.epoch(now) == epoch
-            && self.stamp_insert()
+            && region.directory().table() == table
+            && region.flushes().epoch(now) == epoch
+            && self.emitter.stamp_insert()
             // PUBLISH: the key is there. Before it no reader returns the entry, and any thread may abort it.
-            && self.counted(tentative, || {
+            && self.counting.counted(tentative, || {
                 // PAIRS: item: the loads of slots, as in `swap_same`.
                 let word = rules.dirty(written.word);
                 let put = slot.compare_exchange(tentative.0, word.0, Release, Relaxed);
@@ -92,15 +92,15 @@ impl Session {
         if !confirmed {
             let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, Relaxed, Relaxed);
         }
-        self.settle();
+        self.thread.settle();
         if confirmed {
             if rules.is_durable() {
                 region.persist_word(place.at, rules.dirty(written.word));
             }
             region.set_hint(place, now);
-            self.count(Counter::curr_items, 1);
-            self.count(Counter::bytes, written.size as u64);
-            self.count_items(self.thread(), 1);
+            self.thread.count(Counter::curr_items, 1);
+            self.thread.count(Counter::bytes, written.size as u64);
+            self.count_items(self.thread.slot(), 1);
         }
         confirmed
     }
@@ -112,7 +112,7 @@ impl Session {
         let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
         if !region.has_thirds() && is_third() {
             // PAIRS: third: the load in `Region::has_thirds`. Not written back in durable mode: the repair after a power failure sets it.
-            region.superblock().thirds.store(1, SeqCst);
+            region.mapped().superblock().thirds.store(1, SeqCst);
         }
     }
 

@@ -25,18 +25,19 @@ impl Session {
             return;
         }
         let region = &*self.region;
-        let at = region.segment(word.segment()) + word.offset();
+        let mapped = &*self.mapped;
+        let at = mapped.segment(word.segment()) + word.offset();
         let last = self.long_len.replace(len);
         let mut asked = 0;
         if last <= len {
-            region.memory.prefetch_to_read(at, last + BEFORE_VALUE);
+            mapped.memory().prefetch_to_read(at, last + BEFORE_VALUE);
             asked = last;
         }
-        if let Some(hint) = region.hint_at(bucket) {
-            region.memory.prefetch::<1>(hint);
+        if let Some(hint) = region.directory().hint_at(bucket) {
+            mapped.memory().prefetch::<1>(hint);
         }
         if asked < len {
-            region.memory.prefetch_to_read(at + asked, len - asked + BEFORE_VALUE);
+            mapped.memory().prefetch_to_read(at + asked, len - asked + BEFORE_VALUE);
         }
     }
 }

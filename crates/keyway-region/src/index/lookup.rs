@@ -4,15 +4,18 @@
 //! tag: segment words, the slot again, header, key, value, generation again. On a miss the table word again.
 
 use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
+use crate::clock::ttl;
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::heap::List;
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::{Header, LIFETIME_OFFSET, SIZE_MIN};
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
+use crate::layout::superblock::Superblock;
 use crate::log::{ATTEMPTS_MAX, ItemView};
+use crate::mapped::Mapped;
 use crate::memory::{Line, View};
-use crate::region::{Region, ttl};
+use crate::region::Region;
 use crate::sink::{Sink, Unread};
 use crate::verbs::{Get, Item};
 
@@ -132,13 +135,20 @@ pub(crate) enum Lookup {
     },
 }
 
+/// Whether the third bucket of any key is in use.
+#[inline]
+pub(super) fn has_thirds(superblock: &Superblock) -> bool {
+    // PAIRS: third: the store in `Session::announce_third`.
+    superblock.thirds.load(SeqCst) != 0
+}
+
 impl Region {
     /// The buckets in which the key of a hash may be. `None`: the directory lacks one, so shared memory is corrupted.
     #[inline(always)]
     pub(crate) fn buckets(&self, hash: u64, table: Table) -> Option<Buckets> {
         let [a, b] = choices(hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let [a, b] = [(a, self.bucket(a)?), (b, self.bucket(b)?)];
+        let [a, b] = [(a, self.directory().bucket(a)?), (b, self.directory().bucket(b)?)];
         if self.has_thirds() {
             let third = self.third_bucket(hash, table)?;
             return Some(Buckets {
@@ -157,8 +167,7 @@ impl Region {
     /// SeqCst: if an inserter reads "no" after it has stored its tentative word, an inserter that stores "yes" later sees that word.
     #[inline(always)]
     pub(crate) fn has_thirds(&self) -> bool {
-        // PAIRS: third: the store in `Session::announce_third`.
-        self.superblock().thirds.load(SeqCst) != 0
+        has_thirds(self.mapped().superblock())
     }
 
     /// The bucket of a hash's third choice.
@@ -166,15 +175,15 @@ impl Region {
     #[inline(never)]
     pub(super) fn third_bucket(&self, hash: u64, table: Table) -> Option<(u64, usize)> {
         let bucket = table.bucket(third_choice(hash));
-        let at = self.bucket(bucket)?;
-        self.memory.prefetch::<1>(at);
+        let at = self.directory().bucket(bucket)?;
+        self.mapped().memory().prefetch::<1>(at);
         Some((bucket, at))
     }
 
     /// A slot's word, for a change.
     #[inline(always)]
     pub(super) fn slot(&self, at: usize) -> &AtomicU64 {
-        self.word(at)
+        self.mapped().word(at)
     }
 
     /// A slot's current word.
@@ -199,12 +208,12 @@ impl Region {
         mut is_it: impl FnMut(Place, Slot) -> bool,
     ) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
         for _ in 0..ATTEMPTS_MAX {
-            let table = self.table();
+            let table = self.directory().table();
             let Some(buckets) = self.buckets(hash, table) else {
                 return Ok(None);
             };
             for (bucket, bucket_at) in buckets.iter() {
-                let line = self.memory.line(bucket_at);
+                let line = self.mapped().memory().line(bucket_at);
                 if Slot::any_frozen(&line) {
                     let frozen = (0..SLOTS).find(|index| Slot::of(&line, *index).is_frozen()).unwrap_or(0);
                     return Err((Place::new(bucket, bucket_at, frozen), Slot::of(&line, frozen)));
@@ -219,7 +228,7 @@ impl Region {
                     }
                 }
             }
-            if self.table() == table {
+            if self.directory().table() == table {
                 return Ok(None);
             }
         }
@@ -238,8 +247,9 @@ impl Region {
     /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
     pub(super) fn follow(&self, word: Slot) -> Option<ItemAt> {
-        self.has(word.segment())
-            .then(|| self.follow_known(self.memory.view(), word))
+        self.mapped()
+            .has(word.segment())
+            .then(|| self.follow_known(self.mapped().memory().view(), word))
             .flatten()
     }
 
@@ -248,20 +258,20 @@ impl Region {
     #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
     pub(super) fn follow_known(&self, view: View<'_>, word: Slot) -> Option<ItemAt> {
         let (segment, offset) = (word.segment(), word.offset());
-        if segment >= self.segments() {
+        if segment >= self.mapped().segments() {
             return None;
         }
-        let at = self.segment(segment) + offset;
+        let at = self.mapped().segment(segment) + offset;
         // Header, key and the beginning of the value arrive together, while the words are being compared: three lines.
         view.prefetch_three(at);
         let led = ItemAt {
             segment,
             // SAFETY: there is the segment.
-            life: Self::life_of(unsafe { self.words_in(view, segment) }),
+            life: Mapped::life_of(unsafe { self.mapped().words_in(view, segment) }),
             at,
             offset,
         };
-        let fits = offset + SIZE_MIN <= self.layout.shape.segment_size;
+        let fits = offset + SIZE_MIN <= self.mapped().layout().shape.segment_size;
         (word.is_of_generation(led.life.generation) && fits).then_some(led)
     }
 
@@ -274,8 +284,8 @@ impl Region {
             return Followed::Moved;
         }
         match self
-            .header_of(self.memory.view(), &led)
-            .validate(self.layout.shape.segment_size - led.offset)
+            .header_of(self.mapped().memory().view(), &led)
+            .validate(self.mapped().layout().shape.segment_size - led.offset)
         {
             Some(header) => Followed::Got(ItemView {
                 segment: led.segment,
@@ -287,7 +297,7 @@ impl Region {
             None => {
                 // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
                 fence(Acquire);
-                if self.segment_life(led.segment).generation == led.life.generation {
+                if self.mapped().segment_life(led.segment).generation == led.life.generation {
                     unlooked(slot, word)
                 } else {
                     Followed::Moved
@@ -322,15 +332,15 @@ impl Region {
         let start = sink.len();
         let wanted = tag(key.hash);
         'again: for _ in 0..ATTEMPTS_MAX {
-            let epoch = self.epoch(now);
-            let table = self.table();
+            let epoch = self.flushes().epoch(now);
+            let table = self.directory().table();
             let Some(buckets) = self.buckets(key.hash, table) else {
                 return Lookup::Corrupt;
             };
-            self.memory.prefetch::<1>(buckets.pair()[0].1);
-            self.memory.prefetch::<1>(buckets.pair()[1].1);
+            self.mapped().memory().prefetch::<1>(buckets.pair()[0].1);
+            self.mapped().memory().prefetch::<1>(buckets.pair()[1].1);
             for (bucket, bucket_at) in buckets.iter() {
-                let line = self.memory.line(bucket_at);
+                let line = self.mapped().memory().line(bucket_at);
                 let mut same = Slot::with_tag(&line, wanted);
                 while same != 0 {
                     let index = same.trailing_zeros() as usize;
@@ -351,7 +361,7 @@ impl Region {
                         Followed::Corrupt => continue,
                     };
                     if how.value {
-                        self.memory.prefetch_to_copy(seen.at, seen.header.value_len());
+                        self.mapped().memory().prefetch_to_copy(seen.at, seen.header.value_len());
                     }
                     if !self.has_key(&seen, key.bytes) {
                         if self.still(&seen) {
@@ -369,7 +379,7 @@ impl Region {
                             Lookup::Expired
                         };
                     }
-                    let checksum_size = if VERIFIED { self.checksum_size } else { 0 };
+                    let checksum_size = if VERIFIED { self.mapped().checksum_size() } else { 0 };
                     let item = self.facts_before(&seen, (place, word), how.details, now, checksum_size);
                     let wants_value = sink.begin(&item)
                         && how.value
@@ -392,8 +402,9 @@ impl Region {
                         sink.truncate(start);
                         // A value's segments are freed, and an item is marked dead, only after its slot has changed (or the
                         // table word, where a split left a frozen word). So if neither has changed, the item is corrupted.
-                        let unchanged =
-                            || word.same_but_frequency(Slot(self.slot(place.at).load(Relaxed))) && self.table() == table;
+                        let unchanged = || {
+                            word.same_but_frequency(Slot(self.slot(place.at).load(Relaxed))) && self.directory().table() == table
+                        };
                         if let Err(unread) = copied
                             && self.still(&seen)
                             && unchanged()
@@ -411,7 +422,7 @@ impl Region {
                 }
             }
             // A split may have moved the key between the two loads of the table word.
-            if self.table() == table {
+            if self.directory().table() == table {
                 return Lookup::Miss;
             }
         }
@@ -421,7 +432,7 @@ impl Region {
     /// What is known of an item besides its key and value. With `details`, also what needs other cache lines.
     #[inline]
     pub(crate) fn facts(&self, seen: &ItemView, slot: (Place, Slot), details: bool, now: u32) -> Item {
-        self.facts_before(seen, slot, details, now, self.checksum_size)
+        self.facts_before(seen, slot, details, now, self.mapped().checksum_size())
     }
 
     /// As [`Self::facts`], for an item whose body ends before this many bytes of checksum.
@@ -451,9 +462,9 @@ impl Region {
 
     /// Appends the key of the item with this hash to `key`, which has space for the longest. `false`: there is no such item at `now`.
     pub fn key_of_hash(&self, hash: u64, now: u32, key: &mut Vec<u8>) -> bool {
-        let epoch = self.epoch_unchanged(now);
+        let epoch = self.flushes().epoch_unchanged(now);
         for _ in 0..ATTEMPTS_MAX {
-            let table = self.table();
+            let table = self.directory().table();
             let Some(buckets) = self.buckets(hash, table) else {
                 return false;
             };
@@ -465,7 +476,7 @@ impl Region {
                     }
                 }
             }
-            if self.table() == table {
+            if self.directory().table() == table {
                 return false;
             }
         }
@@ -485,9 +496,10 @@ impl Region {
                 continue;
             };
             let _ = self
-                .memory
+                .mapped()
+                .memory()
                 .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
-            let is_it = self.hash(key.get(start..).unwrap_or_default()) == hash;
+            let is_it = self.mapped().hash(key.get(start..).unwrap_or_default()) == hash;
             let is_whole = self.still(&seen);
             if is_whole && is_it {
                 return Some(seen);
@@ -504,17 +516,17 @@ impl Region {
     /// Returns the next cursor, `None` at the end. An item that is present all the time is visited at least once; one that a
     /// split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
-        let epoch = self.epoch_unchanged(now);
+        let epoch = self.flushes().epoch_unchanged(now);
         let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);
         let key = key.as_vec();
         let mut looked = 0;
         let mut bucket = cursor;
-        while bucket < self.table().count {
+        while bucket < self.directory().table().count {
             if looked >= budget {
                 return Some(bucket);
             }
             looked += 1;
-            let bucket_at = self.bucket(bucket)?;
+            let bucket_at = self.directory().bucket(bucket)?;
             for index in 0..SLOTS {
                 let place = Place::new(bucket, bucket_at, index);
                 for _ in 0..ATTEMPTS_MAX {
@@ -536,7 +548,8 @@ impl Region {
                     key.clear();
                     // `out` has the space already.
                     let _ = self
-                        .memory
+                        .mapped()
+                        .memory()
                         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
                     let item = self.facts(&seen, (place, word), true, now);
                     if !self.still(&seen) {

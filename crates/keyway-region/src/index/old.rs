@@ -89,7 +89,7 @@ impl<'r> Old<'r> {
         // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
         let end = self.seen.at + header.value_offset() + len;
         // SAFETY: the item ends in its segment (see `Here`), and more than 8 bytes of the region are before the first segment.
-        let last = unsafe { self.region.memory.view().u64_unaligned(end - decimal::SHORT_MAX) };
+        let last = unsafe { self.region.mapped().memory().view().u64_unaligned(end - decimal::SHORT_MAX) };
         Some((Digits::read(last, len)?, len))
     }
 
@@ -125,7 +125,7 @@ impl<'r> Old<'r> {
     /// sixteen decimal digits, or of up to eight with blanks after them, in a region without checksums.
     pub fn number(&self) -> Option<(u64, usize, Option<Digits>)> {
         let (header, len) = (self.seen.header, self.seen.header.value_len());
-        let memory = &self.region.memory;
+        let memory = &self.region.mapped().memory();
         // As in `digits`.
         let end = self.seen.at + header.value_offset() + len;
         if self.has_checksums || len == 0 || len > 2 * decimal::SHORT_MAX {

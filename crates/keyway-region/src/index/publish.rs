@@ -10,7 +10,8 @@ use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{Chain, ItemView, Value};
-use crate::region::{Region, Rules};
+use crate::mapped::Rules;
+use crate::region::Region;
 use crate::session::Session;
 use crate::sink::{Nowhere, Unread};
 use keyway_probes as probes;
@@ -28,12 +29,12 @@ impl Region {
     /// Makes a slot lead to the copy of its item. `false`: the slot has changed.
     pub(crate) fn move_item(&self, place: Place, word: Slot, copy: Slot) -> bool {
         let slot = self.slot(place.at);
-        self.barrier();
+        self.mapped().barrier();
         // PUBLISH: the copy. Before it the item is where it was; the old place is reclaimed only after it.
         // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
         let moved = slot.compare_exchange(word.0, copy.0, Release, Relaxed).is_ok();
         if moved {
-            self.write_back(place.at, 8);
+            self.mapped().write_back(place.at, 8);
         }
         moved
     }
@@ -74,8 +75,8 @@ impl Session {
     pub(super) fn hold_unfrozen(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
         debug_assert!(!word.is_frozen());
         self.held.set(word);
-        self.protect(OPERATION, word.segment());
-        // PAIRS: item: the publish of the word that is there now. The fence of `intend` keeps this load after the hazard pointer.
+        self.thread.protect(OPERATION, word.segment());
+        // PAIRS: item: the publish of the word that is there now. The fence of `protect` keeps this load after the hazard pointer.
         let now = Slot(slot.load(Acquire));
         now.same_but_frequency(word).then_some(now)
     }
@@ -133,10 +134,10 @@ impl Session {
         if has_checksums && !self.region.is_damaged(key, place, word) {
             return;
         }
-        self.count(Counter::corrupt, 1);
+        self.thread.count(Counter::corrupt, 1);
         if has_checksums && !word.is_frozen() && self.region.vacate(place.at, word) {
-            self.count(Counter::curr_items, 1u64.wrapping_neg());
-            self.count_items(self.thread(), -1);
+            self.thread.count(Counter::curr_items, 1u64.wrapping_neg());
+            self.count_items(self.thread.slot(), -1);
         }
     }
 
@@ -162,8 +163,8 @@ impl Session {
         if PLAIN {
             return self.swap(here.slot, here.word, to);
         }
-        self.stamp_change();
-        self.counted(here.word, || {
+        self.emitter.stamp_change();
+        self.counting.counted(here.word, || {
             let done = self.swap(here.slot, here.word, to);
             if done && rules.is_durable() {
                 let (Next::Item(word) | Next::Gone(word)) = to;
@@ -193,10 +194,10 @@ impl Session {
 
     /// PUBLISH of an eviction, or of a removal for age: the slot's item is gone. `false`: the slot had changed.
     pub(crate) fn evict_slot(&self, place: Place, word: Slot) -> bool {
-        self.stamp_removal();
-        let gone = self.counted_eviction(word, || self.region.vacate(place.at, word));
+        self.emitter.stamp_removal();
+        let gone = self.counting.counted_eviction(word, || self.region.vacate(place.at, word));
         if !gone {
-            self.end_removal();
+            self.emitter.end_removal();
         }
         gone
     }
@@ -204,10 +205,10 @@ impl Session {
     /// Removes a word that leads to nothing from the index.
     #[cold]
     pub(super) fn drop_corrupt(&self, place: Place, word: Slot) {
-        self.count(Counter::corrupt, 1);
+        self.thread.count(Counter::corrupt, 1);
         let slot = self.region.slot(place.at);
         // PAIRS: changes: the loads of slots, as in `Region::vacate`.
-        self.counted_eviction(word, || {
+        self.counting.counted_eviction(word, || {
             slot.compare_exchange(word.0, Slot::EMPTY.0, Release, Relaxed).is_ok()
         });
     }

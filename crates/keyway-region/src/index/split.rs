@@ -66,16 +66,16 @@ impl Region {
         let Some(key) = bytes.get_mut(..seen.header.key_len()) else {
             return KeyHash::Corrupt;
         };
-        self.memory.read(seen.at + seen.header.key_offset(), key);
+        self.mapped().memory().read(seen.at + seen.header.key_offset(), key);
         if self.still(&seen) {
-            KeyHash::Of(self.hasher.hash(key))
+            KeyHash::Of(self.mapped().hasher().hash(key))
         } else {
             KeyHash::Moved
         }
     }
 
     fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
-        let at = self.bucket(bucket)?;
+        let at = self.directory().bucket(bucket)?;
         Some(core::array::from_fn(|index| Place {
             at: at + index * 8,
             bucket,
@@ -86,7 +86,14 @@ impl Region {
     /// Items that the index has by the superblock's count, or by a look at some buckets if these have clearly more: sessions tell
     /// their items in batches, and those that died did not tell the last ones.
     fn items_at_least(&self, table: Table) -> u64 {
-        let counted = self.superblock().items.load(Relaxed).cast_signed().max(0).cast_unsigned();
+        let counted = self
+            .mapped()
+            .superblock()
+            .items
+            .load(Relaxed)
+            .cast_signed()
+            .max(0)
+            .cast_unsigned();
         let buckets = table.count.min(SAMPLE);
         let taken = (0..buckets)
             .filter_map(|i| self.places(i * table.count / buckets))
@@ -104,8 +111,8 @@ impl Region {
     /// Whether the index may have this bucket, too.
     fn may_have(&self, bucket: u64) -> bool {
         let (share, of) = INDEX_SHARE_MAX;
-        let segments = self.bucket_entry(bucket) + self.hint_entry(bucket) + 2;
-        bucket < self.buckets_max() && (!self.evicts() || segments * of <= self.allowed() * share)
+        let segments = self.directory().bucket_entry(bucket) + self.directory().hint_entry(bucket) + 2;
+        bucket < self.directory().buckets_max() && (!self.limits().evicts() || segments * of <= self.mapped().allowed() * share)
     }
 }
 
@@ -119,8 +126,8 @@ impl Session {
     /// After an insert: begins to double the index when it is full enough, and does a share of a doubling that is under way.
     #[inline]
     pub(super) fn grow_a_little(&self, now: u32) {
-        let table = self.region.table();
-        let items = self.region.superblock().items.load(Relaxed);
+        let table = self.region.directory().table();
+        let items = self.mapped.superblock().items.load(Relaxed);
         let slots = table.count * SLOTS as u64;
         let suffices = table.is_even() && items < slots * GROW_AT_PERCENT / 100 || self.index_suffices(items, slots);
         if suffices && !self.grows_ahead(table) {
@@ -134,8 +141,8 @@ impl Session {
     /// Whether the index grows before it has the items: a session that evicts nothing gets no segment for it once the log has them.
     #[inline]
     fn grows_ahead(&self, table: Table) -> bool {
-        !self.region.evicts()
-            && table.count < (self.region.allowed() * self.region.layout.shape.segment_size) as u64 / MEMORY_PER_BUCKET_AHEAD
+        !self.region.limits().evicts()
+            && table.count < (self.mapped.allowed() * self.mapped.layout().shape.segment_size) as u64 / MEMORY_PER_BUCKET_AHEAD
             && !self.is_full()
     }
 
@@ -148,16 +155,17 @@ impl Session {
         if self.is_full() {
             return items < slots * GROW_AT_PERCENT_WHEN_FULL / 100;
         }
-        let (used, all) = (self.used_segments() as u64, self.region.allowed() as u64);
+        let (used, all) = (self.used_segments() as u64, self.mapped.allowed() as u64);
         items.saturating_mul(all) / used.max(1) <= slots * FULL_PERCENT / 100
     }
 
     /// An insert found all of its buckets full. `true`: buckets were split, there may be an empty slot now.
     #[cold]
     pub(super) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
-        let table = self.region.table();
+        let table = self.region.directory().table();
         let items = self.region.items_at_least(table);
-        if have_one_hash(items, table) || self.region.evicts() && self.index_suffices(items, table.count * SLOTS as u64) {
+        if have_one_hash(items, table) || self.region.limits().evicts() && self.index_suffices(items, table.count * SLOTS as u64)
+        {
             return false;
         }
         // A new segment for the index may need an eviction, whose copies may close the extent of the prepared item. After that
@@ -170,7 +178,7 @@ impl Session {
     /// even if it would suffice for the items.
     #[cold]
     pub(super) fn grow_after_eviction(&self, prepared: &mut Prepared, now: u32) {
-        let table = self.region.table();
+        let table = self.region.directory().table();
         if !self.is_full() && !have_one_hash(self.region.items_at_least(table), table) {
             // As in `grow_for_room`.
             self.discard(prepared);
@@ -182,17 +190,17 @@ impl Session {
     #[cold]
     pub(crate) fn grow(&self, splits: usize, now: u32) -> bool {
         for done in 0..splits {
-            let table = self.region.table();
+            let table = self.region.directory().table();
             if table.is_even() && done > 0 {
                 return true;
             }
-            let split = table.next_split(self.region.buckets_initial());
+            let split = table.next_split(self.region.directory().buckets_initial());
             if !self.region.may_have(split.target) || !self.prepare_bucket(split.target, now) {
                 return false;
             }
             self.finish_last_split();
             if self.help_split(split) {
-                self.count(Counter::splits, 1);
+                self.thread.count(Counter::splits, 1);
             }
         }
         true
@@ -200,8 +208,10 @@ impl Session {
 
     /// Makes sure that the directories have the new bucket's segments.
     fn prepare_bucket(&self, bucket: u64, now: u32) -> bool {
-        (self.region.bucket(bucket).is_some() || self.prepare_segment(Kind::Index, self.region.bucket_entry(bucket), now))
-            && (self.region.hint(bucket, 0).is_some() || self.prepare_segment(Kind::Hints, self.region.hint_entry(bucket), now))
+        (self.region.directory().bucket(bucket).is_some()
+            || self.prepare_segment(Kind::Index, self.region.directory().bucket_entry(bucket), now))
+            && (self.region.directory().hint(bucket, 0).is_some()
+                || self.prepare_segment(Kind::Hints, self.region.directory().hint_entry(bucket), now))
     }
 
     /// Steps 1 to 4 of a split. Any thread may call it, any number of times, however late. `true`: this call advanced the table word.
@@ -229,7 +239,7 @@ impl Session {
                     KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = word.thaw(),
                     KeyHash::Of(_) => {}
                     KeyHash::Moved => return false,
-                    KeyHash::Corrupt => self.count(Counter::corrupt, 1),
+                    KeyHash::Corrupt => self.thread.count(Counter::corrupt, 1),
                 }
             }
             // PAIRS: item: the loads of slots: a reader that sees the copied word sees the item.
@@ -237,7 +247,10 @@ impl Session {
                 .slot(to.at)
                 .compare_exchange(Slot::UNSET.0, copy.0, Release, Relaxed)
                 .is_ok()
-                && let (Some(old), Some(new)) = (region.hint(from.bucket, from.index), region.hint(to.bucket, to.index))
+                && let (Some(old), Some(new)) = (
+                    region.directory().hint(from.bucket, from.index),
+                    region.directory().hint(to.bucket, to.index),
+                )
             {
                 new.store(old.load(Relaxed), Relaxed);
             }
@@ -245,7 +258,7 @@ impl Session {
         // 3. PUBLISH: the table word. Before it the old bucket holds the truth (frozen words are read as confirmed ones), after
         // it both do.
         region.persist_split(split);
-        let done = region.advance_table(split.target);
+        let done = region.directory().advance_table(split.target);
         // 4. Thaw the words that stay, empty the slots of those that moved.
         self.finish(split);
         done
@@ -261,10 +274,10 @@ impl Session {
                 if word.is_frozen_by(split.round) {
                     return true;
                 }
-                if region.table().count != split.target {
+                if region.directory().table().count != split.target {
                     return false;
                 }
-                match Split::of(place.bucket, word.mark(), region.buckets_initial()) {
+                match Split::of(place.bucket, word.mark(), region.directory().buckets_initial()) {
                     Some(older) => self.repair(place, word, older),
                     None => {
                         self.drop_corrupt(place, word);
@@ -291,7 +304,12 @@ impl Session {
 
     /// Step 4 of the most recent split.
     pub(crate) fn finish_last_split(&self) {
-        if let Some(split) = self.region.table().last_split(self.region.buckets_initial()) {
+        if let Some(split) = self
+            .region
+            .directory()
+            .table()
+            .last_split(self.region.directory().buckets_initial())
+        {
             self.finish(split);
         }
     }
@@ -317,7 +335,7 @@ impl Session {
             let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, Release, Relaxed);
             return;
         }
-        self.protect(UPKEEP, word.segment());
+        self.thread.protect(UPKEEP, word.segment());
         // PAIRS: item: the publish of the word that is there now, as in `hold`.
         if slot.load(Acquire) == word.0 {
             match region.key_hash(place.at, word) {
@@ -336,15 +354,15 @@ impl Session {
                 }
             }
         }
-        self.release(UPKEEP);
+        self.thread.release(UPKEEP);
     }
 
     /// For a writer that met a frozen slot: finishes the split if it is under way, or this slot if the split is done. The table
     /// word is read after the slot.
     pub(crate) fn unfreeze(&self, place: Place, word: Slot) {
         let region = &self.region;
-        let count = region.table().count;
-        match Split::of(place.bucket, word.mark(), region.buckets_initial()) {
+        let count = region.directory().table().count;
+        match Split::of(place.bucket, word.mark(), region.directory().buckets_initial()) {
             Some(split) if split.target == count => {
                 self.help_split(split);
             }

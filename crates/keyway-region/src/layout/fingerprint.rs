@@ -23,7 +23,7 @@ use super::watch::{self, Cell, Command, Ring, Status, Tag};
 use crate::changes;
 use crate::index;
 use crate::log;
-use crate::{hash, region, verbs};
+use crate::{clock, hash, verbs};
 
 /// The layout of this program.
 pub const FINGERPRINT: u64 = of(INPUTS, &Counters::NAMES);
@@ -240,12 +240,12 @@ const INDEX: &[Input] = &[
 /// The meaning of other stored numbers.
 const MEANINGS: &[Input] = &[
     ("format", superblock::VERSION),
-    ("clock: seconds at creation", region::START_S),
+    ("clock: seconds at creation", clock::START_S),
     ("clock: units in a second", superblock::CLOCK_UNITS_PER_S.cast_unsigned()),
     ("clock word: boot and offset", superblock::ClockWord::new(0xBAD, -5).0),
     ("seen word: clock and Unix time", superblock::SeenWord::new(0xBAD, 5).0),
-    ("ticks: seconds each", region::FINE_TICKS as u64),
-    ("ticks: seconds of a coarse one", region::COARSE_S),
+    ("ticks: seconds each", clock::FINE_TICKS as u64),
+    ("ticks: seconds of a coarse one", clock::COARSE_S),
     ("stripes", changes::STRIPES as u64),
     ("latency: page", latency::PAGE_SIZE as u64),
     ("latency: row of a door", latency_row(Door::Udp, Verb::Get)),

@@ -8,7 +8,7 @@ use crate::layout::stats::Counter;
 use crate::log::checksum::Cover;
 use crate::log::extents::Extent;
 use crate::log::item_view::ItemView;
-use crate::region::Rules;
+use crate::mapped::Rules;
 use crate::session::Session;
 
 /// What became of an item to be copied.
@@ -73,14 +73,14 @@ impl Session {
             now,
         );
         if let Some(extent) = &extent {
-            let segment_at = self.region.segment(extent.segment);
+            let segment_at = self.mapped.segment(extent.segment);
             match &verified {
                 Some(bytes) => self.put_verified(copy.header, bytes, extent),
                 None => self.put_copy(copy, segment_at + extent.next),
             }
-            self.protect_written(UPKEEP, extent.segment);
+            self.thread.protect_written(UPKEEP, extent.segment);
             let room = self.room_in(*extent);
-            let tail_word = self.region.word(segment_at + room.tail_offset());
+            let tail_word = self.mapped.word(segment_at + room.tail_offset());
             self.commit(&room, tail_word, segment_at, size, expiry, Rules::of(&self.region));
         }
         if let Some(bytes) = verified {
@@ -94,7 +94,7 @@ impl Session {
     /// Copies from one place of the region to another. The lengths are those of the header that was read and validated once. The
     /// bytes are not judged: a reader of the copy does that, as it would at the old place.
     fn put_copy(&self, copy: &CopyOf<'_>, at: usize) {
-        let memory = &self.region.memory;
+        let memory = &self.mapped.memory();
         let header = copy.header;
         self.write_header(at, header);
         memory.write(at + header.cas_offset(), &self.region.cas_unique(copy.seen).to_le_bytes());
@@ -113,7 +113,7 @@ impl Session {
             bytes.extend_from_slice(&header.0.to_le_bytes());
             bytes.truncate(header.cas_offset());
             bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
-            region.memory.append_to(from, len, &mut bytes)
+            region.mapped().memory().append_to(from, len, &mut bytes)
         };
         if !has_memory {
             self.scratch.set(bytes);
@@ -122,7 +122,7 @@ impl Session {
         bytes.resize(header.size(), 0);
         if !region.is_copy_intact(seen, header, &bytes) {
             self.scratch.set(bytes);
-            self.count(Counter::corrupt, 1);
+            self.thread.count(Counter::corrupt, 1);
             return Err(Relocated::Unfit);
         }
         Ok(bytes)
@@ -130,7 +130,8 @@ impl Session {
 
     fn put_verified(&self, header: Header, bytes: &[u8], extent: &Extent) {
         let region = &*self.region;
-        region.memory.write(region.segment(extent.segment) + extent.next, bytes);
+        let mapped = &*self.mapped;
+        mapped.memory().write(mapped.segment(extent.segment) + extent.next, bytes);
         let cover = Cover::of_copy(bytes, header, (extent.segment, extent.life, extent.next));
         region.write_checksum_of_copy(&cover, bytes);
     }

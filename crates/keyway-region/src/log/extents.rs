@@ -14,7 +14,7 @@ use crate::layout::segment::{
 use crate::layout::session::LEASING;
 use crate::log::dead::Closed;
 use crate::log::item_view::ATTEMPTS_MAX;
-use crate::region::Rules;
+use crate::mapped::Rules;
 use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
@@ -291,7 +291,7 @@ impl Session {
     /// extent can be extended to the end of its segment; the old one could not.
     fn keep_better(&self, extent: Extent, size: usize) -> Extent {
         let left = |e: &Extent| e.leased - e.next;
-        let behind = self.region.cells_left(extent.segment) * self.region.layout.shape.cell_size();
+        let behind = self.region.cells_left(extent.segment) * self.mapped.layout().shape.cell_size();
         match self.extent(extent.stream) {
             Some(old) if old.life.epoch == extent.life.epoch && left(&old) > (left(&extent) + behind).saturating_sub(size) => {
                 self.leave_open(extent.segment, extent.life.epoch, extent.stream);
@@ -318,22 +318,22 @@ impl Session {
     ) {
         let tail = room.next + size;
         // Prefetches the next item's place; otherwise its write would wait for these lines.
-        self.region.memory.prefetch_four_to_write(segment_at + tail);
+        self.mapped.memory().prefetch_four_to_write(segment_at + tail);
         if PREFETCHED.contains(&size) {
             self.prefetch_more(room, segment_at, size);
         }
         if expiry != 0 {
-            let expires = &self.region.header(room.segment).expires;
+            let expires = &self.mapped.header(room.segment).expires;
             if expires.load(Relaxed) < expiry {
                 expires.fetch_max(expiry, Relaxed);
             }
         }
         // PAIRS: tail: the loads in `Session::empty_items` and in `check`: everything before the tail is complete.
-        tail_word.store(TailWord::new(tail, self.owner.incarnation).0, Release);
+        tail_word.store(TailWord::new(tail, self.thread.owner().incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier is between this and the publish. Not so the header with the
         // latest expiry, which is a hint: a reclaim because of it looks at each item.
         if rules.is_durable() {
-            self.region.write_back(segment_at + room.next, size);
+            self.mapped.write_back(segment_at + room.next, size);
         }
         match room.kept {
             Some(leased) => leased.next.set(tail),
@@ -347,7 +347,7 @@ impl Session {
         let tail = room.next + size;
         let leased = room.kept.map_or(0, |leased| leased.leased.get());
         let len = size.min(leased.saturating_sub(tail));
-        self.region.memory.prefetch_to_write(segment_at + tail, len);
+        self.mapped.memory().prefetch_to_write(segment_at + tail, len);
     }
 
     #[inline]
@@ -389,29 +389,31 @@ impl Session {
     #[inline(never)]
     fn close(&self, segment: usize, start: usize, life: SegmentLife) {
         let region = &self.region;
-        let at = region.segment(segment) + start;
-        let tail = TailWord(region.word(at + 8).load(Relaxed)).tail();
+        let at = region.mapped().segment(segment) + start;
+        let tail = TailWord(region.mapped().word(at + 8).load(Relaxed)).tail();
         // First counted: if this thread dies before it has closed the extent, recovery counts the segment again.
         region.count_dead(segment, region.end_of_extent(segment, start).saturating_sub(tail));
-        let hands = ExtentWord(region.word(at).load(Relaxed)).hands();
-        let word = ExtentWord::new(life.generation, self.owner.slot).in_hands(hands).close();
+        let hands = ExtentWord(region.mapped().word(at).load(Relaxed)).hands();
+        let word = ExtentWord::new(life.generation, self.thread.owner().slot)
+            .in_hands(hands)
+            .close();
         // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees the extent closed sees every publish from
         // it, and the hazard pointer for what is still to be published.
-        region.word(at).store(word.0, Release);
+        region.mapped().word(at).store(word.0, Release);
         // A thread that took it off the list when it was counted could not reclaim it yet.
         region.offer_filled(segment);
     }
 
     /// Cells to lease at a time for items of this size.
     fn comfortable(&self, size: usize) -> usize {
-        let shape = self.region.layout.shape;
+        let shape = self.mapped.layout().shape;
         (size * ITEMS_OF_AN_EXTENT / shape.cell_size()).min(shape.cells() / EXTENTS_OF_A_SEGMENT)
     }
 
     /// Leases the cells after an extent, if no other thread has.
     fn extend(&self, mut extent: Extent, size: usize) -> Option<Extent> {
-        let shape = self.region.layout.shape;
-        let lease = &self.region.header(extent.segment).lease;
+        let shape = self.mapped.layout().shape;
+        let lease = &self.mapped.header(extent.segment).lease;
         let old = LeaseWord(lease.load(Relaxed));
         let needed = (extent.next + size - extent.leased).div_ceil(shape.cell_size());
         let left = shape.cells().saturating_sub(old.cells());
@@ -426,16 +428,16 @@ impl Session {
         lease
             .compare_exchange(old.0, old.lease(cells, false).0, Relaxed, Relaxed)
             .ok()?;
-        self.region.write_back_header(extent.segment);
-        self.region
-            .fault_in(self.region.segment(extent.segment) + extent.leased, cells * shape.cell_size());
+        self.mapped.write_back_header(extent.segment);
+        self.mapped
+            .fault_in(self.mapped.segment(extent.segment) + extent.leased, cells * shape.cell_size());
         extent.leased += cells * shape.cell_size();
         Some(extent)
     }
 
     /// Leases an extent with space for `size` bytes, in the open segment or in a new one.
     fn lease(&self, size: usize, stream: Stream, epoch: u64, now: u32, make_room: bool) -> Result<Extent, WriteError> {
-        let shape = self.region.layout.shape;
+        let shape = self.mapped.layout().shape;
         let needed = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
         let cells = needed.max(self.comfortable(size));
         let alone = self.fills_alone(stream);
@@ -469,7 +471,7 @@ impl Session {
 
     /// Whether this session fills segments of its own.
     fn fills_alone(&self, stream: Stream) -> bool {
-        stream.class == 0 && self.region.threads() * SEGMENTS_OF_A_SESSION <= self.region.allowed()
+        stream.class == 0 && self.region.threads().threads_used() * SEGMENTS_OF_A_SESSION <= self.mapped.allowed()
     }
 
     /// Leaves the rest of a segment to the next session that leases, if the rest is large enough, and larger than that of the
@@ -479,7 +481,7 @@ impl Session {
         let open = self.named(hint);
         let room_left = |segment| self.room_left_open(segment, epoch, stream);
         let left = room_left(segment);
-        let is_better = left >= self.region.layout.shape.segment_size / RESTS_OF_A_SEGMENT && left > open.map_or(0, room_left);
+        let is_better = left >= self.mapped.layout().shape.segment_size / RESTS_OF_A_SEGMENT && left > open.map_or(0, room_left);
         let finished = if is_better && self.replace_hint(stream, hint, segment as u64 + 1) {
             open
         } else {
@@ -494,16 +496,17 @@ impl Session {
     /// left because of a race.
     pub(crate) fn leave_to_others(&self, segment: usize) {
         let region = &*self.region;
+        let mapped = &*self.mapped;
         if !region.is_sealed(segment) && !region.is_current(segment) && !region.has_live_extent(segment) {
-            let stream = State(region.header(segment).state.load(Relaxed)).stream();
-            self.leave_open(segment, region.segment_life(segment).epoch, stream);
+            let stream = State(mapped.header(segment).state.load(Relaxed)).stream();
+            self.leave_open(segment, mapped.segment_life(segment).epoch, stream);
         }
     }
 
     /// Ends leasing in this segment: its rest is dead, unless a thread is about to fill it.
     pub(crate) fn finish_segment(&self, segment: usize) {
-        let generation = self.region.segment_life(segment).generation;
-        let state = State(self.region.header(segment).state.load(Relaxed));
+        let generation = self.mapped.segment_life(segment).generation;
+        let state = State(self.mapped.header(segment).state.load(Relaxed));
         if state.kind() != Some(Kind::Open) || state.owner().is_some() {
             return;
         }
@@ -528,15 +531,16 @@ impl Session {
 
     /// The segment that this word names, if any.
     fn named(&self, hint: u64) -> Option<usize> {
-        index(hint).checked_sub(1).filter(|segment| self.region.has(*segment))
+        index(hint).checked_sub(1).filter(|segment| self.mapped.has(*segment))
     }
 
     /// Bytes of an open segment that the next session can lease: the rest of the last extent, and the cells after it.
     fn room_left_open(&self, segment: usize, epoch: u64, stream: Stream) -> usize {
         let region = &*self.region;
-        let lease = LeaseWord(region.header(segment).lease.load(Relaxed));
-        let usable = region.segment_life(segment).epoch == epoch
-            && region.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0
+        let mapped = &*self.mapped;
+        let lease = LeaseWord(mapped.header(segment).lease.load(Relaxed));
+        let usable = mapped.segment_life(segment).epoch == epoch
+            && mapped.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0
             && !lease.is_sealed()
             // A new item there would be stale.
             && !region.is_opened_before_gap(segment);
@@ -544,17 +548,17 @@ impl Session {
             return 0;
         }
         let closed = region.closed_last(segment, lease).filter(|_| lease.hand_on().is_some());
-        let cells = region.cells_left(segment) * region.layout.shape.cell_size();
+        let cells = region.cells_left(segment) * mapped.layout().shape.cell_size();
         cells + closed.map_or(0, |closed| closed.end - closed.tail)
     }
 
     /// Leases an extent in an open segment: the rest of the last one, with cells after it, if no thread fills it any more, or cells of its own.
     fn lease_in(&self, segment: usize, size: usize, cells: usize, epoch: u64, stream: Stream) -> Option<Extent> {
         let region = &self.region;
-        let shape = region.layout.shape;
-        let header = region.header(segment);
+        let shape = region.mapped().layout().shape;
+        let header = region.mapped().header(segment);
         for _ in 0..ATTEMPTS_MAX {
-            let life = region.segment_life(segment);
+            let life = region.mapped().segment_life(segment);
             let old = LeaseWord(header.lease.load(Relaxed));
             // PAIRS: open: the store in `open_segment`: a thread that sees it open sees its words.
             let usable = header.state.load(Acquire) == State::of(Kind::Open, stream).0
@@ -570,10 +574,10 @@ impl Session {
             let new = handed.map(|(_, new)| new).or_else(own)?;
             // A recycler that finds the cells before their header is written looks for this hazard pointer (hazard pointer). Its fence
             // is before every byte that this thread writes there, as that of `claim_from_free` is for the thread that opened the segment.
-            self.protect(LEASING, segment);
+            self.thread.protect(LEASING, segment);
             // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the hazard pointer.
             if header.lease.compare_exchange(old.0, new.0, Release, Relaxed).is_err() {
-                self.release(LEASING);
+                self.thread.release(LEASING);
                 continue;
             }
             let extent = match handed {
@@ -582,11 +586,11 @@ impl Session {
                 Some((closed, _)) if region.closed_last(segment, old) != Some(closed) => None,
                 Some((closed, new)) => Some(self.take_extent(segment, closed, new, stream)),
             };
-            self.release(LEASING);
+            self.thread.release(LEASING);
             let extent = extent?;
             // The thread that opened the segment may not have reached its barrier yet.
-            region.write_back_header(segment);
-            region.write_back_words(segment);
+            region.mapped().write_back_header(segment);
+            region.mapped().write_back_words(segment);
             // After the lease the segment cannot be recycled. It may have been between the checks and the lease.
             if extent.life == life {
                 return Some(extent);
@@ -599,7 +603,7 @@ impl Session {
     /// The last extent of a segment with this lease word, if it is closed and has space for `size` bytes, perhaps with cells after it that no
     /// thread has leased; and the lease word after it was handed on.
     fn hand_on(&self, segment: usize, size: usize, cells: usize, lease: LeaseWord) -> Option<(Closed, LeaseWord)> {
-        let shape = self.region.layout.shape;
+        let shape = self.mapped.layout().shape;
         let closed = self.region.closed_last(segment, lease)?;
         let rest = closed.end - closed.tail;
         let left = shape.cells().saturating_sub(lease.cells());
@@ -615,11 +619,13 @@ impl Session {
     /// Writes the header of an extent that was just handed on to this session, and whose segment has this lease word.
     fn take_extent(&self, segment: usize, closed: Closed, lease: LeaseWord, stream: Stream) -> Extent {
         let region = &self.region;
-        let end = lease.cells() * region.layout.shape.cell_size();
-        let at = region.segment(segment) + closed.start;
-        region.fault_in(region.segment(segment) + closed.tail, end - closed.tail);
+        let end = lease.cells() * region.mapped().layout().shape.cell_size();
+        let at = region.mapped().segment(segment) + closed.start;
+        region
+            .mapped()
+            .fault_in(region.mapped().segment(segment) + closed.tail, end - closed.tail);
         // What a thread that died has put in front may not be persistent, and recovery reads an extent's items one after the other.
-        region.write_back(at, closed.tail - closed.start);
+        region.mapped().write_back(at, closed.tail - closed.start);
         let extent = self.begin_extent(segment, [closed.start, closed.tail, end], lease.hands(), stream);
         region.uncount_dead(segment, closed.end - closed.tail);
         extent
@@ -628,28 +634,31 @@ impl Session {
     /// Writes the header of an extent whose cells were just leased.
     fn start_extent(&self, segment: usize, first_cell: usize, cells: usize, stream: Stream) -> Extent {
         let region = &self.region;
-        let cell_size = region.layout.shape.cell_size();
+        let cell_size = region.mapped().layout().shape.cell_size();
         let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
-        region.fault_in(region.segment(segment) + start, end - start);
+        region
+            .mapped()
+            .fault_in(region.mapped().segment(segment) + start, end - start);
         self.begin_extent(segment, [start, start + EXTENT_HEADER_SIZE, end], 0, stream)
     }
 
     /// Writes the header of an extent that is this session's from now on: where it starts, where its items end, and where it ends.
     fn begin_extent(&self, segment: usize, [start, next, end]: [usize; 3], hands: u64, stream: Stream) -> Extent {
         let region = &self.region;
-        let life = region.segment_life(segment);
-        let at = region.segment(segment) + start;
+        let life = region.mapped().segment_life(segment);
+        let at = region.mapped().segment(segment) + start;
         region
+            .mapped()
             .word(at + 8)
-            .store(TailWord::new(next, self.owner.incarnation).0, Relaxed);
-        let header = ExtentWord::new(life.generation, self.owner.slot).in_hands(hands);
+            .store(TailWord::new(next, self.thread.owner().incarnation).0, Relaxed);
+        let header = ExtentWord::new(life.generation, self.thread.owner().slot).in_hands(hands);
         // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
-        region.word(at).store(header.0, Release);
+        region.mapped().word(at).store(header.0, Release);
         Extent {
             segment,
             life,
-            sequence: region.header(segment).sequence.load(Relaxed),
-            carries: region.header(segment).carries.load(Relaxed) != 0,
+            sequence: region.mapped().header(segment).sequence.load(Relaxed),
+            carries: region.mapped().header(segment).carries.load(Relaxed) != 0,
             stream,
             start,
             next,
@@ -661,28 +670,29 @@ impl Session {
     /// Opens a claimed segment, with a first extent for this thread.
     fn open_segment(&self, segment: usize, cells: usize, epoch: u64, stream: Stream, now: u32) -> Extent {
         let region = &self.region;
-        let shape = region.layout.shape;
-        let header = region.header(segment);
-        let generation = region.segment_life(segment).generation;
+        let shape = region.mapped().layout().shape;
+        let header = region.mapped().header(segment);
+        let generation = region.mapped().segment_life(segment).generation;
         // Before the cells are written: they are in no cache, and a locked instruction waits for the stores before it.
         let (sequence, carries) = region.take_uniques(now);
         header.sequence.store(sequence, Relaxed);
         header.carries.store(carries.into(), Relaxed);
         for cell in 0..shape.cells() {
             region
-                .word(region.segment(segment) + cell * shape.cell_size())
+                .mapped()
+                .word(region.mapped().segment(segment) + cell * shape.cell_size())
                 .store(0, Relaxed);
         }
         header.dead.store(0, Relaxed);
         header.opened.store(now, Relaxed);
         header.expires.store(if stream.class == 0 { u32::MAX } else { 0 }, Relaxed);
         header.lease.store(LeaseWord::new(generation).lease(cells, true).0, Relaxed);
-        region.words(segment).epoch.store(epoch, Relaxed);
+        region.mapped().words(segment).epoch.store(epoch, Relaxed);
         let extent = self.start_extent(segment, 0, cells, stream);
         // PAIRS: open: the load in `lease_in`: a thread that sees it open sees its words.
         header.state.store(State::of(Kind::Open, stream).0, Release);
-        region.write_back_header(segment);
-        region.write_back_words(segment);
+        region.mapped().write_back_header(segment);
+        region.mapped().write_back_words(segment);
         extent
     }
 }

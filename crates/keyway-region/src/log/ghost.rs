@@ -36,7 +36,7 @@ impl Region {
             return;
         };
         for i in 0..LINE_SIZE / 8 {
-            let word = self.word(line + i * 8);
+            let word = self.mapped().word(line + i * 8);
             let old = word.load(Relaxed);
             word.store((old << BITS | fingerprint) & ALL, Relaxed);
             fingerprint = old >> (BITS * (LANES - 1)) & LOWEST;
@@ -59,7 +59,7 @@ impl Region {
             return false;
         };
         for i in 0..LINE_SIZE / 8 {
-            let word = self.word(line + i * 8);
+            let word = self.mapped().word(line + i * 8);
             let old = word.load(Relaxed);
             // The lowest lane without a difference: a zero lane borrows from its neighbour's top bit.
             let differing = old ^ (fingerprint * ONES);
@@ -76,7 +76,12 @@ impl Region {
 
     /// The place of a hash's ghost, and its fingerprint, never 0. `None`: nothing was evicted yet.
     fn ghost(&self, hash: u64) -> Option<(usize, u64)> {
-        let lines = self.superblock().ghost_lines.load(Relaxed).min(self.ghost_lines_max());
+        let lines = self
+            .mapped()
+            .superblock()
+            .ghost_lines
+            .load(Relaxed)
+            .min(self.ghost_lines_max());
         if lines == 0 {
             return None;
         }
@@ -84,17 +89,17 @@ impl Region {
         let mixed = (hash ^ hash >> 29).wrapping_mul(SPREAD);
         let line = usize::try_from((u128::from(mixed) * u128::from(lines)) >> 64).unwrap_or(0);
         let in_segment = self.ghost_lines_in_segment();
-        let segment = self.ghost_segment(line / in_segment)?;
-        let at = self.segment(segment) + line % in_segment * LINE_SIZE;
+        let segment = self.directory().ghost_segment(line / in_segment)?;
+        let at = self.mapped().segment(segment) + line % in_segment * LINE_SIZE;
         Some((at, (mixed & LOWEST).max(1)))
     }
 
     fn ghost_lines_in_segment(&self) -> usize {
-        self.layout.shape.segment_size / LINE_SIZE
+        self.mapped().layout().shape.segment_size / LINE_SIZE
     }
 
     fn ghost_lines_max(&self) -> u64 {
-        (self.directory_len(Kind::Ghosts) * self.ghost_lines_in_segment()) as u64
+        (self.directory().directory_len(Kind::Ghosts) * self.ghost_lines_in_segment()) as u64
     }
 }
 
@@ -102,7 +107,8 @@ impl Session {
     /// Makes the table as long as the main pool, within the share of segments that it may take, by one segment at a time.
     pub(crate) fn fit_ghosts(&self, now: u32) {
         let region = &*self.region;
-        let sb = region.superblock();
+        let mapped = &*self.mapped;
+        let sb = mapped.superblock();
         let items = sb.items.load(Relaxed);
         if items > u64::MAX / 2 {
             return;
@@ -112,7 +118,7 @@ impl Session {
         // Rounded to the nearest. Segments are never given back, because a thread that slept may still store a ghost there.
         let segments = index((wanted + in_segment / 2) / in_segment).max(1);
         let there = (0..segments)
-            .take_while(|entry| region.ghost_segment(*entry).is_some())
+            .take_while(|entry| region.directory().ghost_segment(*entry).is_some())
             .count();
         // Not from the reserve: otherwise a thread would do reclaiming work for it at once.
         let grows = there < segments && self.has_more_than_reserve() && self.prepare_segment(Kind::Ghosts, there, now);

@@ -65,14 +65,14 @@ impl Region {
     #[inline(always)]
     pub(crate) fn item_header(&self, at: usize) -> Header {
         // PAIRS: dead-mark: the store in `Session::mark_dead`.
-        let word = |at| self.memory.get::<AtomicU32>(at).load(Acquire);
+        let word = |at| self.mapped().memory().get::<AtomicU32>(at).load(Acquire);
         Header::of(word(at), || word(at + LIFETIME_OFFSET))
     }
 
     /// Whether everything read so far at this item's place was the item.
     #[inline(always)]
     pub(crate) fn still(&self, seen: &ItemView) -> bool {
-        Self::is_still(self.words(seen.segment), seen.life)
+        Self::is_still(self.mapped().words(seen.segment), seen.life)
     }
 
     /// The same by the segment's words.
@@ -86,7 +86,7 @@ impl Region {
     /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
     pub(crate) fn has_key(&self, seen: &ItemView, key: &[u8]) -> bool {
-        seen.header.key_len() == key.len() && self.memory.equals(seen.at + seen.header.key_offset(), key)
+        seen.header.key_len() == key.len() && self.mapped().memory().equals(seen.at + seen.header.key_offset(), key)
     }
 
     /// The item's marks ([`flag::MARKS`]) and the client's flags. Meaningless unless [`Self::still`] holds afterwards.
@@ -109,7 +109,7 @@ impl Region {
     /// Whether there was a gap after which all older items are stale.
     #[inline(always)]
     pub(crate) fn is_any_before_gap(&self) -> bool {
-        self.superblock().stale_before.load(Relaxed) != 0
+        self.mapped().superblock().stale_before.load(Relaxed) != 0
     }
 
     /// Whether the item was written before a gap after which all older items are stale.
@@ -121,8 +121,8 @@ impl Region {
     /// Whether all items in this segment are stale for that reason.
     #[inline(always)]
     pub(super) fn is_opened_before_gap(&self, segment: usize) -> bool {
-        let before = self.superblock().stale_before.load(Relaxed);
-        before != 0 && self.header(segment).sequence.load(Relaxed) < before
+        let before = self.mapped().superblock().stale_before.load(Relaxed);
+        before != 0 && self.mapped().header(segment).sequence.load(Relaxed) < before
     }
 
     #[inline]
@@ -152,12 +152,15 @@ impl Region {
     #[cold]
     #[inline(never)]
     fn size_with_chain(&self, seen: &ItemView) -> usize {
-        seen.header.size().saturating_add(self.value_len(seen, self.checksum_size))
+        seen.header
+            .size()
+            .saturating_add(self.value_len(seen, self.mapped().checksum_size()))
     }
 
     #[inline(always)]
     fn client_flags(&self, seen: &ItemView) -> u32 {
-        self.memory
+        self.mapped()
+            .memory()
             .get::<AtomicU32>(seen.at + seen.header.client_flags_offset())
             .load(Relaxed)
     }
@@ -165,9 +168,9 @@ impl Region {
     /// The item's CAS unique: the one that it carries, or else the one that its place gives it.
     pub(crate) fn cas_unique(&self, seen: &ItemView) -> u64 {
         if seen.header.has(flag::CAS) {
-            self.memory.u64_unaligned(seen.at + seen.header.cas_offset())
+            self.mapped().memory().u64_unaligned(seen.at + seen.header.cas_offset())
         } else {
-            cas_of(self.header(seen.segment).sequence.load(Relaxed), seen.offset)
+            cas_of(self.mapped().header(seen.segment).sequence.load(Relaxed), seen.offset)
         }
     }
 
@@ -177,7 +180,7 @@ impl Region {
             return None;
         }
         let at = seen.at + seen.header.value_offset();
-        Chain::of([at, at + 8, at + 16].map(|at| self.memory.u64_unaligned(at)))
+        Chain::of([at, at + 8, at + 16].map(|at| self.mapped().memory().u64_unaligned(at)))
     }
 
     /// Copies the item's value to the end of `out`.
@@ -186,14 +189,14 @@ impl Region {
             return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
         }
         let at = seen.at + seen.header.value_offset();
-        out.append_region(self.memory.window(at, seen.header.value_len()))
+        out.append_region(self.mapped().memory().window(at, seen.header.value_len()))
     }
 
     /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
     #[inline]
     pub(crate) fn short_value<'o>(&self, seen: &ItemView, out: &'o mut [u8]) -> Option<&'o [u8]> {
         let out = out.get_mut(..seen.header.value_len()).filter(|_| !seen.header.is_large())?;
-        self.memory.read(seen.at + seen.header.value_offset(), out);
+        self.mapped().memory().read(seen.at + seen.header.value_offset(), out);
         Some(out)
     }
 }

@@ -7,10 +7,11 @@ use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag, padded};
 use crate::layout::segment::{EXTENT_HEADER_SIZE, SIZE_MAX, SegmentHeader, Stream};
 use crate::layout::session::WRITTEN;
 use crate::layout::slot::Slot;
+use crate::limits::ITEM_SIZES;
 use crate::log::checksum::Cover;
 use crate::log::extents::Room;
 use crate::log::item_view::{Chain, cas_of};
-use crate::region::{ITEM_SIZES, Rules};
+use crate::mapped::Rules;
 use crate::session::Session;
 use crate::verbs::{Item, Now, WriteError};
 
@@ -179,7 +180,7 @@ impl Session {
             Ok(bytes) => bytes,
             Err(chain) => return self.write_large(purpose, draft, Body::Chain(chain)),
         };
-        let Some(form) = self.planned(purpose.key, draft, bytes, self.region.checksum_size) else {
+        let Some(form) = self.planned(purpose.key, draft, bytes, self.mapped.checksum_size()) else {
             return self.write_large(purpose, draft, Body::Bytes(bytes));
         };
         let room = self.room(form.size, self.stream_for(purpose, draft), purpose.epoch, purpose.now)?;
@@ -259,7 +260,7 @@ impl Session {
             .bytes(&[], &mut [0; decimal::LEN_MAX])
             .map_or(usize::MAX, <[u8]>::len);
         let flags = draft.with_cas(0).flags();
-        let segment_size = self.region.layout.shape.segment_size;
+        let segment_size = self.mapped.layout().shape.segment_size;
         body < segment_size && item::size(key.bytes.len(), body, flags, draft.expiry) + EXTENT_HEADER_SIZE <= segment_size
     }
 
@@ -268,10 +269,10 @@ impl Session {
     fn planned<'b>(&self, key: &Key<'_>, draft: &Draft<'_>, body: &'b [u8], checksum_size: usize) -> Option<Form<'b>> {
         // What fits into a segment has a length that fits into the header.
         const _: () = assert!(SIZE_MAX <= item::INLINE_VALUE_MAX);
-        let region = &*self.region;
+        let mapped = &*self.mapped;
         let (flags, body_len) = (draft.flags(), body.len() + checksum_size);
         let size = item::size(key.bytes.len(), body_len, flags, draft.expiry);
-        if size + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
+        if size + EXTENT_HEADER_SIZE > mapped.layout().shape.segment_size {
             return None;
         }
         let header = Header::new(key.bytes.len(), body_len, flags, draft.expiry);
@@ -352,15 +353,16 @@ impl Session {
         room: &Room<'_>,
     ) -> Written {
         let region = &*self.region;
+        let mapped = &*self.mapped;
         let offset = room.next;
-        let segment_at = region.segment(room.segment);
+        let segment_at = mapped.segment(room.segment);
         let at = segment_at + offset;
         debug_assert!(size == header.size() && key.bytes.len() == header.key_len());
         // By its hash the word gets its tag and its bucket: an item of another key there would be found by nobody, and by no reclaim.
-        debug_assert_eq!(region.hasher.hash(key.bytes), key.hash, "the key belongs to another slot");
+        debug_assert_eq!(mapped.hasher().hash(key.bytes), key.hash, "the key belongs to another slot");
         // Panics, if the item is not in the mapping.
-        region.memory.window(at, size);
-        let view = region.memory.view();
+        mapped.memory().window(at, size);
+        let view = mapped.memory().view();
         // SAFETY: the whole item is in the mapping. Its header was made for this key, for these fields and for this body, so all of
         // them are in the item. Items begin at multiples of 4, and so do the fields before the key.
         unsafe {
@@ -392,7 +394,7 @@ impl Session {
             };
             region.write_body(&cover, key.bytes, body);
         }
-        self.protect_written(WRITTEN, room.segment);
+        self.thread.protect_written(WRITTEN, room.segment);
         // SAFETY: the extent's own words are before its items, of which one is in the mapping, and at multiples of 8.
         let tail_word = unsafe { view.at(segment_at + room.tail_offset()) };
         self.commit(room, tail_word, segment_at, size, draft.expiry, rules);
@@ -410,7 +412,7 @@ impl Session {
 
     #[inline(always)]
     pub(super) fn write_header(&self, at: usize, header: Header) {
-        let memory = &self.region.memory;
+        let memory = &self.mapped.memory();
         let (word, lifetime) = header.words();
         memory.get::<AtomicU32>(at).store(word, Relaxed);
         if let Some(lifetime) = lifetime {

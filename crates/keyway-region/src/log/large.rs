@@ -17,19 +17,19 @@ use crate::verbs::WriteError;
 
 impl Region {
     pub(crate) fn append_chain(&self, chain: Chain, out: &mut impl Sink) -> Result<(), Unread> {
-        let room = self.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+        let room = self.mapped().layout().shape.segment_size - CHAIN_HEADER_SIZE;
         let (mut link, mut left) = (chain.first, chain.value_len);
         let mut walked = 0;
-        while walked < self.segments() {
+        while walked < self.mapped().segments() {
             walked += 1;
             let segment = link.segment();
-            if !self.has(segment) || self.segment_life(segment).generation != link.generation() {
+            if !self.mapped().has(segment) || self.mapped().segment_life(segment).generation != link.generation() {
                 return Err(Unread::Changed);
             }
-            let at = self.segment(segment);
-            let next = Link(self.word(at).load(Relaxed));
+            let at = self.mapped().segment(segment);
+            let next = Link(self.mapped().word(at).load(Relaxed));
             let part = left.min(room);
-            let window = self.memory.window(at + CHAIN_HEADER_SIZE, part);
+            let window = self.mapped().memory().window(at + CHAIN_HEADER_SIZE, part);
             let intact = if self.has_checksums() {
                 self.append_part((link, next, chain.last), window, out)
             } else {
@@ -37,7 +37,7 @@ impl Region {
             };
             // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
             fence(Acquire);
-            if self.segment_life(segment).generation != link.generation() {
+            if self.mapped().segment_life(segment).generation != link.generation() {
                 return Err(Unread::Changed);
             }
             if !intact? {
@@ -62,15 +62,15 @@ impl Session {
         (stream, expiry): (Stream, u32),
         now: u32,
     ) -> Result<Chain, WriteError> {
-        let room = self.region.layout.shape.segment_size - CHAIN_HEADER_SIZE;
+        let room = self.mapped.layout().shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = value.len().div_ceil(room).max(1);
         // Half of the region ([`Layout::item_size_max`](crate::layout::plan::Layout::item_size_max)): above that, two writers of such values could starve each other for ever.
-        if parts > self.region.allowed() / 2 {
+        if parts > self.mapped.allowed() / 2 {
             return Err(WriteError::OutOfMemory);
         }
         let (mut next, mut last) = (Link::NONE, Link::NONE);
         for part in value.chunks(room).rev() {
-            self.pay(self.region.layout.shape.segment_size, now);
+            self.pay(self.mapped.layout().shape.segment_size, now);
             let segment = match self.take_segment(now, true) {
                 Ok(segment) => segment,
                 Err(e) => {
@@ -79,35 +79,39 @@ impl Session {
                 }
             };
             let region = &self.region;
-            let generation = region.segment_life(segment).generation;
+            let generation = region.mapped().segment_life(segment).generation;
             let link = Link::new(segment, generation);
             if last == Link::NONE {
                 last = link;
             }
-            let at = region.segment(segment);
-            region.fault_in(at, CHAIN_HEADER_SIZE + part.len());
+            let at = region.mapped().segment(segment);
+            region.mapped().fault_in(at, CHAIN_HEADER_SIZE + part.len());
             let words = [next.0, last.0, key.hash, part.len() as u64];
             let checksum = if region.has_checksums() {
                 let sum = region.write_summed(at + CHAIN_HEADER_SIZE, part, begin_part(link, words));
                 u64::from(sum) << 32
             } else {
-                region.memory.write(at + CHAIN_HEADER_SIZE, part);
+                region.mapped().memory().write(at + CHAIN_HEADER_SIZE, part);
                 0
             };
             for (i, word) in words.into_iter().enumerate() {
                 let checksum = if i == CHAIN_LEN_WORD { checksum } else { 0 };
-                region.word(at + i * 8).store(word | checksum, Relaxed);
+                region.mapped().word(at + i * 8).store(word | checksum, Relaxed);
             }
-            region.header(segment).sequence.store(region.take_uniques(now).0, Relaxed);
+            region
+                .mapped()
+                .header(segment)
+                .sequence
+                .store(region.take_uniques(now).0, Relaxed);
             let expires = if expiry == 0 { u32::MAX } else { expiry };
-            region.header(segment).expires.store(expires, Relaxed);
+            region.mapped().header(segment).expires.store(expires, Relaxed);
             let none = State::of(Kind::Large, stream);
-            let state = none.take(Kind::Large, self.owner);
+            let state = none.take(Kind::Large, self.thread.owner());
             // PAIRS: large: the load in `Session::empty_step`: a thread that sees it large sees its words.
-            region.header(segment).state.store(state.0, Release);
+            region.mapped().header(segment).state.store(state.0, Release);
             // The thread that gave the segment its generation may not have reached a barrier.
-            region.write_back(at, CHAIN_HEADER_SIZE + part.len());
-            region.write_back_words(segment);
+            region.mapped().write_back(at, CHAIN_HEADER_SIZE + part.len());
+            region.mapped().write_back_words(segment);
             next = link;
         }
         Ok(Chain {
@@ -121,8 +125,8 @@ impl Session {
     #[inline(never)]
     pub(crate) fn disown_chain(&self, chain: Chain) {
         self.each_of_chain(chain.first, |session, segment, old| {
-            if old.kind() == Some(Kind::Large) && old.owner() == Some(session.owner) {
-                let state = &session.region.header(segment).state;
+            if old.kind() == Some(Kind::Large) && old.owner() == Some(session.thread.owner()) {
+                let state = &session.region.mapped().header(segment).state;
                 // PAIRS: chain-owner: the load in `empty_step`: a thread that finds no owner finds the head.
                 let _ = state.compare_exchange(old.0, old.leave(Kind::Large).0, Release, Relaxed);
             }
@@ -141,22 +145,22 @@ impl Session {
         if claimed.is_empty() {
             return;
         }
-        let intended = self.region.protected_by_others(self.owner);
+        let protected = self.region.threads().protected_by_others(self.thread.owner());
         for segment in claimed.iter() {
-            if self.bump_large(*segment, &intended) {
+            if self.bump_large(*segment, &protected) {
                 self.free_segment(*segment);
             }
         }
     }
 
     /// Gives a claimed segment of a large value its next generation, unless a thread walks a chain through it: then it is left
-    /// to be reclaimed as a log without items. `intended`: read after the claim.
-    pub(crate) fn bump_large(&self, segment: usize, intended: &[u64]) -> bool {
-        let is_free = !intended.contains(&(segment as u64 + 1));
+    /// to be reclaimed as a log without items. `protected`: read after the claim.
+    pub(crate) fn bump_large(&self, segment: usize, protected: &[u64]) -> bool {
+        let is_free = !protected.contains(&(segment as u64 + 1));
         if is_free {
             self.bump(segment);
         } else {
-            let state = &self.region.header(segment).state;
+            let state = &self.mapped.header(segment).state;
             // PAIRS: retire: the claim by the thread that continues.
             state.store(State(state.load(Relaxed)).leave(Kind::Retired).0, Release);
         }
@@ -172,23 +176,23 @@ impl Session {
         let region = &self.region;
         let mut link = first;
         let mut walked = 0;
-        while walked < region.segments() {
+        while walked < region.mapped().segments() {
             walked += 1;
             let segment = link.segment();
-            if link == Link::NONE || !region.has(segment) {
+            if link == Link::NONE || !region.mapped().has(segment) {
                 break;
             }
-            self.protect(FREEING, segment);
-            let state = State(region.header(segment).state.load(Relaxed));
-            let next = Link(region.word(region.segment(segment)).load(Relaxed));
+            self.thread.protect(FREEING, segment);
+            let state = State(region.mapped().header(segment).state.load(Relaxed));
+            let next = Link(region.mapped().word(region.mapped().segment(segment)).load(Relaxed));
             // PAIRS: chain: the fence of the segment's next owner, in `claim_from_free`.
             fence(Acquire);
-            if region.words(segment).generation.load(Relaxed) != link.generation() {
+            if region.mapped().words(segment).generation.load(Relaxed) != link.generation() {
                 break;
             }
             each(self, segment, state);
             link = next;
         }
-        self.release(FREEING);
+        self.thread.release(FREEING);
     }
 }

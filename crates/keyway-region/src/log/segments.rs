@@ -7,7 +7,8 @@ use crate::atomics::{AcqRel, AtomicU64, Relaxed, Release, fence};
 use crate::layout::segment::{Kind, LeaseWord, LifetimeClass, SegmentHeader, State, Stream};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{FREE, SPARSE_WAYS};
-use crate::region::{Region, number};
+use crate::mapped::number;
+use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::WriteError;
 
@@ -29,33 +30,33 @@ pub(crate) struct Supply {
 impl Region {
     /// Free segments, approximately.
     pub fn free_segments(&self) -> usize {
-        number(&self.superblock().free)
+        number(&self.mapped().superblock().free)
     }
 
     /// Cells in which extents can be leased or extended.
     pub(crate) fn cells_left(&self, segment: usize) -> usize {
-        let lease = LeaseWord(self.header(segment).lease.load(Relaxed));
+        let lease = LeaseWord(self.mapped().header(segment).lease.load(Relaxed));
         if lease.is_sealed() {
             0
         } else {
-            self.layout.shape.cells().saturating_sub(lease.cells())
+            self.mapped().layout().shape.cells().saturating_sub(lease.cells())
         }
     }
 
     /// Whether no extent can be leased in the segment any more.
     pub(super) fn is_sealed(&self, segment: usize) -> bool {
-        LeaseWord(self.header(segment).lease.load(Relaxed)).is_sealed()
+        LeaseWord(self.mapped().header(segment).lease.load(Relaxed)).is_sealed()
     }
 
     /// Whether new extents are leased in this segment now.
     pub(crate) fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
-        self.superblock().open_words().any(|open| open.load(Relaxed) == name)
+        self.mapped().superblock().open_words().any(|open| open.load(Relaxed) == name)
     }
 
     /// The word with the open segment of a stream, plus 1: a hint.
     pub(super) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
-        let sb = self.superblock();
+        let sb = self.mapped().superblock();
         match stream.lifetime_class {
             LifetimeClass::Plain => sb.open.get(stream.pool)?.get(stream.class),
             LifetimeClass::LongLived => sb.open_settled.get(stream.pool),
@@ -71,7 +72,7 @@ impl Region {
     /// The same of the segment with this sequence number.
     #[inline(always)]
     pub(super) fn age_of(&self, sequence: u64) -> u64 {
-        self.superblock().sequence.load(Relaxed).wrapping_sub(sequence) >> self.words_shift()
+        self.mapped().superblock().sequence.load(Relaxed).wrapping_sub(sequence) >> self.mapped().words_shift()
     }
 
     /// Whether a live thread may still publish an item of this segment. The lease word must be sealed, otherwise the answer can
@@ -79,7 +80,7 @@ impl Region {
     pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
         // From before it leases until its extent has a header, a thread has this hazard pointer: what is about to be leased is live.
         self.lease_of(segment)
-            .is_some_and(|lease| self.is_leasing(segment) || self.has_open_extent(segment, lease))
+            .is_some_and(|lease| self.threads().is_leasing(segment) || self.has_open_extent(segment, lease))
     }
 }
 
@@ -97,7 +98,7 @@ impl Session {
     }
 
     pub(crate) fn reserve(&self) -> usize {
-        (self.region.allowed() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
+        (self.mapped.allowed() / RESERVE_SHARE).clamp(RESERVE_MIN, RESERVE_MAX)
     }
 
     /// Whether a segment is available without touching the reserve.
@@ -112,9 +113,9 @@ impl Session {
 
     /// Segments that are neither free nor out of use, approximately.
     pub(crate) fn used_segments(&self) -> usize {
-        self.region
+        self.mapped
             .segments()
-            .saturating_sub(self.free_segments() + self.region.withdrawn())
+            .saturating_sub(self.free_segments() + self.mapped.withdrawn())
     }
 
     pub(crate) fn free_segments(&self) -> usize {
@@ -124,8 +125,8 @@ impl Session {
     /// Takes a free segment. The count of free segments is decremented first: a thread that stops in between withholds one
     /// segment from the others, not more. If it dies there, recovery counts again.
     pub(crate) fn claim_free(&self) -> Option<usize> {
-        let (region, segments) = (&self.region, self.region.segments());
-        let sb = region.superblock();
+        let (region, segments) = (&self.region, self.mapped.segments());
+        let sb = region.mapped().superblock();
         let mut free = sb.free.load(Relaxed);
         loop {
             if free == 0 || free > u64::MAX / 2 {
@@ -151,7 +152,7 @@ impl Session {
             }
         }
         // The count was too high; recount.
-        region.doubt_free();
+        region.mapped().doubt_free();
         None
     }
 
@@ -169,8 +170,8 @@ impl Session {
 
     /// Makes this thread the segment's owner, if the segment is in this state.
     pub(crate) fn claim(&self, segment: usize, from: State) -> bool {
-        let state = &self.region.header(segment).state;
-        let claimed = from.take(Kind::Claimed, self.owner);
+        let state = &self.mapped.header(segment).state;
+        let claimed = from.take(Kind::Claimed, self.thread.owner());
         // PAIRS: owner: the loads of states: a thread that sees the owner sees the owner's lease. And the stores of states: the
         // claimer comes after what the segment's last owner did.
         state.load(Relaxed) == from.0 && state.compare_exchange(from.0, claimed.0, AcqRel, Relaxed).is_ok()
@@ -178,17 +179,17 @@ impl Session {
 
     /// Gives a claimed segment its next generation: every word that ever named it is stale.
     pub(crate) fn bump(&self, segment: usize) {
-        let word = &self.region.words(segment).generation;
+        let word = &self.mapped.words(segment).generation;
         // No byte of it is written before it is free, and claimed again (`claim_from_free`).
         word.store(word.load(Relaxed).wrapping_add(1), Relaxed);
-        self.count(Counter::segments_recycled, 1);
+        self.thread.count(Counter::segments_recycled, 1);
     }
 
     /// Frees a claimed segment that has a new generation.
     pub(crate) fn free_segment(&self, segment: usize) {
         // PAIRS: owner: the claim by its next owner, which comes after all that was done in it.
-        self.region.header(segment).state.store(State::FREE.0, Release);
-        let sb = self.region.superblock();
+        self.mapped.header(segment).state.store(State::FREE.0, Release);
+        let sb = self.mapped.superblock();
         sb.free.fetch_add(1, Relaxed);
         self.region.offer(segment, FREE);
         // While the region is not full, reuse this segment before memory that was never touched.
@@ -206,15 +207,18 @@ impl Session {
         };
         let region = &self.region;
         // Unset slots are zeros. No thread can reach the segment before the directory names it.
-        region.memory.zero(region.segment(segment), region.layout.shape.segment_size);
-        let header = region.header(segment);
+        region
+            .mapped()
+            .memory()
+            .zero(region.mapped().segment(segment), region.mapped().layout().shape.segment_size);
+        let header = region.mapped().header(segment);
         header.sequence.store(entry as u64, Relaxed);
-        let owned = State::owned(kind, self.owner);
+        let owned = State::owned(kind, self.thread.owner());
         // PAIRS: owner: the load in `Session::empty_step`: a thread that sees the owner sees the owner's lease, and the entry.
         header.state.store(owned.0, Release);
-        let directory = region.directory_entry(kind, entry);
+        let directory = region.directory().directory_entry(kind, entry);
         let name = u32::try_from(segment + 1).unwrap_or(0);
-        // PAIRS: directory: the load in `Region::segment_named`.
+        // PAIRS: directory: the load in `Directory::segment_named`.
         if directory.compare_exchange(0, name, Release, Relaxed).is_ok() {
             let _ = header
                 .state

@@ -32,7 +32,7 @@ impl Region {
     /// Counts bytes that no item uses any more, or that no thread will fill, and lists the segment when they take it to the next level.
     #[inline(never)]
     pub(crate) fn count_dead(&self, segment: usize, bytes: usize) {
-        let before = self.header(segment).dead.fetch_add(bytes as u64, Relaxed);
+        let before = self.mapped().header(segment).dead.fetch_add(bytes as u64, Relaxed);
         let level = self.level_of(before.wrapping_add(bytes as u64));
         if level > self.level_of(before)
             && let Some(level) = level
@@ -43,12 +43,12 @@ impl Region {
 
     /// The level of the list to which a segment belongs. `None`: it has too few dead bytes to be worth compacting.
     pub(crate) fn level(&self, segment: usize) -> Option<usize> {
-        self.level_of(self.header(segment).dead.load(Relaxed))
+        self.level_of(self.mapped().header(segment).dead.load(Relaxed))
     }
 
     #[inline]
     fn level_of(&self, dead: u64) -> Option<usize> {
-        let sixteenths = dead >> (self.layout.shape.segment_size.trailing_zeros() - 4);
+        let sixteenths = dead >> (self.mapped().layout().shape.segment_size.trailing_zeros() - 4);
         let level = sixteenths.checked_sub(SPARSE_FROM)?;
         Some(usize::try_from(level).unwrap_or(usize::MAX).min(SPARSE_LEVELS - 1))
     }
@@ -61,17 +61,17 @@ impl Region {
         if self.level(segment).is_none() {
             return 0;
         }
-        let shift = self.layout.shape.segment_size.trailing_zeros() - PARTS.trailing_zeros();
-        let dead = (self.header(segment).dead.load(Relaxed) >> shift).min(PARTS);
+        let shift = self.mapped().layout().shape.segment_size.trailing_zeros() - PARTS.trailing_zeros();
+        let dead = (self.mapped().header(segment).dead.load(Relaxed) >> shift).min(PARTS);
         let living = (PARTS - dead).max(1);
         // A corrupted header may hold any value.
-        let age = self.age(self.header(segment)).clamp(1, 1 << 24);
+        let age = self.age(self.mapped().header(segment)).clamp(1, 1 << 24);
         ((dead * dead * age) << 16) / (living * living)
     }
 
     /// Lists a segment in which no more extents are leased, if it is sparse.
     pub(crate) fn offer_filled(&self, segment: usize) {
-        if self.has(segment)
+        if self.mapped().has(segment)
             && let Some(level) = self.level(segment)
         {
             self.offer(segment, level);
@@ -81,7 +81,7 @@ impl Region {
     /// Lists a segment; in a full level it replaces another one.
     #[cold]
     pub(crate) fn offer(&self, segment: usize, level: usize) {
-        let sb = self.superblock();
+        let sb = self.mapped().superblock();
         let (Some(filled), Some(row), Ok(name)) = (sb.sparse_filled.get(level), sb.sparse.get(level), u32::try_from(segment + 1))
         else {
             return;
@@ -103,14 +103,14 @@ impl Region {
 
     /// The same for one level. The segment listed last is the most probably in a cache.
     pub(super) fn take_of_level(&self, level: usize) -> Option<usize> {
-        let sb = self.superblock();
+        let sb = self.mapped().superblock();
         let (filled, row) = (sb.sparse_filled.get(level)?, sb.sparse.get(level)?);
         for _ in 0..SPARSE_WAYS {
             let way = filled.load(Relaxed).checked_ilog2()?;
             let entry = row.get(way as usize)?;
             let was = filled.fetch_and(!(1 << way), Relaxed);
             let segment = (entry.load(Relaxed) as usize).wrapping_sub(1);
-            if was & 1 << way != 0 && self.has(segment) {
+            if was & 1 << way != 0 && self.mapped().has(segment) {
                 return Some(segment);
             }
         }
@@ -152,7 +152,7 @@ impl Session {
     #[inline(always)]
     pub(crate) fn count_left(&self, seen: &ItemView) -> usize {
         let size = seen.header.size();
-        let thread = self.thread();
+        let thread = self.thread.slot();
         thread.count(Counter::curr_items, 1u64.wrapping_neg());
         thread.count(Counter::bytes, (self.region.size_in_all(seen, size) as u64).wrapping_neg());
         self.count_items(thread, -1);

@@ -36,7 +36,7 @@ impl Region {
 
     /// Whether there are enough segments for two pools.
     pub(crate) fn has_pools(&self) -> bool {
-        self.allowed() >= SEGMENTS_FOR_POOLS
+        self.mapped().allowed() >= SEGMENTS_FOR_POOLS
     }
 }
 
@@ -50,7 +50,7 @@ impl Session {
     /// The stream of a new item of this TTL class: in the pool of the item that it replaces.
     #[inline(always)]
     pub(super) fn stream(&self, hash: u64, replaced: Option<&Replaced<'_>>, class: usize) -> Stream {
-        let allowed = self.region.allowed();
+        let allowed = self.mapped.allowed();
         let (pool, lifetime_class) = match replaced {
             _ if allowed < SEGMENTS_FOR_POOLS => (ADMISSION, LifetimeClass::Plain),
             None => (self.pool_of_new(hash), LifetimeClass::Plain),
@@ -74,7 +74,7 @@ impl Session {
     #[inline(never)]
     fn pool_of_new(&self, hash: u64) -> usize {
         if self.region.take_ghost(hash) {
-            self.count(Counter::ghost_hits, 1);
+            self.thread.count(Counter::ghost_hits, 1);
             MAIN
         } else {
             ADMISSION
@@ -93,7 +93,7 @@ impl Session {
 
     #[inline(never)]
     fn class_of_ttl(&self, ttl: u32) -> usize {
-        let bounds: &[u32] = if self.region.allowed() < SEGMENTS_FOR_ALL_CLASSES {
+        let bounds: &[u32] = if self.mapped.allowed() < SEGMENTS_FOR_ALL_CLASSES {
             &CLASS_TTL_FEW_S
         } else {
             &CLASS_TTL_S

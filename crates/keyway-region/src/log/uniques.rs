@@ -15,11 +15,12 @@
 //! a segment takes none as long as the counter is ahead of what it may be at this age: then each new item carries one of its own.
 
 use crate::atomics::Relaxed;
+use crate::clock::{START_S, seconds_of};
 use crate::layout::item::{ALIGNMENT, flag};
 use crate::layout::segment::SegmentHeader;
 use crate::log::item_view::{ItemView, cas_of};
 use crate::log::items::{Replaced, Written};
-use crate::region::{Region, START_S, seconds_of};
+use crate::region::Region;
 use crate::session::Session;
 use std::cell::Cell;
 
@@ -97,7 +98,7 @@ impl Region {
     #[inline(never)]
     pub(crate) fn unique_to_exceed(&self, seen: &ItemView) -> u64 {
         let unique = self.cas_unique(seen);
-        if unique < self.superblock().sequence.load(Relaxed) {
+        if unique < self.mapped().superblock().sequence.load(Relaxed) {
             unique
         } else {
             0
@@ -106,19 +107,19 @@ impl Region {
 
     /// Whether a written item has the CAS unique that its place gives it.
     pub(crate) fn is_unique_of_place(&self, written: &Written) -> bool {
-        let sequence = self.header(written.word.segment()).sequence.load(Relaxed);
+        let sequence = self.mapped().header(written.word.segment()).sequence.load(Relaxed);
         written.cas == cas_of(sequence, written.word.offset())
     }
 
     /// A CAS unique that no other item has, above all that were given.
     #[cold]
     pub(super) fn draw_unique(&self) -> u64 {
-        self.superblock().sequence.fetch_add(1, Relaxed)
+        self.mapped().superblock().sequence.fetch_add(1, Relaxed)
     }
 
     /// The sequence number of a segment that is opened now, and whether its items must carry their uniques.
     pub(crate) fn take_uniques(&self, now: u32) -> (u64, bool) {
-        let next = &self.superblock().sequence;
+        let next = &self.mapped().superblock().sequence;
         let carries = next.load(Relaxed) > uniques_at(seconds_of(now).saturating_sub(START_S));
         let taken = if carries { 1 } else { self.uniques_of_segment() };
         (next.fetch_add(taken, Relaxed), carries)
@@ -126,7 +127,7 @@ impl Region {
 
     /// Uniques that belong to the words of a segment.
     pub(crate) fn uniques_of_segment(&self) -> u64 {
-        1 << self.words_shift()
+        1 << self.mapped().words_shift()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Arithmetic: what increment and decrement mean ("Increment/Decrement", "Meta Arithmetic" of protocol.txt), and how a number is
 //! read from an item's value.
 
+use crate::clock::ttl;
 use crate::decimal::{self, By};
 use crate::hash::{Key, Keyed};
 use crate::heap;
@@ -8,9 +9,9 @@ use crate::index::{Changed, Decide, Decision, Old};
 use crate::layout::item::flag;
 use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
+use crate::limits::memcached_size;
 use crate::log::{Draft, Value, Written};
 use crate::memory::KeyRoom;
-use crate::region::{memcached_size, ttl};
 use crate::session::Session;
 use crate::sink::Unread;
 use crate::verbs::{Arithmetic, Counted, Item, Now, Number, WriteError};
@@ -63,7 +64,7 @@ impl Session {
         let (Changed::Put, written) = self.change_fast(key, now, plain)? else {
             return None;
         };
-        self.count(
+        self.thread.count(
             if by.decrement {
                 Counter::decr_hits
             } else {
@@ -83,7 +84,7 @@ impl Session {
             decrement,
             ..Arithmetic::default()
         };
-        self.arithmetic_if((key, self.region.hasher.hash(key)), how, now)
+        self.arithmetic_if((key, self.mapped.hasher().hash(key)), how, now)
             .map(Number::from)
     }
 
@@ -94,7 +95,7 @@ impl Session {
             Ok((counted, hit)) => (Ok(counted), hit),
             Err(error) => (Err(error), false),
         };
-        if self.is_watched() {
+        if self.emitter.is_watched() {
             self.emit_sum(key.0, &how, counted.as_ref().ok(), hit, now);
         }
         counted
@@ -104,7 +105,7 @@ impl Session {
     #[inline(never)]
     fn emit_sum(&self, key: &[u8], how: &Arithmetic, counted: Option<&Counted>, hit: bool, now: u32) {
         let Some(Counted::Value { item, .. }) = counted else {
-            return self.emit_change(key, None);
+            return self.emitter.emit_change(key, None);
         };
         // As memcached, which tells of arithmetic only what creates an item.
         let (kind, command, exptime) = match (hit, how.decrement) {
@@ -120,7 +121,7 @@ impl Session {
             ttl_s: exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
             cas: item.cas,
         };
-        self.emit_change(key, Some(done));
+        self.emitter.emit_change(key, Some(done));
     }
 
     #[inline(never)]
@@ -150,7 +151,7 @@ impl Session {
             (_, Refusal::Exists) => return Counted::Exists,
             (_, Refusal::NotANumber) => return Counted::NotANumber,
         };
-        self.count(
+        self.thread.count(
             match (how.decrement, sum.hit) {
                 (false, true) => Counter::incr_hits,
                 (false, false) => Counter::incr_misses,

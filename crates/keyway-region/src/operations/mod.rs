@@ -1,9 +1,11 @@
 //! The verbs: what get, store, delete, arithmetic, touch and flush mean, expressed as decisions on the present item.
 //!
-//! `now` is a tick of the region's clock ([`Region::tick`]). Semantics: protocol.txt, by the section named at each verb.
+//! `now` is a tick of the region's clock ([`Clock::tick`](crate::Clock::tick)). Semantics: protocol.txt, by the section named at each verb.
 
 pub(crate) mod arithmetic;
 
+use crate::clock::{EXPIRED, Moment, expiry_at, seconds_of, ttl};
+use crate::flushes::epoch_at_any_time;
 use crate::hash::{Key, Keyed};
 use crate::heap;
 use crate::index::{Changed, Decide, Decision, Fast, FoundItem, Lookup, Old, Place};
@@ -13,7 +15,7 @@ use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
 use crate::log::{Draft, Value, Written};
 use crate::memory::KeyRoom;
-use crate::region::{EXPIRED, Moment, Region, epoch_at_any_time, expiry_at, seconds_of, ttl};
+use crate::region::Region;
 use crate::session::Session;
 use crate::sink::{PinnedValue, Sink, Unread};
 use crate::verbs::{Delete, Deleted, Get, Item, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
@@ -38,7 +40,7 @@ impl Session {
     pub fn set_wall_clock(&mut self, now: Moment) {
         // To the nearest second: both clocks begin their seconds together, but they were read one after the other.
         let ahead = i128::try_from(now.unix.as_millis()).unwrap_or(0)
-            - i128::try_from(self.region.clock(now.boot).as_millis()).unwrap_or(0);
+            - i128::try_from(self.region.clock().clock_at(now.boot).as_millis()).unwrap_or(0);
         self.unix_at_zero_s = i64::try_from((ahead + 500).div_euclid(1000)).unwrap_or(0);
     }
 
@@ -84,7 +86,7 @@ impl Region {
     /// A bad key.
     pub fn read<S: Sink>(&self, key: impl Keyed, how: &Get, now: u32, sink: &mut S) -> Result<Read, WriteError> {
         let mut room = KeyRoom::new();
-        let key = key.keyed(&self.hasher, &mut room)?;
+        let key = key.keyed(self.mapped().hasher(), &mut room)?;
         if how.exptime.is_some() {
             return Ok(Read::Change);
         }
@@ -144,7 +146,7 @@ impl Session {
 
     /// Whether [`Self::get_fast`] may be called: always, or never.
     pub fn has_fast_path(&self) -> bool {
-        self.region.is_plain()
+        self.mapped.is_plain()
     }
 
     /// [`Self::get`] of the common case, compiled into the caller, for one that needs only those of the item's properties that `hit`
@@ -175,7 +177,8 @@ impl Session {
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
         let region = &*self.region;
-        let view = region.memory.view();
+        let mapped = &*self.mapped;
+        let view = mapped.memory().view();
         let epoch = epoch_at_any_time(view.get(0)).filter(|_| how.is_plain());
         let Some(epoch) = epoch else {
             leave();
@@ -188,7 +191,7 @@ impl Session {
         match self.find_fast((region, view, epoch), &key, how, now, sink, hit) {
             Fast::Hit(found) => Some(Some(found)),
             Fast::Miss => {
-                self.count(Counter::get_misses, 1);
+                self.thread.count(Counter::get_misses, 1);
                 leave();
                 Some(None)
             }
@@ -204,12 +207,13 @@ impl Session {
     #[cold]
     #[inline(never)]
     pub fn get_watched<S: Sink>(&mut self, key: Key<'_>, how: &Get, now: impl Now, sink: &mut S) -> Option<Option<Item>> {
-        if !how.is_plain() || !self.region.is_plain() {
+        if !how.is_plain() || !self.mapped.is_plain() {
             return None;
         }
-        let epoch = self.region.epoch_if_watched()?;
+        let epoch = self.region.flushes().epoch_if_watched()?;
         let region = &*self.region;
-        let found = match self.find_fast((region, region.memory.view(), epoch), &key, how, now, sink, |item| item) {
+        let mapped = &*self.mapped;
+        let found = match self.find_fast((region, mapped.memory().view(), epoch), &key, how, now, sink, |item| item) {
             Fast::Hit(item) => Some(item),
             Fast::Miss => None,
             Fast::Unusual => return None,
@@ -217,12 +221,12 @@ impl Session {
         let status = match found {
             Some(_) => Status::Found,
             None => {
-                self.count(Counter::get_misses, 1);
+                self.thread.count(Counter::get_misses, 1);
                 Status::NotFound
             }
         };
         let (size, cas) = found.map_or((0, 0), |item| (item.value_len, item.cas));
-        self.emit_fetch(key.bytes, status, size, cas);
+        self.emitter.emit_fetch(key.bytes, status, size, cas);
         Some(found)
     }
 
@@ -262,7 +266,7 @@ impl Session {
                 Lookup::Hit => {
                     let FoundItem { item, place, word } = hit;
                     if !wins(&item, item.ttl_s, how) {
-                        self.count(Counter::get_hits, 1);
+                        self.thread.count(Counter::get_hits, 1);
                         if !how.no_bump {
                             self.region.bump(place, word, now);
                         }
@@ -273,7 +277,7 @@ impl Session {
                                 return self.copy_slow(key, &copying, now, sink);
                             }
                         }
-                        self.emit_fetch(key.bytes, Status::Found, item.value_len, item.cas);
+                        self.emitter.emit_fetch(key.bytes, Status::Found, item.value_len, item.cas);
                         return Ok(Some(item));
                     }
                     sink.truncate(start);
@@ -287,7 +291,7 @@ impl Session {
                         } else {
                             Status::NotFound
                         };
-                        self.emit_fetch(key.bytes, status, 0, 0);
+                        self.emitter.emit_fetch(key.bytes, status, 0, 0);
                         return Ok(None);
                     }
                     return self.change_by_get(key, how, now, sink);
@@ -296,7 +300,7 @@ impl Session {
         }
         let item = self.change_by_get(key, how, now, sink)?;
         // memcached counts a get that touches as a touch.
-        self.count(
+        self.thread.count(
             match (how.exptime, &item) {
                 (None, Some(_)) => Counter::get_hits,
                 (None, None) => Counter::get_misses,
@@ -311,12 +315,12 @@ impl Session {
     /// Counts a get that found nothing, or nothing that it could copy, with the reason.
     #[inline(never)]
     fn count_missed(&self, key: &[u8], found: Lookup) -> Result<(), WriteError> {
-        self.count(Counter::get_misses, 1);
+        self.thread.count(Counter::get_misses, 1);
         match found {
             Lookup::Damaged { place, word } => self.remove_damaged(key, place, word),
-            Lookup::Corrupt => self.count(Counter::corrupt, 1),
-            Lookup::Expired => self.count(Counter::get_expired, 1),
-            Lookup::Flushed => self.count(Counter::get_flushed, 1),
+            Lookup::Corrupt => self.thread.count(Counter::corrupt, 1),
+            Lookup::Expired => self.thread.count(Counter::get_expired, 1),
+            Lookup::Flushed => self.thread.count(Counter::get_flushed, 1),
             Lookup::NoMemory { len } => return Err(WriteError::NoMemory { len }),
             Lookup::Miss | Lookup::Hit => {}
         }
@@ -334,6 +338,7 @@ impl Session {
             return false;
         }
         let region = &*self.region;
+        let mapped = &*self.mapped;
         // Its length must be as said before: the word's nine bits of generation may have wrapped.
         let seen = self
             .hold_item(place, word)
@@ -341,13 +346,13 @@ impl Session {
             .filter(|seen| region.has_key(seen, key.bytes) && region.still(seen));
         if let Some(seen) = &seen {
             let lent = PinnedValue {
-                memory: &region.memory,
+                memory: mapped.memory(),
                 at: seen.at + seen.header.value_offset(),
                 len: seen.header.value_len(),
             };
             sink.pin(&lent);
         }
-        self.end_operation();
+        self.thread.end_operation();
         seen.is_some()
     }
 
@@ -369,7 +374,7 @@ impl Session {
             Ok((found, what)) => (Ok(found), what),
             Err(error) => (Err(error), Changed::Kept),
         };
-        if self.is_watched() {
+        if self.emitter.is_watched() {
             let done = Done {
                 kind: Kind::Update,
                 command: if how.exptime.is_some() {
@@ -388,7 +393,7 @@ impl Session {
                 cas: item.cas,
                 ..done
             });
-            self.emit_change(key.bytes, done);
+            self.emitter.emit_change(key.bytes, done);
         }
         found
     }
@@ -474,7 +479,7 @@ impl Session {
                 item.cas = written.cas;
                 item.size = written.size;
                 sink.begin(item);
-                self.count(Counter::total_items, 1);
+                self.thread.count(Counter::total_items, 1);
                 self.mark_fetched(key, now);
             }
             ((Changed::Put, _), Some(_)) => self.mark_fetched(key, now),
@@ -574,9 +579,9 @@ impl Session {
     /// Counts a store, and refuses it if no item can have this size.
     #[inline(always)]
     fn admit(&self, key: &Key<'_>, value: &[u8], flags: u32) -> Result<(), WriteError> {
-        self.count(Counter::cmd_set, 1);
-        if let Some(error) = self.region.too_large(key.bytes.len(), value.len(), flags) {
-            self.count(Counter::store_too_large, 1);
+        self.thread.count(Counter::cmd_set, 1);
+        if let Some(error) = self.region.limits().too_large(key.bytes.len(), value.len(), flags) {
+            self.thread.count(Counter::store_too_large, 1);
             return Err(error);
         }
         Ok(())
@@ -599,7 +604,7 @@ impl Session {
     fn stored(&self, changed: Result<(Changed, Written), WriteError>, refused: Stored) -> Result<Stored, WriteError> {
         match changed {
             Ok((Changed::Put, written)) => {
-                self.count(Counter::total_items, 1);
+                self.thread.count(Counter::total_items, 1);
                 Ok(Stored::Stored {
                     cas: written.cas,
                     value_len: written.value_len,
@@ -608,7 +613,8 @@ impl Session {
             }
             Ok(_) => Ok(refused),
             Err(error) => {
-                self.count(Counter::store_no_memory, u64::from(error == WriteError::OutOfMemory));
+                self.thread
+                    .count(Counter::store_no_memory, u64::from(error == WriteError::OutOfMemory));
                 Err(error)
             }
         }
@@ -618,8 +624,8 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn refused(&self, key: &[u8], len: usize, command: Command, error: WriteError) -> WriteError {
-        if self.region.is_watched(Kind::Mutation.bit()) {
-            self.emit_refused(key, command, len);
+        if self.region.watch().is_watched(Kind::Mutation.bit()) {
+            self.emitter.emit_refused(key, command, len);
         }
         error
     }
@@ -628,7 +634,7 @@ impl Session {
     #[inline(never)]
     fn store_if(&self, key: (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let stored = self.store_unwatched(key, value, how, now);
-        if self.is_watched() {
+        if self.emitter.is_watched() {
             self.emit_store(key.0, value.len(), how, &stored, now);
         }
         stored
@@ -659,14 +665,14 @@ impl Session {
             ttl_s: self.ttl_of(how.exptime, now),
             cas,
         };
-        self.emit_change(key, Some(done));
+        self.emitter.emit_change(key, Some(done));
     }
 
     /// As which command watchers see a store.
     fn command_of(&self, how: &Store) -> Command {
         match how.mode {
             StoreMode::Set if how.compare_cas.is_some() => Command::Cas,
-            StoreMode::Replace if how.compare_cas.is_some() && self.is_meta() => Command::Cas,
+            StoreMode::Replace if how.compare_cas.is_some() && self.emitter.is_meta() => Command::Cas,
             StoreMode::Set => Command::Set,
             StoreMode::Add => Command::Add,
             StoreMode::Replace => Command::Replace,
@@ -734,7 +740,7 @@ impl Session {
                 StoreMode::Append | StoreMode::Prepend => {
                     let item = old.item();
                     let len = item.value_len.saturating_add(value.len());
-                    error = self.region.too_large(key.bytes.len(), len, item.flags);
+                    error = self.region.limits().too_large(key.bytes.len(), len, item.flags);
                     if error.is_some() {
                         return Decision::Keep;
                     }
@@ -753,10 +759,10 @@ impl Session {
             }
         });
         if let Some(counter) = counter {
-            self.count(counter, 1);
+            self.thread.count(counter, 1);
         }
         if let Some(error) = error {
-            self.count(Counter::store_too_large, 1);
+            self.thread.count(Counter::store_too_large, 1);
             return Err(error);
         }
         self.stored(changed, refused)
@@ -777,7 +783,7 @@ impl Session {
     /// One attempt at a plain delete, compiled into the caller. `None`: [`Self::delete`] knows more.
     #[inline(always)]
     pub fn delete_fast(&mut self, key: Key<'_>, how: &Delete, now: &mut impl Now) -> Option<Deleted> {
-        if how.invalidate || how.remove_value || how.compare_cas.is_some() || !self.region.is_plain() {
+        if how.invalidate || how.remove_value || how.compare_cas.is_some() || !self.mapped.is_plain() {
             return None;
         }
         let (changed, _) = self.change_fast(key, now, Remove)?;
@@ -797,7 +803,7 @@ impl Session {
             } else {
                 Counter::delete_hits
             };
-            self.count(counter, 1);
+            self.thread.count(counter, 1);
         }
     }
 
@@ -808,7 +814,7 @@ impl Session {
             Ok((deleted, written)) => (Ok(deleted), written),
             Err(error) => (Err(error), Written::NONE),
         };
-        if self.is_watched() {
+        if self.emitter.is_watched() {
             let done = Done {
                 // An item that is marked as stale is still there.
                 kind: if how.invalidate || how.uncounted {
@@ -816,17 +822,18 @@ impl Session {
                 } else {
                     Kind::Deletion
                 },
-                command: if self.is_meta() {
+                command: if self.emitter.is_meta() {
                     Command::MetaDelete
                 } else {
                     Command::Delete
                 },
                 status: Status::Stored,
-                size: if how.remove_value { 0 } else { self.size_before() },
+                size: if how.remove_value { 0 } else { self.emitter.size_before() },
                 ttl_s: how.exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
                 cas: written.cas,
             };
-            self.emit_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
+            self.emitter
+                .emit_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
         }
         deleted
     }
@@ -892,7 +899,8 @@ impl Session {
             ..Get::default()
         };
         let hit = self.change_by_get(&key, &how, now, &mut Vec::new())?.is_some();
-        self.count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
+        self.thread
+            .count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
         Ok(hit)
     }
 
@@ -902,17 +910,17 @@ impl Session {
     ///
     /// [`WriteError::FlushRefused`]: the region is not to be flushed.
     pub fn flush_all(&mut self, exptime: i64, now: u32) -> Result<(), WriteError> {
-        if !self.region.limits().flush {
+        if !self.region.limits().read().flush {
             return Err(WriteError::FlushRefused);
         }
-        self.count(Counter::cmd_flush, 1);
+        self.thread.count(Counter::cmd_flush, 1);
         let at = if exptime <= 0 { 0 } else { self.expiry(exptime, now) };
         let at = if at <= now { 0 } else { at };
-        self.enter()?;
+        self.counting.enter()?;
         // A delayed flush is counted now, when it is set: no copy is given out for longer than until it begins.
-        self.counted_flush(|| self.region.flush(at));
-        self.emit_flush();
-        self.leave();
+        self.counting.counted_flush(|| self.region.flushes().flush_at_tick(at));
+        self.emitter.emit_flush();
+        self.counting.leave();
         Ok(())
     }
 
@@ -920,18 +928,18 @@ impl Session {
     pub fn upkeep(&mut self, now: u32) {
         self.region.recover();
         self.region.age_hints(now);
-        self.region.epoch(now);
+        self.region.flushes().epoch(now);
         // Wishes of watchers that are gone end here, too.
-        self.region.wanted();
+        self.region.watch().wanted();
         // A session that cannot count its changes may make none.
-        if self.enter().is_ok() {
+        if self.counting.enter().is_ok() {
             self.reclaim_lost(UPKEEP_LOST, now);
             self.reclaim_dead(now);
-            self.leave();
+            self.counting.leave();
         }
         // A refusal of the system is for callers that can report it.
         let _ = self.shrink(now);
-        self.region.mend_stripes();
+        self.region.changes().mend_stripes();
     }
 
     /// A holder of copies has answered from one: the item counts as used, as if it had been fetched here.

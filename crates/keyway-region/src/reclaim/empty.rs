@@ -65,7 +65,7 @@ impl Region {
     #[inline(never)]
     fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
         // PAIRS: dead-mark: the store in `Session::mark_dead`.
-        let word_at = |offset: usize| self.memory.get::<AtomicU32>(segment_at + offset).load(Acquire);
+        let word_at = |offset: usize| self.mapped().memory().get::<AtomicU32>(segment_at + offset).load(Acquire);
         let (mut offset, mut items) = (from, 0);
         while offset < until && offset + item::SIZE_MIN <= tail {
             let word = word_at(offset);
@@ -79,7 +79,9 @@ impl Region {
             let end = until.min(tail + 1 - size);
             loop {
                 // Where a later header is if these items are of one size. The next step profits too.
-                self.memory.prefetch::<1>(segment_at + offset + HEADERS_AHEAD * size);
+                self.mapped()
+                    .memory()
+                    .prefetch::<1>(segment_at + offset + HEADERS_AHEAD * size);
                 offset += size;
                 items += 1;
                 if offset >= end || word_at(offset) != word {
@@ -95,23 +97,24 @@ impl Session {
     /// A step of a victim's purge: about `budget` bytes of items. Returns what it did, and the bytes.
     pub(crate) fn empty_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
+        let mapped = &*self.mapped;
         let segment = victim.segment;
         // PAIRS: owner: the claim, in `Session::claim`. PAIRS: large: the store in `write_chain`. PAIRS: chain-owner: the exchange in
         // `disown_chain`.
-        let state = State(region.header(segment).state.load(Acquire));
+        let state = State(mapped.header(segment).state.load(Acquire));
         if let Some(owner) = state.owner()
-            && (owner == self.owner || region.is_held(owner))
+            && (owner == self.thread.owner() || region.threads().is_held(owner))
         {
             return (Step::Passed, 0);
         }
         let claimed = match state.kind() {
             Some(Kind::Open) => self.claim_open(victim, state),
-            Some(Kind::Retired) => !self.operates_on(segment) && self.claim_in_life(victim, state),
-            Some(Kind::Claimed) => !self.operates_on(segment) && self.claim_idle(victim, state),
+            Some(Kind::Retired) => !self.thread.operates_on(segment) && self.claim_in_life(victim, state),
+            Some(Kind::Claimed) => !self.thread.operates_on(segment) && self.claim_idle(victim, state),
             Some(Kind::Large) => {
                 return (
                     self.reclaim_large(segment, state, Some(victim.spare), now),
-                    region.layout.shape.segment_size,
+                    mapped.layout().shape.segment_size,
                 );
             }
             Some(Kind::Index | Kind::Hints | Kind::Ghosts) => return (self.reclaim_index(segment, state), 0),
@@ -128,7 +131,7 @@ impl Session {
     /// Seals an open segment and claims it, unless a live thread may still publish from it.
     fn claim_open(&self, victim: Victim, state: State) -> bool {
         let segment = victim.segment;
-        if self.operates_on(segment) {
+        if self.thread.operates_on(segment) {
             return false;
         }
         self.seal(segment, victim.generation);
@@ -143,10 +146,10 @@ impl Session {
         if !self.claim(segment, state) {
             return false;
         }
-        let same = self.region.segment_life(segment).generation == victim.generation;
+        let same = self.mapped.segment_life(segment).generation == victim.generation;
         if !same {
             // PAIRS: retire: the claim by the thread that continues: it comes after the threads that left the segment before.
-            self.region.header(segment).state.store(state.0, Release);
+            self.mapped.header(segment).state.store(state.0, Release);
         }
         same
     }
@@ -163,7 +166,7 @@ impl Session {
         if !is_idle {
             let open = state.leave(Kind::Open);
             // PAIRS: retire: as in `claim_in_life`.
-            self.region.header(segment).state.store(open.0, Release);
+            self.mapped.header(segment).state.store(open.0, Release);
         }
         is_idle
     }
@@ -172,12 +175,12 @@ impl Session {
     /// none is evicted: the dead thread may have been compacting it.
     pub(super) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
         // PAIRS: owner, chain-owner, large: as in `empty_step`.
-        let state = State(self.region.header(segment).state.load(Acquire));
+        let state = State(self.mapped.header(segment).state.load(Acquire));
         match (state.kind(), state.owner()) {
             (Some(Kind::Claimed | Kind::Index | Kind::Hints | Kind::Ghosts | Kind::Withdrawn), Some(_)) => {
                 let victim = Victim {
                     segment,
-                    generation: self.region.segment_life(segment).generation,
+                    generation: self.mapped.segment_life(segment).generation,
                     spare: Spare::All,
                     in_turn: false,
                     is_offered: false,
@@ -193,7 +196,7 @@ impl Session {
                 self.region.offer_begun(segment);
                 Step::Passed
             }
-            (Some(Kind::Large), owner) if owner.is_none_or(|owner| !self.region.is_held(owner)) => {
+            (Some(Kind::Large), owner) if owner.is_none_or(|owner| !self.region.threads().is_held(owner)) => {
                 self.reclaim_large(segment, state, None, now)
             }
             _ => Step::Passed,
@@ -203,14 +206,15 @@ impl Session {
     /// A step for a claimed segment: removes words that name it from the index, and after the last one gives it its next generation.
     fn emptying(&self, segment: usize, state: State, spare: Spare, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
-        let life = region.segment_life(segment);
-        let saved = Cursor::of(region.header(segment).cursor.load(Relaxed), life.generation);
+        let mapped = &*self.mapped;
+        let life = mapped.segment_life(segment);
+        let saved = Cursor::of(mapped.header(segment).cursor.load(Relaxed), life.generation);
         let mut cursor = saved.unwrap_or(Cursor::start(spare));
         if spare == Spare::Nothing {
             cursor.spare = spare;
         }
         // A sleeping writer's hazard pointer (hazard pointer) may stand for hours: do not begin before it is gone.
-        if cursor.offset == 0 && region.is_protected(segment, self.owner) {
+        if cursor.offset == 0 && region.threads().is_protected(segment, self.thread.owner()) {
             self.retire(segment, state, life, cursor);
             return (Step::Passed, 0);
         }
@@ -228,16 +232,16 @@ impl Session {
             stuck: false,
         };
         let (ended, used) = self.empty_items(&mut emptying, budget, now);
-        self.count(Counter::purged, emptying.items);
+        self.thread.count(Counter::purged, emptying.items);
         // Every word that this step removed, or found replaced, must be persistent before the bytes that it led to get another owner.
-        region.barrier();
+        mapped.barrier();
         if !ended {
             self.retire(segment, state, life, emptying.cursor);
             return (if emptying.stuck { Step::Passed } else { Step::More }, used);
         }
         // Splits that were done since the last item was looked for may have left a word of it frozen in their old bucket.
         self.finish_last_split();
-        if region.is_protected(segment, self.owner) {
+        if region.threads().is_protected(segment, self.thread.owner()) {
             self.retire(segment, state, life, Cursor::start(cursor.spare));
             return (Step::Passed, used);
         }
@@ -251,7 +255,7 @@ impl Session {
 
     /// Leaves a claimed segment to the thread that does the next step.
     fn retire(&self, segment: usize, state: State, life: SegmentLife, cursor: Cursor) {
-        let header = self.region.header(segment);
+        let header = self.mapped.header(segment);
         header.cursor.store(cursor.word(life.generation), Relaxed);
         // PAIRS: retire: the claim in `claim_in_life`: the thread that continues sees how far the reclaim has come.
         header.state.store(state.leave(Kind::Retired).0, Release);
@@ -260,25 +264,26 @@ impl Session {
     /// Reclaims items from the cursor on. Returns whether it reached the end, and the bytes that it processed.
     fn empty_items(&self, emptying: &mut Emptying, budget: usize, now: u32) -> (bool, usize) {
         let region = &*self.region;
-        let shape = region.layout.shape;
+        let mapped = &*self.mapped;
+        let shape = mapped.layout().shape;
         let generation = emptying.life.generation;
-        let lease = LeaseWord(region.header(emptying.segment).lease.load(Relaxed));
+        let lease = LeaseWord(mapped.header(emptying.segment).lease.load(Relaxed));
         if !lease.is_of_generation(generation) {
             return (true, 0);
         }
-        let at = region.segment(emptying.segment);
+        let at = mapped.segment(emptying.segment);
         let mut used = 0;
         for (first, end) in lease.extents() {
             let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
             // PAIRS: extent: the store in `begin_extent`.
             if start >= end
                 || end <= emptying.cursor.offset
-                || ExtentWord(region.word(at + start).load(Acquire)).generation() != generation
+                || ExtentWord(mapped.word(at + start).load(Acquire)).generation() != generation
             {
                 continue;
             }
             // PAIRS: tail: the store in `commit`.
-            let tail = TailWord(region.word(at + start + 8).load(Acquire)).tail().min(end);
+            let tail = TailWord(mapped.word(at + start + 8).load(Acquire)).tail().min(end);
             let mut offset = emptying.cursor.offset.max(start + EXTENT_HEADER_SIZE);
             while offset + item::SIZE_MIN <= tail {
                 let (living, dead) = region.skip_dead(at, offset, tail, offset.saturating_add(budget.saturating_sub(used)));
@@ -293,10 +298,10 @@ impl Session {
                     break;
                 }
                 let Some(header) = region.item_header(at + offset).validate(tail - offset) else {
-                    self.count(Counter::corrupt, 1);
+                    self.thread.count(Counter::corrupt, 1);
                     break;
                 };
-                region.memory.prefetch::<1>(at + offset + HEADERS_AHEAD * header.size());
+                mapped.memory().prefetch::<1>(at + offset + HEADERS_AHEAD * header.size());
                 if !header.has(flag::DEAD) {
                     self.empty_item(emptying, offset, header, now);
                 }
@@ -314,17 +319,18 @@ impl Session {
     /// Removes one item of a claimed segment from the index, or moves it.
     fn empty_item(&self, emptying: &mut Emptying, offset: usize, header: Header, now: u32) {
         let region = &*self.region;
-        let at = region.segment(emptying.segment) + offset;
+        let mapped = &*self.mapped;
+        let at = mapped.segment(emptying.segment) + offset;
         let mut bytes = [0; KEY_LEN_MAX];
         let Some(key) = bytes.get_mut(..header.key_len()) else {
             return;
         };
-        region.memory.read(at + header.key_offset(), key);
-        let key_hash = region.hasher.hash(key);
+        mapped.memory().read(at + header.key_offset(), key);
+        let key_hash = mapped.hasher().hash(key);
         let here = Slot::confirmed(0, 0, emptying.segment, offset);
         for _ in 0..ATTEMPTS_MAX {
             // Words that the last split left frozen in its old bucket name items of keys that are now in another bucket.
-            let count = region.table().count;
+            let count = region.directory().table().count;
             if emptying.finished != count {
                 self.finish_last_split();
                 emptying.finished = count;
@@ -349,7 +355,7 @@ impl Session {
                 region.abort(place, word);
                 continue;
             }
-            let present = emptying.life.epoch >= region.epoch(now) && !header.is_expired(now);
+            let present = emptying.life.epoch >= region.flushes().epoch(now) && !header.is_expired(now);
             if present && let Some(frequency) = self.spared(emptying, word) {
                 match self.relocate(emptying, place, word.with_frequency(frequency), word, &seen, now) {
                     Relocated::Yes => return,
@@ -373,14 +379,14 @@ impl Session {
                 return;
             }
         }
-        self.count(Counter::corrupt, 1);
+        self.thread.count(Counter::corrupt, 1);
     }
 
     /// Whether to copy the item, and with what frequency.
     fn spared(&self, emptying: &Emptying, word: Slot) -> Option<u64> {
         let frequency = word.frequency();
         let (part, whole) = SPARED_MAX;
-        let room = emptying.cursor.relocated < self.region.layout.shape.segment_size / whole * part;
+        let room = emptying.cursor.relocated < self.mapped.layout().shape.segment_size / whole * part;
         match emptying.cursor.spare {
             Spare::Nothing => None,
             Spare::All => Some(frequency),
@@ -393,9 +399,10 @@ impl Session {
     /// has claimed the segment, so no other thread recycles it meanwhile.
     fn relocate(&self, emptying: &mut Emptying, place: Place, like: Slot, word: Slot, seen: &ItemView, now: u32) -> Relocated {
         let region = &*self.region;
+        let mapped = &*self.mapped;
         let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
         let header = seen.header.with(flag::CAS | stale);
-        if header.size() + EXTENT_HEADER_SIZE > region.layout.shape.segment_size {
+        if header.size() + EXTENT_HEADER_SIZE > mapped.layout().shape.segment_size {
             return Relocated::Unfit;
         }
         let is_compaction = emptying.cursor.spare == Spare::All;
@@ -409,14 +416,15 @@ impl Session {
             .copy_of(like)
             .as_dirty_as(word);
         let moved = region.move_item(place, word, new);
-        self.release(UPKEEP);
+        self.thread.release(UPKEEP);
         if !moved {
             region.count_dead(segment, header.size());
             return Relocated::Changed;
         }
         emptying.cursor.relocated += header.size();
-        self.count(Counter::relocations, 1);
-        self.count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
+        self.thread.count(Counter::relocations, 1);
+        self.thread
+            .count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
         Relocated::Yes
     }
 
@@ -425,20 +433,21 @@ impl Session {
     fn reclaim_large(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
         // While this hazard pointer stands, no thread gives the segment a new generation: what is found out about it stays true until it
         // is claimed.
-        self.protect(FREEING, segment);
+        self.thread.protect(FREEING, segment);
         let step = self.reclaim_large_protected(segment, state, spare, now);
-        self.release(FREEING);
+        self.thread.release(FREEING);
         step
     }
 
     fn reclaim_large_protected(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
         let region = &*self.region;
-        let at = region.segment(segment);
-        let generation = region.segment_life(segment).generation;
-        let (last, key_hash) = (Link(region.word(at + 8).load(Relaxed)), region.word(at + 16).load(Relaxed));
+        let mapped = &*self.mapped;
+        let at = mapped.segment(segment);
+        let generation = mapped.segment_life(segment).generation;
+        let (last, key_hash) = (Link(mapped.word(at + 8).load(Relaxed)), mapped.word(at + 16).load(Relaxed));
         for _ in 0..ATTEMPTS_MAX {
             // PAIRS: large, chain-owner: as in `empty_step`: the state is read before the generation.
-            if State(region.header(segment).state.load(Acquire)) != state || region.segment_life(segment).generation != generation
+            if State(mapped.header(segment).state.load(Acquire)) != state || mapped.segment_life(segment).generation != generation
             {
                 return Step::Passed;
             }
@@ -470,18 +479,18 @@ impl Session {
                 (Ok(Some(_)), Some(seen)) if self.operates_on_item(seen.segment, seen.offset) => return Step::Passed,
                 (Ok(Some((place, word))), Some(seen)) => {
                     let Some(spare) = spare else { return Step::Passed };
-                    let present = seen.is_present(region.epoch(now), now);
+                    let present = seen.is_present(region.flushes().epoch(now), now);
                     if present && spare == Spare::All {
                         // It was believed to be expired, but was touched since.
                         let expiry = seen.header.expiry();
                         let expires = if expiry == 0 { u32::MAX } else { expiry };
-                        region.header(segment).expires.store(expires, Relaxed);
+                        mapped.header(segment).expires.store(expires, Relaxed);
                         return Step::Spared;
                     }
                     if present && self.spare_large((segment, state), last, (place, word), spare, now) {
                         return Step::Spared;
                     }
-                    self.protect(UPKEEP, seen.segment);
+                    self.thread.protect(UPKEEP, seen.segment);
                     let chain = match region.look_in(place, word) {
                         Followed::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
                         _ => None,
@@ -493,7 +502,7 @@ impl Session {
                             region.add_ghost(key_hash);
                         }
                     }
-                    self.release(UPKEEP);
+                    self.thread.release(UPKEEP);
                     if let (Some(chain), true) = (chain, gone) {
                         self.free_chain(chain.first);
                         return Step::Freed;
@@ -506,9 +515,9 @@ impl Session {
                     }
                     // The word that replaced its head may be of a thread that did not reach a barrier.
                     region.write_back_buckets(key_hash);
-                    region.barrier();
-                    let intended = region.protected_by_others(self.owner);
-                    if !self.bump_large(segment, &intended) {
+                    mapped.barrier();
+                    let protected = region.threads().protected_by_others(self.thread.owner());
+                    if !self.bump_large(segment, &protected) {
                         return Step::Passed;
                     }
                     self.free_segment(segment);
@@ -523,12 +532,13 @@ impl Session {
     /// part was opened first, so it is met first and decides for all.
     fn spare_large(&self, own: (usize, State), last: Link, slot: (Place, Slot), spare: Spare, now: u32) -> bool {
         let region = &*self.region;
+        let mapped = &*self.mapped;
         let (segment, state) = own;
-        let header = region.header(segment);
+        let header = mapped.header(segment);
         let (place, word) = slot;
         let sequence = header.sequence.load(Relaxed);
-        let pool = if last.segment() != segment && last.segment() < region.segments() {
-            let decided = region.header(last.segment());
+        let pool = if last.segment() != segment && last.segment() < mapped.segments() {
+            let decided = mapped.header(last.segment());
             if decided.sequence.load(Relaxed) < sequence {
                 return false;
             }
@@ -557,16 +567,17 @@ impl Session {
     /// freed otherwise.
     fn reclaim_index(&self, segment: usize, state: State) -> Step {
         let region = &self.region;
-        let entry = usize::try_from(region.header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
+        let entry = usize::try_from(region.mapped().header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
         let Some(kind) = state
             .kind()
-            .filter(|kind| state.owner().is_some() && entry < region.directory_len(*kind))
+            .filter(|kind| state.owner().is_some() && entry < region.directory().directory_len(*kind))
         else {
             return Step::Passed;
         };
-        let directory = region.directory_entry(kind, entry);
+        let directory = region.directory().directory_entry(kind, entry);
         if directory.load(Relaxed) as usize == segment + 1 {
             let _ = region
+                .mapped()
                 .header(segment)
                 .state
                 .compare_exchange(state.0, State::new(kind, 0).0, Relaxed, Relaxed);
@@ -585,12 +596,12 @@ impl Session {
     /// After a death: looks at up to `count` of the segments that are still to be looked at, and frees unneeded ones. Returns
     /// whether there were any to look at.
     pub(crate) fn reclaim_lost(&self, count: usize, now: u32) -> bool {
-        let lost = &self.region.superblock().lost;
+        let lost = &self.mapped.superblock().lost;
         let mut found = false;
         for _ in 0..count {
             // PAIRS: sweep: the store in `Region::sweep_lost`.
             let left = lost.load(Acquire);
-            let last = usize::try_from(left).unwrap_or(usize::MAX).min(self.region.segments());
+            let last = usize::try_from(left).unwrap_or(usize::MAX).min(self.mapped.segments());
             let Some(segment) = last.checked_sub(1) else { break };
             found |= self.reclaim_if_lost(segment, now) == Step::Freed;
             // After the look: if this thread dies in it, the next one looks again.

@@ -13,13 +13,14 @@
 //! waits for another: a segment that cannot be reclaimed now is skipped.
 
 use crate::atomics::Relaxed;
+use crate::clock::seconds_left;
 use crate::layout::index;
 use crate::layout::segment::{ADMISSION, Kind, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
 use crate::log::{PORTION, Supply};
 use crate::reclaim::empty::Step;
-use crate::region::{Region, seconds_left};
+use crate::region::Region;
 use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
@@ -162,8 +163,8 @@ impl Region {
     /// The ages of the pools, from a sample of the segments if the region is large.
     pub fn ages(&self, now: u32) -> Ages {
         let mut oldest = [None::<u32>; POOLS];
-        for segment in (0..self.segments()).step_by(self.segments().div_ceil(AGED_MAX).max(1)) {
-            let header = self.header(segment);
+        for segment in (0..self.mapped().segments()).step_by(self.mapped().segments().div_ceil(AGED_MAX).max(1)) {
+            let header = self.mapped().header(segment);
             let state = State(header.state.load(Relaxed));
             if state.kind() == Some(Kind::Open)
                 && let Some(oldest) = oldest.get_mut(state.pool())
@@ -183,19 +184,21 @@ impl Region {
             admission_s: age(ADMISSION),
             main_s: age(MAIN),
             // Another process may have written any number.
-            evicted_s: u32::try_from(self.superblock().evicted_idle_s.load(Relaxed)).unwrap_or(u32::MAX),
+            evicted_s: u32::try_from(self.mapped().superblock().evicted_idle_s.load(Relaxed)).unwrap_or(u32::MAX),
         }
     }
 
     /// Whether every item in the segment is flushed or expired. For a large value's segment: whether the value had expired when
     /// it was last written or met.
     fn is_dead(&self, segment: usize, now: u32, epoch: u64) -> bool {
-        let header = self.header(segment);
+        let header = self.mapped().header(segment);
         let state = State(header.state.load(Relaxed));
         let expires = header.expires.load(Relaxed);
         let is_over = expires != u32::MAX && expires <= now;
         match state.kind() {
-            Some(Kind::Open | Kind::Retired) => self.segment_life(segment).epoch < epoch || is_over && self.is_filled(segment),
+            Some(Kind::Open | Kind::Retired) => {
+                self.mapped().segment_life(segment).epoch < epoch || is_over && self.is_filled(segment)
+            }
             Some(Kind::Large) => is_over && state.owner().is_none(),
             _ => false,
         }
@@ -203,7 +206,7 @@ impl Region {
 
     /// Whether it is a filled log segment without an owner, and no session that fills segments of its own is about to fill it.
     fn is_compactable(&self, segment: usize) -> bool {
-        let state = State(self.header(segment).state.load(Relaxed));
+        let state = State(self.mapped().header(segment).state.load(Relaxed));
         state.0 == State::of(Kind::Open, state.stream()).0
             && !self.is_current(segment)
             && (self.cells_left(segment) == 0 || !self.has_live_extent(segment))
@@ -211,7 +214,7 @@ impl Region {
 
     /// Whether its reclaim has begun, and no thread continues it now.
     fn is_begun(&self, segment: usize) -> bool {
-        let state = State(self.header(segment).state.load(Relaxed));
+        let state = State(self.mapped().header(segment).state.load(Relaxed));
         state.kind() == Some(Kind::Retired) && state.owner().is_none()
     }
 
@@ -232,8 +235,8 @@ impl Region {
 impl Session {
     /// As [`Session::take_segment`].
     fn take_or_reclaim(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
-        self.region.catch_up();
-        if self.region.is_shrinking() {
+        self.mapped.catch_up();
+        if self.mapped.is_shrinking() {
             self.shrink_a_little(now);
         }
         if !make_room {
@@ -241,21 +244,21 @@ impl Session {
         }
         self.sweep_lost_among(SURVEY_STEP, now);
         let (mut need, mut recovered) = (Need::Policy, false);
-        let for_relocations = if self.region.evicts() {
+        let for_relocations = if self.region.limits().evicts() {
             FOR_RELOCATIONS
         } else {
             FOR_RELOCATIONS_ONLY
         };
-        for attempt in 0..2 * self.region.segments() {
+        for attempt in 0..2 * self.mapped.segments() {
             if self.free_segments() > for_relocations
                 && let Some(segment) = self.claim_free()
             {
                 return Ok(segment);
             }
             if attempt == 0 {
-                self.count(Counter::reserve_empty, 1);
+                self.thread.count(Counter::reserve_empty, 1);
             }
-            if attempt >= PATIENCE && self.region.evicts() {
+            if attempt >= PATIENCE && self.region.limits().evicts() {
                 need = Need::Anything;
             }
             if self.reclaim_one(need, now) {
@@ -264,15 +267,15 @@ impl Session {
             // Nothing found. But dead threads may hold some segments, and skipped ones may be reclaimable now.
             if !recovered {
                 self.region.recover();
-                self.reclaim_lost(self.region.segments(), now);
+                self.reclaim_lost(self.mapped.segments(), now);
                 recovered = true;
-            } else if need == Need::Policy && self.region.evicts() {
+            } else if need == Need::Policy && self.region.limits().evicts() {
                 need = Need::Anything;
             } else {
                 break;
             }
         }
-        if !self.region.evicts() {
+        if !self.region.limits().evicts() {
             return Err(WriteError::OutOfMemory);
         }
         self.claim_free().ok_or(WriteError::OutOfMemory)
@@ -312,16 +315,16 @@ impl Session {
     /// Whether enough has been taken since the last sweep for the next one.
     fn is_sweep_due(&self, bytes: usize) -> bool {
         let unswept = self.reclaim.unswept.get() + bytes;
-        let is_due = unswept >= self.region.layout.shape.segment_size / SWEEPS_A_SEGMENT;
+        let is_due = unswept >= self.mapped.layout().shape.segment_size / SWEEPS_A_SEGMENT;
         self.reclaim.unswept.set(if is_due { 0 } else { unswept });
         is_due
     }
 
     /// Reads the next `count` headers; a segment in which everything is dead becomes the victim.
     fn sweep(&self, count: usize, now: u32) {
-        let segments = self.region.segments();
-        let epoch = self.region.epoch(now);
-        let from = index(self.region.superblock().sweep.fetch_add(count as u64, Relaxed));
+        let segments = self.mapped.segments();
+        let epoch = self.region.flushes().epoch(now);
+        let from = index(self.mapped.superblock().sweep.fetch_add(count as u64, Relaxed));
         let dead = (0..count.min(segments))
             .map(|i| from.wrapping_add(i) % segments)
             .find(|segment| self.region.is_dead(*segment, now, epoch) && !self.is_passed(*segment));
@@ -375,12 +378,12 @@ impl Session {
         self.reclaim.rest.set(0);
         self.work(budget, now);
         let found_nothing = self.reclaim.rest.take() > 0;
-        !found_nothing || self.region.evicts() && self.reclaim_one(Need::Anything, now)
+        !found_nothing || self.region.limits().evicts() && self.reclaim_one(Need::Anything, now)
     }
 
     /// Whether it is long ago that a survey looked for segments that are on no list.
     fn is_survey_due(&self) -> bool {
-        self.reclaim.unsurveyed.get() >= SURVEY_AFTER.max(self.region.segments() / SURVEYS_A_ROUND)
+        self.reclaim.unsurveyed.get() >= SURVEY_AFTER.max(self.mapped.segments() / SURVEYS_A_ROUND)
     }
 
     /// One step of a victim's reclaim. Returns the bytes that it processed.
@@ -405,7 +408,7 @@ impl Session {
                 }
             }
             // The next operation will use another item.
-            Step::Passed if self.operates_on(victim.segment) => return budget,
+            Step::Passed if self.thread.operates_on(victim.segment) => return budget,
             Step::Passed => {
                 self.pass(victim);
                 self.reclaim.victim.set(None);
@@ -420,7 +423,7 @@ impl Session {
         if need == Need::Anything {
             self.reclaim.victim.set(None);
         }
-        for _ in 0..2 * self.region.segments() {
+        for _ in 0..2 * self.mapped.segments() {
             let at_hand = self.victim_at_hand();
             self.reclaim.victim.set(None);
             let victim = match at_hand {
@@ -428,7 +431,7 @@ impl Session {
                 None => {
                     self.reclaim.survey.take();
                     self.finds_deaths(now);
-                    self.sweep_lost_among(self.region.segments(), now);
+                    self.sweep_lost_among(self.mapped.segments(), now);
                     let survey = (0..).find_map(|_| self.survey(SURVEY_STEP, now));
                     let Some(victim) = survey.and_then(|survey| self.choose(&survey, need, now)) else {
                         self.forget_passed();
@@ -454,7 +457,7 @@ impl Session {
 
     /// After a death: looks at up to `count` of the segments that are still to be looked at. Returns whether there were any.
     fn sweep_lost_among(&self, count: usize, now: u32) -> bool {
-        let has_lost = self.region.superblock().lost.load(Relaxed) > 0;
+        let has_lost = self.mapped.superblock().lost.load(Relaxed) > 0;
         if has_lost {
             self.reclaim_lost(count, now);
         }
@@ -463,12 +466,12 @@ impl Session {
 
     /// Reads the next `count` headers. Returns the result once all have been read.
     fn survey(&self, count: usize, now: u32) -> Option<Survey> {
-        let segments = self.region.segments();
+        let segments = self.mapped.segments();
         let mut survey = self.reclaim.survey.take();
         if survey.left == 0 {
             survey.left = segments.min(SURVEY_MAX);
         }
-        let epoch = self.region.epoch(now);
+        let epoch = self.region.flushes().epoch(now);
         let mut segment = self.reclaim.next.get();
         for _ in 0..count.min(survey.left) {
             segment = if segment + 1 < segments { segment + 1 } else { 0 };
@@ -486,7 +489,8 @@ impl Session {
 
     fn survey_one(&self, survey: &mut Survey, segment: usize, now: u32, epoch: u64) {
         let region = &*self.region;
-        let header = region.header(segment);
+        let mapped = &*self.mapped;
+        let header = mapped.header(segment);
         let state = State(header.state.load(Relaxed));
         let (Some(kind), pool) = (state.kind(), state.pool()) else {
             return;
@@ -495,7 +499,7 @@ impl Session {
             return;
         }
         if let Some(owner) = state.owner() {
-            let stands = owner == self.owner || region.is_held(owner);
+            let stands = owner == self.thread.owner() || region.threads().is_held(owner);
             if !stands && !self.is_passed(segment) {
                 survey.lost = Some(segment);
             }
@@ -547,14 +551,14 @@ impl Session {
         // Stopped sessions may hold more such segments than this session remembers to have skipped. Then, if no segment is free,
         // it takes one in turn for once.
         let has_passed_many = self.reclaim.passed_out_of_turn.get() >= PASSED && self.free_segments() == 0;
-        if !(self.region.evicts() && has_passed_many)
+        if !(self.region.limits().evicts() && has_passed_many)
             && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_to_compact(now))
         {
             return victim(segment, nothing(Spare::All));
         }
-        if !self.region.evicts() {
+        if !self.region.limits().evicts() {
             // Before it refuses, it copies more than a session that may evict would copy for as much space.
-            let least = (self.region.layout.shape.segment_size / DEAD_SHARE) as u64;
+            let least = (self.mapped.layout().shape.segment_size / DEAD_SHARE) as u64;
             let worth_it = survey.sparsest.filter(|(dead, _)| *dead >= least);
             return worth_it.and_then(|(_, segment)| victim(segment, Spare::All));
         }
@@ -602,12 +606,15 @@ impl Session {
         /// The fractional part of the golden ratio: multiples of it are spread evenly.
         const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
         let region = &*self.region;
-        let segments = region.segments();
+        let mapped = &*self.mapped;
+        let segments = mapped.segments();
         let mut best = None;
         let mut drawn = self.reclaim.drawn.get();
         for _ in 0..SAMPLE.min(segments) {
             drawn = drawn.wrapping_add(1);
-            let point = drawn.wrapping_mul(GOLDEN).wrapping_add(u64::from(self.owner.slot) << 48);
+            let point = drawn
+                .wrapping_mul(GOLDEN)
+                .wrapping_add(u64::from(self.thread.owner().slot) << 48);
             let segment = index(((point >> 32) * segments as u64) >> 32);
             let worth = region.worth(segment);
             if worth > most && region.is_compactable(segment) && !self.is_passed(segment) {
@@ -621,10 +628,10 @@ impl Session {
     /// The segment with the most dead bytes among those listed from this level up, if there is space for its live items.
     fn take_sparse(&self, least: usize, now: u32) -> Option<usize> {
         let region = &*self.region;
-        let epoch = region.epoch(now);
+        let epoch = region.flushes().epoch(now);
         // Without space for the copies, compaction would evict items that it must keep. If nothing may be evicted, the copies go as far as
         // there is space in segments that are open.
-        let has_space = self.free_segments() > 0 || !self.region.evicts();
+        let has_space = self.free_segments() > 0 || !self.region.limits().evicts();
         let least = if has_space { least } else { SPARSE_LEVELS - 1 };
         for _ in 0..SPARSE_LEVELS * SPARSE_WAYS {
             let (segment, level) = region.take_listed(least)?;
@@ -648,7 +655,7 @@ impl Session {
 
     /// What this session was about to reclaim, if no other session has reclaimed it since.
     fn victim_at_hand(&self) -> Option<Victim> {
-        let is_same = |victim: &Victim| self.region.segment_life(victim.segment).generation == victim.generation;
+        let is_same = |victim: &Victim| self.mapped.segment_life(victim.segment).generation == victim.generation;
         let victim = self.reclaim.victim.get().filter(is_same);
         self.reclaim.victim.set(victim);
         victim
@@ -657,7 +664,7 @@ impl Session {
     fn victim(&self, segment: usize, spare: Spare) -> Victim {
         Victim {
             segment,
-            generation: self.region.segment_life(segment).generation,
+            generation: self.mapped.segment_life(segment).generation,
             spare,
             in_turn: false,
             is_offered: false,
@@ -676,7 +683,7 @@ impl Session {
     /// The victim could not be reclaimed: try others first. If it was in turn, younger segments of its pool may still be
     /// reclaimable; if it was not, older ones may be.
     fn pass(&self, victim: Victim) {
-        let header = self.region.header(victim.segment);
+        let header = self.mapped.header(victim.segment);
         let state = State(header.state.load(Relaxed));
         let mut floors = self.reclaim.floors.get();
         if !victim.in_turn {

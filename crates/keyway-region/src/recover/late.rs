@@ -12,13 +12,17 @@ fn what_a_dead_process_left_is_taken_back_while_the_next_one_in_its_slot_sleeps(
         let ground = Ground::new();
         // Its thread exists, but does nothing any more.
         ground.thread(1).forget();
-        let last = ground.region.tenant(1);
+        let last = ground.region.mapped().tenant(1);
         let (region, is_taken_over) = (ground.region.clone(), Rc::new(Cell::new(false)));
         let seen = is_taken_over.clone();
         let recovers = move || {
-            seen.set(region.tenant(1).tenancy != last.tenancy);
+            seen.set(region.mapped().tenant(1).tenancy != last.tenancy);
             region.recover();
-            assert_eq!(region.sessions(), usize::from(!seen.get()), "overtaken at access {access}");
+            assert_eq!(
+                region.threads().sessions(),
+                usize::from(!seen.get()),
+                "overtaken at access {access}"
+            );
         };
         let (process, happened) = overtaken(access, recovers, || ground.region.take_over(&last, 7, 0));
         assert!(process.is_some());

@@ -41,9 +41,9 @@ pub const USES: [&str; 9] = [
 impl Region {
     /// The thread slots that have a tenant.
     pub fn seated(&self) -> Vec<ThreadInUse> {
-        let slots = 0..self.layout.shape.thread_slots;
+        let slots = 0..self.mapped().layout().shape.thread_slots;
         let of = |slot: usize| {
-            let thread = self.thread(slot);
+            let thread = self.mapped().thread(slot);
             let lease = Lease(thread.lease.load(Relaxed));
             if !lease.is_leased() {
                 return None;
@@ -64,7 +64,7 @@ impl Region {
 
     /// What the process in this process slot is, and when it came, Unix seconds.
     pub fn entrance(&self, slot: usize) -> (Entrance, u64) {
-        let process = self.process(slot);
+        let process = self.mapped().process(slot);
         (
             Entrance::of(process.entrance.load(Relaxed)),
             process.since_unix_s.load(Relaxed),
@@ -73,13 +73,13 @@ impl Region {
 
     /// Segments by their use, in the order of [`USES`].
     pub fn segments_by_use(&self) -> [u64; USES.len()] {
-        self.uses_of(0..self.segments())
+        self.uses_of(0..self.mapped().segments())
     }
 
     /// The region as at most `parts_max` equal parts, the last one possibly smaller: for each, the use of most of its segments, as an
     /// index into [`USES`]; and the segments of a part.
     pub fn segment_map(&self, parts_max: usize) -> (Vec<u8>, usize) {
-        let all = self.segments();
+        let all = self.mapped().segments();
         let each = all.div_ceil(parts_max.max(1)).max(1);
         let most = |start: usize| {
             let uses = self.uses_of(start..all.min(start + each));
@@ -94,7 +94,7 @@ impl Region {
     fn uses_of(&self, segments: std::ops::Range<usize>) -> [u64; USES.len()] {
         let mut uses = [0; USES.len()];
         for segment in segments {
-            let kind = State(self.header(segment).state.load(Relaxed))
+            let kind = State(self.mapped().header(segment).state.load(Relaxed))
                 .kind()
                 .unwrap_or(Kind::Claimed);
             if let Some(number) = uses.get_mut(kind as usize) {

@@ -14,11 +14,12 @@
 //! Never: a wait, or a decision of the cache.
 
 use crate::atomics::Relaxed;
+use crate::clock::{Clock, seconds_of};
 use crate::heap::reserve;
 use crate::layout::index;
 use crate::layout::trail::{Fate, KEY_BITS, SHIFT_MAX, SPREAD, TrailEntry, TrailHead, TrailWord};
-use crate::region::{Region, seconds_of};
-use crate::session::Session;
+use crate::mapped::Mapped;
+use std::sync::Arc;
 
 /// How long the trail is kept after it was asked for, seconds.
 const KEPT_S: u64 = 10;
@@ -52,11 +53,25 @@ pub struct TrailPlace {
     pub lost: u64,
 }
 
-impl Region {
+/// The ring of what operations did to a sample of the keys, and whether it is kept.
+#[derive(Clone)]
+pub struct Trail {
+    mapped: Arc<Mapped>,
+    clock: Clock,
+}
+
+impl Trail {
+    pub(crate) fn new(mapped: &Arc<Mapped>, clock: &Clock) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            clock: clock.clone(),
+        }
+    }
+
     /// Says that the trail of one key in 2^`shift` is to be kept for the next seconds from `now` on. If it is kept already, the share only
     /// gets smaller. Returns the exponent of the share that is kept.
     pub fn keep_trail(&self, shift: u32, now: u32) -> u32 {
-        let word = &self.superblock().trail;
+        let word = &self.mapped.superblock().trail;
         let old = TrailWord(word.load(Relaxed));
         let shift = match self.kept_trail() {
             Some(kept) => kept.max(shift),
@@ -71,12 +86,12 @@ impl Region {
 
     /// The exponent of the share of the keys whose trail is kept. `None`: none is.
     pub fn kept_trail(&self) -> Option<u32> {
-        let word = TrailWord(self.superblock().trail.load(Relaxed));
+        let word = TrailWord(self.mapped.superblock().trail.load(Relaxed));
         if word.0 == 0 {
             return None;
         }
         // The clock is not asked: in a region in use, its last note is about a second old.
-        let left = word.until_s().wrapping_sub(u64::from(self.seen().clock_s()));
+        let left = word.until_s().wrapping_sub(u64::from(self.clock.seen().clock_s()));
         (1..=2 * KEPT_S).contains(&left).then(|| word.shift())
     }
 
@@ -87,13 +102,18 @@ impl Region {
     }
 
     fn trail_head(&self) -> &TrailHead {
-        self.memory.get(self.layout.trail)
+        self.mapped.memory().get(self.mapped.layout().trail)
     }
 
     fn trail_entry(&self, number: u64) -> (&TrailEntry, u64) {
-        let entries = self.layout.trail_entries as u64;
+        let entries = self.mapped.layout().trail_entries as u64;
         let lap = (number / entries + 1) << KEY_BITS;
-        (self.memory.get(self.layout.trail_entry(index(number % entries))), lap)
+        (
+            self.mapped
+                .memory()
+                .get(self.mapped.layout().trail_entry(index(number % entries))),
+            lap,
+        )
     }
 
     /// A place at the end of the trail.
@@ -106,7 +126,7 @@ impl Region {
 
     /// Appends the steps from a place on, which is then after them.
     pub fn follow_trail(&self, place: &mut TrailPlace, steps: &mut Vec<TrailStep>) {
-        let entries = self.layout.trail_entries as u64;
+        let entries = self.mapped.layout().trail_entries as u64;
         let end = self.trail_head().next.load(Relaxed);
         // Other processes may have written anything there: any number only moves the place.
         let ahead = end.wrapping_sub(place.next);
@@ -133,18 +153,15 @@ impl Region {
             place.next = place.next.wrapping_add(1);
         }
     }
-}
 
-impl Session {
     /// The name of this key on the trail, if the trail is kept and the key is on it.
-    pub fn on_trail(&self, hash: u64) -> Option<u64> {
-        Region::on_trail(hash, self.region.kept_trail()?)
+    pub fn on_kept_trail(&self, hash: u64) -> Option<u64> {
+        Self::on_trail(hash, self.kept_trail()?)
     }
 
     /// Adds to the trail what became of a key that is on it.
     pub fn leave_trail(&self, key: u64, fate: Fate) {
-        let region = &*self.region;
-        let (entry, lap) = region.trail_entry(region.trail_head().next.fetch_add(1, Relaxed));
+        let (entry, lap) = self.trail_entry(self.trail_head().next.fetch_add(1, Relaxed));
         // A reader that sees the lap in both words, and one word of another entry, has met one that was overwritten by a thread that
         // slept for 65,536 laps.
         entry.key.store(lap | key & ((1 << KEY_BITS) - 1), Relaxed);

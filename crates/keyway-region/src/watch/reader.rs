@@ -95,11 +95,11 @@ const fn bits(word: u64, from: u32, count: u32) -> u64 {
 impl Watching {
     /// A watcher of what happens from now on.
     pub fn new(region: Arc<Region>) -> Self {
-        let slots = region.layout.shape.thread_slots;
-        let rings = core::array::from_fn(|ring| rest(region.ring(ring)));
+        let slots = region.mapped().layout().shape.thread_slots;
+        let rings = core::array::from_fn(|ring| rest(region.watch().ring(ring)));
         let lost = (0..slots).map(|slot| lost_by(&region, slot)).collect();
         Self {
-            bound: region.superblock().stamps.load(Relaxed),
+            bound: region.mapped().superblock().stamps.load(Relaxed),
             rings,
             lost,
             held: Vec::new(),
@@ -118,13 +118,13 @@ impl Watching {
     pub fn poll(&mut self, now: Duration, tell: &mut impl FnMut(Delivery)) -> usize {
         let region = Arc::clone(&self.region);
         // In this order: what has a smaller stamp is announced in its thread slot, or its event is in its ring, or lost.
-        // PAIRS: told: the exchange in `Session::draw_stamp`.
-        let drawn = region.superblock().stamps.load(Acquire);
+        // PAIRS: told: the exchange in `Emitter::draw_stamp`.
+        let drawn = region.mapped().superblock().stamps.load(Acquire);
         let mut bound = drawn;
-        let slots = index(region.superblock().threads.load(Relaxed)).min(self.waiting.len());
+        let slots = index(region.mapped().superblock().threads.load(Relaxed)).min(self.waiting.len());
         for (slot, waiting) in self.waiting.iter_mut().enumerate().take(slots) {
-            let thread = region.thread(slot);
-            // PAIRS: told: the store in `Session::end_stamp`.
+            let thread = region.mapped().thread(slot);
+            // PAIRS: told: the store in `Emitter::end_stamp`.
             let event = thread.event.load(Acquire);
             if event != waiting.0 {
                 *waiting = (event, now);
@@ -186,7 +186,7 @@ impl Watching {
         for ring in 0..RINGS {
             let count = self.read_ring(ring, drawn);
             if count > 0 {
-                let owner = self.region.ring(ring).owner.load(Relaxed);
+                let owner = self.region.watch().ring(ring).owner.load(Relaxed);
                 lost.push((Ring::owner_in(owner).map_or(0, |(slot, _)| slot), count));
             }
         }
@@ -203,27 +203,27 @@ impl Watching {
     }
 
     fn pid_of(&self, slot: usize) -> u64 {
-        let shape = self.region.layout.shape;
+        let shape = self.region.mapped().layout().shape;
         if slot >= shape.thread_slots {
             return 0;
         }
-        let lease = Lease(self.region.thread(slot).lease.load(Relaxed));
+        let lease = Lease(self.region.mapped().thread(slot).lease.load(Relaxed));
         let process = Some(lease.process()).filter(|process| lease.is_leased() && *process < shape.process_slots);
-        process.map_or(0, |process| self.region.process(process).pid.load(Relaxed))
+        process.map_or(0, |process| self.region.mapped().process(process).pid.load(Relaxed))
     }
 
     /// Reads what is new in a ring. Returns how many events were overwritten, or damaged.
     fn read_ring(&mut self, ring: usize, drawn: u64) -> u64 {
         let region = Arc::clone(&self.region);
-        let size = region.layout.ring_cells as u64;
+        let size = region.mapped().layout().ring_cells as u64;
         let Some(mut read) = self.rings.get(ring).copied() else {
             return 0;
         };
-        let head = region.ring(ring);
+        let head = region.watch().ring(ring);
         // The number of events first: what it counts is in the cells that are counted after it.
-        // PAIRS: ring: the stores in `Session::write_event`.
+        // PAIRS: ring: the stores in `Emitter::write_event`.
         let events = head.events.load(Acquire);
-        // PAIRS: ring: the stores in `Session::write_event`.
+        // PAIRS: ring: the stores in `Emitter::write_event`.
         let cells = head.cells.load(Acquire);
         let mut lost = 0;
         let new = cells.wrapping_sub(read.cells);
@@ -292,18 +292,18 @@ impl Watching {
 
     /// The stamps that events can have by now.
     fn latest(&self, drawn: u64) -> u64 {
-        drawn.max(self.region.superblock().stamps.load(Relaxed))
+        drawn.max(self.region.mapped().superblock().stamps.load(Relaxed))
     }
 
     /// Copies a cell: the number of its event, and which part it is. `None`: it was overwritten, or is not what should be at this position.
     fn read_cell(&self, ring: usize, position: u64, to: &mut [u64]) -> Option<(u64, u64)> {
-        let cell = self.region.ring_cell(ring, position);
-        // PAIRS: cell: the store of the tag in `Session::write_event`.
+        let cell = self.region.watch().ring_cell(ring, position);
+        // PAIRS: cell: the store of the tag in `Emitter::write_event`.
         let tag = Tag(cell.tag.load(Acquire));
         for (to, word) in to.iter_mut().zip(&cell.words) {
             *to = word.load(Relaxed);
         }
-        // PAIRS: cell: the fence in `Session::write_event`.
+        // PAIRS: cell: the fence in `Emitter::write_event`.
         fence(Acquire);
         let is_same = cell.tag.load(Relaxed) == tag.0;
         tag.part_at(position).filter(|_| is_same).map(|part| (tag.event(), part))
@@ -328,7 +328,7 @@ fn rest(ring: &Ring) -> Read {
     // Until both words are of the same moment; a ring that is written all the time may count an event too many as lost.
     for _ in 0..1000 {
         let events = ring.events.load(Relaxed);
-        // PAIRS: ring: the stores in `Session::write_event`.
+        // PAIRS: ring: the stores in `Emitter::write_event`.
         let cells = ring.cells.load(Acquire);
         read = Read { cells, events };
         if ring.events.load(Relaxed) == events {
@@ -340,7 +340,7 @@ fn rest(ring: &Ring) -> Read {
 
 /// Events that the sessions of a thread slot could not write.
 fn lost_by(region: &Region, slot: usize) -> u64 {
-    let counters = &region.thread(slot).counters;
+    let counters = &region.mapped().thread(slot).counters;
     counters
         .get(Counter::events_lost as usize)
         .map_or(0, |lost| lost.load(Relaxed))

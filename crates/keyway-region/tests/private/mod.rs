@@ -100,7 +100,7 @@ pub fn region_of(memory: u64, spare: usize, host: impl FnOnce(NonNull<u8>, usize
 #[allow(dead_code, reason = "not every test asks")]
 pub fn session(region: &Arc<Region>) -> Session {
     region.attach(0, 1, UNIX_S);
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 18,
         evict: true,
         ..Limits::default()

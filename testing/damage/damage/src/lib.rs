@@ -130,7 +130,7 @@ impl Image {
                     &key(i),
                     &value(i),
                     &Store::default(),
-                    region.tick(keyway_region::Moment::from_secs(NOW)),
+                    region.clock().tick(keyway_region::Moment::from_secs(NOW)),
                 )
                 .expect("there is room");
         }
@@ -239,7 +239,7 @@ pub fn answers(region: &Arc<Region>) -> Answers {
     let Some(mut session) = region.session(process) else {
         return answers;
     };
-    let now = region.tick(keyway_region::Moment::from_secs(NOW));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(NOW));
     let mut wanted: Vec<Vec<u8>> = (0..KEYS).map(value).collect();
     for round in 0..2 {
         for (i, wanted) in wanted.iter_mut().enumerate() {
@@ -278,7 +278,7 @@ pub fn write_over_all(region: &Arc<Region>) {
     let Some(mut session) = region.session(process) else {
         return;
     };
-    let now = region.tick(keyway_region::Moment::from_secs(NOW));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(NOW));
     let value = vec![7; 1000];
     for i in 0..3 * MEMORY / 1000 {
         let _ = session.store(format!("new {i}").as_bytes(), &value, &Store::default(), now);
@@ -291,7 +291,7 @@ pub fn use_it(region: &Arc<Region>, keys: usize, salt: usize) {
     let Some(mut session) = region.session(process) else {
         return;
     };
-    let now = region.tick(keyway_region::Moment::from_secs(NOW));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(NOW));
     let mut out = Vec::new();
     for i in 0..keys {
         let key = key(i * 37 + salt);
@@ -335,5 +335,5 @@ pub fn use_it(region: &Arc<Region>, keys: usize, salt: usize) {
     drop(session);
     region.recover();
     let _ = check::check(region, |_| {});
-    let _ = region.counters();
+    let _ = region.threads().counters();
 }

@@ -37,7 +37,7 @@ fn sound() -> (Image, Layout, Vec<(usize, u64)>) {
 
 fn sound_with(checksums: bool) -> (Image, Layout, Vec<(usize, u64)>) {
     let mut image = Image::filled_with(checksums);
-    let layout = *image.open().expect("just made").layout();
+    let layout = *image.open().expect("just made").mapped().layout();
     assert_eq!(broken(&mut image), []);
     let slots = slots(&mut image, &layout);
     (image, layout, slots)

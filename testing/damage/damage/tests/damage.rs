@@ -15,7 +15,7 @@ use std::path::Path;
 #[test]
 fn damaged_anywhere() {
     let sound = Image::filled();
-    let layout = *sound.clone().open().unwrap().layout();
+    let layout = *sound.clone().open().unwrap().mapped().layout();
     // Most of the damage goes where it does most: the words that lead elsewhere.
     let parts = [
         0..4096,
@@ -75,7 +75,7 @@ fn damaged_as_a_fuzzer_did() {
 fn reclaimed_where_nothing_is_an_item() {
     for byte in [0, 0x01, 0x40, 0x41, 0xFF] {
         let mut image = Image::filled();
-        let layout = *image.clone().open().unwrap().layout();
+        let layout = *image.clone().open().unwrap().mapped().layout();
         let segment_words = layout.shape.segment_size / 8;
         let mut overwritten = 0;
         for segment in 0..(image.backed - layout.segments) / layout.shape.segment_size {
@@ -97,7 +97,7 @@ fn reclaimed_where_nothing_is_an_item() {
 /// The answers of an image in whose segments (items, large values, buckets, hints) random bytes are wrong.
 fn answers_of_damaged(checksums: bool, seeds: u64) -> Answers {
     let sound = Image::filled_with(checksums);
-    let layout = *sound.clone().open().unwrap().layout();
+    let layout = *sound.clone().open().unwrap().mapped().layout();
     let part = layout.segments..sound.backed;
     let mut sum = Answers::default();
     for seed in 1..=seeds {

@@ -41,7 +41,7 @@ impl Brief {
         for image in [first, last] {
             ground.restore(image);
             let region = ground.open();
-            let now = region.tick(keyway_region::Moment::from_secs(crate::ground::NOW));
+            let now = region.clock().tick(keyway_region::Moment::from_secs(crate::ground::NOW));
             region.walk(0, usize::MAX, now, |key, _| {
                 keys.insert(key.to_vec());
             });
@@ -154,7 +154,7 @@ fn while_stopped(ground: &mut Ground, image: &[u8], brief: &Brief) -> Result<Ver
     ground.restore(image);
     ground.dead.are(&brief.dead);
     let region = ground.open();
-    let corrupt = region.counters().corrupt;
+    let corrupt = region.threads().counters().corrupt;
     let mut others = Others::new(Player::attach(region, OTHER));
     let first = others.look(brief)?;
     let is_done = brief.is_done(&first)?;
@@ -176,7 +176,7 @@ fn when_dead(ground: &mut Ground, image: &[u8], brief: &Brief, was_done: Option<
     ground.restore(image);
     ground.dead.are(&[&brief.dead[..], &[brief.stopped]].concat());
     let region = ground.open();
-    let corrupt = region.counters().corrupt;
+    let corrupt = region.threads().counters().corrupt;
     let mut others = Others::new(Player::attach(region, OTHER));
     others.verb("recover", |p| {
         p.region.recover();
@@ -253,16 +253,16 @@ pub fn nothing_lost(mut player: Player) -> Result<(), String> {
     let report = check(&player.region, |_| {});
     let counts = report.counts;
     let kept = counts.index + counts.hints + counts.ghosts;
-    if counts.free + counts.withdrawn + kept != player.region.segments() {
+    if counts.free + counts.withdrawn + kept != player.region.mapped().segments() {
         return Err(format!("memory is lost: everything is flushed, and there are {counts:?}"));
     }
     if counts.free_counted != counts.free as u64 {
         return Err(format!("the count of free segments drifted: {counts:?}"));
     }
-    if (counts.withdrawn_counted, counts.withdrawn) != (counts.withdrawn as u64, player.region.withheld()) {
+    if (counts.withdrawn_counted, counts.withdrawn) != (counts.withdrawn as u64, player.region.mapped().withheld()) {
         return Err(format!(
             "not as many segments are out of use as the limit says ({}): {counts:?}",
-            player.region.withheld()
+            player.region.mapped().withheld()
         ));
     }
     Ok(())
@@ -274,7 +274,7 @@ fn sound(region: &Region, corrupt: u64) -> Result<Report, String> {
     if !report.is_sound() {
         return Err(format!("check: {}", report.problems.join("; ")));
     }
-    let met = region.counters().corrupt - corrupt;
+    let met = region.threads().counters().corrupt - corrupt;
     if met > 0 {
         return Err(format!("{met} times something was met that cannot be"));
     }

@@ -59,7 +59,7 @@ impl Player {
     pub fn attach(region: Arc<Region>, slot: usize) -> Self {
         let process = region.attach(slot, 1, crate::ground::NOW);
         let session = region.session(process).expect("a thread slot");
-        let now = region.tick(keyway_region::Moment::from_secs(crate::ground::NOW));
+        let now = region.clock().tick(keyway_region::Moment::from_secs(crate::ground::NOW));
         Self {
             region,
             process,
@@ -101,10 +101,16 @@ impl Door for Player {
         self.session.release_extents();
     }
     fn grow(&mut self) -> String {
-        format!("{:?}", self.region.grow(self.region.layout().shape.segments_max).is_ok())
+        format!(
+            "{:?}",
+            self.region
+                .mapped()
+                .grow(self.region.mapped().layout().shape.segments_max)
+                .is_ok()
+        )
     }
     fn lower(&mut self) -> String {
-        let lower = self.region.segments() - crate::ground::WITHHELD;
+        let lower = self.region.mapped().segments() - crate::ground::WITHHELD;
         format!("{:?}", self.region.lower(lower, 0) == lower)
     }
     fn shrink(&mut self) {

@@ -59,10 +59,10 @@ impl Scenario {
         let mut player = Player::attach(ground.create(), STOPPED);
         (self.setup)(&mut player);
         for i in 0..APPROACH_MAX {
-            let before = player.region.counters();
+            let before = player.region.threads().counters();
             let op = (approach.write)(i);
             op.perform(&mut player, 0);
-            if (approach.is_it)(&before, &player.region.counters()) {
+            if (approach.is_it)(&before, &player.region.threads().counters()) {
                 (self.writes, self.op) = (i, op);
                 return Ok(());
             }
@@ -401,7 +401,7 @@ fn limited_and_crowded(player: &mut Player) {
 fn shrunk(player: &mut Player) {
     limited(player);
     player.shrink();
-    assert_eq!(player.region.given_back(), crate::ground::WITHHELD);
+    assert_eq!(player.region.mapped().given_back(), crate::ground::WITHHELD);
 }
 
 fn flushed(player: &mut Player) {
@@ -450,7 +450,7 @@ fn half_full(player: &mut Player) {
 /// The index has begun to double.
 fn doubling(player: &mut Player) {
     for i in 0..APPROACH_MAX {
-        if player.region.counters().splits > 0 {
+        if player.region.threads().counters().splits > 0 {
             return;
         }
         tiny(i).perform(player, 0);

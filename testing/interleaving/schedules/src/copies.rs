@@ -146,7 +146,7 @@ impl Copier {
                 self.left -= 1;
                 return;
             }
-            self.door = self.region.turn_door_on(self.process, self.words.stripes());
+            self.door = self.region.changes().turn_door_on(self.process, self.words.stripes());
         }
         let words = [self.stripe, FLUSH].map(|at| self.words.stripe(at));
         let found = self.find();
@@ -164,7 +164,11 @@ impl Copier {
             self.wrong.get_or_insert_with(why);
         }
         let at_rest = words.iter().all(|word| word >> 32 == word & 0xFFFF_FFFF);
-        if let (Some(found), true, true) = (found, at_rest && self.copies.is_empty(), self.region.is_door_acknowledged()) {
+        if let (Some(found), true, true) = (
+            found,
+            at_rest && self.copies.is_empty(),
+            self.region.changes().is_door_acknowledged(),
+        ) {
             self.copies.push(Copy { words, found });
             self.taken += 1;
         }
@@ -189,10 +193,10 @@ fn make(change: &Change, on_before: u64) -> Copier {
     let (ground, words) = (Ground::new(change.segments, false), Ground::new(change.segments, false));
     let region = ground.create();
     let mut writer = open_session(&region, 0, true);
-    let now = region.tick(keyway_region::Moment::from_secs(NOW));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(NOW));
     let stored = writer.store(&key(), VALUE, &Store::default(), now);
     assert!(stored.is_ok(), "{stored:?}");
-    let seed = region.seed();
+    let seed = region.mapped().seed();
     // The upper bits of the hash are the tag, which names the stripe.
     let stripe = hash(seed, &key()) >> (u64::BITS - STRIPES.trailing_zeros());
     let process = region.attach(1, 1, NOW);

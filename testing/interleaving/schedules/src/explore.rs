@@ -194,7 +194,7 @@ const SUSPICIONS: usize = 3;
 fn another_slot(session: &mut Session, process: usize) {
     let region = Arc::clone(session.region());
     session.end();
-    let incarnation = region.tenant(process).tenancy.incarnation();
+    let incarnation = region.mapped().tenant(process).tenancy.incarnation();
     *session = region
         .session(Process {
             slot: process,
@@ -204,7 +204,7 @@ fn another_slot(session: &mut Session, process: usize) {
 }
 
 pub(crate) fn open_session(region: &Arc<Region>, slot: usize, evict: bool) -> Session {
-    region.set_limits(&Limits {
+    region.limits().write(&Limits {
         item_size_max: 1 << 18,
         evict,
         ..Limits::default()
@@ -234,7 +234,7 @@ fn run_once() {
     POINT.set(Some(Arc::new(AtomicUsize::new(0))));
     DYING.set(None);
     let sessions: Vec<Session> = (0..threads.len()).map(|slot| open_session(&region, slot, evicts)).collect();
-    let now = region.tick(keyway_region::Moment::from_secs(NOW));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(NOW));
     let drawn = || DEATHS.with_borrow_mut(|d| d.as_mut().map_or(1, |random| 1 + random.below(150)));
     LIFE.set(preempt::first_turn().unwrap_or_else(drawn));
     observe::install(Some(switch));
@@ -312,11 +312,11 @@ fn judge_schedule(region: &Arc<Region>, ended: Vec<Option<Session>>, evicts: boo
     region.recover();
     let report = check::check(region, |_| {});
     assert!(report.is_sound(), "the region is not sound: {:?}", report.problems);
-    assert_eq!(region.sessions(), 0, "sessions are left");
+    assert_eq!(region.threads().sessions(), 0, "sessions are left");
     let mut all = HISTORY.with_borrow(Clone::clone);
     let keys: BTreeSet<Key> = all.iter().map(|o| o.call.key).collect();
     let mut session = open_session(region, 1, evicts);
-    let now = region.tick(keyway_region::Moment::from_secs(NOW));
+    let now = region.clock().tick(keyway_region::Moment::from_secs(NOW));
     // What the dead had begun to fill is counted when it is swept; an item that its thread did not publish is not marked.
     session.upkeep(now);
     let counts = check::check(region, |_| {}).counts;
@@ -358,7 +358,7 @@ fn nothing_lost(region: &Arc<Region>, mut session: Session, now: u32) {
     for _ in 0..UPKEEPS {
         session.upkeep(now);
         counts = check::check(region, |_| {}).counts;
-        if counts.free + counts.withdrawn + counts.index + counts.hints + counts.ghosts == region.segments() {
+        if counts.free + counts.withdrawn + counts.index + counts.hints + counts.ghosts == region.mapped().segments() {
             assert_eq!(counts.free_counted, counts.free as u64, "the count of free segments drifted");
             return;
         }

@@ -948,7 +948,7 @@ impl<'g> Stage<'g> {
         let invoked = self.done.len() as u64 * 2;
         let answer = answer(
             &mut self.session,
-            self.region.tick(keyway_region::Moment::from_secs(NOW)),
+            self.region.clock().tick(keyway_region::Moment::from_secs(NOW)),
             &call,
         );
         self.done.push(Operation {
@@ -966,11 +966,11 @@ impl<'g> Stage<'g> {
     }
 
     fn table(&self) -> u64 {
-        self.region.index_buckets()
+        self.region.directory().index_buckets()
     }
 
     fn hash(&self, key: Key) -> u64 {
-        hash(self.region.seed(), key.name(0).as_bytes())
+        hash(self.region.mapped().seed(), key.name(0).as_bytes())
     }
 
     /// The buckets of a key, as long as the index has not grown.
@@ -1027,7 +1027,7 @@ impl<'g> Stage<'g> {
 
     /// The words of a bucket of the first index.
     fn words(&self, bucket: u64) -> impl Iterator<Item = u64> {
-        let at = self.region.layout().segments + usize::try_from(bucket).unwrap_or(0) * 64;
+        let at = self.region.mapped().layout().segments + usize::try_from(bucket).unwrap_or(0) * 64;
         let words = self.ground.bytes()[at..at + 64].chunks_exact(8);
         words.map(|bytes| bytes.try_into().map_or(0, u64::from_ne_bytes))
     }
@@ -1138,7 +1138,7 @@ impl<'g> Stage<'g> {
             _ if n > 40 && n % 2 == 0 => item(1000 + n, u64::from(n)),
             _ => item(100 + n % 7, u64::from(n)),
         });
-        self.until_it_moves(|region| region.counters().relocations, calls);
+        self.until_it_moves(|region| region.threads().counters().relocations, calls);
         assert!(self.limit.is_some() || self.done.len() < 2000, "nothing was copied");
     }
 
@@ -1151,7 +1151,7 @@ impl<'g> Stage<'g> {
         };
         let mut others = (100..200).map(whole);
         self.until_it_moves(
-            |region| region.counters().evictions,
+            |region| region.threads().counters().evictions,
             [whole(K.0)].into_iter().chain(&mut others),
         );
         let first = self.done.last().map_or(100, |last| last.call.key.0 + 1);
@@ -1161,7 +1161,7 @@ impl<'g> Stage<'g> {
     /// Large values until one is about to be evicted; the store that comes next.
     fn fill_with_large(&mut self) -> Vec<Call> {
         let mut others = (300..330).map(|n| large(Key(n), u64::from(n)));
-        self.until_it_moves(|region| region.counters().evictions, &mut others);
+        self.until_it_moves(|region| region.threads().counters().evictions, &mut others);
         vec![large(Key(400), 1)]
     }
 
@@ -1219,11 +1219,19 @@ impl<'g> Stage<'g> {
         let mut other = open_session(&self.region, 1, self.evicts);
         let word = self.word_with(tag);
         let mut calls = vec![delete(K)];
-        answer(&mut other, self.region.tick(keyway_region::Moment::from_secs(NOW)), &calls[0]);
+        answer(
+            &mut other,
+            self.region.clock().tick(keyway_region::Moment::from_secs(NOW)),
+            &calls[0],
+        );
         for n in 0..200 {
             let next = pair(twin, 8000 + n);
             for call in &next {
-                answer(&mut other, self.region.tick(keyway_region::Moment::from_secs(NOW)), call);
+                answer(
+                    &mut other,
+                    self.region.clock().tick(keyway_region::Moment::from_secs(NOW)),
+                    call,
+                );
             }
             calls.extend(next);
             if n > 0 && self.word_with(tag) == word {
@@ -1238,7 +1246,7 @@ impl<'g> Stage<'g> {
     /// The word with this tag in the first index, without its frequency.
     fn word_with(&self, tag: u64) -> Option<(usize, u64)> {
         const FREQUENCY: u64 = 3 << 59;
-        let layout = self.region.layout();
+        let layout = self.region.mapped().layout();
         let words = self.ground.bytes()[layout.segments..].chunks_exact(8);
         words
             .take(layout.shape.buckets_initial * 8)

@@ -139,7 +139,7 @@ fn shape(line: &str) -> Option<Shape> {
     if is_comment(line) || code.starts_with("use ") || code.starts_with("pub use ") || code.contains("fn ") {
         return None;
     }
-    if ["store_then_fence(", "light_fence(", "self.host().fence_everywhere("]
+    if ["store_then_fence(", "light_fence(", "mapped.host().fence_everywhere("]
         .iter()
         .any(|call| code.contains(call))
     {

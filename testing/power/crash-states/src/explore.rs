@@ -133,7 +133,7 @@ fn judge_of(world: &mut World, scenario: &Scenario) -> Judge {
 }
 
 fn chance(world: &mut World) -> Vec<std::ops::Range<usize>> {
-    let layout = world.region().layout();
+    let layout = world.region().mapped().layout();
     let hints = layout.segments + layout.shape.segment_size;
     vec![
         layout.processes / LINE..layout.words / LINE,

@@ -451,7 +451,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "a gap that makes all stale, then set",
-        operations: &[|s, _| s.region().make_stale(), |s, now| set(s, "a", "fresh", now)],
+        operations: &[|s, _| s.region().mapped().make_stale(), |s, now| set(s, "a", "fresh", now)],
         ..PLAIN
     },
     Scenario {
@@ -461,7 +461,9 @@ pub const ALL: &[Scenario] = &[
             expiring(s, "new", "short", 100, now);
         },
         operations: &[|s, _| {
-            s.region().note_use(keyway_region::Moment::from_secs(crate::world::NOW + 200));
+            s.region()
+                .clock()
+                .note_use(keyway_region::Moment::from_secs(crate::world::NOW + 200));
         }],
         ..PLAIN
     },
@@ -473,7 +475,7 @@ pub const ALL: &[Scenario] = &[
             fill(s, "old", 0..70, 700, now);
         },
         operations: &[
-            |s, _| s.region().grow(12).expect("there is memory"),
+            |s, _| s.region().mapped().grow(12).expect("there is memory"),
             |s, now| fill(s, "fill", 0..24, 700, now),
             |s, now| fill(s, "fill", 24..110, 700, now),
         ],
@@ -545,7 +547,7 @@ pub const ALL: &[Scenario] = &[
             few(s, now);
             fill(s, "old", 0..140, 700, now);
         },
-        operations: &[|s, _| s.region().grow(16).expect("there is memory")],
+        operations: &[|s, _| s.region().mapped().grow(16).expect("there is memory")],
         meanwhile: &[(|s, now| fill(s, "fill", 0..120, 700, now), &[])],
         evicts: true,
         // Not one of the first, which it evicts again before it is through.
@@ -693,7 +695,10 @@ fn large(c: char, len: usize) -> String {
 /// A world in which a scenario begins.
 pub fn begin(scenario: &Scenario) -> (World, u32) {
     let mut world = World::new(scenario.size, scenario.damaged.is_some());
-    let now = world.region().tick(keyway_region::Moment::from_secs(crate::world::NOW + 5));
+    let now = world
+        .region()
+        .clock()
+        .tick(keyway_region::Moment::from_secs(crate::world::NOW + 5));
     let mut session = world.session(0);
     (scenario.before)(&mut session, now);
     world.give_back(0, session);

@@ -239,13 +239,15 @@ impl World {
 
     /// Says, in the region, that it was stopped cleanly, as its last user does.
     pub fn stop_cleanly(&self) {
-        self.region.begin_clean_stop();
-        assert!(self.region.end_clean_stop(true), "no other process uses it");
+        self.region.restarts().begin_clean_stop();
+        assert!(self.region.restarts().end_clean_stop(true), "no other process uses it");
     }
 
     /// Says that it is in use again.
     pub fn use_again(&self) {
-        self.region.begin_use([FIRST_BOOT, 0], keyway_region::Moment::from_secs(NOW));
+        self.region
+            .restarts()
+            .begin_use([FIRST_BOOT, 0], keyway_region::Moment::from_secs(NOW));
     }
 
     /// The memory.
@@ -306,8 +308,8 @@ impl Judge {
         self.bytes.fill(image);
         let region = self.open().expect("it was open");
         // Within a boot nothing sets the region's clock back.
-        let now = region.tick(keyway_region::Moment::from_secs(self.unix_s));
-        self.now = now.max(region.seen().clock_s());
+        let now = region.clock().tick(keyway_region::Moment::from_secs(self.unix_s));
+        self.now = now.max(region.clock().seen().clock_s());
         self.found(&region)
     }
 
@@ -329,15 +331,15 @@ impl Judge {
         let boot_id = [FIRST_BOOT + failures, 0];
         self.bytes.fill(image);
         let region = self.open()?;
-        if region.is_cut_off(boot_id) {
+        if region.restarts().is_cut_off(boot_id) {
             let repaired = region.repair(|_| {}).map_err(|e| e.to_string())?;
             if repaired.lost > 0 {
                 return Err(format!("{} words led to nothing", repaired.lost));
             }
         }
         let now = keyway_region::Moment::from_secs(self.unix_s);
-        region.begin_use(boot_id, now);
-        self.now = region.tick(now);
+        region.restarts().begin_use(boot_id, now);
+        self.now = region.clock().tick(now);
         Ok(region)
     }
 
@@ -415,7 +417,7 @@ impl Judge {
         let process = region.attach(0, 1, NOW);
         let session = region.session(process);
         let mut found = Found {
-            given_back: region.given_back(),
+            given_back: region.mapped().given_back(),
             ..Found::default()
         };
         let Some(mut session) = session else { return found };

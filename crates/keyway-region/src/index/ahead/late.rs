@@ -36,14 +36,16 @@ fn every_line_that_a_get_reads_is_asked_for() {
         thread.set(name, 1, len(number));
     }
     let region = &ground.region;
-    let asked = asked_by(&region.memory, || prefetch(&ground, &names));
+    let asked = asked_by(region.mapped().memory(), || prefetch(&ground, &names));
     let is_asked = |at: usize| asked.contains(&(at / CACHE_LINE));
     let item_of = |name: &String| ground.item(name).expect("it was stored");
     for name in names.iter().take(AHEAD_MAX) {
         let (place, _, seen) = item_of(name);
-        let buckets = region.buckets(ground.hash(name), region.table()).expect("a sound directory");
+        let buckets = region
+            .buckets(ground.hash(name), region.directory().table())
+            .expect("a sound directory");
         assert!(buckets.pair().iter().all(|(_, at)| is_asked(*at)), "the buckets of {name}");
-        let hint = region.hint_at(place.bucket).expect("a sound directory");
+        let hint = region.directory().hint_at(place.bucket).expect("a sound directory");
         assert!(is_asked(hint), "the hint of {name}");
         for offset in 0..seen.header.size().min(ITEM_AHEAD) {
             assert!(is_asked(seen.at + offset), "byte {offset} of the item of {name}");

@@ -109,7 +109,7 @@ fn a_process_that_is_outgrown_meanwhile_finds_what_is_in_the_new_memory() {
         let other = outgrown.thread(1);
         other.set("key", 1, LEN);
         let grows = move || {
-            outgrown.region.grow(SEGMENTS).expect("there is memory");
+            outgrown.region.mapped().grow(SEGMENTS).expect("there is memory");
             let is_new = |outgrown: &Ground| outgrown.segment_of("key") >= SEGMENTS / 2;
             for n in 0..40 {
                 other.store(&format!("other-{n}"), 9, crate::late::WHOLE).expect("room");

@@ -15,7 +15,7 @@ fn all_of_a_long_item_is_asked_for_whatever_the_last_one_was_and_no_more() {
         let key = format!("key-{len}");
         thread.set(&key, 1, len);
         let (place, _, seen) = ground.item(&key).expect("it was stored");
-        let asked = asked_by(&region.memory, || {
+        let asked = asked_by(region.mapped().memory(), || {
             assert_eq!(thread.plain_get(&key), Some(value(&key, 1, len)));
         });
         let end = seen.at + seen.header.size();
@@ -23,7 +23,7 @@ fn all_of_a_long_item_is_asked_for_whatever_the_last_one_was_and_no_more() {
         assert!((seen.at..end).all(|at| len < 200 || is_asked(at)), "the item of {len} bytes");
         let after = end + AFTER * CACHE_LINE;
         assert!(!(after..after + 8_192).any(is_asked), "after the item of {len} bytes");
-        let hint = region.hint_at(place.bucket).expect("a sound directory");
+        let hint = region.directory().hint_at(place.bucket).expect("a sound directory");
         assert_eq!(is_asked(hint), len > 200, "the hint of the item of {len} bytes");
     }
 }

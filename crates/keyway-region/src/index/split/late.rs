@@ -38,7 +38,11 @@ fn filled_in(round: u32) -> (Ground, Thread) {
 }
 
 fn next_split(ground: &Ground) -> Split {
-    ground.region.table().next_split(ground.region.buckets_initial())
+    ground
+        .region
+        .directory()
+        .table()
+        .next_split(ground.region.directory().buckets_initial())
 }
 
 /// Does this many splits.
@@ -86,7 +90,7 @@ fn a_splitter_that_is_a_round_late_leaves_the_bucket_to_the_split_under_way() {
 fn a_splitter_is_a_round_late(round: u32) {
     let (ground, writer) = filled_in(round);
     let first = next_split(&ground);
-    while !ground.region.table().is_even() || ground.region.table().count == first.target {
+    while !ground.region.directory().table().is_even() || ground.region.directory().table().count == first.target {
         split(&writer, &ground, 256);
     }
     let late = loop {
@@ -140,7 +144,7 @@ fn a_slot_that_was_filled_is_not_emptied() {
         for access in 1.. {
             let (ground, writer) = filled_in(round);
             let next = next_split(&ground);
-            let table = ground.region.table();
+            let table = ground.region.directory().table();
             let stays = |key: &String| {
                 let choices = all_choices(ground.hash(key));
                 choices[..2].iter().any(|choice| table.bucket(*choice) == next.source) && !next.moves(choices)
@@ -168,12 +172,12 @@ fn two_who_give_the_index_its_next_segment_give_it_one() {
         let now = ground.now();
         let other = writer.clone();
         let splits = move || {
-            assert!(ground_too.table().is_even());
+            assert!(ground_too.directory().table().is_even());
             assert!(other.session().grow(256, now));
         };
         // The first new bucket needs a segment.
         let (_, happened) = overtaken(access, splits, || {
-            late.session().prepare_bucket(ground.region.table().count, now)
+            late.session().prepare_bucket(ground.region.directory().table().count, now)
         });
         if !happened {
             break;
@@ -232,7 +236,7 @@ fn a_segment_that_is_freed_has_no_word_in_the_bucket_that_a_dead_thread_divided(
 }
 
 fn of_this_life(ground: &Ground, word: Slot) -> bool {
-    word.is_of_generation(ground.region.segment_life(word.segment()).generation)
+    word.is_of_generation(ground.region.mapped().segment_life(word.segment()).generation)
 }
 
 #[test]
@@ -266,7 +270,7 @@ fn a_repair_is_of_the_item_that_it_has_read() {
         let next = next_split(&ground);
         // The split is done except for its last step.
         assert!(writer.session().prepare_bucket(next.target, ground.now()));
-        let is_done = || ground.region.table().count > next.target;
+        let is_done = || ground.region.directory().table().count > next.target;
         let died = (1..).any(|at| {
             let helper = ground.thread(2);
             dies(at, || {

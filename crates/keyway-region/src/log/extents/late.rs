@@ -28,7 +28,7 @@ fn an_extent_is_of_the_epoch_that_was_asked_for() {
         writer.release();
         let (segment, epoch) = (
             ground.segment_of("one"),
-            ground.region.segment_life(ground.segment_of("one")).epoch,
+            ground.region.mapped().segment_life(ground.segment_of("one")).epoch,
         );
         let (other, victim, region) = (writer.clone(), ground.victim(segment), ground.region.clone());
         let again = move || {
@@ -44,7 +44,7 @@ fn an_extent_is_of_the_epoch_that_was_asked_for() {
         if !happened {
             break;
         }
-        came_round += usize::from(ground.region.segment_life(segment).epoch > epoch);
+        came_round += usize::from(ground.region.mapped().segment_life(segment).epoch > epoch);
         let of = extent.map_or(epoch, |extent| extent.life.epoch);
         assert_eq!(of, epoch, "overtaken at access {access}: an extent of another life");
         ground.is_sound();
@@ -61,7 +61,9 @@ fn lease_beside_a_reclaim(sealed: bool) {
         writer.release();
         let segment = ground.segment_of("one");
         if sealed {
-            writer.session().seal(segment, ground.region.segment_life(segment).generation);
+            writer
+                .session()
+                .seal(segment, ground.region.mapped().segment_life(segment).generation);
         }
         let (other, victim) = (writer.clone(), ground.victim(segment));
         let uses_again = move || {
@@ -130,7 +132,11 @@ fn a_segment_is_free_when_it_has_its_next_generation() {
         let (other, region) = (writer.clone(), ground.region.clone());
         let takes = move || {
             // The search for a free segment begins here.
-            region.superblock().free_hint.store(segment as u64, crate::atomics::Relaxed);
+            region
+                .mapped()
+                .superblock()
+                .free_hint
+                .store(segment as u64, crate::atomics::Relaxed);
             other.set("whole", 2, WHOLE);
         };
         let victim = ground.victim(segment);
@@ -164,7 +170,7 @@ fn what_an_orphan_is_is_not_decided_by_a_later_value_of_its_key() {
     let orphans = free - ground.free() - ground.parts("key").len();
     assert_eq!(orphans, ground.parts("key").len());
     ground.region.recover();
-    writer.session().reclaim_lost(ground.region.segments(), now);
+    writer.session().reclaim_lost(ground.region.mapped().segments(), now);
     assert_eq!(ground.free(), free - ground.parts("key").len(), "an orphan is left");
     writer.has("key", 3, LARGE, 0);
     ground.is_sound();
@@ -199,12 +205,12 @@ fn the_place_of_the_next_long_item_is_prefetched_as_far_as_the_extent_goes() {
     const LONG: usize = 700;
     let ground = Ground::new();
     let thread = ground.thread(0);
-    let memory = &ground.region.memory;
+    let memory = &ground.region.mapped().memory();
     let (mut whole, mut cut) = (0, 0);
     for number in 0..20 {
         let asked = asked_by(memory, || thread.set(&format!("key-{number}"), 1, LONG));
         let extent = thread.session().extent(STREAM).expect("the extent of a new item");
-        let at = |offset: usize| ground.region.segment(extent.segment) + offset;
+        let at = |offset: usize| ground.region.mapped().segment(extent.segment) + offset;
         let lines = |from: usize, to: usize| at(from) / CACHE_LINE..at(to).div_ceil(CACHE_LINE);
         let end = extent.leased.min(extent.next + LONG);
         assert!(lines(extent.next, end).all(|line| asked.contains(&line)), "item {number}");

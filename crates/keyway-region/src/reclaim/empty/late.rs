@@ -19,7 +19,7 @@ fn remove_and_leave_parts(thread: &Thread, ground: &Ground, key: &str) {
 /// Checks every segment, as a sweep after a death does.
 fn sweep(thread: &Thread, now: u32) {
     let session = thread.session();
-    for segment in 0..session.region().segments() {
+    for segment in 0..session.region().mapped().segments() {
         session.reclaim_if_lost(segment, now);
     }
 }
@@ -27,7 +27,7 @@ fn sweep(thread: &Thread, now: u32) {
 /// Compacts every segment except this one.
 fn compact_all_but(thread: &Thread, kept: Option<usize>) {
     let region = thread.session().region().clone();
-    for segment in (0..region.segments()).filter(|segment| Some(*segment) != kept) {
+    for segment in (0..region.mapped().segments()).filter(|segment| Some(*segment) != kept) {
         thread.compact(victim(&region, segment));
     }
 }
@@ -47,7 +47,7 @@ fn a_walk_over_dead_items_ends_at_what_lives_at_its_bound_and_at_the_tail() {
     let [a, b, c, d] = items.map(|item| item.offset);
     let size = items[0].header.size();
     assert_eq!([b, c, d], [a + size, a + 2 * size, a + 3 * size], "one after the other");
-    let at = ground.region.segment(items[0].segment);
+    let at = ground.region.mapped().segment(items[0].segment);
     let walk = |tail, until| ground.region.skip_dead(at, a, tail, until);
     assert_eq!(walk(d + size, usize::MAX), (d, 3), "the last one lives");
     assert_eq!(walk(d + size, b), (b, 1), "items that begin before the bound");
@@ -136,17 +136,21 @@ fn a_large_value_of_another_life_is_not_freed_for_the_one_that_was() {
         for part in &parts {
             assert!(writer.session().claim(*part, ground.state(*part)));
         }
-        let intended = writer.session().region().protected_by_others(writer.session().owner);
+        let protected = writer
+            .session()
+            .region()
+            .threads()
+            .protected_by_others(writer.session().thread.owner());
         let (other, freed, is_back) = (writer.clone(), parts.clone(), Rc::new(Cell::new(false)));
         let (region, seen) = (ground.region.clone(), is_back.clone());
         let frees = move || {
             for part in &freed {
-                if other.session().bump_large(*part, &intended) {
+                if other.session().bump_large(*part, &protected) {
                     other.session().free_segment(*part);
                 }
             }
             other.set("new", 2, LARGE);
-            seen.set(region.header(freed[0]).state.load(crate::atomics::Relaxed) == state.0);
+            seen.set(region.mapped().header(freed[0]).state.load(crate::atomics::Relaxed) == state.0);
         };
         let now = ground.now();
         let (_, happened) = overtaken(access, frees, || late.session().reclaim_large(parts[0], state, None, now));
@@ -196,7 +200,7 @@ fn an_orphan_that_others_free_and_use_again_is_not_freed_twice() {
         let uses_again = move || {
             sweep(&other, now);
             other.set("new", 2, LARGE);
-            seen.set(region.header(part).state.load(crate::atomics::Relaxed) == state.0);
+            seen.set(region.mapped().header(part).state.load(crate::atomics::Relaxed) == state.0);
         };
         let (_, happened) = overtaken(access, uses_again, || late.session().reclaim_if_lost(part, now));
         if !happened {

@@ -36,13 +36,13 @@ fn lower_and_give_back(thread: &Thread) {
 }
 
 fn grow(thread: &Thread) {
-    thread.session().region().grow(SEGMENTS).expect("there is memory");
+    thread.session().region().mapped().grow(SEGMENTS).expect("there is memory");
 }
 
 /// Takes one segment into use; others stay out of use.
 fn add_one(thread: &Thread) {
     let region = thread.session().region().clone();
-    region.grow(region.allowed() + 1).expect("there is memory");
+    region.mapped().grow(region.mapped().allowed() + 1).expect("there is memory");
 }
 
 fn item(i: usize) -> String {
@@ -52,7 +52,7 @@ fn item(i: usize) -> String {
 fn add_and_use(thread: &Thread) {
     grow(thread);
     // The first segments are used first, so that the reserve does not consist of those that were out of use.
-    thread.session().region().superblock().free_hint.store(0, Relaxed);
+    thread.session().region().mapped().superblock().free_hint.store(0, Relaxed);
     for i in 0..SEGMENTS {
         let _ = thread.store(&item(i), 1, WHOLE);
     }
@@ -89,7 +89,7 @@ fn pages_are_where_they_must_be(ground: &Ground, when: &str) {
 
 /// Segments out of use that share their pages with no segment in use.
 fn in_whole_pages(ground: &Ground) -> usize {
-    let (together, withdrawn) = (ground.region.segments_of_a_page(), ground.segments(Kind::Withdrawn));
+    let (together, withdrawn) = (ground.region.mapped().segments_of_a_page(), ground.segments(Kind::Withdrawn));
     let is_whole = |segment: &&usize| {
         let first = **segment / together * together;
         (first..first + together).all(|segment| withdrawn.contains(&segment))
@@ -110,12 +110,12 @@ fn goes_down_and_up(ground: &Ground, thread: &Thread, when: &str) {
     let due = in_whole_pages(ground);
     assert_eq!(ground.without_pages().len(), due, "{when}");
     // The count may be off by one until it approaches the other one.
-    let counted = ground.region.given_back();
+    let counted = ground.region.mapped().given_back();
     assert!(
         counted == due || due < OUT && counted < OUT,
         "{when}: {counted} counted, {due} given back"
     );
-    assert_eq!(ground.region.is_shrinking(), due < OUT, "{when}");
+    assert_eq!(ground.region.mapped().is_shrinking(), due < OUT, "{when}");
     grow(thread);
     assert!(ground.without_pages().is_empty(), "{when}");
     thread.shrink(5 * LATER_S);
@@ -125,7 +125,7 @@ fn goes_down_and_up(ground: &Ground, thread: &Thread, when: &str) {
         (0, 0, up.free as u64),
         "{when}"
     );
-    assert_eq!(ground.region.given_back(), 0, "{when}");
+    assert_eq!(ground.region.mapped().given_back(), 0, "{when}");
     ground.is_sound();
 }
 
@@ -173,7 +173,7 @@ fn one_dies(before: Act, dying: Act, had_session: bool) {
                 pages_are_where_they_must_be(&ground, &when);
             }
             let counts = check::check(&ground.region, |_| {}).counts;
-            let withheld = ground.region.withheld();
+            let withheld = ground.region.mapped().withheld();
             assert_eq!(
                 (counts.withdrawn, counts.withdrawn_counted),
                 (withheld, withheld as u64),
@@ -246,7 +246,7 @@ fn a_count_that_a_dead_raiser_left_too_high_is_counted_again() {
     let ground = Ground::new();
     let thread = ground.evictor(0);
     thread.shrink(0);
-    let withdrawn = &ground.region.superblock().withdrawn;
+    let withdrawn = &ground.region.mapped().superblock().withdrawn;
     withdrawn.fetch_add(1, Relaxed);
     thread.upkeep();
     thread.upkeep();
@@ -261,7 +261,7 @@ fn pages_that_come_back_with_a_neighbour_do_not_count_as_given_back() {
     let without = ground.without_pages().len();
     add_one(&thread);
     assert_eq!(ground.without_pages().len(), without - 2);
-    assert_eq!(ground.region.given_back(), without - 2);
+    assert_eq!(ground.region.mapped().given_back(), without - 2);
 }
 
 #[test]

@@ -4,21 +4,38 @@
 
 use crate::atomics::Relaxed;
 use crate::layout::latency::{Door, Latencies, LatencyRow, Verb, pages, row_at, row_of, rows};
-use crate::region::Region;
+use crate::mapped::Mapped;
+use std::sync::Arc;
 
-impl Region {
+/// The pages in which sessions count how long operations took.
+#[derive(Clone)]
+pub struct LatencyTable {
+    mapped: Arc<Mapped>,
+}
+
+impl LatencyTable {
+    pub(crate) fn new(mapped: &Arc<Mapped>) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+        }
+    }
+
     /// Where a session in this thread slot counts operations of this door and verb. `None`: the door has no such verb.
     pub(crate) fn latency_row(&self, slot: usize, door: Door, verb: Verb) -> Option<&LatencyRow> {
-        let page = slot % pages(self.layout.shape.thread_slots);
-        Some(self.memory.get(row_at(&self.layout, page, row_of(door, verb)?)))
+        let page = slot % pages(self.mapped.layout().shape.thread_slots);
+        Some(
+            self.mapped
+                .memory()
+                .get(row_at(self.mapped.layout(), page, row_of(door, verb)?)),
+        )
     }
 
     /// How long the operations of all sessions took, since the region was created. Of the doors that are sampled, one in 256.
-    pub fn latencies(&self) -> Latencies {
+    pub fn sum(&self) -> Latencies {
         let mut sum = Latencies::default();
         for (door, verb) in rows() {
             let Some(of_both) = sum.of_mut(door, verb) else { continue };
-            for page in 0..pages(self.layout.shape.thread_slots) {
+            for page in 0..pages(self.mapped.layout().shape.thread_slots) {
                 let Some(row) = self.latency_row(page, door, verb) else {
                     continue;
                 };

@@ -11,13 +11,17 @@
 //! each from then on, so that they last for 80 years. They rise with the clock, so ticks are compared directly; only differences
 //! need [`seconds_of`].
 
+mod restart;
+
+pub use restart::{LastBoot, LastUse, Restarts};
+
 use crate::atomics::Relaxed;
 use crate::durable::{LINE, line};
 use crate::layout::item::EXPIRY_MAX;
 use crate::layout::superblock::{CLOCK_UNITS_PER_S, ClockWord, SeenWord};
-use crate::region::Region;
-use crate::region::restart::LastBoot;
+use crate::mapped::Mapped;
 use core::time::Duration;
+use std::sync::Arc;
 
 /// Seconds that a new region's clock starts with: ticks 0 and 1 are always in the past.
 pub(crate) const START_S: u64 = 86_400;
@@ -54,19 +58,31 @@ impl Moment {
     }
 }
 
-impl Region {
+/// The region's clock, and what it says of the last use.
+#[derive(Clone)]
+pub struct Clock {
+    mapped: Arc<Mapped>,
+}
+
+impl Clock {
+    pub(crate) fn new(mapped: &Arc<Mapped>) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+        }
+    }
+
     /// The offset of a new region's clock.
     pub(super) fn first_clock(boot_id: [u64; 2], now: Moment) -> ClockWord {
         offset(boot_id, START_S, now)
     }
 
     /// Stores the clock's offset, unless a process of this boot has stored it. To be called before the region is used
-    /// ([`Self::begin_use`] does it, too). Returns whether this call stored it.
+    /// ([`Restarts::begin_use`] does it, too). Returns whether this call stored it.
     ///
     /// If the boot is unknown (`boot_id` zero, as where there is no /proc), it counts as the boot in which the region was last
     /// in use, unless the clock would go back.
     pub fn start_clock(&self, boot_id: [u64; 2], now: Moment) -> bool {
-        let word = &self.superblock().clock;
+        let word = &self.mapped.superblock().clock;
         let found = ClockWord(word.load(Relaxed));
         let boot = ClockWord::boot(boot_id);
         let seen = self.seen();
@@ -85,18 +101,21 @@ impl Region {
 
     /// Whether a process of this boot has stored the clock's offset, as far as this process knows.
     pub fn is_clock_started(&self, boot_id: [u64; 2]) -> bool {
-        let (found, boot) = (ClockWord(self.superblock().clock.load(Relaxed)), ClockWord::boot(boot_id));
+        let (found, boot) = (
+            ClockWord(self.mapped.superblock().clock.load(Relaxed)),
+            ClockWord::boot(boot_id),
+        );
         found.is_of(boot) || boot == 0 || found.is_of(0)
     }
 
     /// The region's clock when the boot clock says `boot`: the time since a day before the region was created.
-    pub fn clock(&self, boot: Duration) -> Duration {
-        Duration::from_nanos(reading_ns(ClockWord(self.superblock().clock.load(Relaxed)), boot))
+    pub fn clock_at(&self, boot: Duration) -> Duration {
+        Duration::from_nanos(reading_ns(ClockWord(self.mapped.superblock().clock.load(Relaxed)), boot))
     }
 
     /// The tick of that time: `now` for all verbs.
     pub fn tick(&self, now: Moment) -> u32 {
-        tick_at(self.clock(now.boot))
+        tick_at(self.clock_at(now.boot))
     }
 
     /// Notes that the region is in use now. In durable mode that is persistent afterwards: in the next boot the clock starts at
@@ -104,15 +123,15 @@ impl Region {
     pub fn note_use(&self, now: Moment) {
         self.see(now);
         // Every process that calls in this second does this: the first one may not have written it back yet.
-        self.write_back(line::RESTART, LINE);
-        self.barrier();
+        self.mapped.write_back(line::RESTART, LINE);
+        self.mapped.barrier();
     }
 
     /// [`Self::note_use`], for a caller that writes the line back itself.
     pub(crate) fn see(&self, now: Moment) {
-        let clock_s = u32::try_from(self.clock(now.boot).as_secs()).unwrap_or(u32::MAX);
+        let clock_s = u32::try_from(self.clock_at(now.boot).as_secs()).unwrap_or(u32::MAX);
         let fresh = SeenWord::new(clock_s, u32::try_from(now.unix.as_secs()).unwrap_or(u32::MAX));
-        let seen = &self.superblock().seen;
+        let seen = &self.mapped.superblock().seen;
         if seen.load(Relaxed) < fresh.0 {
             // PAIRS: nothing; both halves are in one word.
             seen.fetch_max(fresh.0, Relaxed);
@@ -122,23 +141,23 @@ impl Region {
     /// When the region was last in use, as noted.
     #[inline]
     pub fn seen(&self) -> SeenWord {
-        SeenWord(self.superblock().seen.load(Relaxed))
+        SeenWord(self.mapped.superblock().seen.load(Relaxed))
     }
 
     /// The difference in seconds between `now` and what the last note predicts for it, if both clocks have advanced equally
     /// since. It is more than a second or two if the boot clock is that of another time namespace (`time_namespaces(7)`), or if
     /// the machine's clock was set since.
     pub fn clock_error_s(&self, now: Moment) -> u64 {
-        error_s(ClockWord(self.superblock().clock.load(Relaxed)), self.seen(), now)
+        error_s(ClockWord(self.mapped.superblock().clock.load(Relaxed)), self.seen(), now)
     }
 
     /// By how many seconds Unix time has been set forward since the region was made, or back (negative), as far as the clock knows: what
     /// was set while the machine was off is not in it.
     pub fn unix_set_by_s(&self, now: Moment) -> i64 {
         let whole = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
-        let passed = whole(self.clock(now.boot).as_secs()).saturating_sub(whole(START_S));
+        let passed = whole(self.clock_at(now.boot).as_secs()).saturating_sub(whole(START_S));
         let unix_s = whole(now.unix.as_secs());
-        unix_s.saturating_sub(whole(self.created_unix_s()).saturating_add(passed))
+        unix_s.saturating_sub(whole(self.mapped.created_unix_s()).saturating_add(passed))
     }
 }
 
@@ -161,7 +180,7 @@ pub(super) fn last_boot(clock: ClockWord, seen: SeenWord, now: Moment) -> LastBo
     }
 }
 
-/// See [`Region::clock_error_s`].
+/// See [`Clock::clock_error_s`].
 fn error_s(clock: ClockWord, seen: SeenWord, now: Moment) -> u64 {
     let since = |now: u64, then: u32| i64::try_from(now).unwrap_or(i64::MAX) - i64::from(then);
     let by_boot = since(reading_s(clock, now.boot), seen.clock_s());

@@ -4,8 +4,6 @@
 //! kept here is private: no other process can write it, so it needs no check where it is used.
 
 use crate::atomics::{Acquire, OwnNumber, Relaxed, Release};
-use crate::layout::segment::{Kind, State};
-use crate::region::Region;
 
 /// Entries that are kept, of the larger directory: 16 million buckets or more. Others are read from shared memory each time.
 const ENTRIES_MAX: usize = 4096;
@@ -29,44 +27,16 @@ impl Known {
         (at != 0).then_some(at)
     }
 
-    fn note(&self, entry: usize, at: usize) {
+    pub fn note(&self, entry: usize, at: usize) {
         if let Some(known) = self.0.get(entry) {
             // PAIRS: directory: the load in `get`.
             known.store(at, Release);
         }
     }
-}
 
-impl Region {
-    /// The offset of the segment that an entry of the directory of the index or of its hints names. It is kept if the segment says
-    /// the same of itself.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn find_segment(&self, kind: Kind, entry: usize) -> Option<usize> {
-        if entry >= self.layout.shape.segments_max {
-            return None;
-        }
-        let segment = self.segment_named(self.directory_entry_at(kind, entry))?;
-        let at = self.segment(segment);
-        if State(self.header(segment).state.load(Relaxed)).kind() == Some(kind) {
-            self.known(kind).note(entry, at);
-        }
-        Some(at)
-    }
-
-    #[inline(always)]
-    fn known(&self, kind: Kind) -> &Known {
-        if kind == Kind::Index {
-            &self.known_buckets
-        } else {
-            &self.known_hints
-        }
-    }
-
-    /// Forgets all of it: the directories were repaired, or a test wants them to be read again.
-    #[doc(hidden)]
-    pub fn forget_segments(&self) {
-        for known in self.known_buckets.0.iter().chain(&self.known_hints.0) {
+    /// Forgets all of it.
+    pub fn forget(&self) {
+        for known in &self.0 {
             known.store(0, Relaxed);
         }
     }

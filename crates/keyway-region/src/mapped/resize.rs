@@ -19,19 +19,19 @@
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::durable::line;
 use crate::layout::segment::{Kind, SegmentLife, State};
-use crate::region::Region;
+use crate::mapped::Mapped;
 
 /// Attempts to correct the count of free segments while other threads claim and free.
 const RECOUNTS_MAX: usize = 16;
 
-impl Region {
+impl Mapped {
     /// Grows the region, so that at least `segments` may be in use; it never shrinks it.
     ///
     /// # Errors
     ///
     /// The host's, when it cannot back them; the region is then unchanged.
     pub fn grow(&self, segments: usize) -> std::io::Result<()> {
-        let segments = segments.min(self.layout.shape.segments_max);
+        let segments = segments.min(self.layout().shape.segments_max);
         self.learn();
         let withheld = self.withheld();
         self.lift(segments)?;
@@ -44,7 +44,7 @@ impl Region {
         if segments <= old {
             return Ok(());
         }
-        let (was, is) = (self.layout.backed(old), self.layout.backed(segments));
+        let (was, is) = (self.layout().backed(old), self.layout().backed(segments));
         for (was, is) in was.into_iter().zip(is) {
             if was.end < is.end {
                 self.host().back(was.end..is.end)?;
@@ -82,12 +82,12 @@ impl Region {
     pub fn learn(&self) -> bool {
         // PAIRS: segments: the exchange in `publish_segments`.
         let said = self.superblock().segments.load(Acquire);
-        let Some(segments) = usize::try_from(said).ok().filter(|n| *n <= self.layout.shape.segments_max) else {
+        let Some(segments) = usize::try_from(said).ok().filter(|n| *n <= self.layout().shape.segments_max) else {
             return false;
         };
         let known = self.segments();
-        let len = self.layout.len(segments);
-        if segments <= known || self.host().file_len() < len || self.memory.len() < len {
+        let len = self.layout().len(segments);
+        if segments <= known || self.host().file_len() < len || self.memory().len() < len {
             return false;
         }
         self.secure_segments();
@@ -96,7 +96,7 @@ impl Region {
     }
 
     /// Makes the number of segments persistent before this process uses a new one, no matter which process raised it.
-    pub(super) fn secure_segments(&self) {
+    pub(crate) fn secure_segments(&self) {
         self.write_back(line::TABLE, 64);
         self.barrier();
     }
@@ -132,8 +132,9 @@ mod tests {
     use crate::atomics::Release;
     use crate::layout::plan::{Layout, Shape};
     use crate::layout::session::Tenant;
+    use crate::mapped::{Host, Life};
     use crate::memory::Memory;
-    use crate::region::{Creation, Host, Life};
+    use crate::region::{Creation, Region};
     use core::ops::Range;
     use core::ptr::NonNull;
     use std::sync::Arc;
@@ -204,70 +205,76 @@ mod tests {
     }
 
     fn free(region: &Region) -> u64 {
-        region.superblock().free.load(Relaxed)
+        region.mapped().superblock().free.load(Relaxed)
     }
 
     #[test]
     fn a_raise_is_learnt_by_others_and_counted_once() {
         let (one, other, _pages, _) = two(512);
-        let (old, free_before) = (one.segments(), free(&one));
-        one.grow(old + 100).expect("there is room");
-        assert_eq!((one.segments(), other.segments()), (old + 100, old));
-        assert!(other.has(old + 99) && !other.has(old + 100));
-        assert_eq!(other.segments(), old + 100);
+        let (old, free_before) = (one.mapped().segments(), free(&one));
+        one.mapped().grow(old + 100).expect("there is room");
+        assert_eq!((one.mapped().segments(), other.mapped().segments()), (old + 100, old));
+        assert!(other.mapped().has(old + 99) && !other.mapped().has(old + 100));
+        assert_eq!(other.mapped().segments(), old + 100);
         assert_eq!(free(&one), free_before + 100);
-        other.grow(old + 50).expect("nothing to do");
-        other.grow(old + 100).expect("nothing to do");
-        assert_eq!((free(&one), one.segments()), (free_before + 100, old + 100));
-        assert!(one.segment_life(old + 99) == SegmentLife::FIRST);
+        other.mapped().grow(old + 50).expect("nothing to do");
+        other.mapped().grow(old + 100).expect("nothing to do");
+        assert_eq!((free(&one), one.mapped().segments()), (free_before + 100, old + 100));
+        assert!(one.mapped().segment_life(old + 99) == SegmentLife::FIRST);
     }
 
     #[test]
     fn a_refused_raise_leaves_the_region_as_it_was_and_the_next_one_continues() {
         let (one, other, _pages, _) = two(200);
-        let (old, free_before) = (one.segments(), free(&one));
-        assert!(one.grow(300).is_err());
-        other.learn();
-        assert_eq!((one.segments(), other.segments(), free(&one)), (old, old, free_before));
-        one.grow(200).expect("there is room");
+        let (old, free_before) = (one.mapped().segments(), free(&one));
+        assert!(one.mapped().grow(300).is_err());
+        other.mapped().learn();
+        assert_eq!(
+            (one.mapped().segments(), other.mapped().segments(), free(&one)),
+            (old, old, free_before)
+        );
+        one.mapped().grow(200).expect("there is room");
         assert_eq!(free(&one), free_before + 200 - old as u64);
     }
 
     #[test]
     fn a_number_that_the_file_does_not_have_is_not_believed() {
         let (one, other, _pages, len) = two(512);
-        let old = one.segments();
+        let old = one.mapped().segments();
         for said in [old as u64 + 1, 513, u64::MAX] {
-            one.superblock().segments.store(said, Relaxed);
-            assert!(!other.has(old) && !other.learn() && other.segments() == old, "{said}");
+            one.mapped().superblock().segments.store(said, Relaxed);
+            assert!(
+                !other.mapped().has(old) && !other.mapped().learn() && other.mapped().segments() == old,
+                "{said}"
+            );
         }
-        one.superblock().segments.store(old as u64 + 1, Relaxed);
-        len.store(one.layout().len(old + 1), Release);
-        assert!(other.has(old));
+        one.mapped().superblock().segments.store(old as u64 + 1, Relaxed);
+        len.store(one.mapped().layout().len(old + 1), Release);
+        assert!(other.mapped().has(old));
     }
 
     #[test]
     fn who_learns_of_more_segments_sets_the_free_count_right() {
         let (one, other, _pages, len) = two(512);
-        let (old, free_before) = (one.segments(), free(&one));
+        let (old, free_before) = (one.mapped().segments(), free(&one));
         // As if the growing thread had died between its publish and its count.
-        len.store(one.layout().len(old + 10), Release);
-        one.publish_segments(old as u64 + 10);
-        other.catch_up();
+        len.store(one.mapped().layout().len(old + 10), Release);
+        one.mapped().publish_segments(old as u64 + 10);
+        other.mapped().catch_up();
         assert_eq!(free(&one), free_before + 10);
     }
 
     #[test]
     fn who_attaches_while_it_is_raised_is_not_told_that_the_file_was_truncated() {
         let (one, _, _pages, len) = two(512);
-        let old = one.segments();
+        let old = one.mapped().segments();
         // The other process grows the region whenever it can: just after each look at the file's length.
         let raised_behind = || {
             let seen = len.load(Acquire);
-            one.grow(old + 100).expect("there is room");
+            one.mapped().grow(old + 100).expect("there is room");
             seen
         };
-        let found = Region::inspect(&one.memory, raised_behind).map(|(_, segments)| segments);
+        let found = Region::inspect(one.mapped().memory(), raised_behind).map(|(_, segments)| segments);
         assert_eq!(found, Ok(old + 100));
     }
 }

@@ -2,10 +2,12 @@
 //! last process stops.
 
 use crate::atomics::{Acquire, Relaxed, Release, SeqCst, fence};
+use crate::clock::Clock;
+use crate::clock::{self, Moment};
 use crate::durable::{LINE, line};
 use crate::layout::superblock::{ClockWord, STOPPED, STOPPING, SeenWord, Superblock};
-use crate::region::Region;
-use crate::region::clock::{self, Moment};
+use crate::mapped::Mapped;
+use std::sync::Arc;
 
 /// Whether a region was last in use in this boot of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub struct LastUse {
 impl LastUse {
     /// Read at once.
     pub fn of(sb: &Superblock) -> Self {
-        // Before the boot. PAIRS: clean: the exchanges in `Region::begin_use` and `end_clean_stop`.
+        // Before the boot. PAIRS: clean: the exchanges in `Restarts::begin_use` and `end_clean_stop`.
         let is_clean = sb.clean.load(Acquire) == STOPPED;
         Self {
             is_clean,
@@ -59,28 +61,42 @@ impl LastUse {
     }
 }
 
-impl Region {
+/// How the last use of the region ended.
+#[derive(Clone)]
+pub struct Restarts {
+    mapped: Arc<Mapped>,
+    clock: Clock,
+}
+
+impl Restarts {
+    pub(crate) fn new(mapped: &Arc<Mapped>, clock: &Clock) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            clock: clock.clone(),
+        }
+    }
+
     /// Marks the region as in use in this boot, before it is used: from now on another boot finds it unclean. Returns whether it
     /// was marked already. On the file of a region in durable mode the mark is persistent after this. The region's clock
     /// continues from here.
     pub fn begin_use(&self, boot_id: [u64; 2], now: Moment) -> bool {
-        self.start_clock(boot_id, now);
-        let sb = self.superblock();
+        self.clock.start_clock(boot_id, now);
+        let sb = self.mapped.superblock();
         let mut same = true;
         for (word, id) in sb.boot_id.iter().zip(boot_id) {
             same &= word.swap(id, Relaxed) == id;
         }
         // After the boot: a process that reads "not clean" sees in which boot. PAIRS: clean: the load in `LastUse::of`.
         same &= sb.clean.swap(0, Release) == 0;
-        self.see(now);
-        self.write_back(line::RESTART, LINE);
-        self.barrier();
+        self.clock.see(now);
+        self.mapped.write_back(line::RESTART, LINE);
+        self.mapped.barrier();
         same
     }
 
     /// First of two steps by which the last process marks a clean stop. Between them it looks for other processes.
     pub fn begin_clean_stop(&self) {
-        self.superblock().clean.store(STOPPING, Relaxed);
+        self.mapped.superblock().clean.store(STOPPING, Relaxed);
         // PAIRS: stop: the system call with which the other process takes its lock, before the swap in `Self::begin_use`: either
         // that swap overwrites this mark, or its lock is seen.
         fence(SeqCst);
@@ -90,7 +106,7 @@ impl Region {
     /// because another process has begun to use the region meanwhile.
     pub fn end_clean_stop(&self, is_last: bool) -> bool {
         let to = if is_last { STOPPED } else { 0 };
-        let clean = &self.superblock().clean;
+        let clean = &self.mapped.superblock().clean;
         // PAIRS: clean: the loads of the word: a process that finds the mark sees everything that was done before.
         clean.compare_exchange(STOPPING, to, Release, Relaxed).is_ok() && is_last
     }
@@ -98,7 +114,7 @@ impl Region {
     /// The boot in which the region is in use, for a process that cannot know its boot: no boot would look like another boot to
     /// all other processes. Zeros if the region was stopped cleanly, perhaps in an earlier boot.
     pub fn boot_in_use(&self) -> [u64; 2] {
-        let sb = self.superblock();
+        let sb = self.mapped.superblock();
         // PAIRS: clean: the swap in `Self::begin_use`: a process that reads "not clean" sees in which boot.
         if sb.clean.load(Acquire) == STOPPED {
             return [0; 2];
@@ -108,7 +124,7 @@ impl Region {
 
     /// Whether a power failure, or another end of the boot in which it was used, interrupted the region's last use.
     pub fn is_cut_off(&self, boot_id: [u64; 2]) -> bool {
-        let last = LastUse::of(self.superblock());
+        let last = LastUse::of(self.mapped.superblock());
         !last.is_clean() && last.boot(Some(boot_id), None) != LastBoot::This
     }
 }

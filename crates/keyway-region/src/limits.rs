@@ -5,9 +5,10 @@
 
 use crate::atomics::Relaxed;
 use crate::layout::superblock::{REFUSES_EVICTION, REFUSES_FLUSHES, Superblock};
-use crate::region::Region;
+use crate::mapped::Mapped;
 use crate::verbs::{Item, WriteError};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// Largest items that a region can be told to allow, bytes.
 pub const ITEM_SIZES: RangeInclusive<usize> = 1024..=1 << 30;
@@ -71,16 +72,30 @@ impl Limits {
     }
 }
 
-impl Region {
+/// The words that say what the region allows.
+#[derive(Clone)]
+pub struct LimitWords {
+    mapped: Arc<Mapped>,
+}
+
+impl LimitWords {
+    pub(crate) fn new(mapped: &Arc<Mapped>) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+        }
+    }
+
     /// What it allows now.
-    pub fn limits(&self) -> Limits {
-        Limits::of(self.superblock())
+    pub fn read(&self) -> Limits {
+        Limits::of(self.mapped.superblock())
     }
 
     /// From now on it allows this, for all processes; of items at most those that it has room for.
-    pub fn set_limits(&self, limits: &Limits) {
-        let sb = self.superblock();
-        let item_size_max = limits.item_size_max.min(self.layout.item_size_max(self.segments()));
+    pub fn write(&self, limits: &Limits) {
+        let sb = self.mapped.superblock();
+        let item_size_max = limits
+            .item_size_max
+            .min(self.mapped.layout().item_size_max(self.mapped.segments()));
         let item_size_max = item_size_max.clamp(*ITEM_SIZES.start(), *ITEM_SIZES.end());
         sb.item_size_max
             .store(u32::try_from(item_size_max).unwrap_or(u32::MAX), Relaxed);
@@ -92,14 +107,14 @@ impl Region {
     /// Whether memory is freed by evicting.
     #[inline]
     pub(crate) fn evicts(&self) -> bool {
-        self.superblock().refuses.load(Relaxed) & REFUSES_EVICTION == 0
+        self.mapped.superblock().refuses.load(Relaxed) & REFUSES_EVICTION == 0
     }
 
     /// [`Limits::too_large`], now.
     #[inline(always)]
     pub(crate) fn too_large(&self, key_len: usize, value_len: usize, flags: u32) -> Option<WriteError> {
         let size = memcached_size(key_len, flags, value_len);
-        let limit = self.superblock().item_size_max.load(Relaxed);
+        let limit = self.mapped.superblock().item_size_max.load(Relaxed);
         if size <= usize::try_from(limit).unwrap_or(usize::MAX) {
             return None;
         }
@@ -109,6 +124,6 @@ impl Region {
     #[cold]
     #[inline(never)]
     fn too_large_exactly(&self, key_len: usize, value_len: usize, flags: u32) -> Option<WriteError> {
-        self.limits().too_large(key_len, value_len, flags)
+        self.read().too_large(key_len, value_len, flags)
     }
 }

@@ -7,7 +7,7 @@ use crate::atomics::{AcqRel, Acquire, Relaxed};
 use crate::heap::List;
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
-use crate::region::{Region, number};
+use crate::mapped::{Mapped, number};
 use std::io;
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub(crate) const LOG_MIN: usize = 8;
 /// Bytes that are allocated at a time.
 const ALLOCATED_AT_ONCE: usize = 32 << 20;
 
-impl Region {
+impl Mapped {
     /// Segments that may be in use: all but those that the memory limit keeps out of use, as far as this process knows.
     #[inline(always)]
     pub fn allowed(&self) -> usize {
@@ -96,7 +96,7 @@ impl Region {
     /// Takes withdrawn segments into use, up to `most`, until no more than `withheld` are out of use.
     pub(crate) fn take_into_use(&self, withheld: usize, most: usize) -> io::Result<()> {
         let segments = self.segments();
-        let at_once = (ALLOCATED_AT_ONCE / self.layout.shape.segment_size).max(1);
+        let at_once = (ALLOCATED_AT_ONCE / self.layout().shape.segment_size).max(1);
         let (mut next, mut left) = (0, most);
         while next < segments && left > 0 {
             let excess = self.withdrawn().saturating_sub(withheld);
@@ -152,7 +152,7 @@ impl Region {
 
     /// Notes that withdrawn segments have pages again, because they share pages with those just allocated.
     fn note_pages(&self, pages: Range<usize>, allocated: Range<usize>) {
-        let segment = |at: usize| (at - self.layout.segments) / self.layout.shape.segment_size;
+        let segment = |at: usize| (at - self.layout().segments) / self.layout().shape.segment_size;
         for neighbour in segment(pages.start)..segment(pages.end).min(self.segments()) {
             if let Some(state) = self.unowned_withdrawn(neighbour)
                 && !allocated.contains(&neighbour)
@@ -168,7 +168,7 @@ impl Region {
 
     /// Segments that share a page: their pages can only be given back together.
     pub(crate) fn segments_of_a_page(&self) -> usize {
-        let shape = self.layout.shape;
+        let shape = self.layout().shape;
         (shape.page_size / shape.segment_size).max(1)
     }
 
@@ -187,11 +187,11 @@ impl Region {
 
     /// The parts of the file that are in use: those of withdrawn segments must not be touched.
     pub fn in_use(&self) -> Vec<Range<usize>> {
-        let backed = self.layout.backed(self.segments());
+        let backed = self.layout().backed(self.segments());
         if self.withdrawn() == 0 {
             return backed.into();
         }
-        let arrays = backed.into_iter().filter(|part| part.start != self.layout.segments);
+        let arrays = backed.into_iter().filter(|part| part.start != self.layout().segments);
         let used = (0..self.segments()).filter(|segment| !self.is_withdrawn(*segment));
         let mut parts: Vec<Range<usize>> = arrays.collect();
         for segment in used {

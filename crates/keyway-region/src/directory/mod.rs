@@ -1,28 +1,67 @@
-//! The table word, and the directories that lead from it to buckets, hints and ghosts.
+//! Room `directory`: the table word, and the directories that lead from it to buckets, hints and ghosts.
 //!
 //! Never: returns a place outside the region. A word that another process has damaged is cut to a possible value, or leads nowhere.
 
+mod known;
+
 use crate::atomics::{Acquire, AtomicU8, AtomicU32, Relaxed, Release};
+use crate::directory::known::Known;
 use crate::durable::line;
 use crate::layout::bucket::{self, Table};
 use crate::layout::index;
 use crate::layout::plan::Shape;
 use crate::layout::segment::{Kind, State};
-use crate::layout::superblock::DIRTY;
-use crate::region::Region;
+use crate::layout::slot::ROUNDS_MAX;
+use crate::layout::superblock::{DIRTY, Superblock};
+use crate::mapped::Mapped;
 use std::cell::Cell;
+use std::sync::Arc;
 
-impl Region {
+/// Where the index's buckets and their hints are: the table word, the directories, and what this process has found there.
+pub struct Directory {
+    mapped: Arc<Mapped>,
+    /// the bits of a bucket's number that give its place in its segment; below, the same for its hints
+    bucket_mask: u64,
+    hint_mask: u64,
+    bucket_shift: u32,
+    hint_shift: u32,
+    buckets_initial: u64,
+    buckets_max: u64,
+    known_buckets: Known,
+    known_hints: Known,
+}
+
+impl Directory {
+    pub(super) fn new(mapped: &Arc<Mapped>) -> Self {
+        let shape = mapped.layout().shape;
+        let bucket_shift = shape.buckets_per_segment().ilog2();
+        // One hint segment has a byte for each slot of eight times as many buckets as fit into a segment.
+        let hint_shift = bucket_shift + bucket::SLOTS.ilog2();
+        let buckets_initial = shape.buckets_initial as u64;
+        let buckets_max = buckets_initial << ROUNDS_MAX;
+        Self {
+            mapped: Arc::clone(mapped),
+            bucket_mask: (1 << bucket_shift) - 1,
+            hint_mask: (1 << hint_shift) - 1,
+            bucket_shift,
+            hint_shift,
+            buckets_initial,
+            buckets_max,
+            known_buckets: Known::new(buckets_max >> bucket_shift),
+            known_hints: Known::new(buckets_max >> hint_shift),
+        }
+    }
+
     /// Entry of the bucket directory.
     #[inline]
     pub(crate) fn bucket_directory(&self, i: usize) -> &AtomicU32 {
-        self.memory.get(self.layout.bucket_directory + i * 4)
+        self.mapped.memory().get(self.mapped.layout().bucket_directory + i * 4)
     }
 
     /// Entry of the hint directory.
     #[inline]
     pub(crate) fn hint_directory(&self, i: usize) -> &AtomicU32 {
-        self.memory.get(self.layout.hint_directory + i * 4)
+        self.mapped.memory().get(self.mapped.layout().hint_directory + i * 4)
     }
 
     /// The entry of the bucket directory that leads to this bucket.
@@ -39,45 +78,45 @@ impl Region {
     pub(crate) fn directory_entry_at(&self, kind: Kind, i: usize) -> usize {
         i * 4
             + match kind {
-                Kind::Index => self.layout.bucket_directory,
-                Kind::Ghosts => self.layout.ghost_directory,
-                _ => self.layout.hint_directory,
+                Kind::Index => self.mapped.layout().bucket_directory,
+                Kind::Ghosts => self.mapped.layout().ghost_directory,
+                _ => self.mapped.layout().hint_directory,
             }
     }
 
     /// Entry of the directory of index, hint or ghost segments; `i` below [`Self::directory_len`].
     pub(crate) fn directory_entry(&self, kind: Kind, i: usize) -> &AtomicU32 {
-        self.memory.get(self.directory_entry_at(kind, i))
+        self.mapped.memory().get(self.directory_entry_at(kind, i))
     }
 
     /// Entries of that directory in use at this number of segments.
     pub(crate) fn directory_len(&self, kind: Kind) -> usize {
         match kind {
-            Kind::Ghosts => Shape::ghosts_max(self.segments()),
-            _ => self.segments(),
+            Kind::Ghosts => Shape::ghosts_max(self.mapped.segments()),
+            _ => self.mapped.segments(),
         }
     }
 
     /// A segment of the ghost table. Its kind is checked here, because ghosts are stored without a further check.
     pub(crate) fn ghost_segment(&self, entry: usize) -> Option<usize> {
         let segment = self.segment_named(self.directory_entry_at(Kind::Ghosts, entry))?;
-        (State(self.header(segment).state.load(Relaxed)).kind() == Some(Kind::Ghosts)).then_some(segment)
+        (State(self.mapped.header(segment).state.load(Relaxed)).kind() == Some(Kind::Ghosts)).then_some(segment)
     }
 
     /// The table word, once it is persistent. A corrupted one is cut to a possible value.
     #[inline(always)]
     pub(crate) fn table(&self) -> Table {
         // PAIRS: table: the exchange in `advance_table`: a thread that counts the new bucket sees it filled.
-        let word = self.superblock().table.load(Acquire);
+        let word = self.mapped.superblock().table.load(Acquire);
         let sane = (self.buckets_initial..=self.buckets_max).contains(&word);
         Table::new(if sane { word } else { self.odd_table(word) })
     }
 
     /// The same, for a caller that keeps it from one operation to the next.
     #[inline(always)]
-    pub(crate) fn table_kept(&self, kept: &Cell<Table>) -> Table {
+    pub(crate) fn table_kept(&self, superblock: &Superblock, kept: &Cell<Table>) -> Table {
         // PAIRS: table: as in `table`: the word is the same, and so is all that follows from it.
-        if self.superblock().table.load(Acquire) != kept.get().count {
+        if superblock.table.load(Acquire) != kept.get().count {
             self.keep_table(kept);
         }
         kept.get()
@@ -85,9 +124,9 @@ impl Region {
 
     /// Whether the table word is still that of this table, and persistent.
     #[inline(always)]
-    pub(crate) fn is_table(&self, table: Table) -> bool {
+    pub(crate) fn is_table(superblock: &Superblock, table: Table) -> bool {
         // PAIRS: table: as in `table`.
-        self.superblock().table.load(Acquire) == table.count
+        superblock.table.load(Acquire) == table.count
     }
 
     #[cold]
@@ -98,9 +137,14 @@ impl Region {
 
     /// Advances the table word by one. `false`: it was not `from`.
     pub(crate) fn advance_table(&self, from: u64) -> bool {
-        let to = (from + 1) | if self.is_durable() { DIRTY } else { 0 };
+        let to = (from + 1) | if self.mapped.is_durable() { DIRTY } else { 0 };
         // PAIRS: table: the load in `table`.
-        let done = self.superblock().table.compare_exchange(from, to, Release, Relaxed).is_ok();
+        let done = self
+            .mapped
+            .superblock()
+            .table
+            .compare_exchange(from, to, Release, Relaxed)
+            .is_ok();
         // No matter which thread advanced it, the word is persistent after this.
         self.table();
         done
@@ -110,11 +154,11 @@ impl Region {
     #[cold]
     fn odd_table(&self, word: u64) -> u64 {
         let count = (word & !DIRTY).clamp(self.buckets_initial(), self.buckets_max());
-        if word & DIRTY != 0 && !self.is_read_only {
-            self.write_back(line::TABLE, 8);
-            self.barrier();
-            // PAIRS: settled: the load in `Region::table`.
-            let _ = self.superblock().table.compare_exchange(word, count, Release, Relaxed);
+        if word & DIRTY != 0 && !self.mapped.is_read_only() {
+            self.mapped.write_back(line::TABLE, 8);
+            self.mapped.barrier();
+            // PAIRS: settled: the load in `Directory::table`.
+            let _ = self.mapped.superblock().table.compare_exchange(word, count, Release, Relaxed);
         }
         count
     }
@@ -158,7 +202,7 @@ impl Region {
         debug_assert!(index < bucket::SLOTS);
         let at = self.hint_at(bucket)? + index;
         // SAFETY: a bucket has a hint for each slot, and its hints are in the segment.
-        Some(unsafe { self.memory.view().at(at) })
+        Some(unsafe { self.mapped.memory().view().at(at) })
     }
 
     /// Offset of the hints of a bucket, if the directory has their segment.
@@ -176,8 +220,8 @@ impl Region {
     pub(super) fn segment_named(&self, entry_at: usize) -> Option<usize> {
         // An empty entry becomes the highest number, which no segment has.
         // PAIRS: directory: the exchange in `Session::prepare_segment`: a thread that reaches the segment sees its zeros.
-        let segment = (self.memory.get::<AtomicU32>(entry_at).load(Acquire) as usize).wrapping_sub(1);
-        self.has(segment).then_some(segment)
+        let segment = (self.mapped.memory().get::<AtomicU32>(entry_at).load(Acquire) as usize).wrapping_sub(1);
+        self.mapped.has(segment).then_some(segment)
     }
 
     /// Buckets of the index.
@@ -188,5 +232,37 @@ impl Region {
     /// Bytes of the index, hints included.
     pub fn index_size(&self) -> u64 {
         self.table().count * (bucket::SIZE + bucket::SLOTS) as u64
+    }
+
+    /// The offset of the segment that an entry of the directory of the index or of its hints names. It is kept if the segment says
+    /// the same of itself.
+    #[cold]
+    #[inline(never)]
+    fn find_segment(&self, kind: Kind, entry: usize) -> Option<usize> {
+        if entry >= self.mapped.layout().shape.segments_max {
+            return None;
+        }
+        let segment = self.segment_named(self.directory_entry_at(kind, entry))?;
+        let at = self.mapped.segment(segment);
+        if State(self.mapped.header(segment).state.load(Relaxed)).kind() == Some(kind) {
+            self.known(kind).note(entry, at);
+        }
+        Some(at)
+    }
+
+    #[inline(always)]
+    fn known(&self, kind: Kind) -> &Known {
+        if kind == Kind::Index {
+            &self.known_buckets
+        } else {
+            &self.known_hints
+        }
+    }
+
+    /// Forgets all of it: the directories were repaired, or a test wants them to be read again.
+    #[doc(hidden)]
+    pub fn forget_segments(&self) {
+        self.known_buckets.forget();
+        self.known_hints.forget();
     }
 }

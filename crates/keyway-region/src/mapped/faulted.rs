@@ -5,7 +5,7 @@
 //! only a hint: pages that are missing are faulted in.
 
 use crate::atomics::{OwnNumber, Relaxed};
-use crate::region::Region;
+use crate::mapped::Mapped;
 use core::ops::Range;
 
 /// Bytes that are requested at a time: small enough that no thread waits for long (some 10 µs), large enough to share the cost
@@ -38,32 +38,30 @@ impl Faulted {
             .get(part / usize::BITS as usize)
             .is_some_and(|word| word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0)
     }
-}
 
-impl Region {
     /// Announces that this process is about to write these bytes, by their offset in the region.
-    pub(crate) fn fault_in(&self, at: usize, len: usize) {
-        for part in self.faulted.missing(at..at + len) {
+    pub fn fault_in(&self, mapped: &Mapped, at: usize, len: usize) {
+        for part in self.missing(at..at + len) {
             // Only what is backed: the rest would allocate memory.
-            let backed = part.start.max(self.layout.segments)..part.end.min(self.layout.len(self.segments()));
-            if self.withdrawn() == 0 {
-                self.host.prepare(&[backed], false, true);
+            let backed = part.start.max(mapped.layout().segments)..part.end.min(mapped.layout().len(mapped.segments()));
+            if mapped.withdrawn() == 0 {
+                mapped.host().prepare(&[backed], false, true);
             } else {
-                self.fault_in_used(backed);
+                Self::fault_in_used(mapped, backed);
             }
         }
     }
 
     /// The same, except for segments that are out of use: the system has their pages.
     #[cold]
-    fn fault_in_used(&self, part: Range<usize>) {
-        let size = self.layout.shape.segment_size;
-        let within = |at: usize| at.saturating_sub(self.layout.segments);
+    fn fault_in_used(mapped: &Mapped, part: Range<usize>) {
+        let size = mapped.layout().shape.segment_size;
+        let within = |at: usize| at.saturating_sub(mapped.layout().segments);
         for segment in within(part.start) / size..within(part.end).div_ceil(size) {
-            if !self.is_withdrawn(segment) {
-                let at = self.segment(segment);
+            if !mapped.is_withdrawn(segment) {
+                let at = mapped.segment(segment);
                 let bytes = at.max(part.start)..(at + size).min(part.end);
-                self.host.prepare(&[bytes], false, true);
+                mapped.host().prepare(&[bytes], false, true);
             }
         }
     }

@@ -12,7 +12,7 @@ pub(crate) struct Rules<const PLAIN: bool> {
 }
 
 impl Rules<true> {
-    /// Of a region without any ([`Region::is_plain`]).
+    /// Of a region without any ([`Mapped::is_plain`](crate::mapped::Mapped::is_plain)).
     pub const PLAIN: Self = Self {
         is_durable: false,
         has_checksums: false,
@@ -23,8 +23,8 @@ impl Rules<false> {
     /// Of this region.
     pub fn of(region: &Region) -> Self {
         Self {
-            is_durable: region.is_durable(),
-            has_checksums: region.checksum_size != 0,
+            is_durable: region.mapped().is_durable(),
+            has_checksums: region.mapped().checksum_size() != 0,
         }
     }
 }

@@ -2,11 +2,15 @@
 //!
 //! Never: looks at an item. Items of older epochs are absent because every look-up compares.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::atomics::{Acquire, Relaxed, Release};
+use crate::clock::seconds_of;
 use crate::durable::line;
 use crate::layout::superblock::{DIRTY, FlushAt, FlushWord, Superblock};
-use crate::region::Region;
-use crate::region::clock::seconds_of;
+use crate::mapped::Mapped;
+use std::sync::Arc;
 
 /// The flush epoch in force, unless that depends on the time.
 #[inline(always)]
@@ -16,17 +20,29 @@ pub(crate) fn epoch_at_any_time(superblock: &Superblock) -> Option<u64> {
     (!word.is_pending()).then(|| word.epoch())
 }
 
-impl Region {
+/// The flush word: from which epoch on items are present.
+#[derive(Clone)]
+pub struct Flushes {
+    mapped: Arc<Mapped>,
+}
+
+impl Flushes {
+    pub(crate) fn new(mapped: &Arc<Mapped>) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+        }
+    }
+
     /// The flush epoch in force at `now`: begins a delayed flush that is due.
     #[inline]
     pub(crate) fn epoch(&self, now: u32) -> u64 {
-        epoch_at_any_time(self.superblock()).unwrap_or_else(|| self.pending_flush(now))
+        epoch_at_any_time(self.mapped.superblock()).unwrap_or_else(|| self.pending_flush(now))
     }
 
     /// The same while events are watched.
     pub(crate) fn epoch_if_watched(&self) -> Option<u64> {
         // PAIRS: flush: the exchange in `replace_flush`, as above.
-        let word = self.superblock().flush.load(Acquire);
+        let word = self.mapped.superblock().flush.load(Acquire);
         let rest = FlushWord(word & !FlushWord::WATCHED);
         (word & FlushWord::WATCHED != 0 && !rest.is_pending()).then(|| rest.epoch())
     }
@@ -34,12 +50,12 @@ impl Region {
     /// Whether the flush word says that events are watched.
     #[inline]
     pub(crate) fn is_said_watched(&self) -> bool {
-        self.superblock().flush.load(Relaxed) & FlushWord::WATCHED != 0
+        self.mapped.superblock().flush.load(Relaxed) & FlushWord::WATCHED != 0
     }
 
     /// Says whether any events are watched, to operations that begin from now on. Returns whether it said so until now.
     pub(crate) fn say_watched(&self, is_watched: bool) -> bool {
-        let word = &self.superblock().flush;
+        let word = &self.mapped.superblock().flush;
         let old = match is_watched {
             true if word.load(Relaxed) & FlushWord::WATCHED != 0 => return true,
             true => word.fetch_or(FlushWord::WATCHED, Relaxed),
@@ -54,7 +70,7 @@ impl Region {
     fn pending_flush(&self, now: u32) -> u64 {
         loop {
             let (word, in_force) = self.flush_in_force(now);
-            if in_force == word || self.is_read_only || self.replace_flush(word, in_force) {
+            if in_force == word || self.mapped.is_read_only() || self.replace_flush(word, in_force) {
                 return in_force.epoch();
             }
         }
@@ -79,7 +95,7 @@ impl Region {
             if !word.is_delayed() {
                 return (word, None);
             }
-            let delay = FlushAt(self.superblock().flush_at.load(Relaxed));
+            let delay = FlushAt(self.mapped.superblock().flush_at.load(Relaxed));
             if delay.is_of(word.epoch()) {
                 return (word, Some(delay.at()));
             }
@@ -93,8 +109,8 @@ impl Region {
     /// The flush word, once it is persistent.
     pub(crate) fn flush_word(&self) -> FlushWord {
         // PAIRS: flush: the exchange in `replace_flush`.
-        let word = FlushWord(self.superblock().flush.load(Acquire));
-        if word.0 & DIRTY != 0 && !self.is_read_only {
+        let word = FlushWord(self.mapped.superblock().flush.load(Acquire));
+        if word.0 & DIRTY != 0 && !self.mapped.is_read_only() {
             self.settle_flush(word);
         }
         FlushWord(word.0 & !DIRTY)
@@ -102,14 +118,15 @@ impl Region {
 
     /// PUBLISH of a flush: with the new word, everything older is absent. A restart takes the word that is persistent, old or new.
     fn replace_flush(&self, old: FlushWord, new: FlushWord) -> bool {
-        let word = FlushWord(new.0 | if self.is_durable() { DIRTY } else { 0 });
+        let word = FlushWord(new.0 | if self.mapped.is_durable() { DIRTY } else { 0 });
         // PAIRS: flush: the loads in `epoch` and `flush_word`.
         let done = self
+            .mapped
             .superblock()
             .flush
             .compare_exchange(old.0, word.0, Release, Relaxed)
             .is_ok();
-        if done && self.is_durable() {
+        if done && self.mapped.is_durable() {
             self.settle_flush(word);
         }
         done
@@ -117,18 +134,19 @@ impl Region {
 
     /// Makes a dirty flush word persistent.
     fn settle_flush(&self, word: FlushWord) {
-        self.write_back(line::TABLE, 8);
-        self.barrier();
+        self.mapped.write_back(line::TABLE, 8);
+        self.mapped.barrier();
         // PAIRS: settled: the loads of the flush word.
         let _ = self
+            .mapped
             .superblock()
             .flush
             .compare_exchange(word.0, word.0 & !DIRTY, Release, Relaxed);
     }
 
     /// Flushes at `at` (a tick of the region's clock; 0: now).
-    pub(crate) fn flush(&self, at: u32) {
-        let flush_at = &self.superblock().flush_at;
+    pub(crate) fn flush_at_tick(&self, at: u32) {
+        let flush_at = &self.mapped.superblock().flush_at;
         loop {
             // Read before the flush word: the exchange below fails if another thread has set a delay for a newer epoch since.
             let delay = flush_at.load(Relaxed);
@@ -151,6 +169,6 @@ impl Region {
 
     /// Flushes at once.
     pub fn flush_now(&self) {
-        self.flush(0);
+        self.flush_at_tick(0);
     }
 }
