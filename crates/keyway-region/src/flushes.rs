@@ -10,6 +10,7 @@ use crate::clock::seconds_of;
 use crate::durable::line;
 use crate::layout::superblock::{DIRTY, FlushAt, FlushWord, Superblock};
 use crate::mapped::Mapped;
+use crate::memory::Pinned;
 use std::sync::Arc;
 
 /// The flush epoch in force, unless that depends on the time.
@@ -24,25 +25,27 @@ pub(crate) fn epoch_at_any_time(superblock: &Superblock) -> Option<u64> {
 #[derive(Clone)]
 pub struct Flushes {
     mapped: Arc<Mapped>,
+    superblock: Pinned<Superblock, Mapped>,
 }
 
 impl Flushes {
     pub(crate) fn new(mapped: &Arc<Mapped>) -> Self {
         Self {
             mapped: Arc::clone(mapped),
+            superblock: Pinned::new(mapped, Mapped::superblock),
         }
     }
 
     /// The flush epoch in force at `now`: begins a delayed flush that is due.
     #[inline]
     pub(crate) fn epoch(&self, now: u32) -> u64 {
-        epoch_at_any_time(self.mapped.superblock()).unwrap_or_else(|| self.pending_flush(now))
+        epoch_at_any_time(&self.superblock).unwrap_or_else(|| self.pending_flush(now))
     }
 
     /// The same while events are watched.
     pub(crate) fn epoch_if_watched(&self) -> Option<u64> {
         // PAIRS: flush: the exchange in `replace_flush`, as above.
-        let word = self.mapped.superblock().flush.load(Acquire);
+        let word = self.superblock.flush.load(Acquire);
         let rest = FlushWord(word & !FlushWord::WATCHED);
         (word & FlushWord::WATCHED != 0 && !rest.is_pending()).then(|| rest.epoch())
     }
@@ -50,12 +53,12 @@ impl Flushes {
     /// Whether the flush word says that events are watched.
     #[inline]
     pub(crate) fn is_said_watched(&self) -> bool {
-        self.mapped.superblock().flush.load(Relaxed) & FlushWord::WATCHED != 0
+        self.superblock.flush.load(Relaxed) & FlushWord::WATCHED != 0
     }
 
     /// Says whether any events are watched, to operations that begin from now on. Returns whether it said so until now.
     pub(crate) fn say_watched(&self, is_watched: bool) -> bool {
-        let word = &self.mapped.superblock().flush;
+        let word = &self.superblock.flush;
         let old = match is_watched {
             true if word.load(Relaxed) & FlushWord::WATCHED != 0 => return true,
             true => word.fetch_or(FlushWord::WATCHED, Relaxed),
@@ -95,7 +98,7 @@ impl Flushes {
             if !word.is_delayed() {
                 return (word, None);
             }
-            let delay = FlushAt(self.mapped.superblock().flush_at.load(Relaxed));
+            let delay = FlushAt(self.superblock.flush_at.load(Relaxed));
             if delay.is_of(word.epoch()) {
                 return (word, Some(delay.at()));
             }
@@ -109,7 +112,7 @@ impl Flushes {
     /// The flush word, once it is persistent.
     pub(crate) fn flush_word(&self) -> FlushWord {
         // PAIRS: flush: the exchange in `replace_flush`.
-        let word = FlushWord(self.mapped.superblock().flush.load(Acquire));
+        let word = FlushWord(self.superblock.flush.load(Acquire));
         if word.0 & DIRTY != 0 && !self.mapped.is_read_only() {
             self.settle_flush(word);
         }
@@ -121,8 +124,7 @@ impl Flushes {
         let word = FlushWord(new.0 | if self.mapped.is_durable() { DIRTY } else { 0 });
         // PAIRS: flush: the loads in `epoch` and `flush_word`.
         let done = self
-            .mapped
-            .superblock()
+            .superblock
             .flush
             .compare_exchange(old.0, word.0, Release, Relaxed)
             .is_ok();
@@ -138,15 +140,14 @@ impl Flushes {
         self.mapped.barrier();
         // PAIRS: settled: the loads of the flush word.
         let _ = self
-            .mapped
-            .superblock()
+            .superblock
             .flush
             .compare_exchange(word.0, word.0 & !DIRTY, Release, Relaxed);
     }
 
     /// Flushes at `at` (a tick of the region's clock; 0: now).
     pub(crate) fn flush_at_tick(&self, at: u32) {
-        let flush_at = &self.mapped.superblock().flush_at;
+        let flush_at = &self.superblock.flush_at;
         loop {
             // Read before the flush word: the exchange below fails if another thread has set a delay for a newer epoch since.
             let delay = flush_at.load(Relaxed);

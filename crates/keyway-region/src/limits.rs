@@ -6,6 +6,7 @@
 use crate::atomics::Relaxed;
 use crate::layout::superblock::{REFUSES_EVICTION, REFUSES_FLUSHES, Superblock};
 use crate::mapped::Mapped;
+use crate::memory::Pinned;
 use crate::verbs::{Item, WriteError};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -76,23 +77,25 @@ impl Limits {
 #[derive(Clone)]
 pub struct LimitWords {
     mapped: Arc<Mapped>,
+    superblock: Pinned<Superblock, Mapped>,
 }
 
 impl LimitWords {
     pub(crate) fn new(mapped: &Arc<Mapped>) -> Self {
         Self {
             mapped: Arc::clone(mapped),
+            superblock: Pinned::new(mapped, Mapped::superblock),
         }
     }
 
     /// What it allows now.
     pub fn read(&self) -> Limits {
-        Limits::of(self.mapped.superblock())
+        Limits::of(&self.superblock)
     }
 
     /// From now on it allows this, for all processes; of items at most those that it has room for.
     pub fn write(&self, limits: &Limits) {
-        let sb = self.mapped.superblock();
+        let sb = &self.superblock;
         let item_size_max = limits
             .item_size_max
             .min(self.mapped.layout().item_size_max(self.mapped.segments()));
@@ -107,14 +110,14 @@ impl LimitWords {
     /// Whether memory is freed by evicting.
     #[inline]
     pub(crate) fn evicts(&self) -> bool {
-        self.mapped.superblock().refuses.load(Relaxed) & REFUSES_EVICTION == 0
+        self.superblock.refuses.load(Relaxed) & REFUSES_EVICTION == 0
     }
 
     /// [`Limits::too_large`], now.
     #[inline(always)]
     pub(crate) fn too_large(&self, key_len: usize, value_len: usize, flags: u32) -> Option<WriteError> {
         let size = memcached_size(key_len, flags, value_len);
-        let limit = self.mapped.superblock().item_size_max.load(Relaxed);
+        let limit = self.superblock.item_size_max.load(Relaxed);
         if size <= usize::try_from(limit).unwrap_or(usize::MAX) {
             return None;
         }

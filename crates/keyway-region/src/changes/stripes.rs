@@ -23,7 +23,7 @@ use crate::layout::session::Lease;
 use crate::layout::slot::{Slot, TAG_BITS};
 use crate::layout::superblock::{DoorWord, Superblock};
 use crate::mapped::{Life, Mapped};
-use crate::memory::Memory;
+use crate::memory::{Memory, Pinned};
 use crate::session::Process;
 use crate::threads::{Thread, Threads};
 use crate::verbs::WriteError;
@@ -116,6 +116,7 @@ pub(crate) struct Offered(Mutex<Option<(DoorWord, Arc<Stripes>)>>);
 /// The kernel door's word, and the words in which this process counts its changes.
 pub struct Changes {
     mapped: Arc<Mapped>,
+    superblock: Pinned<Superblock, Mapped>,
     threads: Threads,
     offered: Offered,
 }
@@ -124,6 +125,7 @@ impl Changes {
     pub(crate) fn new(mapped: &Arc<Mapped>, threads: &Threads) -> Self {
         Self {
             mapped: Arc::clone(mapped),
+            superblock: Pinned::new(mapped, Mapped::superblock),
             threads: threads.clone(),
             offered: Offered::default(),
         }
@@ -132,7 +134,7 @@ impl Changes {
     /// The door word.
     pub fn door(&self) -> DoorWord {
         // PAIRS: door-offer: the exchange in `turn_door_on`. PAIRS: door: that in `turn_door_off`.
-        DoorWord(self.mapped.superblock().kernel_door.load(Acquire))
+        DoorWord(self.superblock.kernel_door.load(Acquire))
     }
 
     /// While the door word is this one, sessions of this process count in these words.
@@ -174,8 +176,7 @@ impl Changes {
         self.offer_stripes(door, stripes);
         // PAIRS: door-offer: the loads of the door word: a session that sees it turned on finds the words that were offered.
         let won = self
-            .mapped
-            .superblock()
+            .superblock
             .kernel_door
             .compare_exchange(old.0, door.0, Release, Relaxed)
             .is_ok();
@@ -200,7 +201,7 @@ impl Changes {
 
     /// Turns the door off, if the word is still this one. The caller knows that no process answers from copies any more.
     pub fn turn_door_off(&self, door: DoorWord) {
-        let word = &self.mapped.superblock().kernel_door;
+        let word = &self.superblock.kernel_door;
         // PAIRS: door: the loads of the door word: an operation that need not count comes after the last answer from a copy.
         let _ = word.compare_exchange(door.0, door.off().0, Release, Relaxed);
     }
@@ -208,12 +209,12 @@ impl Changes {
     /// No process answers from copies after this instant of the kernel program's clock, unless the lease is renewed.
     pub fn renew_door_lease(&self, until_ns: u64) {
         // Relaxed: the kernel program gets the lease after this, by a releasing store. The word is read only when that process is gone.
-        self.mapped.superblock().door_lease_ns.store(until_ns, Relaxed);
+        self.superblock.door_lease_ns.store(until_ns, Relaxed);
     }
 
     /// See [`Self::renew_door_lease`].
     pub fn door_lease_ns(&self) -> u64 {
-        self.mapped.superblock().door_lease_ns.load(Relaxed)
+        self.superblock.door_lease_ns.load(Relaxed)
     }
 
     /// Moves on the stripes in which a thread has died between its two counts; returns how many. Of this process's stripes only.
@@ -246,6 +247,7 @@ impl Changes {
 /// A thread's part in counting: the door word that it knows, and where its changes are counted.
 pub struct Counting {
     mapped: Arc<Mapped>,
+    superblock: Pinned<Superblock, Mapped>,
     changes: Arc<Changes>,
     thread: Thread,
     /// the door word that it has acknowledged
@@ -260,6 +262,7 @@ impl Counting {
     pub(crate) fn new(mapped: &Arc<Mapped>, changes: &Arc<Changes>, thread: &Thread) -> Self {
         Self {
             mapped: Arc::clone(mapped),
+            superblock: Pinned::new(mapped, Mapped::superblock),
             changes: Arc::clone(changes),
             thread: thread.clone(),
             door: Cell::new(0),
@@ -279,7 +282,7 @@ impl Counting {
         // PAIRS: door: the fence everywhere in `Changes::is_door_acknowledged`.
         light_fence();
         // PAIRS: door-offer: `Changes::turn_door_on`. PAIRS: door: `Changes::turn_door_off`.
-        let door = self.mapped.superblock().kernel_door.load(Acquire);
+        let door = self.superblock.kernel_door.load(Acquire);
         if door == self.door.get() {
             return Ok(());
         }
@@ -303,7 +306,7 @@ impl Counting {
     /// Whether the session has acknowledged the present door word: an operation that begins now need not stop for it.
     #[inline]
     pub fn knows_door(&self) -> bool {
-        self.mapped.superblock().kernel_door.load(Relaxed) == self.door.get()
+        self.superblock.kernel_door.load(Relaxed) == self.door.get()
     }
 
     /// The operation has ended.

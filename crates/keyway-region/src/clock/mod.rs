@@ -18,8 +18,9 @@ pub use restart::{LastBoot, LastUse, Restarts};
 use crate::atomics::Relaxed;
 use crate::durable::{LINE, line};
 use crate::layout::item::EXPIRY_MAX;
-use crate::layout::superblock::{CLOCK_UNITS_PER_S, ClockWord, SeenWord};
+use crate::layout::superblock::{CLOCK_UNITS_PER_S, ClockWord, SeenWord, Superblock};
 use crate::mapped::Mapped;
+use crate::memory::Pinned;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -62,12 +63,14 @@ impl Moment {
 #[derive(Clone)]
 pub struct Clock {
     mapped: Arc<Mapped>,
+    superblock: Pinned<Superblock, Mapped>,
 }
 
 impl Clock {
     pub(crate) fn new(mapped: &Arc<Mapped>) -> Self {
         Self {
             mapped: Arc::clone(mapped),
+            superblock: Pinned::new(mapped, Mapped::superblock),
         }
     }
 
@@ -82,7 +85,7 @@ impl Clock {
     /// If the boot is unknown (`boot_id` zero, as where there is no /proc), it counts as the boot in which the region was last
     /// in use, unless the clock would go back.
     pub fn start_clock(&self, boot_id: [u64; 2], now: Moment) -> bool {
-        let word = &self.mapped.superblock().clock;
+        let word = &self.superblock.clock;
         let found = ClockWord(word.load(Relaxed));
         let boot = ClockWord::boot(boot_id);
         let seen = self.seen();
@@ -101,16 +104,13 @@ impl Clock {
 
     /// Whether a process of this boot has stored the clock's offset, as far as this process knows.
     pub fn is_clock_started(&self, boot_id: [u64; 2]) -> bool {
-        let (found, boot) = (
-            ClockWord(self.mapped.superblock().clock.load(Relaxed)),
-            ClockWord::boot(boot_id),
-        );
+        let (found, boot) = (ClockWord(self.superblock.clock.load(Relaxed)), ClockWord::boot(boot_id));
         found.is_of(boot) || boot == 0 || found.is_of(0)
     }
 
     /// The region's clock when the boot clock says `boot`: the time since a day before the region was created.
     pub fn clock_at(&self, boot: Duration) -> Duration {
-        Duration::from_nanos(reading_ns(ClockWord(self.mapped.superblock().clock.load(Relaxed)), boot))
+        Duration::from_nanos(reading_ns(ClockWord(self.superblock.clock.load(Relaxed)), boot))
     }
 
     /// The tick of that time: `now` for all verbs.
@@ -131,7 +131,7 @@ impl Clock {
     pub(crate) fn see(&self, now: Moment) {
         let clock_s = u32::try_from(self.clock_at(now.boot).as_secs()).unwrap_or(u32::MAX);
         let fresh = SeenWord::new(clock_s, u32::try_from(now.unix.as_secs()).unwrap_or(u32::MAX));
-        let seen = &self.mapped.superblock().seen;
+        let seen = &self.superblock.seen;
         if seen.load(Relaxed) < fresh.0 {
             // PAIRS: nothing; both halves are in one word.
             seen.fetch_max(fresh.0, Relaxed);
@@ -141,14 +141,14 @@ impl Clock {
     /// When the region was last in use, as noted.
     #[inline]
     pub fn seen(&self) -> SeenWord {
-        SeenWord(self.mapped.superblock().seen.load(Relaxed))
+        SeenWord(self.superblock.seen.load(Relaxed))
     }
 
     /// The difference in seconds between `now` and what the last note predicts for it, if both clocks have advanced equally
     /// since. It is more than a second or two if the boot clock is that of another time namespace (`time_namespaces(7)`), or if
     /// the machine's clock was set since.
     pub fn clock_error_s(&self, now: Moment) -> u64 {
-        error_s(ClockWord(self.mapped.superblock().clock.load(Relaxed)), self.seen(), now)
+        error_s(ClockWord(self.superblock.clock.load(Relaxed)), self.seen(), now)
     }
 
     /// By how many seconds Unix time has been set forward since the region was made, or back (negative), as far as the clock knows: what

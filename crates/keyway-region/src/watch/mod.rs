@@ -25,10 +25,12 @@ use crate::flushes::Flushes;
 use crate::layout::latency::Door;
 use crate::layout::session::{Entrance, Lease};
 use crate::layout::stats::Counter;
+use crate::layout::superblock::Superblock;
 use crate::layout::watch::{
     ALL, CHANGES, Cell as RingCell, Command, HEAD_WORDS, KINDS, Kind, RINGS, Ring, Status, TEXT_MAX, Tag, cell_at, parts, ring_at,
 };
 use crate::mapped::Mapped;
+use crate::memory::Pinned;
 use crate::threads::Thread;
 use core::cell::Cell;
 use std::sync::Arc;
@@ -158,7 +160,7 @@ impl Emitter {
 
     #[cold]
     fn draw_stamp(&self) -> u64 {
-        let (stamps, event) = (&self.mapped().superblock().stamps, &self.thread.slot().event);
+        let (stamps, event) = (&self.watch.superblock.stamps, &self.thread.slot().event);
         if event.load(Relaxed) == 0 {
             event.store(stamps.load(Relaxed).wrapping_add(1), Relaxed);
         }
@@ -310,7 +312,7 @@ impl Emitter {
 
     /// How many stamps were drawn.
     fn stamps_drawn(&self) -> u64 {
-        self.mapped().superblock().stamps.load(Relaxed)
+        self.watch.superblock.stamps.load(Relaxed)
     }
 
     /// The session's ring; if it has none yet, one that no other session has.
@@ -480,6 +482,7 @@ pub(crate) struct Done {
 #[derive(Clone)]
 pub struct Watch {
     mapped: Arc<Mapped>,
+    superblock: Pinned<Superblock, Mapped>,
     clock: Clock,
     flushes: Flushes,
 }
@@ -488,6 +491,7 @@ impl Watch {
     pub(crate) fn new(mapped: &Arc<Mapped>, clock: &Clock, flushes: &Flushes) -> Self {
         Self {
             mapped: Arc::clone(mapped),
+            superblock: Pinned::new(mapped, Mapped::superblock),
             clock: clock.clone(),
             flushes: flushes.clone(),
         }
@@ -496,7 +500,7 @@ impl Watch {
     /// A watcher wants these kinds of events at `now`: from now on, and for [`WATCHED_S`] seconds. Returns whether all of them were wanted
     /// until now.
     pub fn want_events(&self, kinds: u64, now: u32) -> bool {
-        let superblock = self.mapped.superblock();
+        let superblock = &*self.superblock;
         let until = seconds_of(now).saturating_add(WATCHED_S);
         let mut were_wanted = true;
         for kind in Kind::ALL.into_iter().filter(|kind| kinds & kind.bit() != 0) {
@@ -519,13 +523,12 @@ impl Watch {
     /// Whether any of these kinds is watched. A new watcher may miss what began at the same moment.
     #[inline(always)]
     pub(crate) fn is_watched(&self, kinds: u64) -> bool {
-        self.mapped.superblock().watched.load(Relaxed) & kinds != 0
+        self.superblock.watched.load(Relaxed) & kinds != 0
     }
 
     fn is_wanted_at(&self, kind: Kind, now_s: u64) -> bool {
         let until = self
-            .mapped
-            .superblock()
+            .superblock
             .watched_until
             .get(kind as usize)
             .map_or(0, |word| word.load(Relaxed));
@@ -543,7 +546,7 @@ impl Watch {
         if self.is_wanted_at(kind, now_s) {
             return true;
         }
-        self.mapped.superblock().watched.fetch_and(!kind.bit(), Relaxed);
+        self.superblock.watched.fetch_and(!kind.bit(), Relaxed);
         false
     }
 
