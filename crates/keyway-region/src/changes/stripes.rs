@@ -246,7 +246,6 @@ impl Changes {
 
 /// A thread's part in counting: the door word that it knows, and where its changes are counted.
 pub struct Counting {
-    mapped: Arc<Mapped>,
     superblock: Pinned<Superblock, Mapped>,
     changes: Arc<Changes>,
     thread: Thread,
@@ -261,7 +260,6 @@ pub struct Counting {
 impl Counting {
     pub(crate) fn new(mapped: &Arc<Mapped>, changes: &Arc<Changes>, thread: &Thread) -> Self {
         Self {
-            mapped: Arc::clone(mapped),
             superblock: Pinned::new(mapped, Mapped::superblock),
             changes: Arc::clone(changes),
             thread: thread.clone(),
