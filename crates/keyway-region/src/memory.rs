@@ -125,6 +125,8 @@ pub(crate) struct Pinned<T: Shared, K> {
 
 // SAFETY: a shared reference to the value and to its keeper, which both may be used by any thread.
 unsafe impl<T: Shared + Sync, K: Send + Sync> Send for Pinned<T, K> {}
+// SAFETY: as above.
+unsafe impl<T: Shared + Sync, K: Send + Sync> Sync for Pinned<T, K> {}
 
 impl<T: Shared, K> Pinned<T, K> {
     /// The value that `find` finds in the keeper's memory.
