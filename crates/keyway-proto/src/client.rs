@@ -11,8 +11,8 @@
 //! client::get(&mut out, false, [&b"color"[..], b"shape"]);
 //! assert_eq!(out, b"get color shape\r\n");
 //! let arrived = b"VALUE color 0 3\r\nred\r\nEND\r\n";
-//! let Received::Answer { consumed, answer: Answer::Value { key: b"color", value: b"red", .. } } = client::hear(arrived) else { panic!() };
-//! assert_eq!(client::hear(&arrived[consumed..]), Received::Answer { consumed: 5, answer: Answer::End });
+//! let Received::Answer { consumed, answer: Answer::Value { key: b"color", value: b"red", .. } } = client::receive(arrived) else { panic!() };
+//! assert_eq!(client::receive(&arrived[consumed..]), Received::Answer { consumed: 5, answer: Answer::End });
 //! ```
 
 use crate::base64;
