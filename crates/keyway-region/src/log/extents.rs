@@ -290,7 +290,8 @@ impl Session {
     /// Keeps the extent that has more space left, so that one large item does not cost the rest of a fresh extent. The new
     /// extent can be extended to the end of its segment; the old one could not.
     fn keep_better(&self, extent: Extent, size: usize) -> Extent {
-        let left = |e: &Extent| e.leased - e.next;
+        // Words that another process has written over may say that more is filled than was leased.
+        let left = |e: &Extent| e.leased.saturating_sub(e.next);
         let behind = self.region.cells_left(extent.segment) * self.mapped.layout().shape.cell_size();
         match self.extent(extent.stream) {
             Some(old) if old.life.epoch == extent.life.epoch && left(&old) > (left(&extent) + behind).saturating_sub(size) => {
