@@ -2,7 +2,7 @@
 //!
 //! | column | |
 //! |---|---|
-//! | who counts | `worker`: each worker by itself, in a field of [`WorkerCounters`]; `region`: the sessions of all processes, in a field of [`Counters`]; `server`: what the closure reads from the [`Snapshot`] |
+//! | who counts | `worker`: each worker by itself, in a field of [`WorkerCounters`]; `region`: the sessions of all processes, in a field of [`Counters`](keyway_cache::Counters); `server`: what the closure reads from the [`Snapshot`] |
 //! | name in `stats` | `""`: it is not there; `name if condition` |
 //! | name in `/metrics` | `""`: it is not there; `name if condition` |
 //! | kind, description | of the metric; whether a number is a time or a text is its value's |
