@@ -29,7 +29,8 @@ impl Digits {
         (marked & HIGH == 0).then_some(Self(digits))
     }
 
-    /// The same with blanks after the digits.
+    /// Reads the last `len` characters as digits that blanks may follow. `None`: there is no blank, no digit, or another
+    /// character.
     pub fn read_padded(word: u64, len: usize) -> Option<Self> {
         let blanks = (word ^ BLANKS).leading_zeros() as usize / 8;
         if blanks == 0 || blanks >= len {
@@ -178,7 +179,7 @@ impl By {
         }
     }
 
-    /// The same for a number's digits, if the result and the operand have at most eight.
+    /// The result for a number that is given by its digits. `None`: the operand or the result has more than eight.
     #[inline(always)]
     pub fn of_digits(self, digits: Digits) -> Option<Digits> {
         let delta = Digits::of(self.delta)?;

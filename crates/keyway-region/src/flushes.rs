@@ -42,7 +42,7 @@ impl Flushes {
         epoch_at_any_time(&self.superblock).unwrap_or_else(|| self.pending_flush(now))
     }
 
-    /// The same while events are watched.
+    /// The flush epoch, if events are watched and no delayed flush is pending; otherwise `None`. It begins no flush.
     pub(crate) fn epoch_if_watched(&self) -> Option<u64> {
         // PAIRS: flush: the exchange in `replace_flush`, as above.
         let word = self.superblock.flush.load(Acquire);

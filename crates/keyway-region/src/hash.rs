@@ -143,7 +143,7 @@ impl Hasher {
         self.finish(product(short_words(key), *secrets), key.len())
     }
 
-    /// The same for more than 16 bytes: the last pair is the last 16 of them.
+    /// The hash of a key of more than 16 bytes, which is summed by pairs of words: the last pair is the last 16 bytes.
     #[inline(never)]
     fn long_hash(&self, key: &[u8]) -> u64 {
         let last = key.last_chunk().unwrap_or(&[0; PAIR]);
@@ -269,7 +269,7 @@ pub const fn tag(hash: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The same with one line for each step, with the sum in two halves of 64 bits as in a BPF program.
+    /// The key's hash with one line for each step, with the sum in two halves of 64 bits as in a BPF program.
     fn plain(seed: u64, key: &[u8]) -> u64 {
         let word = |at: usize, len: usize| (0..len).fold(0, |word, i| word | u64::from(key[at + i]) << (8 * i));
         let len = key.len();

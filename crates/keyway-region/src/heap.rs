@@ -40,7 +40,7 @@ pub fn reserve<T>(list: &mut Vec<T>, more: usize) {
     }
 }
 
-/// The same for as many bytes as a value may have. `false`: this process has no memory for them.
+/// Reserves space for so many bytes of a value, whose length a client chooses. `false`: this process has no memory for them.
 #[inline(always)]
 #[must_use]
 pub fn try_reserve(list: &mut Vec<u8>, more: usize) -> bool {

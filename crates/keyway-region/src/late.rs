@@ -195,7 +195,7 @@ impl Ground {
         }
     }
 
-    /// The same region in another process, which has its own knowledge of it.
+    /// Maps this region again, as another process does, which has its own knowledge of it.
     pub fn mapped_again(&self) -> Self {
         let memory = again(self.region.mapped().memory());
         let region = Region::open(memory, Box::new(self.machine.clone())).expect("a region");
@@ -357,7 +357,7 @@ impl Thread {
         self.session.borrow()
     }
 
-    /// The same, for verbs.
+    /// Its session, for verbs, which change it.
     pub fn session_mut(&self) -> RefMut<'_, Session> {
         self.session.borrow_mut()
     }
@@ -375,7 +375,7 @@ impl Thread {
             .store(key.as_bytes(), &value, &Store::default(), now)
     }
 
-    /// The same; it must succeed.
+    /// Stores a value of this length, and panics if it is not stored.
     pub fn set(&self, key: &str, number: u8, len: usize) {
         let stored = self.store(key, number, len);
         assert!(matches!(stored, Ok(Stored::Stored { .. })), "{key}: {stored:?}");

@@ -98,7 +98,8 @@ impl Line {
             .fold(0, |bits, (i, word)| bits | u32::from(word & mask == wanted) << i);
     }
 
-    /// The same for two lines, of which only the words' upper halves are compared; the second one's bits follow the first one's.
+    /// Which words of two lines equal `wanted` in the bits of `mask`, which are in the upper halves; the second line's bits
+    /// follow the first one's.
     #[inline(always)]
     pub fn pair_matches_high(pair: &[Self; 2], mask: u64, wanted: u64) -> u32 {
         debug_assert!((mask | wanted) & 0xFFFF_FFFF == 0);
@@ -166,7 +167,7 @@ pub(crate) struct View<'m> {
 }
 
 impl<'m> View<'m> {
-    /// As [`Memory::get`].
+    /// The shared value at `offset`, a multiple of its alignment. Panics outside the mapping.
     #[inline(always)]
     pub fn get<T: Shared>(self, offset: usize) -> &'m T {
         const { assert!(size_of::<T>() <= LEN_MIN) };
@@ -185,7 +186,7 @@ impl<'m> View<'m> {
         unsafe { self.at(offset) }
     }
 
-    /// As [`Memory::get`], without a look at bounds and alignment.
+    /// The shared value at `offset`. Only debug builds check bounds and alignment.
     ///
     /// # Safety
     ///
@@ -198,7 +199,7 @@ impl<'m> View<'m> {
         unsafe { self.base.add(offset).cast().as_ref() }
     }
 
-    /// As [`Memory::line`], without a look at bounds and alignment.
+    /// Loads the 64-byte line at `offset`. Only debug builds check bounds and alignment.
     ///
     /// # Safety
     ///
@@ -215,7 +216,7 @@ impl<'m> View<'m> {
         ask_three(self.base.as_ptr().wrapping_add(offset));
     }
 
-    /// As [`Memory::write`], without a look at bounds.
+    /// Copies `src` into the region at `offset`. Only debug builds check bounds.
     ///
     /// # Safety
     ///
@@ -227,7 +228,7 @@ impl<'m> View<'m> {
         unsafe { copy::into(src.as_ptr(), self.base.add(offset).as_ptr(), src.len()) }
     }
 
-    /// As [`Memory::u64_unaligned`], without a look at bounds.
+    /// Loads eight bytes, little-endian, that need not be aligned. Only debug builds check bounds.
     ///
     /// # Safety
     ///
@@ -435,14 +436,14 @@ pub(crate) fn fill_bytes(from: &[u8], to: &mut [MaybeUninit<u8>]) {
     to.write_copy_of_slice(from);
 }
 
-/// The same over initialised bytes.
+/// Copies bytes of this process over `to`, whose bytes are initialised. Panics if the lengths differ.
 #[inline(always)]
 pub fn copy_bytes(from: &[u8], to: &mut [u8]) {
     // SAFETY: only bytes are written, and they are as good as those before.
     fill_bytes(from, unsafe { &mut *(core::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) });
 }
 
-/// The same to the end of a vector.
+/// Appends bytes of this process to a vector, which grows if necessary.
 #[inline(always)]
 pub fn append_bytes(from: &[u8], to: &mut Vec<u8>) {
     to.reserve(from.len());
@@ -592,7 +593,7 @@ impl Memory {
         ask::<false>(self.base.as_ptr().wrapping_add(offset), LINES, CACHE_LINE);
     }
 
-    /// The same for bytes that are about to be copied, if it helps: fewer are fetched by the copy itself at once, and very many do
+    /// Prefetches bytes that are about to be copied, if it helps: a copy fetches fewer by itself fast enough, and very many do
     /// not fit into the first-level cache. Every other line: the processor fetches its neighbour, too.
     #[inline(always)]
     pub fn prefetch_to_copy(&self, offset: usize, len: usize) {

@@ -86,7 +86,8 @@ impl Region {
         self.session_among(self.mapped().layout().shape.thread_slots, process)
     }
 
-    /// The same, from the first `slots` thread slots ([`crate::layout::plan::Shape::thread_slots_for`]).
+    /// Takes a free one of the first `slots` thread slots for a thread of this process
+    /// ([`crate::layout::plan::Shape::thread_slots_for`]). `None`: all of these are taken.
     pub fn session_among(self: &Arc<Self>, slots: usize, process: Process) -> Option<Session> {
         let number = u32::try_from(process.slot).ok()?;
         let thread = self.threads().take(slots, number, process.incarnation)?;

@@ -74,7 +74,7 @@ pub trait Sink {
     /// It may take a value in its place: [`Self::lend`] is called for values longer than [`crate::verbs::Get::at_most`].
     const PINS: bool = false;
 
-    /// As [`Target::reach`]; vectors of Rust are not counted.
+    /// The places in a caller's memory that the sink writes to ([`Target::reach`]); vectors of Rust are not among them.
     #[inline(always)]
     fn reach(&self) -> Option<[&[MaybeUninit<u8>]; 2]> {
         None
@@ -96,12 +96,12 @@ pub trait Sink {
     /// There is no space for them, because they are more than announced, or no memory.
     fn append_region(&mut self, bytes: Window<'_>) -> Result<(), Unread>;
 
-    /// The same, and continues a CRC-32C over them. A caller's memory may change at any time, so the checksum is of a copy in this
-    /// function's own memory, from which the sink gets the bytes.
+    /// Copies region bytes to its end, and continues a CRC-32C over them. A caller's memory may change at any time, so the
+    /// checksum is of a copy in this function's own memory, from which the sink gets the bytes.
     ///
     /// # Errors
     ///
-    /// As [`Self::append_region`].
+    /// There is no space for the bytes, because they are more than announced, or no memory.
     fn append_summed(&mut self, bytes: Window<'_>, mut sum: u32) -> Result<u32, Unread> {
         let mut chunk = [MaybeUninit::uninit(); CHUNK];
         for from in (0..bytes.len()).step_by(CHUNK) {
@@ -112,21 +112,21 @@ pub trait Sink {
         Ok(sum)
     }
 
-    /// The same with the whole value, to a sink that was just told of its item. A caller's memory counts as empty after it, too.
+    /// Copies the whole value, right after [`Self::begin`] of its item. A caller's memory counts as empty after it, too.
     ///
     /// # Errors
     ///
-    /// As [`Self::append_region`].
+    /// There is no space for the value, because it is longer than announced, or no memory.
     #[inline(always)]
     fn put_region(&mut self, bytes: Window<'_>) -> Result<(), Unread> {
         self.append_region(bytes)
     }
 
-    /// The same with bytes of this process.
+    /// Copies bytes of this process to its end.
     ///
     /// # Errors
     ///
-    /// As [`Self::append_region`].
+    /// There is no space for the bytes, because they are more than announced, or no memory.
     fn append_bytes(&mut self, bytes: &[u8]) -> Result<(), Unread>;
 
     /// Takes the value in its place.
@@ -253,7 +253,8 @@ impl<H: FnMut(&Item, &mut Vec<u8>)> Sink for Headed<'_, H> {
     }
 }
 
-/// The same, except that `lend` gets a value that is too long to be copied, in its place.
+/// A vector that takes a head and the value after it, as [`Headed`]; a value that is too long to be copied is pinned, and `pin`
+/// gets it in its place.
 pub struct Pinning<'o, H, L> {
     inner: Headed<'o, H>,
     pin: L,

@@ -281,7 +281,7 @@ pub enum Counted {
     NotANumber,
 }
 
-/// The same for a caller that needs only the number.
+/// The outcome of arithmetic for a caller that needs only the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     /// the number as it is now

@@ -287,7 +287,7 @@ impl Counting {
         self.follow_door(DoorWord(door))
     }
 
-    /// The same, if the session knows the present door word and changes are not counted. `false`: the operation has not begun.
+    /// Begins an operation if the session knows the present door word and changes are not counted. `false`: it has not begun.
     #[inline(always)]
     pub(crate) fn enter_known(&self, superblock: &Superblock) -> bool {
         let writing = &self.thread.slot().writing;
@@ -339,13 +339,13 @@ impl Counting {
         self.counted_in(crate::layout::index(word.tag()), publish)
     }
 
-    /// The same, for a change that no client has requested.
+    /// Makes a visible change that no client has requested, an eviction or an expiry: counted, if changes are counted.
     #[inline(always)]
     pub(crate) fn counted_eviction<R>(&self, word: Slot, publish: impl FnOnce() -> R) -> R {
         self.counted(word, publish)
     }
 
-    /// The same, for a flush.
+    /// Publishes a flush, which changes all keys: counted, if changes are counted.
     pub(crate) fn counted_flush<R>(&self, publish: impl FnOnce() -> R) -> R {
         self.counted_in(FLUSH, publish)
     }

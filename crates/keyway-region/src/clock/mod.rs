@@ -163,8 +163,8 @@ impl Clock {
 
 /// In which boot a region was last in use, by its clock's word, the last note of its use, and the machine's clocks now.
 ///
-/// The same boot: both clocks have advanced equally since that note. In another boot they differ by the time for which the last one
-/// had been running, and the machine was off. So nothing is concluded from a note of the first seconds of a boot.
+/// In the same boot both clocks have advanced equally since that note. In another boot they differ by the time for which the last
+/// one had been running, and the machine was off. So nothing is concluded from a note of the first seconds of a boot.
 pub(super) fn last_boot(clock: ClockWord, seen: SeenWord, now: Moment) -> LastBoot {
     const ERROR_MAX_S: u64 = 2;
     let noted_s = u64::from(seen.clock_s());

@@ -112,7 +112,7 @@ impl Directory {
         Table::new(if sane { word } else { self.odd_table(word) })
     }
 
-    /// The same, for a caller that keeps it from one operation to the next.
+    /// The table word, once it is persistent, by way of `kept`, in which a caller keeps it from one operation to the next.
     #[inline(always)]
     pub(crate) fn table_kept(&self, superblock: &Superblock, kept: &Cell<Table>) -> Table {
         // PAIRS: table: as in `table`: the word is the same, and so is all that follows from it.
@@ -180,7 +180,7 @@ impl Directory {
         self.buckets_at([number]).map(|[at]| at)
     }
 
-    /// The same of several buckets.
+    /// Offsets of several buckets. `None`: the directory lacks the segment of one of them. 64 bytes are mapped at each offset.
     #[inline(always)]
     pub(crate) fn buckets_at<const N: usize>(&self, numbers: [u64; N]) -> Option<[usize; N]> {
         let (shift, mask) = (self.bucket_shift, self.bucket_mask);

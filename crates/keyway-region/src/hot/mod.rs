@@ -103,7 +103,8 @@ impl Sampling {
         self.next_look(ahead, next)
     }
 
-    /// The same of a store.
+    /// Counts a sample: a store of the key with this hash. Returns the stores until the next one, that one included; 1 while a
+    /// trail is kept.
     pub fn sample_set(&self, hash: u64) -> u32 {
         let [_, ahead] = &self.ahead;
         let next = match ahead.get() {
@@ -126,7 +127,7 @@ impl Sampling {
         self.is_timed(ahead, one_in)
     }
 
-    /// The same of the store that is looked at.
+    /// Whether the store that is looked at is to be measured: one in [`ONE_IN`] is, also while more of them are samples.
     pub fn is_set_timed(&self) -> bool {
         let [_, one_in] = &self.one_in;
         let [_, ahead] = &self.ahead;

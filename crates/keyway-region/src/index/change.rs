@@ -636,7 +636,8 @@ impl Session {
         Ok(())
     }
 
-    /// The same over an item at this offset of a segment with this header, in a region without rules. `false`: that is unusual.
+    /// Writes the new item, if it is not written yet: fast path for replacing the item at this offset of the segment with this
+    /// header, in a region without rules. `false`: fall back to the slow path.
     #[inline(always)]
     fn prepare_over<N: Now, const PLAIN: bool>(
         &self,

@@ -36,8 +36,8 @@ impl Session {
         self.count_removed(self.mapped.memory().get(seen.at), seen);
     }
 
-    /// The same while its segment is being emptied. It is not marked dead: so [`crate::Region::trace`] can tell it from what a request
-    /// deleted, as long as the segment is not used again.
+    /// Counts an item that is removed because its segment is emptied. It is not marked dead: so [`crate::Region::trace`] can
+    /// distinguish it from what a request deleted, as long as the segment is not used again.
     pub(crate) fn count_emptied(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         self.count_loss(seen, slot, present, now);
         self.count_left(seen);

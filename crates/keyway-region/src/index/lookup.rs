@@ -193,7 +193,7 @@ impl Region {
         Slot(self.slot(place.at).load(Acquire))
     }
 
-    /// As [`Self::look`], in the slot itself.
+    /// Follows a word to the item's header, from the slot at this place.
     #[inline]
     pub(crate) fn look_in(&self, place: Place, word: Slot) -> Followed<ItemView> {
         self.look(self.slot(place.at), word)
@@ -253,7 +253,7 @@ impl Region {
             .flatten()
     }
 
-    /// The same for a caller that does not ask whether the region has grown.
+    /// Checks the generation and prefetches the item, for a caller that does not check whether the region has grown.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
     pub(super) fn follow_known(&self, view: View<'_>, word: Slot) -> Option<ItemAt> {
@@ -435,7 +435,8 @@ impl Region {
         self.facts_before(seen, slot, details, now, self.mapped().checksum_size())
     }
 
-    /// As [`Self::facts`], for an item whose body ends before this many bytes of checksum.
+    /// What is known of an item whose body ends before this many bytes of checksum. With `details`, also what needs other cache
+    /// lines.
     #[inline(always)]
     fn facts_before(&self, seen: &ItemView, (place, word): (Place, Slot), details: bool, now: u32, checksum_size: usize) -> Item {
         let value_len = self.value_len(seen, checksum_size);

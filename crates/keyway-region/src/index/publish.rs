@@ -70,7 +70,8 @@ impl Session {
         }
     }
 
-    /// As [`Self::hold`], of a word that is not frozen.
+    /// Stores the hazard pointer for the segment of a word that is not frozen, and re-reads its slot. Returns the slot's current
+    /// word, if it names the same item and is not frozen.
     #[inline(always)]
     pub(super) fn hold_unfrozen(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
         debug_assert!(!word.is_frozen());
@@ -81,7 +82,8 @@ impl Session {
         now.same_but_frequency(word).then_some(now)
     }
 
-    /// As [`Self::hold`]; returns the item to which the word leads.
+    /// Stores the hazard pointer for a word's segment, and returns the item to which the word leads. `None`: the slot has another
+    /// word, or it is frozen, or it leads to no item.
     pub(crate) fn hold_item(&self, place: Place, word: Slot) -> Option<ItemView> {
         let slot = self.region.slot(place.at);
         match self.region.look(slot, self.hold(slot, word)?) {
@@ -99,7 +101,7 @@ impl Session {
         }
     }
 
-    /// As [`Self::swap`], for a word that has not changed at all. The error: the slot's current word.
+    /// Compare-and-swap of a slot whose word has not changed at all, its frequency neither. The error: the slot's current word.
     #[inline(always)]
     fn swap_same(&self, slot: &AtomicU64, from: Slot, to: Next) -> Result<(), Slot> {
         let to = match to {

@@ -79,13 +79,13 @@ impl Header {
         Self(u64::from(expiry) << EXPIRY_SHIFT | flags | lifetime | (key_len as u64) << 20 | value_len as u64)
     }
 
-    /// The same for a large item.
+    /// The header of a large item, from arguments within their bounds. `flags`: of [`flag::GIVEN`].
     #[inline]
     pub fn large(key_len: usize, flags: u64, expiry: u32) -> Self {
         Self::new(key_len, LARGE, flags, expiry)
     }
 
-    /// The same header with these flags added.
+    /// This header with these flags added.
     pub fn with(self, flags: u64) -> Self {
         Self::new(
             self.key_len(),

@@ -298,7 +298,7 @@ impl Latencies {
         row_of(door, verb).and_then(|row| self.rows.get(row)).unwrap_or(NONE)
     }
 
-    /// The same, to be changed. `None`: the door has no such verb.
+    /// The latencies of one door and verb, to be changed. `None`: the door has no such verb.
     pub fn of_mut(&mut self, door: Door, verb: Verb) -> Option<&mut Latency> {
         self.rows.get_mut(row_of(door, verb)?)
     }

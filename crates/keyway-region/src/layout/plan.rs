@@ -141,7 +141,7 @@ impl Shape {
         usize::try_from(memory / MEMORY_PER_THREAD_MIN).map_or(THREAD_SLOTS_MAX, |n| n.clamp(THREAD_SLOTS_MIN, THREAD_SLOTS_MAX))
     }
 
-    /// The same shape with this many thread slots, and at least as many processes as before: each process has at least one thread.
+    /// This shape with so many thread slots, and at least as many processes as before: each process has at least one thread.
     #[must_use]
     pub fn with_thread_slots(self, thread_slots: usize) -> Self {
         Self {
@@ -152,8 +152,8 @@ impl Shape {
         }
     }
 
-    /// The same shape with room for a server whose threads need this many slots, and for the one that takes over from it. Programs have as
-    /// many slots as before.
+    /// This shape with room for a server whose threads need this many slots, and for the one that takes over from it. Programs
+    /// have as many slots as before.
     #[must_use]
     pub fn with_server(self, threads: usize) -> Self {
         let server_threads = self.server_threads.max(threads.saturating_mul(2));

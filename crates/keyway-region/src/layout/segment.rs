@@ -246,7 +246,7 @@ impl State {
         self.kind() == Some(Kind::Withdrawn) && self.0 & 1 << 4 != 0
     }
 
-    /// The same segment with its pages.
+    /// The state of this withdrawn segment once it has its pages again.
     pub fn with_pages(self) -> Self {
         Self(self.0 & !(1 << 4))
     }
@@ -382,7 +382,7 @@ impl LeaseWord {
         self.0 & 1 << 47 != 0
     }
 
-    /// The same, sealed.
+    /// This lease word, sealed: no cell can be leased any more.
     pub const fn seal(self) -> Self {
         Self(self.0 | 1 << 47)
     }
@@ -443,7 +443,7 @@ impl ExtentWord {
         Self(generation << 24 | owner as u64)
     }
 
-    /// The same extent after it was handed on so often: no word of it comes back.
+    /// The word of this extent after it was handed on so often: each is a new word, so none of them comes back.
     pub const fn in_hands(self, hands: u64) -> Self {
         Self(self.0 & !(HANDS_MAX << 17) | (hands & HANDS_MAX) << 17)
     }
@@ -463,7 +463,7 @@ impl ExtentWord {
         self.0 & 1 << 16 != 0
     }
 
-    /// The same, closed.
+    /// The word of this extent once its owner has finished with it.
     pub const fn close(self) -> Self {
         Self(self.0 | 1 << 16)
     }

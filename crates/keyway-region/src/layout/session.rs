@@ -232,7 +232,7 @@ impl Lease {
         self.0 & FENCED != 0
     }
 
-    /// The same, fenced.
+    /// This lease with the mark that its tenant is suspected to be dead.
     #[must_use]
     pub const fn fenced(self) -> Self {
         Self(self.0 | FENCED)

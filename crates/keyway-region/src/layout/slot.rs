@@ -121,7 +121,7 @@ impl Slot {
         self.0 & (DIRTY | FROZEN) == DIRTY
     }
 
-    /// The same word, dirty if another one is.
+    /// This word, dirty if `other` is.
     #[inline]
     pub fn as_dirty_as(self, other: Self) -> Self {
         Self(self.0 | other.0 & DIRTY)
@@ -265,7 +265,7 @@ impl Slot {
         self.0 & FETCHED != 0
     }
 
-    /// The same word, fetched.
+    /// This word with the mark that its item was fetched.
     #[inline(always)]
     pub const fn fetched(self) -> Self {
         Self(self.0 | FETCHED)
@@ -284,7 +284,7 @@ impl Slot {
         self.with_frequency(self.frequency() + 1).fetched()
     }
 
-    /// The same word with this frequency (unfrozen words).
+    /// This word with this frequency, at most 3 (unfrozen words).
     #[inline]
     pub const fn with_frequency(self, frequency: u64) -> Self {
         let frequency = if frequency < FREQUENCY_MAX { frequency } else { FREQUENCY_MAX };

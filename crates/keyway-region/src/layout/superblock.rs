@@ -338,7 +338,7 @@ impl FlushWord {
         Self(epoch & (Self::WATCHED - 1))
     }
 
-    /// The same word, with a delayed flush.
+    /// This word with the mark of a delayed flush.
     pub const fn delayed(self) -> Self {
         Self(self.0 | Self::DELAYED)
     }

@@ -163,7 +163,8 @@ impl Leased {
         })
     }
 
-    /// The same after the work for these bytes was done, if the extent has that space.
+    /// Space in the extent after the reclaiming work for so many bytes was done. `None`: there is no extent of this epoch, or it
+    /// is too full.
     fn room_paid(&self, size: usize, bytes: usize, epoch: u64) -> Option<Room<'_>> {
         let (next, leased) = (self.next.get(), self.leased.get());
         if self.end.get() == 0 || self.life.get().epoch != epoch || next + size > leased {
@@ -211,7 +212,7 @@ impl Session {
         }
     }
 
-    /// The same if the present extent has no space, and where places give CAS uniques.
+    /// Space for the fast path, if the present extent has none. `None`: there is none, or its place gives no CAS unique.
     #[cold]
     #[inline(never)]
     pub(super) fn more_room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
@@ -267,7 +268,7 @@ impl Session {
         Ok(self.room_in(self.keep_better(extent, size)))
     }
 
-    /// The same for a relocation, which takes free segments only and does no reclaiming work.
+    /// Space for a relocated item: in the present extent or in a free segment, without reclaiming work. `None`: neither has any.
     pub(super) fn room_for_copy(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Extent> {
         let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);
         if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
@@ -342,7 +343,7 @@ impl Session {
         }
     }
 
-    /// The same as far as an item of this size goes: the next one of a caller with long values will hardly be shorter.
+    /// Prefetches as many bytes as this item has: the next one of a caller with long values is usually not shorter.
     #[inline(always)]
     fn prefetch_more(&self, room: &Room<'_>, segment_at: usize, size: usize) {
         let tail = room.next + size;

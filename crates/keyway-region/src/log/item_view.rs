@@ -75,7 +75,7 @@ impl Region {
         Self::is_still(self.mapped().words(seen.segment), seen.life)
     }
 
-    /// The same by the segment's words.
+    /// Whether the segment with these words still has the generation that was read before its bytes.
     #[inline(always)]
     pub(crate) fn is_still(words: &SegmentWords, life: SegmentLife) -> bool {
         // PAIRS: generation: the release fence in `Session::claim_from_free`: a reader of a new byte sees the new generation.
@@ -139,7 +139,7 @@ impl Region {
         self.size_in_all(seen, seen.header.size())
     }
 
-    /// The same of an item whose header gives it this size.
+    /// Bytes that an item takes in the region, a large value's included; `size` is what its header gives.
     #[inline(always)]
     pub(crate) fn size_in_all(&self, seen: &ItemView, size: usize) -> usize {
         if seen.header.is_large() {

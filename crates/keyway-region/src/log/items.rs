@@ -37,7 +37,7 @@ impl Draft<'_> {
         self.marks | client_flags | cas
     }
 
-    /// The same draft with this CAS unique.
+    /// This draft with this CAS unique.
     fn with_cas(self, cas: u64) -> Self {
         Self { cas: Some(cas), ..self }
     }
@@ -205,8 +205,8 @@ impl Session {
         }
     }
 
-    /// The same over another item, in a region without rules. `None`: the value needs segments of its own, there is no space for
-    /// it, or its place gives it no CAS unique, or a lower one than the other item's place gives.
+    /// Writes an item that replaces another one: the fast path, in a region without rules. `None`: the value needs segments of
+    /// its own, there is no space for it, or its place gives it no CAS unique, or a lower one than the other item's place gives.
     #[inline(always)]
     pub(crate) fn write_over(
         &self,
@@ -279,7 +279,7 @@ impl Session {
         Some(Form { header, body, size })
     }
 
-    /// The same for a large item.
+    /// Writes a large item, whose value has segments of its own.
     #[cold]
     #[inline(never)]
     fn write_large(

@@ -101,7 +101,8 @@ impl Region {
             .find_map(|level| Some((self.take_of_level(level)?, level)))
     }
 
-    /// The same for one level. The segment listed last is the most probably in a cache.
+    /// Takes a segment of this level off the list: the one listed last, because its header is most probably in a cache. `None`:
+    /// the level is empty.
     pub(super) fn take_of_level(&self, level: usize) -> Option<usize> {
         let sb = self.mapped().superblock();
         let (filled, row) = (sb.sparse_filled.get(level)?, sb.sparse.get(level)?);

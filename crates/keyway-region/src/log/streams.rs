@@ -12,7 +12,7 @@ use crate::session::Session;
 /// Upper bounds of the TTL classes, seconds left. Class 0 is everything longer, and "never". An expired item waits for the last
 /// item of its segment, so for at most four times its own time.
 pub(crate) const CLASS_TTL_S: [u32; 7] = [60, 240, 960, 3_840, 15_360, 61_440, 245_760];
-/// The same in a region with few segments: open segments must stay a small part of it.
+/// Upper bounds of the TTL classes in a region with few segments, seconds left: open segments must stay a small part of it.
 pub(crate) const CLASS_TTL_FEW_S: [u32; 1] = [240];
 const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
 /// With fewer segments than this everything is in one pool, and in one lifetime class, except what compaction copies.

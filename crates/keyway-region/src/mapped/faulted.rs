@@ -52,7 +52,8 @@ impl Faulted {
         }
     }
 
-    /// The same, except for segments that are out of use: the system has their pages.
+    /// Announces that this process is about to write these bytes, except those of segments that are out of use: the system has
+    /// their pages.
     #[cold]
     fn fault_in_used(mapped: &Mapped, part: Range<usize>) {
         let size = mapped.layout().shape.segment_size;

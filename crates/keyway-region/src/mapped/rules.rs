@@ -30,7 +30,7 @@ impl Rules<false> {
 }
 
 impl<const PLAIN: bool> Rules<PLAIN> {
-    /// The same for the code of any region.
+    /// These rules as values, for code that works in any region.
     #[inline(always)]
     pub const fn general(self) -> Rules<false> {
         Rules {

@@ -250,7 +250,8 @@ unsafe fn wide(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// The same for longer copies.
+/// Copies of more bytes than `move_short` takes: by `rep movsb` from [`REP_FROM`] on where it is fast, otherwise by blocks of 64
+/// bytes.
 macro_rules! move_long {
     ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr) => {
         if $len >= REP_FROM && !stumbles($src, $dst) {
@@ -275,7 +276,7 @@ macro_rules! move_long {
     };
 }
 
-/// The same for at least two lines, by whole lines of the destination: those at both ends may be written twice.
+/// Copies of at least two lines, by whole lines of the destination: those at both ends may be written twice.
 macro_rules! move_lines {
     ($src:ident, $dst:ident, $len:ident, $load16:expr, $store16:expr) => {{
         let last = $len - CACHE_LINE;
@@ -336,7 +337,7 @@ pub unsafe fn out_of(src: *const u8, dst: *mut u8, len: usize) {
 /// [`SHORT_MAX`] to [`MIDDLE_MAX`] bytes: blocks of 64 bytes, then the last block, which may overlap the one before.
 ///
 /// # Safety
-/// As [`out_of`].
+/// `len` bytes, more than [`SHORT_MAX`], are readable at `src`, in the region, and writable at `dst`, which is private.
 #[inline(always)]
 unsafe fn middle_out_of(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: every access stays within `len` bytes of its side, which are more than 32.
@@ -377,7 +378,7 @@ unsafe fn block(src: *const u8, dst: *mut u8) {
 }
 
 /// # Safety
-/// The same with 32 bytes.
+/// 32 bytes are readable at `src`, in the region, and writable at `dst`, which is private.
 #[inline(always)]
 unsafe fn half_block(src: *const u8, dst: *mut u8) {
     let (a, b): (__m128i, __m128i);
@@ -393,7 +394,7 @@ unsafe fn half_block(src: *const u8, dst: *mut u8) {
 }
 
 /// # Safety
-/// As [`out_of`].
+/// `len` bytes, more than [`MIDDLE_MAX`], are readable at `src`, in the region, and writable at `dst`, which is private.
 #[inline(never)]
 unsafe fn long_out_of(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: called within the bounds that the moves below keep.
@@ -437,10 +438,11 @@ pub unsafe fn into(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// As [`middle_out_of`], in the other direction.
+/// Copies [`SHORT_MAX`] to [`MIDDLE_MAX`] bytes into the region: blocks of 64 bytes, then the last block, which may overlap the
+/// one before.
 ///
 /// # Safety
-/// As [`into`].
+/// `len` bytes, more than [`SHORT_MAX`], are readable at `src`, which is private, and writable at `dst`, in the region.
 #[inline(always)]
 unsafe fn middle_into(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: every access stays within `len` bytes of its side, which are more than 32.
@@ -478,7 +480,7 @@ unsafe fn block_into(src: *const u8, dst: *mut u8) {
 }
 
 /// # Safety
-/// The same with 32 bytes.
+/// 32 bytes are readable at `src`, which is private, and writable at `dst`, in the region.
 #[inline(always)]
 unsafe fn half_block_into(src: *const u8, dst: *mut u8) {
     // SAFETY: the caller's promise.
@@ -492,7 +494,7 @@ unsafe fn half_block_into(src: *const u8, dst: *mut u8) {
 }
 
 /// # Safety
-/// As [`into`].
+/// `len` bytes, more than [`MIDDLE_MAX`], are readable at `src`, which is private, and writable at `dst`, in the region.
 #[inline(never)]
 unsafe fn long_into(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: called within the bounds that the moves below keep.

@@ -65,7 +65,7 @@ pub fn private(len: usize) -> (Vec<u64>, Memory) {
     (words, unsafe { Memory::new(base, len) })
 }
 
-/// The same mapping once more, as another process has it; it lives as long as the first one's memory.
+/// Maps the same bytes once more, as another process does; the mapping lives as long as the first one's memory.
 #[cfg(feature = "observe")]
 pub fn again(memory: &Memory) -> Memory {
     // SAFETY: the promise that was made for the first one.

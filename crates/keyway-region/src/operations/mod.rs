@@ -164,8 +164,8 @@ impl Session {
         self.get_and_leave(key, how, now, sink, || (), hit)
     }
 
-    /// The same. `leave` runs before `hit`, and before each other end: a piece of code that all ends have in common would make a processor
-    /// wait for the result.
+    /// [`Self::get_fast`] for a caller that ends with `leave`: it runs before `hit`, and before each other end. A piece of code
+    /// that all ends have in common would make a processor wait for the result.
     #[inline(always)]
     pub fn get_and_leave<S: Sink, R>(
         &mut self,
@@ -234,7 +234,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Self::get`].
+    /// No memory for a copy of the value; and, if `how` requests a change, the errors of a write.
     #[inline]
     pub fn get_slow<S: Sink>(&mut self, key: Key<'_>, how: &Get, now: u32, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if self.region.has_checksums() {
@@ -244,7 +244,7 @@ impl Session {
         }
     }
 
-    /// The same in a region with (`VERIFIED`) or without checksums.
+    /// The slow path of a get, in a region with (`VERIFIED`) or without checksums.
     #[inline(never)]
     fn get_verified<const VERIFIED: bool, S: Sink>(
         &self,

@@ -61,7 +61,7 @@ const SWEEP: usize = 16;
 const SWEEPS_A_SEGMENT: usize = 8;
 /// The level of the list from which its segments are reclaimed while the region is not full.
 const ALL_BUT_DEAD: usize = SPARSE_LEVELS - 2;
-/// As [`SWEEP`], for one call of [`Session::upkeep`], and the bytes that it reclaims.
+/// Headers that the sweep of one call of [`Session::upkeep`] reads, and the bytes that the call reclaims.
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
 
@@ -233,7 +233,8 @@ impl Region {
 }
 
 impl Session {
-    /// As [`Session::take_segment`].
+    /// A segment for a session: a free one, or with `make_room` one that is reclaimed for it. The error: none is free, and
+    /// nothing can be evicted.
     fn take_or_reclaim(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
         self.mapped.catch_up();
         if self.mapped.is_shrinking() {
@@ -281,7 +282,7 @@ impl Session {
         self.claim_free().ok_or(WriteError::OutOfMemory)
     }
 
-    /// As [`Session::pay`].
+    /// Does the work that is due for taking this many bytes. Returns for how many bytes it is done.
     fn pay_share(&self, bytes: usize, now: u32) -> usize {
         let (free, reserve) = (self.free_segments(), self.reserve());
         if free > reserve {

@@ -85,7 +85,7 @@ impl Region {
         })
     }
 
-    /// The same for any last tenant: for a caller that is the only process that takes the slot.
+    /// Takes a process slot whatever its last tenant is: for a caller that is the only process that takes the slot.
     pub fn attach(&self, slot: usize, pid: u32, now_unix_s: i64) -> Process {
         loop {
             if let Some(process) = self.take_over(&self.mapped().tenant(slot), pid, now_unix_s) {

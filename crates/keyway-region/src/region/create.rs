@@ -60,11 +60,12 @@ impl Region {
         Ok(region)
     }
 
-    /// The same without the last step, [`Self::finish`]: a maker that dies before that step leaves a region with the unfinished mark.
+    /// Makes a region without the last step, [`Self::finish`]: a maker that dies before that step leaves a region with the
+    /// unfinished mark.
     ///
     /// # Errors
     ///
-    /// As above.
+    /// The memory is too small, or cannot hold such a region.
     pub fn unfinished(memory: Memory, creation: &Creation, host: Box<dyn Host>) -> Result<Self, Unusable> {
         let layout = Layout::new(creation.shape);
         let wanted = layout.len(creation.segments);

@@ -136,14 +136,14 @@ impl Emitter {
         }
     }
 
-    /// The same, as a condition that always holds.
+    /// Draws the stamp of a change before it is published. Returns `true`, so that it can end a condition.
     #[inline]
     pub(crate) fn stamp_insert(&self) -> bool {
         self.stamp_change();
         true
     }
 
-    /// The same for an item that is removed although no client removes it.
+    /// Draws the stamp of an eviction or expiry, which no client has requested, before it is published.
     #[inline]
     pub(crate) fn stamp_removal(&self) {
         let is_told = self.watch.is_watched(Kind::Eviction.bit() | Kind::Expiry.bit());

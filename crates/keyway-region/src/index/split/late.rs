@@ -24,7 +24,8 @@ fn filled() -> (Ground, Thread) {
     filled_in(0)
 }
 
-/// The same, and as many rounds of splits are over. Then the index has a segment or more.
+/// A region with these items after as many rounds of splits, and the thread that stored them. Then the index has a segment or
+/// more.
 fn filled_in(round: u32) -> (Ground, Thread) {
     let ground = if round == 0 { Ground::new() } else { Ground::of_buckets(4) };
     let writer = ground.thread(0);
