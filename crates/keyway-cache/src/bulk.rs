@@ -20,7 +20,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::get`], of the first key that fails.
+    /// [`ReadError`] of the first key that fails: its length is wrong, the session is detached, or this process has no memory for
+    /// a copy of the value.
     pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(AHEAD_MAX) {
@@ -49,7 +50,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::get`], of the first key that fails. `out` is as long as before then.
+    /// [`ReadError`] of the first key that fails: its length is wrong, the session is detached, or this process has no memory for
+    /// a copy of the value. `out` is as long as before then.
     pub fn get_many_append<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],

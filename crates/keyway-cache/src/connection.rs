@@ -52,7 +52,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// As [`Self::to_file`].
+    /// Those of connect(2); [`ErrorKind::TimedOut`]: the server has accepted no connection by the deadline.
     pub fn to_tcp(address: &SocketAddr, deadline: Instant) -> Result<Self> {
         let family = if address.is_ipv4() {
             AddressFamily::Inet

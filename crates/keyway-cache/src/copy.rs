@@ -115,7 +115,7 @@ impl Unfinished {
         Self::locked(to, |file| lock(file, COPYING))
     }
 
-    /// The same with another lock.
+    /// An empty file for a copy to this place, with the lock that `lock` takes.
     fn locked(to: &Path, lock: impl Fn(&File) -> bool) -> Result<Self, OpenError> {
         for _ in 0..ATTEMPTS {
             let [one, two] = random(to)?;

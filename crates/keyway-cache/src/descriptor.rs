@@ -98,7 +98,8 @@ fn access(file: impl AsFd) -> Option<i32> {
         .map(|flags| flags & (nix::libc::O_ACCMODE | nix::libc::O_PATH))
 }
 
-/// The same file description under a number that programs do not reach, or at least above the standard streams.
+/// Duplicates a descriptor to a number that programs do not reach, or at least above the standard streams; both have one file
+/// description.
 fn moved_up<T: AsFd + From<OwnedFd>>(file: T) -> std::io::Result<T> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let high = i32::try_from(soft.saturating_mul(3) / 4).unwrap_or(i32::MAX);

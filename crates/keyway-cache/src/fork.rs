@@ -142,7 +142,8 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
-    /// The same with a value that cannot always be made. Of two threads that make one at a time, the second one's is dropped.
+    /// This process's value, which `make` makes if there is none, or fails to. Of two threads that make one at a time, the second
+    /// one's is dropped.
     ///
     /// # Errors
     ///

@@ -158,7 +158,7 @@ impl Latch {
         Verb(self)
     }
 
-    /// The same where it is known that there is no gate.
+    /// Begins a verb in a process that is known to have no gate.
     #[inline(always)]
     pub(crate) fn no_gate(&self) -> Verb<'_> {
         debug_assert!(!self.is_on());

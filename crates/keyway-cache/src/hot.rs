@@ -78,9 +78,9 @@ impl Cache {
         hottest(counts, since, by, most, |hash| self.name_of_hash(hash))
     }
 
-    /// The same by prefix: what is before the first `separator` of a key; the whole key, if it has none. An estimate includes what
-    /// was counted for keys of the prefix that have a counter, and for their counters' earlier keys in their name; the bounds hold
-    /// whatever these were.
+    /// The `most` hottest prefixes: what is before the first `separator` of a key; the whole key, if it has none. An estimate
+    /// includes what was counted for keys of the prefix that have a counter, and for their counters' earlier keys in their name;
+    /// the bounds hold whatever these were.
     pub fn hot_prefixes(&self, counts: &HotCounts, since: Option<&HotCounts>, by: By, most: usize, separator: &[u8]) -> Vec<Hot> {
         #[derive(Default)]
         struct Group {
@@ -136,7 +136,7 @@ impl Watched {
         }
     }
 
-    /// As [`Cache::hot_keys`].
+    /// The `most` hottest keys, the hottest first: all in all, or since an earlier moment.
     pub fn hot_keys(&self, counts: &HotCounts, since: Option<&HotCounts>, by: By, most: usize) -> Vec<Hot> {
         let (region, now) = (self.region(), self.tick());
         hottest(counts, since, by, most, |hash| name_of_hash(region, hash, now))

@@ -275,7 +275,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// As [`Self::open`]; the descriptor does not lead to anonymous memory of this user.
+    /// [`OpenError`]; also if the descriptor does not lead to anonymous memory of this user.
     #[doc(hidden)]
     pub fn open_kept(memory: &std::fs::File, options: &Options) -> Result<Self, OpenError> {
         let begun = Instant::now();
@@ -463,12 +463,13 @@ impl Cache {
         Ok(self.inner.sessions.liveness.id())
     }
 
-    /// The same for a process that may only read: the kernel refuses every write by this descriptor. A process whose user may
-    /// write the file can nevertheless open it again.
+    /// The region's file, opened again for a process that may only read: the kernel refuses every write by this descriptor. A
+    /// process whose user may write the file can nevertheless open it again.
     ///
     /// # Errors
     ///
-    /// As [`Self::descriptors`]; and a region in durable mode, whose readers must write back what they rely on.
+    /// There is neither /proc nor a name that leads to the file, or no free descriptor; or the region is in durable mode, whose
+    /// readers must write back what they rely on.
     #[doc(hidden)]
     pub fn descriptor_to_read(&self) -> std::io::Result<File> {
         if self.region().is_some_and(|region| region.mapped().is_durable()) {
@@ -660,7 +661,8 @@ impl Cache {
         })
     }
 
-    /// The same, as long as `goes_on`, which gets the percentage done, returns true.
+    /// Copies the region to the file `to`, as [`Self::copy_to`], as long as `goes_on`, which gets the percentage done, returns
+    /// true.
     ///
     /// # Errors
     ///

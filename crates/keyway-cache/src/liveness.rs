@@ -303,11 +303,11 @@ impl Liveness {
         open_same(self.id, number, self.path.as_deref(), flags)
     }
 
-    /// The same, so that the descriptor can neither read nor write.
+    /// The file, opened again, with a descriptor that can neither read nor write.
     ///
     /// # Errors
     ///
-    /// As [`Self::open_anew`].
+    /// It cannot be opened: there is neither /proc nor a name that leads to it, or this user may not open it.
     pub(crate) fn open_harmless(&self) -> io::Result<File> {
         if self.is_sealed {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -388,7 +388,7 @@ impl Liveness {
     }
 }
 
-/// The same file, opened once more: by its descriptor's entry in /proc, or by its name, if the name leads to it.
+/// Opens the file with this identity once more: by its descriptor's entry in /proc, or by its name, if the name leads to it.
 fn open_same(id: FileId, number: Option<i32>, path: Option<&Path>, flags: OFlag) -> io::Result<File> {
     let _streams = StreamsTaken::new();
     let own = number.map(|number| PathBuf::from(format!("/proc/self/fd/{number}")));
@@ -415,7 +415,8 @@ pub(crate) fn open_writable(id: FileId, file: &File) -> io::Result<File> {
     )
 }
 
-/// The same, so that the descriptor can neither read nor write. If the file system does not support that, for reading.
+/// Opens the file with this identity so that the descriptor can neither read nor write. If the file system does not support that,
+/// for reading.
 pub(crate) fn open_harmless(id: FileId, number: Option<i32>, path: Option<&Path>) -> io::Result<File> {
     let [neither, reading] = harmless_flags();
     open_same(id, number, path, neither).or_else(|_| open_same(id, number, path, reading))

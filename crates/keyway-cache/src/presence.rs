@@ -36,7 +36,7 @@ pub(crate) fn thread_number() -> u64 {
     }
 }
 
-/// The same, or 0 if the thread has none yet.
+/// The calling thread's number in this process, or 0 if it has none yet.
 #[inline(always)]
 pub(crate) fn thread_number_if_known() -> u64 {
     here::number()

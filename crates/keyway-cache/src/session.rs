@@ -81,7 +81,7 @@ macro_rules! verb {
     };
 }
 
-/// The same for a call without a key.
+/// Passes a call without a key to the variant that this session has.
 macro_rules! either {
     ($session:expr, $way:ident => $work:expr) => {
         match &mut *$session.0 {
@@ -172,7 +172,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::get`].
+    /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
     #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
         probes::Get::entry(key);
@@ -216,7 +216,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::get`]; and, if `how` requests a change, the errors of a write.
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
+    /// requests a change, the errors of a write.
     #[inline]
     pub fn get_with(
         &mut self,
@@ -267,7 +268,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::get_with`].
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
+    /// requests a change, the errors of a write.
     #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
         probes::Get::entry(key);
@@ -296,7 +298,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::get_with`]. A socket's error shows when the rest is sent.
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
+    /// requests a change, the errors of a write. A socket's error shows when the rest is sent.
     #[doc(hidden)]
     #[inline]
     pub fn get_to(
@@ -384,7 +387,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::set`].
+    /// A bad key, an item that is too large, a full region from which nothing can be evicted, or no memory in this process for a
+    /// copy of the value.
     #[inline]
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         probes::Set::entry(key);
@@ -438,7 +442,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::set`].
+    /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
     #[inline]
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         probes::Arithmetic::entry(key);
@@ -465,7 +469,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::set`].
+    /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
     #[inline]
     pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         probes::Arithmetic::entry(key);
@@ -481,7 +485,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::set`].
+    /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
     #[inline]
     pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         probes::Arithmetic::entry(key);
@@ -497,7 +501,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::set`].
+    /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         probes::Touch::entry(key);
         if !Key::has_len(key) {
@@ -575,7 +579,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`Session::get`].
+    /// [`WriteError::KeyLength`]: the key is empty or too long; [`WriteError::Detached`]; [`WriteError::NoMemory`]: this process
+    /// has none for a copy of the value.
     #[doc(hidden)]
     pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
         Key::check_len(key)?;

@@ -66,7 +66,7 @@ pub struct Described {
 ///
 /// # Errors
 ///
-/// As [`crate::Cache::open`]: the file belongs to another user, is no region, or is one of another layout.
+/// [`OpenError`]: the file belongs to another user, is no region, or is one of another layout.
 pub fn describe(file: File, path: &Path, owners: &Owners) -> Result<Described, OpenError> {
     trust::check(&file, Source::Path, path, &Options::new().owners(owners.clone()))?;
     let found = inspect(&file, path)?;
@@ -159,7 +159,7 @@ impl Watched {
     ///
     /// # Errors
     ///
-    /// As [`describe`].
+    /// [`OpenError`]: the file belongs to another user, is no region, or is one of another layout.
     pub fn open(file: File, path: &Path, owners: &Owners) -> Result<Self, OpenError> {
         trust::check(&file, Source::Path, path, &Options::new().owners(owners.clone()))?;
         Self::map(file, path)

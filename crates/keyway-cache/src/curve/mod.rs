@@ -213,7 +213,7 @@ impl MemoryCurve {
         self.predict(since, &now)
     }
 
-    /// The same from the steps since the last [`MemoryCurve::restart`].
+    /// What is predicted from the steps since the last [`MemoryCurve::restart`].
     pub fn predictions_since_restart(&self) -> Predictions {
         let now = self.mark();
         self.predict(self.marks.first().unwrap_or(&now), &now)
