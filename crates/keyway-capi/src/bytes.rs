@@ -65,7 +65,7 @@ impl OwnKey {
 
     /// # Safety
     ///
-    /// As [`key`].
+    /// `given` is NULL, or `len` bytes can be read from it. They may change at any time: the copy that is taken here is used.
     pub(crate) unsafe fn copy(given: *const c_void, len: usize) -> Self {
         let mut own = Self::NONE;
         // SAFETY: guaranteed by the caller.
@@ -97,7 +97,8 @@ impl OwnKey {
 ///
 /// # Safety
 ///
-/// As [`key`]. They may change, too: each that is stored is one that was there during the call.
+/// The pointer is NULL, or so many bytes can be read from it. They may change at any time: each that is stored is one that was
+/// there during the call.
 #[inline]
 pub(crate) unsafe fn value<'a>(value: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
     if len == 0 {

@@ -148,7 +148,8 @@ pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
 ///
 /// # Safety
 ///
-/// As `keyway_get`.
+/// `cache` is NULL or open; `key_len` bytes can be read from `key`; `buffer` is NULL, or `buffer_size` bytes can be written to
+/// it; `item` is NULL or can be written.
 #[inline(always)]
 unsafe fn get_into<const PLAIN: bool>(
     cache: *mut keyway,
@@ -173,7 +174,8 @@ unsafe fn get_into<const PLAIN: bool>(
 ///
 /// # Safety
 ///
-/// As `keyway_get`.
+/// `cache` is NULL or open; `key_len` bytes can be read from `key`; `buffer` is NULL, or `buffer_size` bytes can be written to
+/// it; `item` is NULL or can be written.
 #[inline(always)]
 unsafe fn get_to_buffer<const PLAIN: bool>(
     cache: *mut keyway,
@@ -221,7 +223,7 @@ fn too_small(value_len: usize, buffer_size: usize) -> Failure {
 
 /// # Safety
 ///
-/// As `keyway_get_alloc`.
+/// `cache` is NULL or open; `key_len` bytes can be read from `key`; `value` and `item` are NULL or can be written.
 unsafe fn get_allocated(
     cache: *mut keyway,
     key: *const c_void,
@@ -281,7 +283,7 @@ struct Answers {
 ///
 /// # Safety
 ///
-/// As `keyway_get_many`.
+/// `cache` is NULL or open; `entries` is NULL, or the address of `count` entries whose keys can be read.
 unsafe fn get_many(
     cache: *mut keyway,
     entries: *mut keyway_entry,
@@ -361,7 +363,7 @@ impl Answers {
     ///
     /// # Safety
     ///
-    /// As `keyway_get_many`.
+    /// `entries` is NULL, or the address of `count` entries that can be written.
     unsafe fn give(self, entries: *mut keyway_entry, count: usize, code: keyway_result) {
         if entries.is_null() {
             return;
