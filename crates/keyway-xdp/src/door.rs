@@ -367,7 +367,7 @@ fn end_closed(closing: &MapHandle, config: &MapHandle) -> Result<usize, DoorErro
     local.map_or(Ok(0), |local| tcp::end_closed(closing, local))
 }
 
-/// The same of the program of this filter.
+/// Removes what is left of connections that the server has closed, of the program of this filter. Returns how many there were.
 fn end_closed_by(filter: &Filter) -> Result<usize, DoorError> {
     let (mut closing, mut config) = (None, None);
     for map in maps_of(filter)? {

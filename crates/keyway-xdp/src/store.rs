@@ -125,7 +125,8 @@ impl Store {
         self.put_with(hash, hot, copy, 0, FREE_KEPT)
     }
 
-    /// As [`Self::put`], with this many pages left free.
+    /// Puts a copy in, replacing an older one of its key, if this many pages stay free. `chances`: how often it is written again
+    /// when its page is emptied.
     fn put_with(&mut self, hash: u64, hot: &HotSet<'_>, copy: &HotCopy, chances: u8, kept: usize) -> Put {
         let units = copy.size().div_ceil(UNIT_SIZE);
         if let Some(place) = hot.find(hash)
