@@ -92,7 +92,7 @@ fn at_place(code: u8) -> AtPlace {
     }
 }
 
-/// As `stats` shows it.
+/// The word by which `stats` shows what is at the region's place.
 pub(crate) fn word(code: u8) -> &'static str {
     match at_place(code) {
         AtPlace::Same => "in_place",

@@ -52,7 +52,7 @@ impl HotAsked<'_> {
         self.json_of(counts, since, |since, by| self.list(cache, counts, since, by))
     }
 
-    /// The same of what `list` lists.
+    /// All kinds as JSON, of the keys or prefixes that `list` returns.
     pub fn json_of(
         &self,
         counts: &HotCounts,

@@ -183,12 +183,12 @@ impl Sockets {
         Self::bind_beside(config, Given::default())
     }
 
-    /// The same, beside sockets that exist already. `config` names their addresses ([`Given::ask_for`]); those that it does not name are
-    /// closed.
+    /// Binds the sockets of `config` beside sockets that exist already. `config` names their addresses ([`Given::ask_for`]);
+    /// those that it does not name are closed.
     ///
     /// # Errors
     ///
-    /// As [`Self::bind`]; the given sockets are closed then.
+    /// [`StartError`]: nothing is bound then, and the given sockets are closed.
     pub fn bind_beside(config: &Config, mut given: Given) -> Result<Self, StartError> {
         config.check()?;
         let (users, certificates) = (config.users()?, config.certificates()?);
@@ -212,11 +212,11 @@ impl Sockets {
         })
     }
 
-    /// The same, beside the sockets of a server that is about to be taken over ([`Server::take_over`]).
+    /// Binds the sockets of `config` beside those of a server that is about to be taken over ([`Server::take_over`]).
     ///
     /// # Errors
     ///
-    /// As [`Self::bind`]; the running server goes on.
+    /// [`StartError`]: nothing is bound then, and the running server goes on.
     pub fn bind_to_take_over(config: &Config, running: &mut TakeOver) -> Result<Self, StartError> {
         Ok(Self {
             predecessor: Some(running.predecessor()?),

@@ -550,7 +550,7 @@ impl Listener {
         }
     }
 
-    /// The same, if it is without TLS.
+    /// The TCP address of a listener without TLS.
     pub(crate) fn plain_tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),

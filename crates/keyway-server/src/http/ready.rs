@@ -12,8 +12,8 @@ use keyway_cache::{Delete, Session};
 const TRIES: u32 = 3;
 /// Seconds after which an item expires that a probe could not delete, because its process died.
 const EXPTIME_S: i64 = 60;
-/// The same where nothing is evicted: such items share their segments with those that never expire. In segments of its own class the probe
-/// would find the room of its earlier probes, when there is none for clients.
+/// Seconds after which such an item expires where nothing is evicted: it shares its segments with those that never expire. In
+/// segments of its own class the probe would find the room of its earlier probes, when there is none for clients.
 const EXPTIME_LONG_S: i64 = 30 * 24 * 60 * 60;
 
 /// A probe's outcome is the answer for this long: requests that come faster cost no store.
@@ -53,7 +53,7 @@ impl Prober {
         }
     }
 
-    /// The same now.
+    /// Probes now: whether an item can be stored and read; otherwise why not, and what to do.
     fn probe(&mut self) -> Result<(), String> {
         if self.session.is_held_up() {
             return Err("writes wait until the kernel door of a server that died stops answering, about a second".to_owned());

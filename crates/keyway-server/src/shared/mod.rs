@@ -83,7 +83,7 @@ impl KernelNumbers {
         self.hits_by_protocol().iter().sum()
     }
 
-    /// The same of UDP, and of TCP.
+    /// Answers of the program on UDP (datagrams) and on TCP (keys).
     pub(crate) fn hits_by_protocol(&self) -> [u64; 2] {
         ["hits", "tcp_hits"].map(|name| {
             let hits = self.verdicts.iter().find(|(word, _)| *word == name);

@@ -174,7 +174,7 @@ impl Certificates {
     ///
     /// # Errors
     ///
-    /// As [`Terms::config`].
+    /// None that was not met when the files were read.
     pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
         self.read().terms.config()
     }

@@ -117,7 +117,7 @@ impl WatchAsked {
         Ok(())
     }
 
-    /// The same as arguments.
+    /// The arguments of `watch` that ask for this.
     pub fn words(&self) -> Vec<u8> {
         let mut words = Vec::new();
         for (name, bits) in KINDS.iter().take(KINDS.len() - 1) {

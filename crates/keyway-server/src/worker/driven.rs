@@ -31,7 +31,7 @@ impl Driven {
     ///
     /// # Errors
     ///
-    /// As [`Server::start`].
+    /// [`StartError`]; by then the region is open.
     pub fn start(config: Config, cache: Cache) -> Result<Self, StartError> {
         let config = Config {
             threads: 1,
