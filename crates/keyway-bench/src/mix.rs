@@ -113,7 +113,7 @@ pub fn size_text(bytes: usize) -> String {
 }
 
 impl Workload {
-    /// The same with values of this size.
+    /// This workload with values of so many bytes.
     #[must_use]
     pub fn with_values(&self, bytes: usize) -> Self {
         Self {

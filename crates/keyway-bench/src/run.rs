@@ -122,7 +122,8 @@ pub fn run(plan: &Plan, progress: Progress<'_>) -> io::Result<Outcome> {
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// What hinders the beginning: a server that does not start or cannot be reached. What goes wrong later is in
+/// [`Outcome::failures`].
 pub fn run_on(plan: &Plan, outcome: &mut Outcome, progress: Progress<'_>) -> io::Result<()> {
     let mut number = 0;
     for cells in plan.cells.chunk_by(Cell::shares_caches) {

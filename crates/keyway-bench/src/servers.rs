@@ -110,7 +110,7 @@ impl Server {
         Self::keyway_at(Path::new("memfd"), program, settings)
     }
 
-    /// The same with the region at this path, which may have one already.
+    /// `program serve`, on TCP and a Unix socket, with the region at this path, which may have one already.
     pub fn keyway_at(region: &Path, program: &Path, settings: &Settings<'_>) -> io::Result<Self> {
         let (listen, folder) = (settings.listen()?, Folder::new(&std::env::temp_dir(), "keyway")?);
         let socket = folder.path().join("socket");
