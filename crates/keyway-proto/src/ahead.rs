@@ -61,7 +61,7 @@ fn of_line(input: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((key, rest.get(behind..).unwrap_or_default()))
 }
 
-/// The same of a binary packet.
+/// The key of the binary packet at the front, and what follows the packet.
 fn of_packet(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let [_, _, k, l, extras, _, _, _, body @ ..] = input.first_chunk::<{ binary::HEADER_LEN }>()?;
     let key_at = binary::HEADER_LEN + usize::from(*extras);

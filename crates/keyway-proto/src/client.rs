@@ -70,7 +70,8 @@ pub fn store(out: &mut Vec<u8>, store: &Store<'_>) {
     store_made(out, store, store.key, store.value.len(), value);
 }
 
-/// The same with a key and a value that are made on the way, in the place of those in `store`. `value` appends `value_len` bytes.
+/// Appends a storage command whose key and value are made on the way, in the place of those in `store`. `value` appends
+/// `value_len` bytes.
 #[inline]
 pub fn store_made(out: &mut Vec<u8>, store: &Store<'_>, key: impl Key, value_len: usize, value: impl FnOnce(&mut Vec<u8>)) {
     let command = store.verb.command();
@@ -131,7 +132,8 @@ pub fn meta(out: &mut Vec<u8>, command: Command, key: &[u8], value: Option<&[u8]
     meta_as(out, command, key, key.is_empty() || !is_plain(key), value, flags);
 }
 
-/// The same for a key of opaque bytes, which the server is to keep as such: it is sent in base64 even if a line could hold it.
+/// Appends a meta command about a key of opaque bytes, which the server is to keep as such: it is sent in base64 even if a line
+/// could hold it.
 pub fn meta_opaque(out: &mut Vec<u8>, command: Command, key: &[u8], value: Option<&[u8]>, flags: &str) {
     meta_as(out, command, key, true, value, flags);
 }

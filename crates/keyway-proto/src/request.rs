@@ -259,7 +259,7 @@ pub enum StoreVerb {
 }
 
 impl StoreVerb {
-    /// The same as a [`Command`].
+    /// The [`Command`] of this name.
     pub const fn command(self) -> Command {
         match self {
             Self::Set => Command::Set,
