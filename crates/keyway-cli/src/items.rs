@@ -62,7 +62,7 @@ pub(crate) type Each<'e> = dyn FnMut(&[u8], Got) -> Result<(), Failure> + 'e;
 pub(crate) trait Items {
     /// The item of `key`. Only one that is looked up for use counts as accessed.
     fn get(&mut self, key: &[u8], is_used: bool) -> Result<Option<Got>, Failure>;
-    /// The same for many keys, without counting as accesses; those that are gone are left out.
+    /// The items of many keys, which do not count as accessed; those that are gone are left out.
     fn get_many(&mut self, keys: &[Vec<u8>], each: &mut Each<'_>) -> Result<(), Failure>;
     /// Stores an item. Another one may be stored before `outcomes` has it.
     fn put(&mut self, item: Put<'_>, outcomes: &mut dyn Outcomes) -> Result<(), Failure>;

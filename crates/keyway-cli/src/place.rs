@@ -64,7 +64,7 @@ pub(crate) fn open(place: &Place, options: &Options, slack: usize) -> Result<Cac
     try_open(place, options, slack).map_err(failure)
 }
 
-/// The same, with the reason of a failure.
+/// Opens a region whose largest item may be up to `slack` bytes smaller than requested, as [`open`]; the error has the reason.
 pub(crate) fn try_open(place: &Place, options: &Options, slack: usize) -> Result<Cache, OpenError> {
     let cache = with_slack(|options| Cache::open(place, options), options, slack)?;
     if cache.info().discarded {
@@ -76,7 +76,7 @@ pub(crate) fn try_open(place: &Place, options: &Options, slack: usize) -> Result
     Ok(cache)
 }
 
-/// The same, in memory that was kept for a restart.
+/// Opens a region in memory that was kept for a restart; its largest item may be up to `slack` bytes smaller than requested.
 pub(crate) fn open_kept(memory: &File, options: &Options, slack: usize) -> Result<Cache, OpenError> {
     with_slack(|options| Cache::open_kept(memory, options), options, slack)
 }

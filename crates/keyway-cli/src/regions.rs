@@ -436,7 +436,7 @@ fn numbers_elsewhere(pid: u32) -> Vec<u64> {
     inner_numbers(&status)
 }
 
-/// The same, of the process's status: the first number is that of this namespace.
+/// The numbers in inner namespaces by the text of a process's status: the first number is that of this namespace, and left out.
 fn inner_numbers(status: &str) -> Vec<u64> {
     let line = status
         .lines()

@@ -121,7 +121,8 @@ fn group_of(option: &Arg) -> Option<&'static str> {
     GROUPS.iter().find(|(_, ids)| ids.contains(&id)).map(|(heading, _)| *heading)
 }
 
-/// The same for shells: words where an option takes one of a few, files where it takes a file, and nothing elsewhere.
+/// The command line for shells' completion: words where an option takes one of a few, files where it takes a file, and nothing
+/// elsewhere.
 pub(crate) fn completed(all: Command) -> Command {
     let names: Vec<String> = all.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let all = all.mut_args(completed_argument);

@@ -31,12 +31,13 @@ pub(crate) fn written(bytes: u64) -> String {
     }
 }
 
-/// As [`parse`]; a plain number is in MiB, as for memcached's `-m`.
+/// Bytes of a size; a plain number is in MiB, as for memcached's `-m`.
 pub(crate) fn parse_mebibytes(text: &str) -> Result<u64, String> {
     parse(text, 1 << 20)
 }
 
-/// As [`parse_mebibytes`], for a cache that is measured: no region is smaller than 2 MiB ([`keyway_cache::Options::memory`]).
+/// Bytes of a cache that is measured; a plain number is in MiB. No region is smaller than 2 MiB
+/// ([`keyway_cache::Options::memory`]).
 pub(crate) fn parse_cache_memory(text: &str) -> Result<u64, String> {
     match parse_mebibytes(text)? {
         size if size >= 2 << 20 => Ok(size),
@@ -44,7 +45,7 @@ pub(crate) fn parse_cache_memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// As [`parse`]; a plain number is in bytes, as for memcached's `-I`.
+/// Bytes of the largest item, 1 KiB to 1 GiB; a plain number is in bytes, as for memcached's `-I`.
 pub(crate) fn parse_item_size(text: &str) -> Result<usize, String> {
     let size = parse(text, 1)?;
     match usize::try_from(size) {
@@ -53,7 +54,7 @@ pub(crate) fn parse_item_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// As [`parse`]; a plain number is in bytes, and no value is longer than the largest item.
+/// Bytes of a value; a plain number is in bytes, and no value is longer than the largest item, 1 GiB.
 pub(crate) fn parse_value_size(text: &str) -> Result<usize, String> {
     let size = parse(text, 1)?;
     match usize::try_from(size) {
@@ -62,7 +63,8 @@ pub(crate) fn parse_value_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// As [`parse`]; a plain number is in bytes. An answer over UDP: at least one datagram, and no more datagrams than 16 bits can number.
+/// Bytes of the longest answer over UDP; a plain number is in bytes. At least one datagram, and no more datagrams than 16 bits
+/// can number.
 pub(crate) fn parse_answer_size(text: &str) -> Result<usize, String> {
     let size = parse(text, 1)?;
     match usize::try_from(size) {

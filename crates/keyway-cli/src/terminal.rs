@@ -126,7 +126,7 @@ pub(crate) struct Table {
 enum Line {
     /// In a list, each of its cells is before those of the rows.
     Head(Vec<String>),
-    /// The same, and the cell above the names is a heading of the list, too.
+    /// A head whose cell above the names is a heading of the list, too.
     Group(Vec<String>),
     Row(Vec<String>),
 }

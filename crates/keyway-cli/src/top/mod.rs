@@ -125,7 +125,7 @@ impl Region {
         }
     }
 
-    /// The same and all in all, for scripts.
+    /// The hottest keys between two looks, and since the region was made, for scripts.
     fn hot_json(&self, now: &Looked, before: &Looked) -> serde_json::Value {
         let list = |since: Option<&_>, by| self.watched.hot_keys(&now.hot, since, by, self.asked.most);
         self.asked.json_of(&now.hot, Some(&before.hot), list)
