@@ -173,7 +173,7 @@ unsafe fn get(st: *mut memcached_st, handle: &mut Handle, key: *const c_char, le
 
 /// # Safety
 ///
-/// As [`get`]; the places are NULL or can be written.
+/// The handle is ours; the key has the given number of bytes; the places are NULL or can be written.
 #[inline(always)]
 unsafe fn get_one(
     st: *mut memcached_st,
@@ -238,7 +238,7 @@ fn without_block(block: &Block) -> c_int {
 ///
 /// # Safety
 ///
-/// As [`get_one`].
+/// The handle is ours; the key has the given number of bytes; the places are NULL or can be written.
 #[cold]
 unsafe fn made_good(
     st: *mut memcached_st,
@@ -443,12 +443,12 @@ unsafe fn call(st: *mut memcached_st, callbacks: *const ExecuteFn, context: *mut
     }
 }
 
-/// As [`ask`], for a program that gives its functions with the request. They are called for items that arrive while a long
-/// request is still being sent; here none does, so all items wait for the program to fetch them.
+/// Gets many keys for a program that gives its functions with the request. libmemcached calls them for items that arrive while a
+/// long request is still being sent; here none does, so all items wait for the program to fetch them.
 ///
 /// # Safety
 ///
-/// As [`ask`].
+/// The handle is ours; there are the given number of keys, of these lengths.
 unsafe fn ask_to_execute(
     st: *mut memcached_st,
     keys: *const *const c_char,

@@ -103,7 +103,7 @@ pub(crate) unsafe fn enter(st: *mut memcached_st) -> Way {
     }
 }
 
-/// As [`enter`], for calls that libmemcached does not count as queries.
+/// Decides where a call goes that libmemcached does not count as a query.
 ///
 /// # Safety
 ///
@@ -445,7 +445,7 @@ pub(crate) unsafe fn malloc(st: *const memcached_st, size: usize) -> *mut c_void
 
 /// # Safety
 ///
-/// As [`malloc`]; the block is NULL, or comes from there.
+/// The handle is NULL or one; the block is NULL, or [`malloc`] or this function has returned it for the handle.
 pub(crate) unsafe fn realloc(st: *const memcached_st, block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -458,7 +458,7 @@ pub(crate) unsafe fn realloc(st: *const memcached_st, block: *mut c_void, size: 
 
 /// # Safety
 ///
-/// As [`realloc`].
+/// The handle is NULL or one; the block is NULL, or [`malloc`] or [`realloc`] has returned it for the handle.
 pub(crate) unsafe fn free_block(st: *const memcached_st, block: *mut c_void) {
     if block.is_null() {
         return;

@@ -230,7 +230,7 @@ pub(crate) fn configure(st: *mut memcached_st, text: &[u8]) -> c_int {
     }
 }
 
-/// As [`configure`], for each line of a file.
+/// Sets up a handle by the option strings in a file, one a line.
 pub(crate) fn configure_from_file(st: *mut memcached_st, name: &[u8], depth: u32) -> c_int {
     use std::os::unix::ffi::OsStrExt;
     if depth > INCLUDES_MAX {

@@ -106,7 +106,7 @@ impl Instance {
         }
     }
 
-    /// The same server for another handle.
+    /// A copy of this server for another handle.
     pub(crate) fn copy(&self, root: *mut memcached_st) -> Self {
         Self::new(root, self.name(), self.port, self.kind, self.weight)
     }
@@ -206,7 +206,7 @@ pub(crate) fn add(st: *mut memcached_st, hostname: &CStr, port: u16, weight: u32
     rc::SUCCESS
 }
 
-/// As [`add`], from a list: its weights count with every distribution.
+/// Adds a server of a list to a handle. A list's weights count with every distribution.
 fn push(st: *mut memcached_st, hostname: &CStr, port: u16, weight: u32, kind: u32) {
     add(st, hostname, port, weight, kind);
     // SAFETY: a handle of ours.

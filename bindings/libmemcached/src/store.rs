@@ -180,7 +180,7 @@ unsafe fn sent_exptime(st: *const memcached_st, expiration: i64) -> i64 {
 
 /// # Safety
 ///
-/// As [`work`] and [`value`].
+/// The handle is ours; the key has the given number of bytes; the value is NULL, or has the given number of bytes.
 #[inline]
 unsafe fn store(
     st: *mut memcached_st,
@@ -236,7 +236,7 @@ fn how(mode: StoreMode, exptime: i64, flags: u32) -> Store {
 ///
 /// # Safety
 ///
-/// As [`store`].
+/// The handle is ours; the key has the given number of bytes; the value is NULL, or has the given number of bytes.
 #[inline]
 unsafe fn compare_and_store(
     st: *mut memcached_st,
@@ -353,7 +353,7 @@ handle_functions! {
 
 /// # Safety
 ///
-/// As [`work`].
+/// The handle is ours; the key has the given number of bytes.
 unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> Option<c_int> {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -390,7 +390,7 @@ unsafe fn delete(st: *mut memcached_st, key: *const c_char, length: usize, expir
 
 /// # Safety
 ///
-/// As [`work`].
+/// The handle is ours; the key has the given number of bytes.
 unsafe fn touch(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> Option<c_int> {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -411,7 +411,7 @@ unsafe fn touch(st: *mut memcached_st, key: *const c_char, length: usize, expira
 ///
 /// # Safety
 ///
-/// As [`work`].
+/// The handle is ours; the key has the given number of bytes.
 unsafe fn exist(st: *mut memcached_st, key: *const c_char, length: usize) -> Option<c_int> {
     let how = keyway_cache::Get {
         no_bump: true,
@@ -444,7 +444,7 @@ fn counting(delta: u64, decrement: bool) -> Arithmetic {
 
 /// # Safety
 ///
-/// As [`work`]; the number is NULL or can be written.
+/// The handle is ours; the key has the given number of bytes; the number is NULL or can be written.
 #[inline]
 unsafe fn count(st: *mut memcached_st, key: *const c_char, length: usize, how: &Arithmetic, number: *mut u64) -> Option<c_int> {
     // SAFETY: guaranteed by the caller.
@@ -483,7 +483,7 @@ unsafe fn count(st: *mut memcached_st, key: *const c_char, length: usize, how: &
 ///
 /// # Safety
 ///
-/// As [`count`].
+/// The handle is ours; the key has the given number of bytes; the number is NULL or can be written.
 unsafe fn count_from(
     st: *mut memcached_st,
     key: *const c_char,
@@ -516,7 +516,7 @@ unsafe fn count_from(
 
 /// # Safety
 ///
-/// As [`work`].
+/// The handle is ours.
 unsafe fn flush(st: *mut memcached_st, handle: &mut Handle, expiration: i64) -> Option<c_int> {
     let Some(open) = &handle.open else { return Some(rc::FAILURE) };
     // SAFETY: guaranteed by the caller.

@@ -648,7 +648,7 @@ impl Client {
         Ok(self.region(py)?.cache()?.with_session(work)?)
     }
 
-    /// As [`Self::work`]. If so much is to be written that other threads should run meanwhile, it releases the
+    /// Writes by this thread's session. If so much is to be written that other threads should run meanwhile, it releases the
     /// interpreter's lock.
     #[inline]
     fn write<R: Send>(&self, py: Python<'_>, len: usize, work: impl FnOnce(&mut Session) -> R + Send) -> Result<R, Failure> {

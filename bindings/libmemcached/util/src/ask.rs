@@ -68,7 +68,7 @@ unsafe fn ask(server: &Server, question: impl FnOnce(*mut memcached_st) -> c_int
 
 /// # Safety
 ///
-/// As [`ask`].
+/// The strings of `server` are NULL or C strings; `outcome` is NULL or can be written.
 unsafe fn ping(server: &Server, outcome: *mut c_int) -> bool {
     guard(false, || {
         // SAFETY: the caller's word; the handle is alive while it is asked.
@@ -85,7 +85,7 @@ unsafe fn ping(server: &Server, outcome: *mut c_int) -> bool {
 
 /// # Safety
 ///
-/// As [`ask`].
+/// The strings of `server` are NULL or C strings; `outcome` is NULL or can be written.
 unsafe fn pid(server: &Server, outcome: *mut c_int) -> c_int {
     guard(-1, || {
         let mut pid = -1;
