@@ -168,7 +168,7 @@ impl Flushes {
         self.flush_state().1.map(seconds_of)
     }
 
-    /// Flushes at once.
+    /// Flushes immediately.
     pub fn flush_now(&self) {
         self.flush_at_tick(0);
     }

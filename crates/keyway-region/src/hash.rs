@@ -56,7 +56,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// What a verb takes as its key: a caller's bytes, which it copies at once, or a key that was copied before.
+/// What a verb takes as its key: a caller's bytes, which it copies first, or a key that was copied before.
 ///
 /// A caller's bytes may change at any time: another thread, a process that shares the memory, or a signal handler may write to them, and so
 /// may the verb itself, if its result goes to the same memory. So they are loaded once, by [`Hasher::key`].
@@ -133,7 +133,7 @@ impl Hasher {
         Key { bytes, hash }
     }
 
-    /// The hash of a key, of at most 250 bytes that nobody changes.
+    /// The hash of a key, of at most 250 bytes that no thread changes meanwhile.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         if key.len() > PAIR {

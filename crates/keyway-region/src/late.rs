@@ -458,7 +458,7 @@ impl Thread {
         self.session.borrow_mut().upkeep(now);
     }
 
-    /// A step towards the memory limit, this many seconds later, and further steps while there is more to do at once.
+    /// A step towards the memory limit, this many seconds later, and further steps while there is more to do.
     pub fn shrink(&self, after_s: u32) {
         let now = self.now() + after_s;
         while matches!(self.session.borrow_mut().shrink(now), Shrinking::More) {}

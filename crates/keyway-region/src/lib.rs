@@ -1,4 +1,4 @@
-//! Keyway's region: one position-independent file that many processes map at once.
+//! Keyway's region: one position-independent file that many processes map concurrently.
 //!
 //! No locks: every shared word is valid on its own at every instant. Every change becomes visible by one 8-byte
 //! compare-and-swap. Every procedure of several steps can be finished or undone by any thread. The crate gets mapped bytes,

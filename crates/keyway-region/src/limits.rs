@@ -1,4 +1,4 @@
-//! What the region allows, whoever uses it: the largest item, and whether it evicts and may be flushed.
+//! What the region allows, to every process that uses it: the largest item, and whether it evicts and may be flushed.
 //!
 //! These rules are words of the superblock, so a change holds for every process from its next operation on. Another process may have
 //! written any number there: what is read here is brought within the bounds that creation checks.
@@ -11,7 +11,7 @@ use crate::verbs::{Item, WriteError};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Largest items that a region can be told to allow, bytes.
+/// Values that the largest allowed item can be set to, bytes.
 pub const ITEM_SIZES: RangeInclusive<usize> = 1024..=1 << 30;
 
 /// What memcached adds to key and value when it compares an item with -I: its header, the CAS unique, a zero byte after the key

@@ -240,7 +240,7 @@ impl<'m> View<'m> {
         unsafe { copy::load8(self.base.add(offset).as_ptr()) }
     }
 
-    /// The `len` bytes at `offset`, whose bounds are looked at once.
+    /// The `len` bytes at `offset`, whose bounds are checked one time.
     ///
     /// # Safety
     ///

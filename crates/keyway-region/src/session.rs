@@ -68,7 +68,7 @@ pub struct Session {
     pub(crate) dead_factor: u64,
     /// which of its operations are samples
     sampling: Sampling,
-    /// what it tells watchers
+    /// where it emits events for watchers
     pub(crate) emitter: Emitter,
     /// what it is about to reclaim
     pub(crate) reclaim: Reclaim,
@@ -145,7 +145,7 @@ impl Session {
         &self.sampling
     }
 
-    /// What it tells watchers.
+    /// Where it emits events for watchers.
     #[inline(always)]
     pub fn emitter(&self) -> &Emitter {
         &self.emitter

@@ -71,7 +71,7 @@ pub(crate) const CHUNK: usize = 512;
 pub trait Sink {
     /// Its memory is the caller's and no vector: a get that changes its item does not write to it before the change is done.
     const IS_FOREIGN: bool;
-    /// It may take a value in its place: [`Self::lend`] is called for values longer than [`crate::verbs::Get::at_most`].
+    /// It may take a value in its place: [`Self::pin`] is called for values longer than [`crate::verbs::Get::at_most`].
     const PINS: bool = false;
 
     /// The places in a caller's memory that the sink writes to ([`Target::reach`]); vectors of Rust are not among them.
@@ -261,7 +261,7 @@ pub struct Pinning<'o, H, L> {
 }
 
 impl<'o, H: FnMut(&Item, &mut Vec<u8>), L: FnMut(&PinnedValue<'_>, &mut Vec<u8>)> Pinning<'o, H, L> {
-    /// The vector `out`, which `lend` gets after `head`.
+    /// The vector `out`, which `pin` gets after `head`.
     pub fn new(out: &'o mut Vec<u8>, head: H, pin: L) -> Self {
         Self {
             inner: Headed::new(out, head),

@@ -1,6 +1,6 @@
 //! The memcached verbs as data: the requests and the answers.
 //!
-//! `exptime` is always memcached's (protocol.txt, "Expiration times"): 0 is never, negative is at once, up to 30 days are
+//! `exptime` is always memcached's (protocol.txt, "Expiration times"): 0 is never, negative is immediately, up to 30 days are
 //! relative seconds, above that a Unix time.
 
 /// Longest key, bytes (protocol.txt, "Keys").

@@ -1,6 +1,6 @@
 //! Changes, counted for a process that keeps copies of items outside the region.
 //!
-//! The hash space is cut into [`STRIPES`] stripes. A key's tag is the number of its stripe, so a slot's word alone tells it.
+//! The hash space is cut into [`STRIPES`] stripes. A key's tag is the number of its stripe, so a slot's word alone names it.
 //! Each stripe has a word `{started, finished}`, and one more word is for `flush_all`. While the kernel door is on, every
 //! visible change is bracketed: started + 1, the publish, finished + 1. A maker of copies reads the stripe's word before it
 //! copies an item, and keeps the word with the copy. As long as the word is the same, with equal halves, no thread has begun to
@@ -269,7 +269,7 @@ impl Counting {
         }
     }
 
-    /// Begins an operation that may make visible changes. The present door word tells it whether changes are counted.
+    /// Begins an operation that may make visible changes. The present door word says whether changes are counted.
     ///
     /// # Errors
     ///

@@ -97,7 +97,7 @@ impl Clock {
         let away = now.unix.as_secs().saturating_sub(u64::from(seen.unix_s()));
         // No session has used a later second than the one noted.
         let fresh = offset(boot_id, u64::from(seen.clock_s()) + away, now);
-        // Of two processes at once one stores its offset, and both use that: the word is all that they see. It is not written
+        // Of two concurrent processes one stores its offset, and both use that: the word is all that they see. It is not written
         // back, because the next boot does not use it.
         word.compare_exchange(found.0, fresh.0, Relaxed, Relaxed).is_ok()
     }

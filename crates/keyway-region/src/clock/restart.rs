@@ -30,7 +30,7 @@ pub struct LastUse {
 }
 
 impl LastUse {
-    /// Read at once.
+    /// Reads the words from the superblock.
     pub fn of(sb: &Superblock) -> Self {
         // Before the boot. PAIRS: clean: the exchanges in `Restarts::begin_use` and `end_clean_stop`.
         let is_clean = sb.clean.load(Acquire) == STOPPED;

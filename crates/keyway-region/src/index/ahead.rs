@@ -1,4 +1,4 @@
-//! Prefetching for several keys at once, so that a processor waits for their cache lines together and not for one key after the other.
+//! Prefetching for several keys, so that a processor waits for their cache lines together and not for one key after the other.
 //!
 //! The keys go through three steps side by side: ask for the buckets; read them and ask for the items; read the items' headers and ask
 //! for the rest of long items. The verbs come after that, unchanged, and find the lines in cache. Everything here is a hint: the verbs
@@ -24,7 +24,7 @@ use crate::memory::KeyRoom;
 use crate::region::Region;
 use core::num::NonZero;
 
-/// Keys that are prefetched together. Each has about six lines under way, and processors follow 16 to 48 misses at once; more keys
+/// Keys that are prefetched together. Each has about six lines under way, and processors follow 16 to 48 misses in parallel; more keys
 /// would displace one another's lines and translations before they are used.
 pub const AHEAD_MAX: usize = 16;
 

@@ -25,7 +25,7 @@ use crate::session::Session;
 use crate::sink::Sink;
 use crate::verbs::{Get, Item, Now};
 
-/// What a quick get found.
+/// What the fast path of a get found.
 pub(crate) enum Fast<R> {
     /// the item, which the sink has
     Hit(R),

@@ -10,7 +10,7 @@ use crate::layout::slot::Slot;
 use crate::log::ItemView;
 use crate::region::Region;
 
-/// Hints below this value tell the second of the last access, modulo this value. They are made coarse before that wraps.
+/// Hints below this value name the second of the last access, modulo this value. They are made coarse before that wraps.
 pub(crate) const HINT_SECONDS: u32 = 64;
 /// Seconds in a unit of the coarse hints.
 pub(crate) const HINT_UNIT_S: u32 = 16;

@@ -83,8 +83,8 @@ impl Region {
         }))
     }
 
-    /// Items that the index has by the superblock's count, or by a look at some buckets if these have clearly more: sessions tell
-    /// their items in batches, and those that died did not tell the last ones.
+    /// Items that the index has by the superblock's count, or by a look at some buckets if these have clearly more: sessions add
+    /// their items to the count in batches, and those that died did not add the last ones.
     fn items_at_least(&self, table: Table) -> u64 {
         let counted = self
             .mapped()

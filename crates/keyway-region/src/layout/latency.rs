@@ -68,7 +68,7 @@ impl Door {
         matches!(self, Self::Library | Self::DropIn) || self.is_kernel()
     }
 
-    /// Whether the kernel door's program answers. It tells of no operation, and a server adds how long they took.
+    /// Whether the kernel door's program answers. It emits no events, and a server adds how long its operations took.
     pub const fn is_kernel(self) -> bool {
         matches!(self, Self::KernelUdp | Self::KernelTcp)
     }

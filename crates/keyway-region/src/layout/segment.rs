@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! segment words: word 0: 63..40 0 | 39..0 generation (40); word 1: flush epoch
-//! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..11 0 | 10..7 TTL class (4) | 6..5 standing | 4 pool | 3..0 state
+//! state word:    63..32 owner's incarnation (32) | 31..16 owner's thread slot (16) | 15..11 0 | 10..7 TTL class (4) | 6..5 lifetime class | 4 pool | 3..0 state
 //!                withdrawn, without owner: 63..16 0 | 15..5 generation, low bits (11) | 4 its pages were given back | 3..0 state
 //! lease word:    63..48 generation, low bits (16) | 47 sealed | 46..40 hands of the last extent (7) | 39..32 cells leased (8) | 31..0 cells at which an extent starts
 //! cursor word:   63..48 generation, low bits (16) | 47..46 what is spared | 45..40 0 | 39..20 bytes relocated | 19..0 reclaimed up to here
@@ -26,7 +26,7 @@
 //! | claimed | withdrawn | its owner, which claimed it free, because the memory limit is lower than the region |
 //! | withdrawn | withdrawn, with an owner | the thread that gives its pages back to the system |
 //! | withdrawn, with an owner | withdrawn | that thread; after its death a sweep |
-//! | withdrawn | free | the thread that raises the limit, after it has allocated its pages |
+//! | withdrawn | free | the thread that grows the region, after it has allocated its pages |
 
 use super::item::ALIGNMENT;
 use crate::atomics::{AtomicU32, AtomicU64};

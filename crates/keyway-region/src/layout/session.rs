@@ -152,9 +152,9 @@ pub struct ThreadSlot {
     pub door: AtomicU64,
     /// the stripe, plus 1, in which the thread has counted a change as begun, or is about to; 0 for none
     pub stripe: AtomicU64,
-    /// while the thread is about to publish a change that it will tell watchers: a lower bound of the change's stamp; otherwise 0
+    /// while the thread is about to publish a change that emits an event: a lower bound of the change's stamp; otherwise 0
     pub event: AtomicU64,
-    /// hazard pointers (hazard pointers): segments, plus 1, that no recycler may give a new generation meanwhile; 0 for none. By index:
+    /// hazard pointers: segments, plus 1, that no recycler may give a new generation meanwhile; 0 for none. By index:
     /// [`OPERATION`], [`UPKEEP`], [`LEASING`], [`WRITTEN`], [`FREEING`]
     pub hazards: [AtomicU64; HAZARDS],
     reserved_hazards: [AtomicU64; 8 - HAZARDS],

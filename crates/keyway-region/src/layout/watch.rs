@@ -141,7 +141,7 @@ pub enum Kind {
     Deletion = 3,
     /// an item was evicted before its time was over
     Eviction = 4,
-    /// another change of an item, which memcached tells as a look-up only: arithmetic, a touch, a mark
+    /// another change of an item, which memcached's watchers see as a look-up only: arithmetic, a touch, a mark
     Update = 5,
     /// an item whose time was over was removed
     Expiry = 6,
@@ -169,7 +169,7 @@ impl Kind {
 pub const KINDS: usize = 7;
 /// Every kind, a bit each.
 pub const ALL: u64 = (1 << KINDS) - 1;
-/// The kinds that the changes of keys tell.
+/// The kinds of events that changes of keys emit.
 pub const CHANGES: u64 = Kind::Fetch.bit() | Kind::Mutation.bit() | Kind::Deletion.bit() | Kind::Update.bit();
 
 /// What a session did, by its name in lines for watchers.

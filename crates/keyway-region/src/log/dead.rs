@@ -209,7 +209,7 @@ impl Region {
 }
 
 impl Session {
-    /// Closes the extents of dead threads in a log segment: their rests are dead. Several threads may do it at once.
+    /// Closes the extents of dead threads in a log segment: their rests are dead. Several threads may do it concurrently.
     pub(crate) fn close_dead_extents(&self, segment: usize) {
         let region = &*self.region;
         let mapped = &*self.mapped;

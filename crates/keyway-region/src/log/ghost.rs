@@ -1,6 +1,6 @@
 //! The ghost table: fingerprints of items that were evicted from the admission pool without a hit.
 //!
-//! A key that comes back while its ghost is there goes to the main pool at once. Each line of 40 fingerprints is a queue of its
+//! A key that comes back while its ghost is there goes straight to the main pool. Each line of 40 fingerprints is a queue of its
 //! own: a new one pushes the oldest out, so the table remembers as many evictions as it has places. It gets as many places as
 //! the main pool has items. Everything in it is a hint: any thread changes lines by plain stores, at the same time as others,
 //! and any value is harmless.
@@ -120,7 +120,7 @@ impl Session {
         let there = (0..segments)
             .take_while(|entry| region.directory().ghost_segment(*entry).is_some())
             .count();
-        // Not from the reserve: otherwise a thread would do reclaiming work for it at once.
+        // Not from the reserve: otherwise a thread would do reclaiming work for it within the operation.
         let grows = there < segments && self.has_more_than_reserve() && self.prepare_segment(Kind::Ghosts, there, now);
         let there = there + usize::from(grows);
         let wanted = wanted.min(there as u64 * in_segment);

@@ -358,7 +358,7 @@ impl Session {
         let segment_at = mapped.segment(room.segment);
         let at = segment_at + offset;
         debug_assert!(size == header.size() && key.bytes.len() == header.key_len());
-        // By its hash the word gets its tag and its bucket: an item of another key there would be found by nobody, and by no reclaim.
+        // By its hash the word gets its tag and its bucket: no get and no reclaim would find an item of another key there.
         debug_assert_eq!(mapped.hasher().hash(key.bytes), key.hash, "the key belongs to another slot");
         // Panics, if the item is not in the mapping.
         mapped.memory().window(at, size);

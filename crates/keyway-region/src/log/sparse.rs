@@ -2,7 +2,7 @@
 //!
 //! The list is in the region, and shared. If each session had its own list, each would read all segment headers for it, and
 //! would find segments that the others are about to take. Everything in the list is a hint. An entry may be lost when two are
-//! written at once, may be there twice, and may be long out of date: a thread that takes one looks at the segment itself.
+//! written concurrently, may be there twice, and may be long out of date: a thread that takes one looks at the segment itself.
 //! Segments on no list are found by a survey.
 
 use crate::atomics::{AtomicU32, Relaxed, Release};

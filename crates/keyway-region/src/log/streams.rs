@@ -1,4 +1,4 @@
-//! Which stream of the log a new item joins: its pool, the class of its time to live, and its lifetime class .
+//! Which stream of the log a new item joins: its pool, the class of its time to live, and its lifetime class.
 //!
 //! Items of a stream share segments, so that items with similar lifetimes die together.
 

@@ -8,7 +8,7 @@
 //!
 //! Before all that, segments that a memory limit keeps out of use are taken into use again (`limit.rs`).
 //!
-//! Each step is idempotent, so two threads may do this at once. A thread that dies before step 3 leaves the old number and a
+//! Each step is idempotent, so two threads may do this concurrently. A thread that dies before step 3 leaves the old number and a
 //! longer file, which the next attempt uses. One that dies after step 3 leaves a count of free segments that is too low; the
 //! next process that learns of the new number corrects it.
 //!
@@ -95,7 +95,7 @@ impl Mapped {
         true
     }
 
-    /// Makes the number of segments persistent before this process uses a new one, no matter which process raised it.
+    /// Makes the number of segments persistent before this process uses a new one, no matter which process has grown the region.
     pub(crate) fn secure_segments(&self) {
         self.write_back(line::TABLE, 64);
         self.barrier();

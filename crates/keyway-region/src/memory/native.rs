@@ -19,7 +19,7 @@ const REP_FROM: usize = 512;
 /// From [`REP_FROM`] to this many bytes vectors of 32 bytes, where the processor has them, beat both.
 const WIDE_MAX: usize = *super::COPIED_AHEAD.end();
 /// From this many bytes on the log is written line by line: on lines that are not in the cache `rep movsb` is as fast only if both
-/// sides begin at the same place of a line. Below it the lines are prefetched at once.
+/// sides begin at the same place of a line. Below it all lines are prefetched first.
 const LINES_FROM: usize = 16 * 1024;
 /// From this many bytes on the log is written past the cache: that saves reading the lines, and whatever is in the cache stays there.
 const STREAM_FROM: usize = 64 * 1024;

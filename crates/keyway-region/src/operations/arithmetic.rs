@@ -88,7 +88,7 @@ impl Session {
             .map(Number::from)
     }
 
-    /// Arithmetic of any kind, told to watchers.
+    /// Slow path of arithmetic of any kind, which emits an event.
     #[inline(never)]
     fn arithmetic_if(&self, key: (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let (counted, hit) = match self.arithmetic_unwatched(key, how, now) {
@@ -107,7 +107,7 @@ impl Session {
         let Some(Counted::Value { item, .. }) = counted else {
             return self.emitter.emit_change(key, None);
         };
-        // As memcached, which tells of arithmetic only what creates an item.
+        // As memcached, whose watchers see of arithmetic only what creates an item.
         let (kind, command, exptime) = match (hit, how.decrement) {
             (false, _) => (Kind::Mutation, Command::Add, how.vivify.map(|(_, exptime)| exptime)),
             (true, false) => (Kind::Update, Command::Incr, how.exptime),

@@ -116,7 +116,7 @@ impl Region {
 impl Session {
     /// Get ("Retrieval command", "Get And Touch", "Meta Get"). The sink takes the item's properties and, if it is asked for, its
     /// value. It may begin again, after it was cut back. A miss leaves a vector as it was, and leaves garbage in a caller's
-    /// memory. If [`Sink::PINS`], a value too long for [`Get::at_most`] is lent in its place; it is copied instead in a region
+    /// memory. If [`Sink::PINS`], a value too long for [`Get::at_most`] is pinned in its place; it is copied instead in a region
     /// with checksums, which protect copies only, and if it has segments of its own.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl Session {
         Some(found)
     }
 
-    /// [`Self::get`] of anything, without a quick attempt.
+    /// Slow path of [`Self::get`]: any key, without an attempt by the fast path.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Session {
         sink: &mut S,
     ) -> Result<Option<Item>, WriteError> {
         let key = &Key { bytes, hash };
-        // What is lent is not verified.
+        // A pinned value is not verified.
         let lends = S::PINS && !VERIFIED;
         let copying = Get { at_most: None, ..*how };
         let how = if S::PINS && VERIFIED { &copying } else { how };
@@ -620,7 +620,7 @@ impl Session {
         }
     }
 
-    /// A store that is refused for its size, and told to watchers.
+    /// Emits the event of a store that is refused for its size.
     #[cold]
     #[inline(never)]
     fn refused(&self, key: &[u8], len: usize, command: Command, error: WriteError) -> WriteError {
@@ -630,7 +630,7 @@ impl Session {
         error
     }
 
-    /// A store of any kind, told to watchers.
+    /// Slow path of a store of any kind, which emits an event.
     #[inline(never)]
     fn store_if(&self, key: (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let stored = self.store_unwatched(key, value, how, now);
@@ -807,7 +807,7 @@ impl Session {
         }
     }
 
-    /// A delete of any kind, told to watchers.
+    /// Slow path of a delete of any kind, which emits an event.
     #[inline(never)]
     fn delete_if(&self, key: (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
         let (deleted, written) = match self.delete_unwatched(key, how, now) {

@@ -94,7 +94,7 @@ impl Region {
 }
 
 impl Session {
-    /// A step of a victim's purge: about `budget` bytes of items. Returns what it did, and the bytes.
+    /// A step of emptying a victim: about `budget` bytes of items. Returns what it did, and the bytes.
     pub(crate) fn empty_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
         let region = &*self.region;
         let mapped = &*self.mapped;

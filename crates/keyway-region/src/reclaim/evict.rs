@@ -3,7 +3,7 @@
 //! The log is kept in two pools (S3-FIFO: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023, with
 //! segments for objects). New items go to the admission pool, about a twentieth of the segments. When one of its segments is
 //! reclaimed, items that were hit move to the main pool, and the others leave a ghost; a key that comes back while its ghost is
-//! there goes to the main pool at once. The main pool is a queue in which items that were hit since go round once more.
+//! there goes straight to the main pool. The main pool is a queue in which items that were hit since go round once more.
 //! Segments in which everything is dead (flushed, expired) go first. Then mostly-dead ones are compacted. So a region whose live
 //! items fit never evicts, however often they are rewritten.
 //!
@@ -27,7 +27,7 @@ use std::cell::Cell;
 /// Bytes that are reclaimed for each byte taken, at most. A reclaim may free only one segment in this many, because relocations fill
 /// the others: see [`crate::reclaim::empty::SPARED_MAX`].
 const WORK_MAX: usize = 8;
-/// Small portions that a writer pays for at once while more segments are free than the reserve: twice their bytes are reclaimed
+/// Small portions that a writer pays for together while more segments are free than the reserve: twice their bytes are reclaimed
 /// then, which is still at most [`WORK_MAX`] for each byte of a portion.
 const PORTIONS_AT_ONCE: usize = WORK_MAX / 2;
 /// Headers that one step of a survey reads, and the work that this counts as.
@@ -418,7 +418,7 @@ impl Session {
         used
     }
 
-    /// Reclaims a segment at once. `false`: none can be reclaimed.
+    /// Reclaims a whole segment. `false`: none can be reclaimed.
     #[cold]
     fn reclaim_one(&self, need: Need, now: u32) -> bool {
         if need == Need::Anything {

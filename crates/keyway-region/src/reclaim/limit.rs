@@ -54,7 +54,7 @@ const WITHDRAWN_A_SEGMENT: usize = 2;
 const LOOKED_AT_A_SEGMENT: usize = 16;
 /// Bytes that one step gives back.
 const GIVEN_BACK_A_STEP: usize = 8 << 20;
-/// Segments that one step takes into use again, if a thread that raised the limit did not finish.
+/// Segments that one step takes into use again, if a thread that grew the region did not finish.
 const TAKEN_BACK_A_STEP: usize = 8;
 
 /// The result of a step towards the memory limit.
@@ -203,7 +203,7 @@ impl Session {
         self.mapped.header(segment).state.store(state.0, Release);
     }
 
-    /// Takes segments into use that the limit does not keep out of use: a thread raised it, and did not finish.
+    /// Takes segments into use that the limit does not keep out of use: a thread grew the region, and did not finish.
     fn take_back_missed(&self) {
         let withheld = self.mapped.withheld();
         if self.mapped.withdrawn() > withheld {

@@ -1,7 +1,7 @@
 //! Room `reclaim`: how a used segment becomes a free one.
 //!
-//! Holds the choice of the next victim and who pays for it (`evict`), emptying a segment by steps (`purge`), and taking segments out of use
-//! for a lower memory limit (`limit`).
+//! Holds the choice of the next victim and which session pays for it (`evict`), emptying a segment by steps (`empty`), and taking
+//! segments out of use for a lower memory limit (`limit`).
 //!
 //! - Every word that names a segment is out of the index before the segment's generation moves.
 //! - No segment is given a generation while a hazard pointer of another session names it.

@@ -6,7 +6,7 @@
 //!
 //! **A detector of deaths can be wrong.** So there are two steps, for two degrees of certainty ([`Life`]):
 //!
-//! - *Suspect*: the session is **fenced**, by a bit in its lease word. If it is alive after all, it finishes its operation, sees
+//! - *Suspect*: the session is **fenced**, by a bit in its lease word. If it is alive, it finishes its operation, sees
 //!   the fence when it starts the next one, gives its slot back itself and takes another one. Until then everything that it may
 //!   still write to is in **quarantine**: its hazard pointers are honoured, its extents and claims stay valid, and its slot is leased to
 //!   no other thread. That is at most what one session can hold at a time.

@@ -60,7 +60,7 @@ pub struct Emitter {
     request: Cell<Option<(Door, bool, i32)>>,
     ring: Cell<Option<usize>>,
     until_next_try: Cell<u32>,
-    /// the present change will be told
+    /// the present change will emit an event
     is_changing: Cell<bool>,
     /// the stamp that it has drawn last
     last: Cell<Option<u64>>,
@@ -107,7 +107,7 @@ impl Emitter {
         self.stamp.set(None);
     }
 
-    /// Whether the change that began last is told, and not yet.
+    /// Whether the change that began last emits an event that is not emitted yet.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.is_changing.get()
@@ -178,7 +178,7 @@ impl Emitter {
         }
     }
 
-    /// The change that began last is not told: nothing was published.
+    /// The change that began last emits no event: nothing was published.
     pub(crate) fn end_event(&self) {
         self.is_changing.set(false);
         if self.stamp.take().is_some() {
@@ -186,7 +186,7 @@ impl Emitter {
         }
     }
 
-    /// Tells the change that began last, and the look-up for it.
+    /// Emits the event of the change that began last, and of the look-up for it.
     #[cold]
     #[inline(never)]
     pub(crate) fn emit_change(&self, key: &[u8], done: Option<Done>) {
@@ -256,24 +256,24 @@ impl Emitter {
         }
     }
 
-    /// Whether the removal of the last item is told.
+    /// Whether the removal of the last item emits an event.
     pub(crate) fn emits_removals(&self) -> bool {
         self.gone.get().is_some()
     }
 
-    /// Tells a flush of everything.
+    /// Emits the event of a flush of everything.
     pub(crate) fn emit_flush(&self) {
         if self.watch.is_watched(Kind::Update.bit()) {
             self.tell(&Entry::new(Kind::Update, b"type=flush_all"));
         }
     }
 
-    /// Whether watchers are told that connections begin and end.
+    /// Whether the begin and end of connections emit events.
     pub fn emits_connections(&self) -> bool {
         self.watch.is_watched(Kind::Connection.bit())
     }
 
-    /// Tells that a connection, or a session, begins or ends: `text` begins with `type=`.
+    /// Emits the event that a connection, or a session, begins or ends: `text` begins with `type=`.
     pub fn emit_connection(&self, text: &[u8]) {
         if self.emits_connections() {
             self.tell(&Entry::new(Kind::Connection, text));
@@ -286,7 +286,7 @@ impl Emitter {
         if !self.watch.is_wanted(entry.kind) {
             return;
         }
-        // A fenced session may have given its thread slot back: then the word that says what is about to be told is the next tenant's.
+        // A fenced session may have given its thread slot back: then its word for the coming event is the next tenant's.
         let ring = if self.thread.holds_its_slot() { self.own_ring() } else { None };
         let Some(ring) = ring else {
             return self.thread.count(Counter::events_lost, 1);
@@ -550,7 +550,7 @@ impl Watch {
         false
     }
 
-    /// The kinds that are watched by watchers that have renewed their wishes. If there are none, operations are told so.
+    /// The kinds that are watched by watchers that have renewed their wishes. If there are none, operations see that.
     #[inline]
     pub(crate) fn wanted(&self) -> u64 {
         if self.flushes.is_said_watched() {

@@ -11,8 +11,8 @@ use crate::region::Region;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a watcher waits for a session that is about to tell a change. After that, the session's event is counted as lost if it
-/// could only be told too late.
+/// How long a watcher waits for a session that is about to emit the event of a change. After that, the event is counted as lost
+/// if the session emits it too late.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Most events that a watcher holds back while it waits.
 const HELD_MAX: usize = 1 << 16;
@@ -44,18 +44,18 @@ pub struct Event {
     pub cas: u64,
     /// the key; of a connection's event all of the text
     pub text: Vec<u8>,
-    /// events are told in the order of these
+    /// events are delivered in the order of these
     pub stamp: u64,
     /// a look-up that has drawn no stamp: it comes after the event of its session that has drawn this one
     pub is_after: bool,
 }
 
-/// What a watcher is told.
+/// What a watcher gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// this happened
     Event(Event),
-    /// so many events are not told, of whatever kind
+    /// so many events are not delivered, of whatever kind
     Lost {
         /// the session's thread slot
         slot: usize,
@@ -81,9 +81,9 @@ pub struct Watching {
     lost: Vec<u64>,
     /// events that wait for others
     held: Vec<Event>,
-    /// every event with a smaller stamp was told or lost
+    /// every event with a smaller stamp was delivered or lost
     bound: u64,
-    /// by thread slot: what it is about to tell, and since when
+    /// by thread slot: the stamp of the event that it is about to emit, and since when
     waiting: Vec<(u64, Duration)>,
 }
 
@@ -113,8 +113,8 @@ impl Watching {
         &self.region
     }
 
-    /// Hands over what can be told at `now`, a time that only rises: changes in the order of their stamps. Returns how many events it has
-    /// read.
+    /// Delivers the events that are due at `now`, a time that only rises: changes in the order of their stamps. Returns how many
+    /// events it has read.
     pub fn poll(&mut self, now: Duration, tell: &mut impl FnMut(Delivery)) -> usize {
         let region = Arc::clone(&self.region);
         // In this order: what has a smaller stamp is announced in its thread slot, or its event is in its ring, or lost.
@@ -163,8 +163,8 @@ impl Watching {
         self.held.sort_by_key(|event| event.stamp);
         let count = self.held.iter().take_while(|event| event.stamp < bound).count();
         for event in self.held.drain(..count) {
-            // Others of the same key may have been told since. A look-up without a stamp of its own was not announced, and may come now: what
-            // has been told had begun before it ended.
+            // Later events of the same key may have been delivered. A look-up without a stamp of its own was not announced, and
+            // may come now: each event that was delivered had begun before it ended.
             if event.stamp < self.bound && !event.is_after {
                 lost.push((event.slot.into(), 1));
             } else {
@@ -228,7 +228,7 @@ impl Watching {
         let mut lost = 0;
         let new = cells.wrapping_sub(read.cells);
         if new > u64::MAX / 2 {
-            // The words were damaged: no event before them can be told.
+            // The words were damaged: no event before them can be read.
             read.cells = cells;
         } else if new > size {
             // Not to the oldest cells, which are overwritten next.
