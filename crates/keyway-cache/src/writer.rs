@@ -32,7 +32,7 @@ pub(crate) struct Writer {
     /// the number of the thread that used the session last
     thread: u64,
     latch: Latch,
-    /// there is a gate, or gets do not take the region's quick way
+    /// there is a gate, or gets do not take the region's fast path
     is_special: bool,
     /// for values that do not go to their places at once
     buffer: Buffer,
@@ -283,7 +283,7 @@ impl Writer {
         self.attempt(key, how, sink, hit)
     }
 
-    /// One quick attempt at a get. `hit`, which is this crate's, may run inside.
+    /// One attempt at a get by the fast path. `hit`, which is this crate's, may run inside.
     #[inline(always)]
     fn attempt<S: Sink, R>(&mut self, key: Key<'_>, how: &Get, sink: &mut S, hit: impl FnOnce(Item) -> R) -> Option<Option<R>> {
         let Some(reach) = sink.reach() else {
@@ -384,11 +384,11 @@ impl Writer {
         passed.and(found)
     }
 
-    /// [`Self::get`] without a quick attempt.
+    /// Slow path of [`Self::get`]: no attempt by the fast path.
     #[cold]
     #[inline(never)]
     fn get_slow<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        // A value that is lent goes to this crate's own code.
+        // A pinned value goes to this crate's own code.
         let runs_other_code = sink.reach().is_none() && !S::PINS;
         if !how.may_change() {
             if !runs_other_code {

@@ -203,7 +203,7 @@ impl<'m> View<'m> {
     ///
     /// # Safety
     ///
-    /// As for [`Self::at`]: 64 bytes.
+    /// 64 bytes at `offset` are in the mapping, and `offset` is a multiple of 64.
     #[inline(always)]
     pub unsafe fn line(self, offset: usize) -> Line {
         // SAFETY: the caller's promise.

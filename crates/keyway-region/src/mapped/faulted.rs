@@ -1,8 +1,8 @@
 //! Which parts of the region this process has requested from the kernel, so that the log's head is not faulted in page by page.
 //!
 //! A process's first store to a page of a mapping costs a page fault, a microsecond or two. When a session is about to fill
-//! space, it requests the whole part with one call, which costs a fraction of that ([`Host::prepare`](crate::Host::prepare)). This is
-//! only a hint: pages that are missing are faulted in.
+//! space, it requests the whole part with one call, which costs a fraction of that
+//! ([`Host::prepare`](crate::Host::prepare)). This is only a hint: pages that are missing are faulted in.
 
 use crate::atomics::{OwnNumber, Relaxed};
 use crate::mapped::Mapped;

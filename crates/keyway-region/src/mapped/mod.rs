@@ -242,7 +242,7 @@ impl Mapped {
     ///
     /// # Safety
     ///
-    /// As for [`Self::words_in`].
+    /// There is a segment of this number ([`Self::has`]).
     #[inline(always)]
     #[allow(unsafe_code, reason = "contract above")]
     pub(crate) unsafe fn header_in<'v>(&self, view: View<'v>, segment: usize) -> &'v SegmentHeader {

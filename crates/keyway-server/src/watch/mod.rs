@@ -52,7 +52,7 @@ pub(crate) struct Watcher {
 #[derive(Default)]
 struct LineQueue {
     lines: Vec<u8>,
-    /// events that the watcher has not got, and not been told of
+    /// events that the watcher has not got, whose loss no line reports yet
     skipped: u64,
 }
 
