@@ -579,8 +579,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`WriteError::KeyLength`]: the key is empty or too long; [`WriteError::Detached`]; [`WriteError::NoMemory`]: this process
-    /// has none for a copy of the value.
+    /// [`WriteError::KeyLength`]: the key is empty or too long; [`WriteError::Detached`]: the session is detached.
     #[doc(hidden)]
     pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
         Key::check_len(key)?;

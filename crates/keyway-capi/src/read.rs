@@ -148,8 +148,8 @@ pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
 ///
 /// # Safety
 ///
-/// `cache` is NULL or open; `key_len` bytes can be read from `key`; `buffer` is NULL, or `buffer_size` bytes can be written to
-/// it; `item` is NULL or can be written.
+/// `cache` is NULL or open; `key` is NULL, or `key_len` bytes can be read from it; `buffer` is NULL, or `buffer_size` bytes can
+/// be written to it; `item` is NULL or can be written.
 #[inline(always)]
 unsafe fn get_into<const PLAIN: bool>(
     cache: *mut keyway,
@@ -174,8 +174,8 @@ unsafe fn get_into<const PLAIN: bool>(
 ///
 /// # Safety
 ///
-/// `cache` is NULL or open; `key_len` bytes can be read from `key`; `buffer` is NULL, or `buffer_size` bytes can be written to
-/// it; `item` is NULL or can be written.
+/// `cache` is NULL or open; `key` is NULL, or `key_len` bytes can be read from it; `buffer` is NULL, or `buffer_size` bytes can
+/// be written to it; `item` is NULL or can be written.
 #[inline(always)]
 unsafe fn get_to_buffer<const PLAIN: bool>(
     cache: *mut keyway,
@@ -223,7 +223,7 @@ fn too_small(value_len: usize, buffer_size: usize) -> Failure {
 
 /// # Safety
 ///
-/// `cache` is NULL or open; `key_len` bytes can be read from `key`; `value` and `item` are NULL or can be written.
+/// `cache` is NULL or open; `key` is NULL, or `key_len` bytes can be read from it; `value` and `item` are NULL or can be written.
 unsafe fn get_allocated(
     cache: *mut keyway,
     key: *const c_void,
@@ -283,7 +283,7 @@ struct Answers {
 ///
 /// # Safety
 ///
-/// `cache` is NULL or open; `entries` is NULL, or the address of `count` entries whose keys can be read.
+/// `cache` is NULL or open; `entries` is NULL, or the address of `count` entries, whose keys are NULL or can be read.
 unsafe fn get_many(
     cache: *mut keyway,
     entries: *mut keyway_entry,

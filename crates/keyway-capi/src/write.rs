@@ -214,7 +214,7 @@ fn storing(mode: StoreMode, exptime: i64, flags: u32) -> Store {
 
 /// # Safety
 ///
-/// `cache` is NULL or open; `key_len` bytes can be read from `key`, and `value_len` bytes from `value`, unless it is NULL.
+/// `cache` is NULL or open; `key` is NULL, or `key_len` bytes can be read from it; `value` likewise, with `value_len`.
 #[inline]
 unsafe fn store(
     cache: *mut keyway,
@@ -260,7 +260,7 @@ fn counting_from(
 ///
 /// # Safety
 ///
-/// `cache` is NULL or open; `key_len` bytes can be read from `key`; `number` is NULL or can be written.
+/// `cache` is NULL or open; `key` is NULL, or `key_len` bytes can be read from it; `number` is NULL or can be written.
 #[inline]
 unsafe fn count(
     cache: *mut keyway,

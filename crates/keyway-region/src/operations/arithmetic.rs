@@ -88,7 +88,7 @@ impl Session {
             .map(Number::from)
     }
 
-    /// Slow path of arithmetic of any kind, which emits an event.
+    /// Slow path of arithmetic of any kind, which emits an event if watchers want it.
     #[inline(never)]
     fn arithmetic_if(&self, key: (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
         let (counted, hit) = match self.arithmetic_unwatched(key, how, now) {

@@ -630,7 +630,7 @@ impl Session {
         error
     }
 
-    /// Slow path of a store of any kind, which emits an event.
+    /// Slow path of a store of any kind, which emits an event if watchers want it.
     #[inline(never)]
     fn store_if(&self, key: (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let stored = self.store_unwatched(key, value, how, now);
@@ -807,7 +807,7 @@ impl Session {
         }
     }
 
-    /// Slow path of a delete of any kind, which emits an event.
+    /// Slow path of a delete of any kind, which emits an event if watchers want it.
     #[inline(never)]
     fn delete_if(&self, key: (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
         let (deleted, written) = match self.delete_unwatched(key, how, now) {
