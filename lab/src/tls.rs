@@ -95,7 +95,11 @@ pub fn measure(plan: &Plan) -> io::Result<String> {
     let files = format!("ssl_chain_cert={certificate},ssl_key={key},ssl_session_cache");
     let mut more = ["-Z", "-o", &files].map(str::to_owned).to_vec();
     more.extend(plan.memcached_options.clone());
-    let settings = Settings { more: &more, ..settings };
+    let settings = Settings {
+        more: &more,
+        tls: true,
+        ..settings
+    };
     let hint = "KEYWAY_MEMCACHED must name a memcached that was built with --enable-tls";
     let memcached = on_cpus(plan, || Server::memcached(&settings)).map_err(|e| io::Error::other(format!("{e}; {hint}")))?;
     let memcached = memcached.ok_or_else(|| io::Error::other(hint))?;

@@ -51,6 +51,8 @@ pub struct Settings<'a> {
     pub udp: bool,
     /// answer gets on TCP in the kernel, on `lo`; memcached cannot
     pub kernel_tcp: bool,
+    /// TCP is TLS, by options in `more`
+    pub tls: bool,
     /// largest item, bytes; `None`: the server's default
     pub item_max: Option<usize>,
     /// more options, as the server's own command line has them
@@ -67,6 +69,7 @@ impl Default for Settings<'_> {
             unix: false,
             udp: false,
             kernel_tcp: false,
+            tls: false,
             item_max: None,
             more: &[],
         }
@@ -102,7 +105,7 @@ impl Server {
         }
         command.args(settings.item_max.map(|bytes| format!("-I{bytes}")));
         command.args(settings.more);
-        Self::start("memcached", command, targets, folder).map(Some)
+        Self::start("memcached", command, (targets, settings.tls), folder).map(Some)
     }
 
     /// `program serve`, on TCP and a Unix socket, with a region in anonymous memory.
@@ -139,10 +142,10 @@ impl Server {
         }
         command.args(settings.item_max.map(|bytes| format!("--max-item={bytes}")));
         command.args(settings.more);
-        Self::start("keyway", command, targets, folder)
+        Self::start("keyway", command, (targets, settings.tls), folder)
     }
 
-    fn start(name: &str, mut command: Command, targets: Vec<Target>, folder: Folder) -> io::Result<Self> {
+    fn start(name: &str, mut command: Command, (targets, tls): (Vec<Target>, bool), folder: Folder) -> io::Result<Self> {
         let options: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         let child = end_with_parent(&mut command)
             .stdin(Stdio::null())
@@ -161,6 +164,8 @@ impl Server {
                 // A socket that listens does not serve yet: what comes after may still fail.
                 let served = match &target {
                     Target::Udp(_) => Connection::open(&target).map(drop),
+                    // Without a handshake there is no answer.
+                    Target::Tcp(_) if tls => Connection::open(&target).map(drop),
                     _ => Admin::open(&target).and_then(|mut admin| admin.barrier()),
                 };
                 // The process that answers must be the child: its port may have been taken by another program meanwhile.
