@@ -253,7 +253,7 @@ impl Session {
         self.release_extents();
         let uncounted = self.thread.slot().items.swap(0, Relaxed);
         self.mapped.superblock().items.fetch_add(uncounted, Relaxed);
-        self.thread.vacate();
+        self.thread.leave_slot();
     }
 }
 

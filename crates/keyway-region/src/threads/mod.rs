@@ -278,7 +278,7 @@ impl Thread {
     }
 
     /// Gives the slot to the next tenant. Everything that the session had in the region has been given back.
-    pub fn vacate(&self) {
+    pub fn leave_slot(&self) {
         for hazard in &self.slot.hazards {
             // PAIRS: hazard-end: the loads in `Threads::is_protected` and `protected_by_others`.
             hazard.store(0, Release);
