@@ -12,7 +12,7 @@ use crate::layout::latency::{Door, Latency, Verb, bucket_of};
 use crate::layout::segment::{Owner, Stream};
 use crate::layout::session::ThreadSlot;
 use crate::layout::slot::Slot;
-use crate::layout::stats::{Counter, Counters};
+use crate::layout::stats::Counters;
 use crate::log::{Leased, Steps, Supply, Verified, dead_factor};
 use crate::mapped::Mapped;
 use crate::memory::KeyRoom;
@@ -125,8 +125,7 @@ impl Region {
         let mut counters = Counters::default();
         let slot = usize::from(id.0.slot);
         if slot < self.mapped().layout().shape.thread_slots {
-            let thread = self.mapped().thread(slot);
-            counters.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
+            self.mapped().thread(slot).add_counters_to(&mut counters);
         }
         counters
     }
@@ -211,13 +210,13 @@ impl Session {
     #[inline(always)]
     pub(crate) fn count_items(&self, thread: &ThreadSlot, n: i64) {
         // In the thread slot, so that recovery finds it.
-        let untold = &thread.items;
-        let items = untold.load(Relaxed).cast_signed().wrapping_add(n);
+        let uncounted = &thread.items;
+        let items = uncounted.load(Relaxed).cast_signed().wrapping_add(n);
         if !(1 - ITEMS_BATCH.cast_signed()..ITEMS_BATCH.cast_signed()).contains(&items) {
-            untold.store(0, Relaxed);
+            uncounted.store(0, Relaxed);
             self.mapped.superblock().items.fetch_add(items.cast_unsigned(), Relaxed);
         } else {
-            untold.store(items.cast_unsigned(), Relaxed);
+            uncounted.store(items.cast_unsigned(), Relaxed);
         }
     }
 

@@ -273,7 +273,7 @@ impl Counting {
     ///
     /// # Errors
     ///
-    /// ChangeWord are counted, and this process does not have the words.
+    /// Changes are counted, and this process does not have the words.
     #[inline]
     pub(crate) fn enter(&self) -> Result<(), WriteError> {
         self.thread.slot().writing.store(1, Relaxed);

@@ -11,7 +11,7 @@
 
 use super::segment::Owner;
 use super::stats::{Counter, Counters};
-use crate::atomics::{AtomicU64, add_single_writer};
+use crate::atomics::{AtomicU64, Relaxed, add_single_writer};
 use crate::memory::Shared;
 
 /// A process that is, or was, attached.
@@ -169,6 +169,11 @@ impl ThreadSlot {
         if let Some(count) = self.counters.get(counter as usize) {
             add_single_writer(count, n);
         }
+    }
+
+    /// Adds to `sum` what the slot's tenants have counted, the present one and earlier ones.
+    pub(crate) fn add_counters_to(&self, sum: &mut Counters) {
+        sum.add(|counter: Counter| self.counters.get(counter as usize).map_or(0, |count| count.load(Relaxed)));
     }
 }
 

@@ -185,6 +185,11 @@ impl Mapped {
         !self.keeps_pages.load(Relaxed)
     }
 
+    /// Notes that the system has refused to take pages back: this process does not ask again.
+    pub(crate) fn note_that_pages_stay(&self) {
+        self.keeps_pages.store(true, Relaxed);
+    }
+
     /// The parts of the file that are in use: those of withdrawn segments must not be touched.
     pub fn in_use(&self) -> Vec<Range<usize>> {
         let backed = self.layout().backed(self.segments());

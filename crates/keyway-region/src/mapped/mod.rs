@@ -48,9 +48,9 @@ pub struct Mapped {
     /// the superblock's number of segments, after it was checked
     segments: OwnNumber,
     /// how many of them may be in use, as far as this process knows
-    pub(super) allowed: OwnNumber,
+    allowed: OwnNumber,
     /// the system refused to take pages back
-    pub(crate) keeps_pages: OwnFlag,
+    keeps_pages: OwnFlag,
     /// the count of free segments may be wrong, because of a death, or of growth that this process has just learnt of
     free_is_doubtful: OwnFlag,
     faulted: Faulted,

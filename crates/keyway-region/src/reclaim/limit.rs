@@ -279,7 +279,7 @@ impl Session {
             mapped.superblock().given_back.fetch_add(u64::from(given_back), Relaxed);
         }
         if outcome.is_err() {
-            mapped.keeps_pages.store(true, Relaxed);
+            mapped.note_that_pages_stay();
         }
         // As in `withdraw_one`.
         if mapped.given_back() >= mapped.withdrawn() {

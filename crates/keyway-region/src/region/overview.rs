@@ -5,7 +5,7 @@
 use crate::atomics::Relaxed;
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::{Entrance, Lease};
-use crate::layout::stats::{Counter, Counters};
+use crate::layout::stats::Counters;
 use crate::region::Region;
 
 /// A thread slot that has a tenant.
@@ -49,7 +49,7 @@ impl Region {
                 return None;
             }
             let mut counters = Counters::default();
-            counters.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
+            thread.add_counters_to(&mut counters);
             Some(ThreadInUse {
                 tenancy: (slot, lease.0),
                 process: lease.process(),

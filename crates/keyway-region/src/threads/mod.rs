@@ -41,8 +41,7 @@ impl Threads {
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         for slot in 0..self.mapped.layout().shape.thread_slots {
-            let thread = self.mapped.thread(slot);
-            sum.add(|counter: Counter| thread.counters.get(counter as usize).map_or(0, |c| c.load(Relaxed)));
+            self.mapped.thread(slot).add_counters_to(&mut sum);
         }
         // Gauges are sums of differences: threads that died may have left them below zero.
         for gauge in [&mut sum.curr_items, &mut sum.bytes] {

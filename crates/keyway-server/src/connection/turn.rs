@@ -420,7 +420,7 @@ impl Connection {
             let count = secure.seal(&mut self.output, &mut desk.buffers.plain)?;
             desk.executor.cpu_budget.spend_on_bytes(count);
             if matches!(self.phase, Phase::Closing(_)) {
-                // The client is told that nothing more comes.
+                // close_notify (RFC 8446, 6.1): the end is the server's, and no cut.
                 secure.close(&mut self.output);
             }
         }

@@ -77,7 +77,7 @@ fn server(shared: &Shared, info: &Info, out: &mut Vec<u8>) {
     );
 }
 
-/// Requests, and who may send them.
+/// Requests, and which clients may send them.
 fn requests(shared: &Shared, info: &Info, out: &mut Vec<u8>) {
     let config = &shared.config;
     stat(out, "stat_key_prefix", char::from(shared.detail.delimiter()));

@@ -382,7 +382,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 /// What is said of an encrypted key.
-const ENCRYPTED: &str = "is encrypted, and there is nobody to ask for its passphrase; write it without one (openssl pkey -in FILE -out NEW), \
+const ENCRYPTED: &str = "is encrypted, and the server cannot ask for its passphrase; write it without one (openssl pkey -in FILE -out NEW), \
                          readable by the server's user only";
 
 /// Whether a private key is encrypted with a passphrase, in either of its forms (RFC 5958, RFC 1421).

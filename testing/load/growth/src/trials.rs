@@ -295,7 +295,7 @@ pub fn killed_while_raising(scale: Scale) -> Verdict {
     drop(session);
     sound(&cache)?;
     Ok(format!(
-        "{rounds} kills, {raised} of them behind the growth; {fits} items in {} MiB at the end",
+        "{rounds} kills, {raised} of them after the growth; {fits} items in {} MiB at the end",
         memory / MIB
     ))
 }
