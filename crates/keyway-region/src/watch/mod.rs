@@ -15,6 +15,8 @@
 //!
 //! Never: a decision of the cache. Nothing that is read here changes what an operation does.
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
 mod reader;
 
 pub use reader::{Delivery, Event, Watching};
