@@ -18,7 +18,8 @@ NO_BLANK = $(if $(filter-out 2,$(words $(CURDIR) $(TARGET_DIR))),$(error "$(CURD
   which make takes for two paths: move it to a path without one (`cargo build` takes any)))
 CARGO_DIR = $(NO_BLANK)$(abspath $(TARGET_DIR))$(if $(CROSS),/arm)
 CARGO_BUILD = --profile $(PROFILE) --locked --target-dir $(CARGO_DIR) $(if $(CROSS),--target $(CROSS))
-BUILT = $(CARGO_DIR)/$(if $(CROSS),$(CROSS)/)$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+PROFILE_DIR = $(if $(CROSS),$(CROSS)/)$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+BUILT = $(CARGO_DIR)/$(PROFILE_DIR)
 # It runs a make for libbpf, which would take PREFIX and DESTDIR for its own.
 CARGO = env -u MAKEFLAGS -u PREFIX -u DESTDIR cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -42,7 +43,7 @@ help:
 	@echo 'make run      build in release mode and serve on 127.0.0.1:11211 (ARGS=… is passed on)'
 	@echo 'make test     run what says that the tree works: cargo xtask test'
 	@echo 'make gate     run all other checks: cargo xtask gate'
-	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(BUILT)'
+	@echo 'make build    build the program, the library for C and the drop-in for libmemcached in $(TARGET_DIR)$(if $(CROSS),/arm)/$(PROFILE_DIR)'
 	@echo 'make install  copy them, keyway.h and keyway.pc to PREFIX (PREFIX=$(PREFIX), DESTDIR is honoured)'
 	@echo 'make wheel    build the package for Python in $(TARGET_DIR)/wheels (needs pip, which fetches maturin and zig)'
 	@echo 'make deb      build the packages for Debian in $(TARGET_DIR)/deb (ARCH=arm64: for that processor)'

@@ -1,5 +1,5 @@
 //! Jobs side by side: as many lanes as there are CPUs, each of which takes the next job of one list. Jobs that need the machine for
-//! themselves run after the others, one at a time, and last those whose failure may be that of a busy machine, once more.
+//! themselves run after the others, one at a time. Each runs once: a job that fails has failed.
 
 use crate::run::{Context, Outcome};
 use std::process::Command;
@@ -11,14 +11,9 @@ pub struct Job<'a> {
     pub name: String,
     /// it runs after the others, with nothing beside it
     pub alone: bool,
-    /// if it fails, it runs once more, with nothing beside it
-    pub again: bool,
     /// does the work
-    pub work: Box<dyn FnMut() -> Outcome + Send + 'a>,
+    pub work: Box<dyn FnOnce() -> Outcome + Send + 'a>,
 }
-
-/// If more jobs fail, the reason is no busy machine.
-const AGAIN_MOST: usize = 5;
 
 impl<'a> Job<'a> {
     /// Runs a command. Its output is printed as a whole when it ends.
@@ -34,13 +29,12 @@ impl<'a> Job<'a> {
         Self {
             name,
             alone,
-            again: false,
             work: Box::new(work),
         }
     }
 
     /// The failure of a run, if it fails.
-    fn failure(&mut self) -> Option<String> {
+    fn failure(self) -> Option<String> {
         match (self.work)() {
             Outcome::Passed => None,
             Outcome::Failed(why) | Outcome::Skipped(why) => Some(format!("{}: {why}", self.name)),
@@ -54,36 +48,22 @@ pub fn run(jobs: Vec<Job<'_>>) -> Outcome {
     let (alone, shared): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.alone);
     let mut failed = lanes(shared, at_once);
     failed.extend(lanes(alone, 1));
-    if failed.len() <= AGAIN_MOST {
-        failed.retain_mut(|(job, why)| !job.again || !passes_again(job, why));
-    }
     if failed.is_empty() {
         Outcome::Passed
     } else {
-        let all: Vec<_> = failed.into_iter().map(|(_, why)| why).collect();
-        Outcome::Failed(all.join("; "))
+        Outcome::Failed(failed.join("; "))
     }
 }
 
-/// Runs a job that has failed once more.
-fn passes_again(job: &mut Job<'_>, why: &str) -> bool {
-    println!("   once more, with nothing beside it: {why}");
-    let passes = job.failure().is_none();
-    if passes {
-        println!("   UNSTABLE: {} failed, and passed with nothing beside it", job.name);
-    }
-    passes
-}
-
-/// Runs these jobs in so many lanes; returns those that failed, and why.
-fn lanes(jobs: Vec<Job<'_>>, at_once: usize) -> Vec<(Job<'_>, String)> {
+/// Runs these jobs in so many lanes; returns which failed, and why.
+fn lanes(jobs: Vec<Job<'_>>, at_once: usize) -> Vec<String> {
     let left = Mutex::new(jobs.into_iter());
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let failed = Mutex::new(Vec::new());
     let lane = || {
-        for mut job in std::iter::from_fn(next) {
+        for job in std::iter::from_fn(next) {
             if let Some(why) = job.failure() {
-                failed.lock().unwrap_or_else(PoisonError::into_inner).push((job, why));
+                failed.lock().unwrap_or_else(PoisonError::into_inner).push(why);
             }
         }
     };
@@ -100,11 +80,10 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    fn job<'a>(name: &str, alone: bool, work: impl FnMut() -> Outcome + Send + 'a) -> Job<'a> {
+    fn job<'a>(name: &str, alone: bool, work: impl FnOnce() -> Outcome + Send + 'a) -> Job<'a> {
         Job {
             name: name.into(),
             alone,
-            again: false,
             work: Box::new(work),
         }
     }
@@ -150,36 +129,6 @@ mod tests {
             .collect();
         assert_eq!(run(jobs), Outcome::Passed);
         assert_eq!(most.into_inner(), 0);
-    }
-
-    #[test]
-    fn what_fails_on_a_busy_machine_only_passes_at_the_second_run() {
-        let fails_once = || {
-            let mut runs = 0;
-            move || {
-                runs += 1;
-                match runs {
-                    1 => Outcome::Failed("broken".into()),
-                    _ => Outcome::Passed,
-                }
-            }
-        };
-        let again = |name: &str| Job {
-            again: true,
-            ..job(name, false, fails_once())
-        };
-        assert_eq!(run(vec![again("one"), job("two", true, || Outcome::Passed)]), Outcome::Passed);
-        let always = Job {
-            again: true,
-            ..job("always", true, || Outcome::Failed("broken".into()))
-        };
-        let failed = |why: &str| Outcome::Failed(why.into());
-        assert_eq!(run(vec![again("one"), always]), failed("always: broken"));
-        assert_eq!(run(vec![job("two", true, fails_once())]), failed("two: broken"));
-        let Outcome::Failed(why) = run((0..6).map(|_| again("many")).collect()) else {
-            panic!("it passed")
-        };
-        assert_eq!(why.matches("many: broken").count(), 6);
     }
 
     #[test]

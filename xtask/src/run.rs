@@ -57,7 +57,7 @@ impl<'a> Context<'a> {
         self.watch(&mut command)
     }
 
-    /// As [`Self::expect`], with a command that may be started again.
+    /// As [`Self::expect`], for a command with settings of its own.
     fn watch(&self, command: &mut Command) -> Outcome {
         if let Some(log) = &self.log {
             let streams = std::fs::File::options()

@@ -273,7 +273,6 @@ fn fuzz(context: &Context<'_>) -> Outcome {
     let jobs = targets.iter().map(|target| Job {
         name: target.clone(),
         alone: false,
-        again: false,
         work: Box::new(|| fuzz_target(context, target)),
     });
     lanes::run(jobs.collect())

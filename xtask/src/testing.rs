@@ -170,7 +170,7 @@ pub fn short(context: &Context<'_>) -> Outcome {
             .map(|p| p.job(context, None))
             .collect();
         jobs.push(cargo(context, "examples in documentation", DOCUMENTED));
-        again(jobs)
+        jobs
     })
 }
 
@@ -184,7 +184,6 @@ pub fn long(context: &Context<'_>) -> Outcome {
             jobs.push(Job {
                 name: "figures in short".into(),
                 alone: false,
-                again: false,
                 work: Box::new(|| figures::run(context, &["--short"])),
             });
         }
@@ -204,7 +203,7 @@ pub fn long(context: &Context<'_>) -> Outcome {
                 jobs.extend(WEATHERS.iter().map(|weather| program.weathered_job(context, weather)));
             }
         }
-        again(jobs)
+        jobs
     })
 }
 
@@ -226,12 +225,6 @@ fn with_programs<'a>(context: &'a Context<'a>, with: &[&str], jobs: impl FnOnce(
         Ok(programs) => lanes::run(jobs(&programs)),
         Err(why) => Outcome::Failed(why),
     }
-}
-
-/// A machine that is shared with others may be so busy that a deadline of a test passes.
-fn again(mut jobs: Vec<Job<'_>>) -> Vec<Job<'_>> {
-    jobs.iter_mut().for_each(|job| job.again = true);
-    jobs
 }
 
 fn cargo<'a>(context: &'a Context<'a>, name: &str, arguments: &[&str]) -> Job<'a> {

@@ -918,6 +918,7 @@ fn under_keyway_exec_the_region_is_attached_before_main_or_it_says_why_not() {
     drop(talk);
     // The cache that is attached is another library's.
     let library = harness::workspace_library("keyway-capi", "libkeyway_capi.so");
+    let library = harness::link_to_preload(&library, &dropin.scratch);
     let preload = dropin.file().display().to_string();
     let mut talk = exec(&library, &[ALONE, ("LD_PRELOAD", &preload)]);
     assert_eq!(talk.ask("get k"), "CONNECTION FAILURE");

@@ -241,7 +241,8 @@ fn beside(file: &File, mut start: impl FnMut() -> Command, is_made_by_other: boo
 #[test]
 fn a_process_whose_c_library_lies_about_the_time_changes_nothing_for_others() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_clocks.c");
-    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fake_clocks-{}.so", std::process::id()));
+    let folder = harness::Scratch::new();
+    let library = folder.join("fake_clocks.so");
     let built = Command::new("gcc")
         .args(["-shared", "-fPIC", "-O1", source, "-ldl", "-o"])
         .arg(&library)
@@ -266,7 +267,6 @@ fn a_process_whose_c_library_lies_about_the_time_changes_nothing_for_others() {
             beside(&file, || lie(part(&[], "work", &file, off_s)), is_made_by_other);
         }
     }
-    std::fs::remove_file(&library).unwrap();
 }
 
 /// Programs that start another one in a time namespace in which the machine booted so many seconds earlier. `Err`: why there is none.

@@ -41,13 +41,16 @@ fn a_path_with_a_blank_is_refused_with_the_reason() {
     if program_on_path("make").is_none() {
         return skip("a path with a blank", "there is no make");
     }
-    let mut make = make("install");
-    make.arg("-n").env("CARGO_TARGET_DIR", "/nowhere/a b");
-    let (status, output) = run_to_end(&mut make, DEADLINE);
+    let mut install = make("install");
+    install.arg("-n").env("CARGO_TARGET_DIR", "/nowhere/a b");
+    let (status, output) = run_to_end(&mut install, DEADLINE);
     assert!(
         !status.success() && output.contains("CARGO_TARGET_DIR has a blank") && output.contains("cargo build"),
         "{output}"
     );
+    // The help is printed at any path.
+    let (status, output) = run_to_end(make("help").env("CARGO_TARGET_DIR", "/nowhere/a b"), DEADLINE);
+    assert!(status.success() && output.contains("make install"), "{status}\n{output}");
 }
 
 /// Enemy: the build of libbpf, which is a make, and puts its headers where this one's variables say.

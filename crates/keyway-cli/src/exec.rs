@@ -112,7 +112,7 @@ fn command(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Resul
         if splits(&library) {
             return Err(Failure::usage(format_args!(
                 "{}: the loader takes a path with a blank, a colon or $ for others (LD_PRELOAD, ld.so(8)), and the program would start without \
-                 the library: give the library another path",
+                 the library: name a link to it, at another path",
                 library.display()
             )));
         }

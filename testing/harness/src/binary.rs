@@ -1,5 +1,6 @@
 //! Finds the programs under test: the workspace's own `keyway`, and a real memcached.
 
+use crate::Scratch;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -68,6 +69,18 @@ pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
 /// When it cannot be built.
 pub fn workspace_library(package: &str, file: &str) -> PathBuf {
     beside_keyway(file).unwrap_or_else(|| build(package, &["--lib"]).join(file))
+}
+
+/// A link in this folder to a library. LD_PRELOAD takes a path with a blank or a colon for two (ld.so(8)), and where the workspace lies is not
+/// the tests' choice.
+///
+/// # Panics
+///
+/// When there is no link.
+pub fn link_to_preload(library: &Path, folder: &Scratch) -> PathBuf {
+    let link = folder.join("preloaded.so");
+    std::os::unix::fs::symlink(library, &link).unwrap_or_else(|e| panic!("{}: {e}", link.display()));
+    link
 }
 
 /// What was built together with the program that `KEYWAY_BIN` names: built for itself, its dependencies may have other features

@@ -29,7 +29,9 @@ mod server;
 mod tls;
 mod wire;
 
-pub use binary::{copy_program, keyway_binary, memcached_binary, program_on_path, workspace_binary, workspace_library};
+pub use binary::{
+    copy_program, keyway_binary, link_to_preload, memcached_binary, program_on_path, workspace_binary, workspace_library,
+};
 pub use http::{HttpAnswer, http_get, http_over};
 pub use kernel::{has_kernel_door, is_across_a_network, kernel_arguments};
 pub use network::{Narrow, Network, Weather, lose_on_loopback};

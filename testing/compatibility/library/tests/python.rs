@@ -300,6 +300,7 @@ os.wait()
 print(client.get('key'))
 ";
     let exec = |library: &Path| {
+        let folder = Scratch::new();
         let mut command = Command::new(harness::keyway_binary());
         for (name, value) in python.command().get_envs() {
             command.env(name, value.unwrap_or_default());
@@ -308,7 +309,7 @@ print(client.get('key'))
             .args(["exec", "--region"])
             .arg(&region)
             .arg("--library")
-            .arg(library)
+            .arg(harness::link_to_preload(library, &folder))
             .arg("--");
         command.arg(&python.interpreter).args(["-c", program]).arg(&region);
         run_to_end(&mut command, DEADLINE)

@@ -34,11 +34,13 @@ fn run(name: &str, options: &[&str]) -> Trial {
 
 fn run_on(place: &Path, file: &Path, options: &[&str]) -> Trial {
     let program = harness::workspace_binary("gate", "gate");
-    trial::run(keyway_binary(), &libkeyway(), &program, (place, file), options).unwrap()
+    let folder = Scratch::new();
+    trial::run(keyway_binary(), &libkeyway(&folder), &program, (place, file), options).unwrap()
 }
 
-fn libkeyway() -> PathBuf {
-    harness::workspace_library("keyway-capi", "libkeyway_capi.so")
+fn libkeyway(folder: &Scratch) -> PathBuf {
+    let library = harness::workspace_library("keyway-capi", "libkeyway_capi.so");
+    harness::link_to_preload(&library, folder)
 }
 
 #[test]
@@ -119,7 +121,8 @@ fn a_rust_program_hardens_itself_or_gets_the_reason_why_it_has_no_cache() {
     assert!(said.contains(&format!("works: Ok(true), gate {state}")), "{said}");
     assert!(said.contains("left in the environment: false"), "{said}");
     // Attached by libkeyway, and the program's own copy is kept out.
-    let said = exec(&region.0, &libkeyway(), &program);
+    let folder = Scratch::new();
+    let said = exec(&region.0, &libkeyway(&folder), &program);
     assert!(
         said.contains("not opened: ") && said.contains("keyway exec --library"),
         "{said}"
@@ -146,7 +149,8 @@ fn a_strict_scan_refuses_a_program_with_such_code() {
 #[test]
 fn what_is_hardened_cannot_be_hardened_again() {
     let region = Region::new("twice");
-    let (keyway, library) = (keyway_binary(), libkeyway());
+    let folder = Scratch::new();
+    let (keyway, library) = (keyway_binary(), libkeyway(&folder));
     let mut command = Command::new(keyway);
     for _ in 0..2 {
         command
