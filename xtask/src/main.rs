@@ -22,6 +22,7 @@ mod run;
 mod sources;
 mod stages;
 mod testing;
+mod walls;
 
 use stages::Lane;
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ cargo xtask: the project's own tasks
                                    memory-curve, weak-memory, suites (each has --help and --short)
     cargo xtask mutants [NAME...]  one-line faults of the region, each of which one of the checks must find (--help, --list)
     cargo xtask promises           the promises of docs/promises.md, each with the tests that guard it
+    cargo xtask walls [FIGURE]     figures of the code that may only fall, beside their limits; what FIGURE counts; --renew lowers limits
     cargo xtask figures            measures again the tables of docs/performance.md (--help, --list, --only)
     cargo xtask help               this text
 
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
             }
             Err(e) => usage(&format!("cannot read the sources: {e}")),
         },
+        ["walls", rest @ ..] => run::alone(&root(), |c| sources::walls(c.root, rest)),
         ["figures", rest @ ..] => run::alone(&root(), |c| figures::run(c, rest)),
         ["mutants", rest @ ..] => run::alone(&root(), |c| mutants::run(c, rest)),
         [name, rest @ ..] if promises::ALL.iter().any(|p| p.name == *name) => {

@@ -10,12 +10,15 @@
 //!    `cargo xtask weak-memory` and its tests show whether there is such a pairing, and whether it needs the ordering.
 //! 7. In `keyway-region` a room uses only the rooms before it (`rooms.rs`).
 //! 8. Every promise of `docs/promises.md` has a test that guards it, and every guard a promise (`guards.rs`).
+//! 9. No figure of the house is above its limit (`walls.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::guards;
 use crate::rooms;
+use crate::run::Outcome;
+use crate::walls;
 
 /// The crates of this workspace on which a crate under `crates/` or `bindings/`, or `lab`, may depend, by the names of their folders. None of
 /// them may depend on `lab`, which is not installed.
@@ -113,8 +116,47 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
     problems.extend(rooms::check(
         sources.iter().map(|(name, text)| (name.as_str(), text.as_str())),
     ));
+    problems.extend(walls::check(
+        &texts(root)?,
+        &std::fs::read_to_string(root.join(walls::LIMITS))?,
+    ));
     problems.extend(guards::check(&promises_page(root)?, &may_guard(root)?));
     Ok(problems)
+}
+
+/// All tracked files that are text, with their names.
+fn texts(root: &Path) -> std::io::Result<Vec<(String, String)>> {
+    let names = tracked(root)?.into_iter().map(|path| path.to_string_lossy().into_owned());
+    let read = |name: String| Some((name.clone(), std::fs::read_to_string(root.join(name)).ok()?));
+    Ok(names.filter_map(read).collect())
+}
+
+/// The command `walls`.
+pub fn walls(root: &Path, args: &[&str]) -> Outcome {
+    let table = root.join(walls::LIMITS);
+    let limits = std::fs::read_to_string(&table).unwrap_or_default();
+    let files = match texts(root) {
+        Ok(files) => files,
+        Err(e) => return Outcome::Failed(format!("cannot read the sources: {e}")),
+    };
+    match args {
+        [] => print!("now\n{}limits\n{limits}", walls::renewed(&files, "")),
+        ["--renew"] => {
+            if let Err(e) = std::fs::write(&table, walls::renewed(&files, &limits)) {
+                return Outcome::Failed(format!("{}: {e}", table.display()));
+            }
+        }
+        [figure] => match walls::figures(&files).get(*figure) {
+            Some(rows) => println!("{}", rows.join("\n")),
+            None => {
+                return Outcome::Failed(format!(
+                    "no figure is called '{figure}', or it is 0; `cargo xtask walls` lists them"
+                ));
+            }
+        },
+        _ => return Outcome::Failed("walls takes --renew, or the name of a figure".into()),
+    }
+    Outcome::Passed
 }
 
 /// The promises, each with the tests that guard it.

@@ -47,7 +47,7 @@ pub const ALL: &[Stage] = &[
     Stage {
         name: "sources",
         lane: Lane::Test,
-        catches: "rules that no compiler knows: file headers, documents, dependencies, unsafe code, promises without a test",
+        catches: "rules that no compiler knows: file headers, documents, dependencies, unsafe code, promises without a test, figures above a wall",
         beside: false,
         run: source_rules,
     },

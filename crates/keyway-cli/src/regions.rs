@@ -308,7 +308,8 @@ pub(crate) fn others() -> String {
     match names.is_empty() {
         true => "this machine has none".to_owned(),
         false => format!(
-            "there are: {} (`keyway regions` lists them; --region, --port or KEYWAY_REGION names one)",
+            "there are: {} (`keyway regions` lists them; --region, --port or KEYWAY_REGION names one; --server ADDRESS asks the server of \
+             another user's)",
             names.join(", ")
         ),
     }
