@@ -14,6 +14,7 @@ mod say {
 }
 
 use discover::{Discovery, Entry, Target};
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::{Cache, Options, Place};
 use libfuzzer_sys::fuzz_target;
 use std::io::{Read, Write};

@@ -16,6 +16,7 @@
 //! call waits for a server that has a region already.
 
 use crate::say::say;
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::server::{Connection, PerProcess, record};
 use keyway_cache::{Cache, OpenError, Options, Owners, Place};
 use std::io::ErrorKind;

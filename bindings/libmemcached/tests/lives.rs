@@ -6,6 +6,7 @@ mod common;
 
 use common::{Dropin, Library, NOWHERE};
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, memcached_binary, skip, wait_until};
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::server::record;
 use keyway_cache::{Cache, Options, Place};
 use std::io::{BufRead, BufReader, Read, Write};

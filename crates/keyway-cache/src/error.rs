@@ -1,7 +1,7 @@
 //! What can go wrong when a region is opened or a session is asked for.
 
-use crate::blocks::CopiesOnWrite;
-use crate::limits::{Limit, Mib};
+use crate::file::blocks::CopiesOnWrite;
+use crate::file::limits::{Limit, Mib};
 use keyway_region::Unusable;
 #[cfg(doc)]
 use keyway_region::verbs::KEY_LEN_MAX;
@@ -85,6 +85,31 @@ pub enum OpenError {
     Forked,
     /// the process was started by `keyway exec`, and this is another copy of the library than the attached one
     KeptOut { path: PathBuf },
+}
+
+/// A system call failed.
+pub(crate) fn io(what: &'static str, path: &Path, source: std::io::Error) -> OpenError {
+    OpenError::Io {
+        what,
+        path: path.to_path_buf(),
+        source,
+    }
+}
+
+/// The file is no region that this program can use.
+pub(crate) fn unusable(path: &Path, why: Unusable) -> OpenError {
+    OpenError::Unusable {
+        path: path.to_path_buf(),
+        why,
+    }
+}
+
+/// On a full disk the file's users would be ended.
+pub(crate) fn copies(path: &Path, why: CopiesOnWrite) -> OpenError {
+    OpenError::CopiesOnWrite {
+        path: path.to_path_buf(),
+        why,
+    }
 }
 
 /// Regions that a message names.

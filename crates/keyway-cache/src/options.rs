@@ -1,10 +1,13 @@
 //! How a region is opened.
 
+use crate::error::OpenError;
 use crate::gate::Gate;
 #[cfg(doc)]
 use crate::{Cache, WriteError};
-use crate::{OpenError, creation};
+use keyway_region::ITEM_SIZES;
 use keyway_region::Limits;
+use keyway_region::layout::plan::Shape;
+use keyway_region::layout::plan::THREAD_SLOTS_MIN;
 use keyway_region::layout::plan::{MEMORY_MAX, MEMORY_MIN};
 use keyway_region::layout::session::Entrance;
 
@@ -181,11 +184,11 @@ impl Options {
     /// limits and the remedy.
     pub fn check(&self) -> Result<(), OpenError> {
         self.check_limits()?;
-        creation::check_item_size(
+        check_item_size(
             self.limits(Limits::default()).item_size_max,
             self.memory.unwrap_or(MEMORY_MAX),
         )?;
-        creation::check_sessions(self, self.memory.unwrap_or(MEMORY_MAX))
+        check_sessions(self, self.memory.unwrap_or(MEMORY_MAX))
     }
 
     /// These rules, and for the others those of the region.
@@ -297,6 +300,44 @@ pub enum Gap {
     Stale,
     /// flush them
     Flush,
+}
+
+/// Smallest page, bytes: the number of thread slots is the same for all page sizes.
+const PAGE_SIZE_MIN: usize = 4096;
+/// Whether a region of this memory can have as many thread slots as requested, or as this server needs.
+pub(crate) fn check_sessions(options: &Options, memory: u64) -> Result<(), OpenError> {
+    let (least, most) = (THREAD_SLOTS_MIN, Shape::thread_slots_max(memory));
+    let needed = shape_of(options, memory, PAGE_SIZE_MIN).thread_slots;
+    match options.sessions {
+        Some(asked) if !(least..=most).contains(&asked) => Err(OpenError::Sessions { asked, least, most }),
+        None if needed > most => Err(OpenError::ServerSessions {
+            sessions: options.server_sessions,
+            needed,
+            most,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The shape of a new region.
+pub(crate) fn shape_of(options: &Options, memory: u64, page_size: usize) -> Shape {
+    let shape = Shape::for_memory(memory, page_size);
+    match options.sessions {
+        Some(asked) => shape.with_thread_slots(asked),
+        None => shape.with_server(options.server_sessions),
+    }
+}
+
+/// Whether a region of this memory can have items of the requested size.
+pub(crate) fn check_item_size(asked: usize, memory: u64) -> Result<(), OpenError> {
+    // The memory of a region is a little less than requested, but never a MiB less.
+    let half = usize::try_from(memory.next_multiple_of(1 << 20) / 2).unwrap_or(usize::MAX);
+    let (least, most) = (*ITEM_SIZES.start(), half.min(*ITEM_SIZES.end()));
+    if asked < least || asked > most {
+        Err(OpenError::ItemSize { asked, least, most })
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

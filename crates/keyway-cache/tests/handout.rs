@@ -2,6 +2,7 @@
 //! Guards: P34
 
 use harness::Scratch;
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::server::handout::GRANTED;
 use keyway_cache::{Cache, LocalError, OpenError, Options, Place};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};

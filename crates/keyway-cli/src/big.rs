@@ -1,5 +1,6 @@
 //! `keyway big`: the largest items of a region, or what the keys of each prefix take together.
 
+use keyway_cache::server::ServerCache as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
 

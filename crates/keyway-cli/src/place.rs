@@ -1,5 +1,6 @@
 //! The default place of a region, and how commands open one.
 
+use keyway_cache::server::ServerCache as _;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -1,5 +1,6 @@
 //! A server as the command line describes it, and running it: `keyway serve` and `keyway memcached` both use this.
 
+use keyway_cache::server::ServerCache as _;
 use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
 //! `keyway stats`: a region's properties and counters, for people in groups, for scripts a line each.
 
+use keyway_cache::server::ServerCache as _;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 

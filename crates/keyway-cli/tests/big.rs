@@ -1,6 +1,7 @@
 //! `keyway big`. Enemies: a large item that it does not show, one that it shows twice, and a look that counts as an access.
 //! Guards: P46
 
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::{Cache, Options, Place};
 use serde_json::Value;
 use std::process::Command;

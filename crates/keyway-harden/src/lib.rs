@@ -18,6 +18,7 @@ mod files;
 pub mod scan;
 pub mod spec;
 
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::{Cache, Gate, GateState, Options, Owners, Place};
 use spec::Spec;
 use std::io::Write;

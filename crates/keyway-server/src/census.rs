@@ -7,6 +7,7 @@
 //! The probe of `/readyz` sets, gets and deletes an item. The statistics leave its commands out ([`Census::counters`]), so that a load balancer
 //! that asks every second does not improve the hit ratio.
 
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::server::SessionId;
 use keyway_cache::{Cache, Counters, Session};
 

@@ -6,6 +6,7 @@
 //! The exchange is [`keyway_cache::server::handout`]'s. The server reads nothing from the client, so the client cannot send wrong or incomplete data
 //! or delay the server. The server sends one message, for which a new socket always has room, and closes the connection.
 
+use keyway_cache::server::ServerCache as _;
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 

@@ -51,6 +51,7 @@ mod watch;
 mod watchdog;
 mod worker;
 
+use keyway_cache::server::ServerCache as _;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;

@@ -274,6 +274,7 @@ fn number(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use keyway_cache::server::ServerCache as _;
     use keyway_cache::{Cache, Options, Place};
 
     use super::*;

@@ -4,6 +4,7 @@
 //! Server and owner are one process here, with a mapping each; a plain file plays the kernel program's array.
 //! Guards: P37, P42
 
+use keyway_cache::server::ServerCache as _;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -15,7 +16,7 @@ use keyway_cache::{Cache, Options, Place};
 use keyway_server::{Config, Server};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// How long the program of the dead owner may answer, and what is added for answers under way (`keyway-cache/src/kernel.rs`).
+/// How long the program of the dead owner may answer, and what is added for answers under way (`keyway-cache/src/session/kernel.rs`).
 const LEASE: Duration = KernelDoor::LEASE;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What no other connection may wait longer for.

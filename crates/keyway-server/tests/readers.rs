@@ -9,6 +9,7 @@
 //! Guards: P27, P34
 #![allow(unsafe_code, reason = "asks the kernel what it refuses; contract above")]
 
+use keyway_cache::server::ServerCache as _;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};

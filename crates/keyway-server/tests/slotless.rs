@@ -4,6 +4,7 @@
 //! Server and programs are one process here, with a mapping each.
 //! Guards: P27
 
+use keyway_cache::server::ServerCache as _;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 

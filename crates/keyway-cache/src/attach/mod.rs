@@ -1,7 +1,7 @@
 //! Attaching to a region: its file is opened, checked, locked and mapped.
 //!
 //! The file is opened and mapped (forks do not inherit the mapping). The byte of a free process slot is locked, and the
-//! file is closed. From then on the mapping alone holds the file description, and with it the lock ([`crate::liveness`]).
+//! file is closed. From then on the mapping alone holds the file description, and with it the lock ([`crate::file::liveness`]).
 //! A second file description without locks is kept to query the locks of other processes. Descriptors identify the file,
 //! never names: both have the same inode, and the name still leads to it when the lock is held.
 //!
@@ -14,30 +14,35 @@
 //! This file finds or makes the region at a place, and ends its use; `file` reads what a file says, `write` takes a process
 //! slot, `read` maps a region for reading only. Never: hands out sessions (`sessions`).
 
-mod file;
+pub(crate) mod opened;
 mod read;
 mod write;
 
-pub(crate) use file::{Access, Inspected, copies, inspect, io, open_file, unusable};
-pub(crate) use read::map;
-
-use self::file::described_twice;
 use self::read::attach_to_read;
 use self::write::attach;
-use crate::clock::Clock;
-use crate::creation::{self, check_item_size, create_in};
-use crate::descriptor::{StreamsTaken, file_id};
+use crate::attach::opened::Opened;
 use crate::error::OpenError;
-use crate::handout::Handed;
-use crate::liveness::{open_harmless, open_writable};
-use crate::peer::Peer;
-use crate::restart::{self, Restart};
-use crate::sessions::Role;
-use crate::trust::{self, Source};
-use crate::{Inner, Options, Place, blocks, copy, fork, handout, kernel, survey, wait};
+use crate::error::io;
+use crate::file::blocks;
+use crate::file::creation::{self, create_in};
+use crate::file::inspect::{described_twice, open_file};
+use crate::file::liveness::{open_harmless, open_writable};
+use crate::file::restart::{self, Restart};
+use crate::file::trust::{self, Source};
+use crate::file::unfinished::remove_leftovers;
+use crate::options::Options;
+use crate::options::check_item_size;
+use crate::place::{Place, at_default_places};
+use crate::process::descriptor::{StreamsTaken, file_id};
+use crate::process::{fork, wait};
+use crate::remote::handout;
+use crate::remote::handout::Handed;
+use crate::remote::peer::Peer;
+use crate::session::kernel::{self};
+use crate::session::roster::Role;
 use keyway_region::layout::session::Tenant;
 use keyway_region::layout::superblock;
-use keyway_region::{Life, Limits, Moment, Region, Unusable};
+use keyway_region::{Life, Limits, Unusable};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -49,7 +54,7 @@ use std::time::Instant;
 const AT_IT: &str = "is replacing or repairing the region, or marking it as cleanly stopped,";
 
 /// Attaches to a region, or creates it.
-pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError> {
+pub(crate) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError> {
     fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
     // In a program that was started without standard streams, a file that is opened here must not become one.
     let _streams = StreamsTaken::new();
@@ -62,7 +67,7 @@ pub(crate) fn open(place: &Place, options: &Options) -> Result<Inner, OpenError>
 }
 
 /// Makes a region in anonymous memory of this process, and attaches to it.
-fn open_memfd(options: &Options) -> Result<Inner, OpenError> {
+fn open_memfd(options: &Options) -> Result<Opened, OpenError> {
     check_item_size(options.limits(Limits::default()).item_size_max, options.memory_of_new())?;
     let name = PathBuf::from("memfd:keyway");
     let fd = memfd_create(c"keyway", MFdFlags::MFD_CLOEXEC).map_err(|e| io("memfd_create", &name, e.into()))?;
@@ -73,16 +78,16 @@ fn open_memfd(options: &Options) -> Result<Inner, OpenError> {
     // Created with its mode. Otherwise a process that was given a descriptor for reading could open that again,
     // and write.
     create_in(&file, &name, options)?;
-    let attached = attach(&Place::Memfd, &name, (file, probe), options, false)?;
+    let opened = attach(&Place::Memfd, &name, (file, probe), options, false)?;
     // No other process has it yet.
-    attached.ok_or(OpenError::Busy {
+    opened.ok_or(OpenError::Busy {
         path: name,
         doing: AT_IT,
     })
 }
 
 /// Attaches to the region that the server at this socket hands out.
-fn open_handed_out(place: &Place, path: &Path, options: &Options) -> Result<Inner, OpenError> {
+fn open_handed_out(place: &Place, path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let ([file, probe], doorway) = match handout::ask(path)? {
         Handed::ToWrite { files, doorway } => (files, doorway),
         Handed::ToRead(file) => {
@@ -107,7 +112,7 @@ fn open_handed_out(place: &Place, path: &Path, options: &Options) -> Result<Inne
     // The server is attached, so no process replaces or repairs the file.
     let inner = match attach(place, path, (file, probe), &options, true) {
         Err(why) => return without_slot(place, path, &options, why),
-        Ok(attached) => attached.ok_or_else(|| OpenError::Busy {
+        Ok(found) => found.ok_or_else(|| OpenError::Busy {
             path: path.to_path_buf(),
             doing: AT_IT,
         })?,
@@ -120,8 +125,8 @@ fn open_handed_out(place: &Place, path: &Path, options: &Options) -> Result<Inne
 
 /// Attaches to the region in the file at this path, which is made if it is absent. While another process replaces or repairs it, or attaches
 /// at the same moment, this is tried again.
-fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, OpenError> {
-    copy::remove_leftovers(path);
+fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Opened, OpenError> {
+    remove_leftovers(path);
     let mut deadline = restart::Deadline::new(Instant::now());
     let (mut warm, mut discarded) = (true, false);
     let mut says_repairing = true;
@@ -149,7 +154,7 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
             }
         });
         match used {
-            Ok(Some(inner)) => return Ok(Inner { discarded, ..inner }),
+            Ok(Some(opened)) => return Ok(Opened { discarded, ..opened }),
             Ok(None) => wait::sleep(restart::PATIENCE),
             Err(OpenError::Absent { .. }) if place.names_a_server() => {
                 return Err(OpenError::Address {
@@ -189,14 +194,14 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Inner, Ope
 fn absent(path: &Path) -> OpenError {
     OpenError::Absent {
         path: path.to_path_buf(),
-        there: survey::at_default_places(),
+        there: at_default_places(),
     }
 }
 
 /// Attaches to anonymous memory that an earlier process has left in the keeping of another one, by its descriptor.
 ///
 /// The region is attached by a file description of its own: a lock of the given one would be held as long as the keeper lives.
-pub(crate) fn open_kept(given: &File, options: &Options) -> Result<Inner, OpenError> {
+pub(crate) fn open_kept(given: &File, options: &Options) -> Result<Opened, OpenError> {
     fork::watch().map_err(|e| io("mmap", Path::new("a page for telling forks"), e))?;
     let _streams = StreamsTaken::new();
     options.check_limits()?;
@@ -209,20 +214,20 @@ pub(crate) fn open_kept(given: &File, options: &Options) -> Result<Inner, OpenEr
     let id = file_id(given).map_err(|e| io("stat", &name, e))?;
     let file = open_writable(id, given).map_err(|e| io("open /proc/self/fd for", &name, e))?;
     let files = described_twice(file, None).map_err(|e| io("open /proc/self/fd for", &name, e))?;
-    let attached = attach(&Place::Memfd, &name, files, options, true)?;
-    attached.ok_or(OpenError::Busy {
+    let opened = attach(&Place::Memfd, &name, files, options, true)?;
+    opened.ok_or(OpenError::Busy {
         path: name,
         doing: AT_IT,
     })
 }
 
-/// Marks the region as cleanly stopped if no other process is attached.
-pub(crate) fn close(inner: &Inner) -> bool {
-    let Role::Writer(process) = inner.sessions.role else {
+/// Marks the region as cleanly stopped if no other process is opened.
+pub(crate) fn close(opened: &Opened) -> bool {
+    let Role::Writer(process) = opened.sessions.role else {
         return false;
     };
-    let _inside = inner.sessions.latch.open();
-    let region = &inner.sessions.region;
+    let _inside = opened.sessions.latch.open();
+    let region = &opened.sessions.region;
     // A process that attaches from now on undoes this, at the latest when it begins to use the region.
     region.restarts().begin_clean_stop();
     let layout = region.mapped().layout();
@@ -234,16 +239,16 @@ pub(crate) fn close(inner: &Inner) -> bool {
         // The next boot cannot know that they are dead.
         others.iter().for_each(|tenant| region.dismiss(tenant));
         region.detach(process);
-        region.clock().note_use(inner.sessions.clock.now());
+        region.clock().note_use(opened.sessions.clock.now());
         let mut parts = layout.backed(region.mapped().segments()).into_iter();
-        is_last = !inner.on_disk || parts.all(|range| region.mapped().host().write_back(range));
+        is_last = !opened.on_disk || parts.all(|range| region.mapped().host().write_back(range));
     }
-    region.restarts().end_clean_stop(is_last) && (!inner.on_disk || region.mapped().host().write_back(0..superblock::SIZE))
+    region.restarts().end_clean_stop(is_last) && (!opened.on_disk || region.mapped().host().write_back(0..superblock::SIZE))
 }
 
 /// A process could not attach. If the reason is that there is no free process slot, and a server would execute its
 /// writes, it gets the region for reading. Otherwise it fails with that reason.
-fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -> Result<Inner, OpenError> {
+fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -> Result<Opened, OpenError> {
     if options.server || !matches!(why, OpenError::ProcessesFull { .. }) {
         return Err(why);
     }
@@ -258,46 +263,9 @@ fn without_slot(place: &Place, path: &Path, options: &Options, why: OpenError) -
         // Without /proc the same descriptor must be used. The mapping is for reading in both cases.
         let own = format!("/proc/self/fd/{}", file.as_raw_fd());
         let file = File::open(own).unwrap_or(file);
-        let peer = Peer::new(socket_of(place), &file).map_err(|e| io("ask the server of", path, e))?;
+        let peer = Peer::new(place.socket(), &file).map_err(|e| io("ask the server of", path, e))?;
         attach_to_read(place, path, file, peer, options)
     };
     // That the region is full is the more important error, not why there is no server.
     read().map_err(|_: OpenError| why)
-}
-
-/// The socket at which the server of the place's region is asked for connections, if it is known.
-pub(crate) fn socket_of(place: &Place) -> Option<&Path> {
-    match place {
-        Place::Socket(path) => Some(path),
-        Place::Path(_) | Place::Memfd => None,
-    }
-}
-
-/// If the time namespace of this process cannot be known, the process is taken to be in the initial one, provided that
-/// its clock agrees with the region's.
-fn check_clock(region: &Region, clock: Clock, now: Moment, path: &Path) -> Result<(), OpenError> {
-    const ERROR_MAX_S: u64 = 2;
-    let error_s = region.clock().clock_error_s(now);
-    if clock.is_known() || error_s <= ERROR_MAX_S {
-        Ok(())
-    } else {
-        Err(OpenError::ClockUnknown {
-            path: path.to_path_buf(),
-            error_s,
-        })
-    }
-}
-
-/// The place by a name that stays correct when this process changes its directory.
-pub(crate) fn whole(place: &Place) -> Place {
-    match place {
-        Place::Memfd => Place::Memfd,
-        Place::Path(path) => Place::Path(whole_path(path)),
-        Place::Socket(path) => Place::Socket(whole_path(path)),
-    }
-}
-
-/// The path, whatever the working directory is later.
-pub(crate) fn whole_path(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

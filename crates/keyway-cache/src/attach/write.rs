@@ -2,20 +2,31 @@
 //!
 //! Never: decides what happens if there is no slot (`attach` does).
 
-use super::file::{Inspected, copies, inspect, io, unusable};
-use super::{check_clock, whole, whole_path};
+use super::opened::{Opened, check_clock};
 use crate::clock::{self, Clock};
-use crate::creation::{check_item_size, grow};
-use crate::descriptor::file_id;
 use crate::error::OpenError;
-use crate::fork::PerProcess;
-use crate::gate::{self, GateState, Latch};
-use crate::liveness::{
-    Attachment, Liveness, Locked, NoWitness, Settled, WHOLE, Witness, is_blocked_by_reader, lock, locked, offset, unlock,
+use crate::error::copies;
+use crate::error::io;
+use crate::error::unusable;
+use crate::file::backing::offset;
+use crate::file::blocks;
+use crate::file::creation::grow;
+use crate::file::inspect::Inspected;
+use crate::file::inspect::inspect;
+use crate::file::liveness::{
+    Attachment, Liveness, Locked, NoWitness, Settled, WHOLE, Witness, is_blocked_by_reader, lock, locked, unlock,
 };
-use crate::mapping::Mapping;
-use crate::sessions::{Role, Sessions};
-use crate::{Inner, Options, Place, blocks, kernel, proc, restart};
+use crate::file::mapping::Mapping;
+use crate::file::restart;
+use crate::gate::{self, GateState, Latch};
+use crate::options::Options;
+use crate::options::check_item_size;
+use crate::place::Place;
+use crate::place::whole_path;
+use crate::process::descriptor::file_id;
+use crate::process::proc;
+use crate::session::kernel;
+use crate::session::roster::{Role, Sessions};
 use keyway_region::layout::session::{Hold, Tenant};
 use keyway_region::layout::superblock;
 use keyway_region::{Life, Process, Region};
@@ -33,7 +44,7 @@ pub(super) fn attach(
     (file, probe): (File, File),
     options: &Options,
     warm: bool,
-) -> Result<Option<Inner>, OpenError> {
+) -> Result<Option<Opened>, OpenError> {
     let found = inspect(&file, path)?;
     found.check(options, path)?;
     blocks::claim(&file).map_err(|why| copies(path, why))?;
@@ -134,7 +145,7 @@ pub(super) fn attach(
     restart::after_gap(&region, process.slot, seen, now, options);
     region.recover();
     liveness.seal();
-    Ok(Some(Inner {
+    Ok(Some(Opened {
         sessions: Arc::new(Sessions::new(
             Arc::new(region),
             Arc::clone(&liveness),
@@ -142,18 +153,16 @@ pub(super) fn attach(
             (layout.shape.thread_slots_for(options.server), options.entrance()),
             latch,
             clock,
-            whole(place),
+            place.whole(),
         )),
-        doorway: kernel::Doorway::default(),
+        doorway: Arc::default(),
         mapped,
         warm,
         discarded: false,
-        attached_in: Duration::ZERO,
         on_disk,
-        place: whole(place),
+        place: place.whole(),
         options: options.clone(),
         gate,
-        again: PerProcess::new(),
     }))
 }
 

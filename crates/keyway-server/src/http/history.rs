@@ -4,6 +4,7 @@
 //! Samples are taken once a second on the port's own thread, of counters that exist anyway. They take at most [`SIZE_MAX`] bytes, whatever
 //! the server does.
 
+use keyway_cache::server::ServerCache as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 

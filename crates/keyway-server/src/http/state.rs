@@ -4,6 +4,7 @@
 //! It is read at most once in [`FRESH`], however many browsers ask, and not at all while none does. No answer has a value or a client's
 //! address; keys are in it only if the operator has asked for that ([`crate::Config::http_keys`]), and otherwise their hashes.
 
+use keyway_cache::server::ServerCache as _;
 use std::time::Duration;
 
 use keyway_cache::Cache;

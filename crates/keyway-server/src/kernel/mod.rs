@@ -40,6 +40,7 @@ pub(crate) use keeper::Keeper;
 pub(crate) use served::Candidates;
 pub(crate) use served::Served;
 
+use keyway_cache::server::ServerCache as _;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

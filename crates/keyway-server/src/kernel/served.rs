@@ -2,6 +2,7 @@
 //!
 //! Never: holds a key. A fingerprint and a count are enough.
 
+use keyway_cache::server::ServerCache as _;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! The answer to `stats settings`, with memcached's names. Settings that have no meaning here have the value that exporters take for off.
 
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::{Cache, Info};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};

@@ -1,0 +1,18 @@
+//! A region's file: who may use it, its memory and mapping, which processes live, and what it says. Nothing of it is used until it is
+//! attached.
+//!
+//! Never: takes a thread slot, executes a verb.
+
+pub(crate) mod backing;
+pub(crate) mod blocks;
+pub(crate) mod creation;
+pub(crate) mod inspect;
+pub(crate) mod limits;
+pub(crate) mod liveness;
+pub(crate) mod mapping;
+pub(crate) mod nodes;
+pub(crate) mod pages;
+pub(crate) mod presence;
+pub(crate) mod restart;
+pub(crate) mod trust;
+pub(crate) mod unfinished;

@@ -1,0 +1,693 @@
+//! A thread's verbs. The thread executes them in the region; if its process may only read, or has found no free slot, the
+//! server executes the writes.
+
+mod buffer;
+mod bulk;
+pub(crate) mod kernel;
+mod reader;
+pub(crate) mod roster;
+pub(crate) mod socket;
+mod writer;
+
+use crate::clock;
+use crate::error::ReadError;
+use crate::remote::peer::Peer;
+use crate::session::reader::Reader;
+use crate::session::roster::{Role, Sessions};
+use crate::session::writer::Writer;
+use keyway_probes::{self as probes, Verb as _};
+use keyway_region::layout::latency::{Door, Latency, Verb};
+use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
+use keyway_region::{Headed, Key, KeyRoom, Limits, Placed, SessionId, Shrinking, Sink, Target};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A get that [`Writer::get_fast`] has not answered.
+#[cold]
+#[inline(never)]
+fn get_fast_or_slow<R>(
+    writer: &mut Writer,
+    key: &[u8],
+    hash: u64,
+    how: &Get,
+    sink: &mut impl Sink,
+    hit: impl Fn(Item) -> R,
+) -> Result<Option<R>, WriteError> {
+    writer.get_fast_or_slow(Key::of((key, hash)), how, sink, hit)
+}
+
+/// A get of a reader.
+#[cold]
+#[inline(never)]
+fn get_reading(reader: &mut Reader, key: &[u8], how: &Get, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
+    let mut room = KeyRoom::new();
+    let key = reader.key(key, &mut room);
+    reader.get(key.bytes(), how, sink)
+}
+
+/// A call ends because no key has this length.
+#[cold]
+#[inline(never)]
+fn refused<P: probes::Verb>(len: usize) -> WriteError {
+    P::exit();
+    WriteError::KeyLength { len }
+}
+
+/// A thread's attachment to the region. It may move between threads; one thread at a time uses it. Dropping it gives its slot
+/// back, and so does the end of the thread that used it last, so a forgotten session is not lost.
+///
+/// A forked child cannot use its parent's session: every verb fails with [`WriteError::Detached`] or [`ReadError::Detached`],
+/// and no memory is accessed (see [`crate::Cache::here`]).
+///
+/// In a process that may only read ([`crate::Cache::is_reader`]), and where all slots were taken, gets come from the region
+/// as usual, and the server executes changes; a session then takes no slot.
+///
+/// `exptime` is memcached's in all methods: 0 never, negative at once, up to 30 days seconds from now, above that a Unix
+/// time. Keys have 1 to 250 bytes; any byte is allowed.
+pub struct Session(Box<Way>);
+
+/// On the heap: it has some kilobytes, and a thread that makes a session, or moves it, may have a small stack.
+#[expect(clippy::large_enum_variant, reason = "a session is made once, and used by reference")]
+enum Way {
+    Writer(Writer),
+    Reader(Reader),
+}
+
+/// Passes a call to the variant that this session has, with a key that nothing in the caller's memory can change any more. A writer's verb
+/// copies it itself, which saves the common case a stack frame.
+macro_rules! verb {
+    ($session:expr, $key:ident, $way:ident => $work:expr) => {
+        match &mut *$session.0 {
+            Way::Writer($way) => $work,
+            Way::Reader($way) => {
+                let mut room = KeyRoom::new();
+                let $key = $way.key($key, &mut room).bytes();
+                $work
+            }
+        }
+    };
+}
+
+/// Passes a call without a key to the variant that this session has.
+macro_rules! either {
+    ($session:expr, $way:ident => $work:expr) => {
+        match &mut *$session.0 {
+            Way::Writer($way) => $work,
+            Way::Reader($way) => $work,
+        }
+    };
+}
+
+impl Session {
+    pub(crate) fn new(sessions: &Arc<Sessions>) -> Option<Self> {
+        Some(match sessions.role {
+            Role::Writer(_) => Self::hired(sessions, sessions.hire()?),
+            Role::Reader(ref peer) => Self::reader(sessions, Arc::clone(peer)),
+        })
+    }
+
+    /// Apart: this copies the session, and [`Sessions::hire`] needs as much of the stack for another copy.
+    #[inline(never)]
+    fn hired(sessions: &Arc<Sessions>, hired: (Box<keyway_region::Session>, u64)) -> Self {
+        Self(Box::new(Way::Writer(Writer::new(Arc::clone(sessions), hired))))
+    }
+
+    fn reader(sessions: &Arc<Sessions>, peer: Arc<Peer>) -> Self {
+        Self(Box::new(Way::Reader(Reader::new(Arc::clone(sessions), peer))))
+    }
+
+    /// A session without a slot: this server does what the session cannot do itself.
+    pub(crate) fn served(sessions: &Arc<Sessions>, peer: Peer) -> Self {
+        Self::reader(sessions, Arc::new(peer))
+    }
+
+    /// The value of `key`, in new memory; `None`: there is no such item. [`Session::get_append`] saves the allocation, and
+    /// returns the item's properties.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Options, Place, ReadError};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// assert_eq!(session.get(b"greeting")?, Some(b"hello".to_vec()));
+    /// assert_eq!(session.get(b"absent")?, None);
+    /// assert_eq!(session.get(b""), Err(ReadError::KeyLength { len: 0 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
+    #[inline]
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        probes::Get::entry(key);
+        if !Key::has_len(key) {
+            return Err(ReadError::of(refused::<probes::Get>(key.len())));
+        }
+        let mut value = Vec::new();
+        let mut room = KeyRoom::new();
+        let found = match &mut *self.0 {
+            Way::Writer(writer) => {
+                let key = writer.key(key, &mut room);
+                if let Some(found) = writer.get_fast(key, Get::VALUE, &mut value, |_| ()) {
+                    probes::Get::exit();
+                    return Ok(found.map(|()| value));
+                }
+                get_fast_or_slow(writer, key.bytes(), key.hash(), Get::VALUE, &mut value, |_| ())
+            }
+            Way::Reader(reader) => get_reading(reader, key, Get::VALUE, &mut value).map(|found| found.map(|_| ())),
+        };
+        probes::Get::exit();
+        Ok(found.map_err(ReadError::of)?.map(|()| value))
+    }
+
+    /// Copies the value of `key` to the end of `out`, and returns the item's properties; `None`: there is no such item. A miss
+    /// does not change `out`, and neither does a failure. [`Item::cas`], [`Item::idle_s`] and [`Item::fetched`] are not filled
+    /// in (use [`Get::details`] with [`Session::get_with`]).
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let mut line = b"she says ".to_vec();
+    /// let item = session.get_append(b"greeting", &mut line)?.ok_or("absent")?;
+    /// assert_eq!(line, b"she says hello");
+    /// assert!(item.ttl_s.is_some_and(|ttl_s| ttl_s <= 60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
+    #[inline(always)]
+    pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
+        probes::Get::entry(key);
+        if !Key::has_len(key) {
+            return Err(ReadError::of(refused::<probes::Get>(key.len())));
+        }
+        let mut room = KeyRoom::new();
+        let found = match &mut *self.0 {
+            Way::Writer(writer) => {
+                let key = writer.key(key, &mut room);
+                if let Some(found) = writer.get_fast(key, Get::VALUE, out, |item| item) {
+                    probes::Get::exit();
+                    return Ok(found);
+                }
+                get_fast_or_slow(writer, key.bytes(), key.hash(), Get::VALUE, out, |item| item)
+            }
+            Way::Reader(reader) => get_reading(reader, key, Get::VALUE, out),
+        };
+        probes::Get::exit();
+        found.map_err(ReadError::of)
+    }
+
+    /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
+    /// may be called again, after `out` was truncated, if the item changed at the same time: at most three times in all, even if
+    /// it changes the item itself, through another session.) A miss does not change `out`.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Get, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let and_touch = Get { value: true, details: true, exptime: Some(3600), ..Get::default() };
+    /// let mut reply = Vec::new();
+    /// let found = session.get_with(b"greeting", &and_touch, &mut reply, |item, reply| {
+    ///     reply.extend_from_slice(format!("{} bytes: ", item.value_len).as_bytes());
+    /// })?;
+    /// assert_eq!(reply, b"5 bytes: hello");
+    /// assert!(found.is_some_and(|item| item.ttl_s > Some(3000) && item.cas > 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
+    /// requests a change, the errors of a write.
+    #[inline]
+    pub fn get_with(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+    ) -> Result<Option<Item>, WriteError> {
+        probes::Get::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Get>(key.len()));
+        }
+        let mut room = KeyRoom::new();
+        let done = match &mut *self.0 {
+            Way::Writer(writer) => writer.get(writer.key(key, &mut room), how, &mut Headed::new(out, head)),
+            Way::Reader(reader) => get_reading(reader, key, how, &mut Headed::new(out, head)),
+        };
+        probes::Get::exit();
+        done
+    }
+
+    /// Gets by the rules of `how`, with the value in the caller's memory: [`Target::make_room`] gets the item's properties,
+    /// and may refuse its value. `false`: a miss. Without a gate the value is copied there directly from the region. So after
+    /// a miss, the properties that the target got, and the bytes in its memory, are meaningless.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Get, Item, Options, Place, Target};
+    /// # use std::mem::MaybeUninit;
+    /// struct Small([MaybeUninit<u8>; 8]);
+    /// impl Target for Small {
+    ///     fn make_room(&mut self, item: &Item) -> bool {
+    ///         item.value_len <= self.0.len()
+    ///     }
+    ///     fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+    ///         &mut self.0
+    ///     }
+    /// }
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"greeting", b"hello", 60)?;
+    /// let mut small = Small([MaybeUninit::new(0); 8]);
+    /// let value = Get { value: true, ..Get::default() };
+    /// assert!(session.get_into(b"greeting", &value, &mut small)?);
+    /// // SAFETY: it was initialised before.
+    /// assert_eq!(small.0.map(|byte| unsafe { byte.assume_init() }), *b"hello\0\0\0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
+    /// requests a change, the errors of a write.
+    #[inline(always)]
+    pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
+        probes::Get::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Get>(key.len()));
+        }
+        let mut room = KeyRoom::new();
+        let found = match &mut *self.0 {
+            Way::Writer(writer) => {
+                let key = writer.key(key, &mut room);
+                if let Some(found) = writer.get_fast(key, how, &mut Placed::new(target), |_| ()) {
+                    probes::Get::exit();
+                    return Ok(found.is_some());
+                }
+                get_fast_or_slow(writer, key.bytes(), key.hash(), how, &mut Placed::new(target), |_| ())
+            }
+            Way::Reader(reader) => get_reading(reader, key, how, &mut Placed::new(target)).map(|found| found.map(|_| ())),
+        };
+        probes::Get::exit();
+        Ok(found?.is_some())
+    }
+
+    /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
+    /// place in the region, after all of `out`, as far as the socket takes it at once. A hit returns how many bytes were
+    /// sent; the rest is in `out`.
+    ///
+    /// # Errors
+    ///
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
+    /// requests a change, the errors of a write. A socket's error shows when the rest is sent.
+    #[doc(hidden)]
+    #[inline]
+    pub fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        socket: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        probes::Get::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Get>(key.len()));
+        }
+        let mut room = KeyRoom::new();
+        let found = match &mut *self.0 {
+            Way::Writer(writer) => writer.answer(writer.key(key, &mut room), how, socket, out, head, behind),
+            Way::Reader(reader) => {
+                let found = get_reading(reader, key, how, &mut Headed::new(&mut *out, head));
+                found.map(|found| {
+                    found.map(|item| {
+                        out.extend_from_slice(behind);
+                        (item, 0)
+                    })
+                })
+            }
+        };
+        probes::Get::exit();
+        found
+    }
+
+    /// Asks the processor to fetch the memory that the next verbs with these keys need, all of it at once. It is a hint: nothing
+    /// changes, whatever the keys are, and the verbs do all that they would do without it. It is worth calling before two or more
+    /// verbs in a row, on a region that is larger than the processor's caches. It takes the first [`crate::AHEAD_MAX`] keys.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Get, Options, Place, AHEAD_MAX};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// let keys = ["one", "two", "three"];
+    /// for keys in keys.chunks(AHEAD_MAX) {
+    ///     session.prefetch(keys.iter().map(|key| key.as_bytes()));
+    ///     for key in keys {
+    ///         session.touch(key.as_bytes(), 60)?;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prefetch<'k>(&mut self, keys: impl IntoIterator<Item = &'k [u8]>) {
+        either!(self, way => way.prefetch(keys.into_iter()));
+    }
+
+    /// Stores a value, whether the key has one or not.
+    ///
+    /// # Errors
+    ///
+    /// A bad key, an item that is too large, a full region from which nothing can be evicted, or no memory in this process
+    /// for a copy of the value.
+    #[inline]
+    pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
+        probes::Set::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Set>(key.len()));
+        }
+        let done = verb!(self, key, way => way.set(key, value, 0, exptime));
+        probes::Set::exit();
+        done
+    }
+
+    /// Stores by all the rules of `how`: set, add, replace, append, prepend, cas.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Options, Place, Store, StoreMode, Stored};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// let add = Store { mode: StoreMode::Add, exptime: 60, flags: 7, ..Store::default() };
+    /// let Stored::Stored { cas, .. } = session.store(b"key", b"first", &add)? else { panic!("it was absent") };
+    /// assert_eq!(session.store(b"key", b"second", &add)?, Stored::NotStored);
+    /// let if_unchanged = Store { compare_cas: Some(cas), ..Store::default() };
+    /// assert!(matches!(session.store(b"key", b"third", &if_unchanged)?, Stored::Stored { .. }));
+    /// assert_eq!(session.store(b"key", b"fourth", &if_unchanged)?, Stored::Exists);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A bad key, an item that is too large, a full region from which nothing can be evicted, or no memory in this process for a
+    /// copy of the value.
+    #[inline]
+    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+        probes::Set::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Set>(key.len()));
+        }
+        let done = verb!(self, key, way => way.store(key, value, how));
+        probes::Set::exit();
+        done
+    }
+
+    /// Deletes, or marks as stale.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Delete, Deleted, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"key", b"value", 0)?;
+    /// assert_eq!(session.delete(b"key", &Delete::default())?, Deleted::Deleted);
+    /// assert_eq!(session.delete(b"key", &Delete::default())?, Deleted::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A bad key; if the item is marked and not deleted, the errors of a write.
+    #[inline(always)]
+    pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        probes::Delete::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Delete>(key.len()));
+        }
+        let done = verb!(self, key, way => way.delete(key, how));
+        probes::Delete::exit();
+        done
+    }
+
+    /// Counts up or down.
+    ///
+    /// ```
+    /// # use keyway_cache::{Arithmetic, Cache, Counted, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// let up = Arithmetic { delta: 5, vivify: Some((100, 0)), ..Arithmetic::default() };
+    /// for due in [100, 105] {
+    ///     let counted = session.arithmetic(b"count", &up)?;
+    ///     assert!(matches!(counted, Counted::Value { value, .. } if value == due));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
+    #[inline]
+    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        probes::Arithmetic::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Arithmetic>(key.len()));
+        }
+        let done = verb!(self, key, way => way.arithmetic(key, how));
+        probes::Arithmetic::exit();
+        done
+    }
+
+    /// Adds to a number, modulo 2^64, and returns the sum.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Number, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"count", b"9", 0)?;
+    /// assert_eq!(session.incr(b"count", 3)?, Number::Is(12));
+    /// assert_eq!(session.decr(b"count", 20)?, Number::Is(0));
+    /// assert_eq!(session.incr(b"none", 1)?, Number::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
+    #[inline]
+    pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        probes::Arithmetic::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Arithmetic>(key.len()));
+        }
+        let done = verb!(self, key, way => way.incr(key, delta));
+        probes::Arithmetic::exit();
+        done
+    }
+
+    /// Subtracts from a number, stopping at 0, and returns the result.
+    ///
+    /// # Errors
+    ///
+    /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
+    #[inline]
+    pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+        probes::Arithmetic::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Arithmetic>(key.len()));
+        }
+        let done = verb!(self, key, way => way.decr(key, delta));
+        probes::Arithmetic::exit();
+        done
+    }
+
+    /// Gives the item a new exptime. `false`: there is no such item.
+    ///
+    /// # Errors
+    ///
+    /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+        probes::Touch::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Touch>(key.len()));
+        }
+        let done = verb!(self, key, way => way.touch(key, exptime));
+        probes::Touch::exit();
+        done
+    }
+
+    /// memcached's `flush_all`: with 0 at once, otherwise at that exptime, of all items stored until then.
+    ///
+    /// # Errors
+    ///
+    /// A session that is detached.
+    pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        probes::Flush::entry(b"");
+        let done = either!(self, way => way.flush_all(exptime));
+        probes::Flush::exit();
+        done
+    }
+
+    /// Walks live items from `cursor` on (0: the start), until about `budget` buckets and items have been examined. Returns
+    /// the next cursor, `None` at the end. An item that is present all the time is visited at least once.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// session.set(b"one", b"1", 0)?;
+    /// session.set(b"two", b"2", 0)?;
+    /// let (mut keys, mut cursor) = (Vec::new(), Some(0));
+    /// while let Some(from) = cursor {
+    ///     cursor = session.walk(from, 100, |key, item| keys.push((key.to_vec(), item.value_len)));
+    /// }
+    /// keys.sort();
+    /// assert_eq!(keys, [(b"one".to_vec(), 1), (b"two".to_vec(), 1)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        either!(self, way => way.walk(cursor, budget, visit))
+    }
+
+    /// Whether writes have to be delayed: the owner of the kernel door has died, and its program may still answer from
+    /// copies, for about a second. A process that is not a server ([`crate::Options::server`]) waits that long in its first
+    /// write. A server's threads serve other clients during this time, and their writes fail with [`WriteError::KernelDoor`]
+    /// until it ends.
+    #[doc(hidden)]
+    #[inline]
+    pub fn is_held_up(&self) -> bool {
+        match &*self.0 {
+            Way::Writer(writer) => writer.is_held_up(),
+            Way::Reader(_) => false,
+        }
+    }
+
+    /// Housekeeping in a bounded step: recovers dead processes and dead threads of this process, and frees dead segments. A
+    /// server calls it about once a second from one thread; without a server, threads that allocate do the necessary work.
+    pub fn upkeep(&mut self) {
+        if let Way::Writer(writer) = &mut *self.0 {
+            writer.upkeep();
+        }
+    }
+
+    /// A bounded step towards the region's memory limit ([`crate::Cache::limit`]): evicts while more memory is in use, and gives memory back
+    /// to the system a few seconds after it went out of use. [`Session::upkeep`] does one too.
+    pub fn shrink(&mut self) -> Shrinking {
+        match &mut *self.0 {
+            Way::Writer(writer) => writer.shrink(),
+            Way::Reader(_) => Shrinking::Done,
+        }
+    }
+
+    /// The properties of an item, without counting it or marking it as fetched.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::KeyLength`]: the key is empty or too long; [`WriteError::Detached`]: the session is detached.
+    #[doc(hidden)]
+    pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+        Key::check_len(key)?;
+        verb!(self, key, way => way.look(key))
+    }
+
+    /// The next verbs are those of a connection: watchers see its door, whether it is a meta command, and the connection's descriptor.
+    #[doc(hidden)]
+    #[inline]
+    pub fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
+        if let Way::Writer(writer) = &*self.0 {
+            writer.serve_as(door, is_meta, descriptor);
+        }
+    }
+
+    /// Whether any watcher wants to see that connections begin and end.
+    #[doc(hidden)]
+    pub fn emits_connections(&mut self) -> bool {
+        match &mut *self.0 {
+            Way::Writer(writer) => writer.emits_connections(),
+            Way::Reader(_) => false,
+        }
+    }
+
+    /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
+    #[doc(hidden)]
+    pub fn emit_connection(&mut self, text: &[u8]) {
+        if let Way::Writer(writer) = &mut *self.0 {
+            writer.emit_connection(text);
+        }
+    }
+
+    /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
+    #[doc(hidden)]
+    pub fn note_hit(&mut self, key: &[u8]) {
+        if let Way::Writer(writer) = &mut *self.0 {
+            writer.note_hit(key);
+        }
+    }
+
+    /// Notes that a request, for which this session was used or not, took so long.
+    #[doc(hidden)]
+    pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
+        if let Way::Writer(writer) = &*self.0 {
+            writer.note_latency(door, verb, ns);
+        }
+    }
+
+    /// Adds operations that were counted elsewhere; returns whether that was possible.
+    #[doc(hidden)]
+    pub fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
+        match &*self.0 {
+            Way::Writer(writer) => writer.add_latency(door, verb, counted),
+            _ => false,
+        }
+    }
+
+    /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
+    #[doc(hidden)]
+    pub fn id(&self) -> Option<SessionId> {
+        match &*self.0 {
+            Way::Writer(writer) => Some(writer.id()),
+            Way::Reader(_) => None,
+        }
+    }
+
+    /// Gives up the room that this session has reserved for its next writes, so that it can be reclaimed. Worth calling before
+    /// a long idle time.
+    pub fn release(&mut self) {
+        if let Way::Writer(writer) = &mut *self.0 {
+            writer.release();
+        }
+    }
+
+    /// Unix seconds by this process's wall clock, as at which an exptime that is a Unix time is translated.
+    pub fn now_unix_s(&self) -> i64 {
+        clock::own_unix_s()
+    }
+
+    /// The second on the region's clock by which this session's next get goes, or the one before it (`docs/region.md`, "Clock").
+    #[doc(hidden)]
+    pub fn clock_s(&mut self) -> u64 {
+        either!(self, way => way.clock_s())
+    }
+
+    /// [`crate::Cache::limits`].
+    #[doc(hidden)]
+    pub fn limits(&self) -> Limits {
+        match &*self.0 {
+            Way::Writer(writer) => writer.limits(),
+            Way::Reader(reader) => reader.limits(),
+        }
+    }
+
+    /// What the region's clock says. No process can set it, and it does not go back.
+    #[doc(hidden)]
+    pub fn clock(&self) -> Duration {
+        match &*self.0 {
+            Way::Writer(writer) => writer.clock(),
+            Way::Reader(reader) => reader.clock(),
+        }
+    }
+}
