@@ -6,7 +6,7 @@
 
 use keyway_fuzz::converse;
 use keyway_proto::Request;
-use keyway_proto::binary::{self, Command, HEADER_LEN, Head, Status};
+use keyway_proto::binary::{self, Operation, HEADER_LEN, Head, Status};
 use libfuzzer_sys::fuzz_target;
 
 /// Lengths of extras that some command has, and one that none has.
@@ -50,16 +50,16 @@ fn packet(recipe: &[u8]) -> Vec<u8> {
 fn answer(request: &Request<'_>) {
     let Request::Binary(request) = request else { return };
     let head = request.head;
-    match &request.command {
-        Command::Get { key, with_key, .. } => {
+    match &request.operation {
+        Operation::Get { key, with_key, .. } => {
             whole(|out| binary::miss(out, head, key));
             whole(|out| {
                 binary::hit(out, head, with_key.then_some(key), 7, 3, 9);
                 out.extend_from_slice(b"abc");
             });
         }
-        Command::Stat { argument } => whole(|out| binary::stat(out, head, argument, b"1")),
-        Command::Refuse { status, .. } => whole(|out| binary::error(out, head, *status)),
+        Operation::Stat { argument } => whole(|out| binary::stat(out, head, argument, b"1")),
+        Operation::Refuse { status, .. } => whole(|out| binary::error(out, head, *status)),
         _ => whole(|out| binary::done(out, head, 1)),
     }
     whole(|out| binary::error(out, Head { ..head }, Status::OutOfMemory));

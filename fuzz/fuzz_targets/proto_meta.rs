@@ -5,8 +5,8 @@
 #![no_main]
 
 use keyway_fuzz::converse;
-use keyway_proto::reply::{Facts, MetaCode, MetaCommand, meta};
-use keyway_proto::{Flags, MetaKey, Request};
+use keyway_proto::reply::{ItemFacts, MetaCode, MetaCommand, meta};
+use keyway_proto::{Flags, Meta, MetaKey, Request};
 use libfuzzer_sys::fuzz_target;
 
 /// What each byte of the input stands for. Bytes beyond the list stand for themselves.
@@ -79,20 +79,20 @@ fuzz_target!(|input: &[u8]| {
 /// Writes the answers that a server could give.
 fn answer(request: &Request<'_>) {
     match request {
-        Request::MetaGet(get) => lines(
+        Request::Meta(Meta::Get(get)) => lines(
             MetaCommand::Get,
             &[MetaCode::Value, MetaCode::Done, MetaCode::Miss],
             &get.flags,
             &get.key,
         ),
-        Request::MetaSet(set) => lines(MetaCommand::Set, &[MetaCode::Done, MetaCode::NotStored], &set.flags, &set.key),
-        Request::MetaDelete(delete) => lines(
+        Request::Meta(Meta::Set(set)) => lines(MetaCommand::Set, &[MetaCode::Done, MetaCode::NotStored], &set.flags, &set.key),
+        Request::Meta(Meta::Delete(delete)) => lines(
             MetaCommand::Delete,
             &[MetaCode::Done, MetaCode::Exists],
             &delete.flags,
             &delete.key,
         ),
-        Request::MetaArithmetic(count) => {
+        Request::Meta(Meta::Arithmetic(count)) => {
             lines(
                 MetaCommand::Arithmetic,
                 &[MetaCode::Value, MetaCode::NotFound],
@@ -105,11 +105,11 @@ fn answer(request: &Request<'_>) {
 }
 
 fn lines(command: MetaCommand, codes: &[MetaCode], flags: &Flags<'_>, key: &MetaKey<'_>) {
-    let facts = Facts {
+    let facts = ItemFacts {
         key: key.stored(),
         is_binary: key.is_binary(),
         win: true,
-        ..Facts::default()
+        ..ItemFacts::default()
     };
     for code in codes {
         let mut out = Vec::new();

@@ -11,7 +11,7 @@ use harness::Random;
 use keyway_cache::{
     Arithmetic, Cache, Counted, Delete, Deleted, Gate, Get, Options, Place, Session, Store, StoreMode, Stored, WriteError,
 };
-use keyway_proto::Command;
+use keyway_proto::{Access, Command, Form};
 use std::collections::HashMap;
 
 /// How often the model chooses a command, of the sum of all. 0: it is about the server, or asks the session for what another
@@ -31,24 +31,12 @@ fn weight(command: Command) -> usize {
         | Command::Gat
         | Command::FlushAll => 1,
         // Before and after each step the model gets the key, with its CAS unique.
-        Command::Get | Command::Gets | Command::Gats => 0,
-        Command::MetaGet
-        | Command::MetaSet
-        | Command::MetaDelete
-        | Command::MetaArithmetic
-        | Command::MetaNoop
-        | Command::MetaDebug => 0,
-        Command::Version
-        | Command::Quit
-        | Command::Stats
-        | Command::Watch
-        | Command::Verbosity
-        | Command::CacheMemlimit
-        | Command::Shutdown
-        | Command::RefreshCerts
-        | Command::LruCrawler
-        | Command::Slabs
-        | Command::Lru => 0,
+        Command::Gats => 0,
+        _ if (command.facts().form, command.facts().access) == (Form::Text, Access::Writes) => {
+            panic!("{command:?} changes items: give it a weight, and tell the model what it does")
+        }
+        // Commands that only read, meta commands, which are the same verbs of the session, and those about the server.
+        _ => 0,
     }
 }
 

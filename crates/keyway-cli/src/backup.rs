@@ -10,7 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use keyway_proto::client;
-use keyway_proto::{Command, Decoded, Decoder, Limits, MetaSet, MetaSetMode, Protocol, Request, Store, StoreVerb, is_plain};
+use keyway_proto::{
+    Command, Decoded, Decoder, Limits, Meta, MetaSet, MetaSetMode, Protocol, Request, Store, StoreVerb, is_plain,
+};
 
 use crate::commands::{self, ITEM_SIZE_MAX, written};
 use crate::exit::{self, Failure};
@@ -266,9 +268,9 @@ fn store_all(mut input: impl Read, items: &mut dyn Items, tally: &mut Tally) -> 
 
 /// Stores the item of a command.
 fn one(request: &Request<'_>, items: &mut dyn Items, tally: &mut Tally) -> Result<(), String> {
-    tally.is_marked = matches!(request, Request::MetaNoop);
+    tally.is_marked = matches!(request, Request::Meta(Meta::Noop));
     let put = match request {
-        Request::MetaNoop => {
+        Request::Meta(Meta::Noop) => {
             tally.marks += 1;
             return Ok(());
         }
@@ -287,7 +289,7 @@ fn one(request: &Request<'_>, items: &mut dyn Items, tally: &mut Tally) -> Resul
             is_new: *verb == StoreVerb::Add,
             opaque_key: false,
         },
-        Request::MetaSet(MetaSet {
+        Request::Meta(Meta::Set(MetaSet {
             key,
             mode: mode @ (MetaSetMode::Set | MetaSetMode::Add),
             client_flags,
@@ -296,7 +298,7 @@ fn one(request: &Request<'_>, items: &mut dyn Items, tally: &mut Tally) -> Resul
             compare_cas: None,
             invalidate: false,
             ..
-        }) => Put {
+        })) => Put {
             key: key.stored(),
             value,
             flags: *client_flags,

@@ -11,9 +11,9 @@
 //! Which packets are refused, with which text, and whether the connection is then closed, is as in memcached (`docs/protocol.md`, "Binary
 //! protocol"). The norm is memcached's `protocol_binary.h` and its wiki's page "BinaryProtocolRevamped".
 
-use crate::command::Command as TextCommand;
+use crate::command::Command;
 use crate::decode::{Decoded, RefusedData, is_too_large};
-use crate::request::{KEY_LEN_MAX, MetaKey, Request as AnyRequest, StoreVerb};
+use crate::request::{KEY_LEN_MAX, MetaKey, Request, StoreVerb};
 
 /// First byte of a request; a connection that begins with it speaks the binary protocol.
 pub const REQUEST: u8 = 0x80;
@@ -76,19 +76,19 @@ pub struct Head {
 
 /// A request in the binary protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct Packet<'a> {
     /// the parts that its answer repeats
     pub head: Head,
     /// leave out the answers that the norm leaves out for quiet commands: misses of gets, successes of the others
     pub quiet: bool,
     /// the operation with its arguments
-    pub command: Command<'a>,
+    pub operation: Operation<'a>,
 }
 
 /// The operation of a request, with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are what the text protocol has under the same names")]
-pub enum Command<'a> {
+pub enum Operation<'a> {
     /// `get`, `getk`, `touch`, `gat`, `gatk`
     Get {
         key: &'a [u8],
@@ -163,12 +163,12 @@ pub struct Front {
     /// bytes after the header
     pub body_len: usize,
     /// `None`: neither of those that are answered before a login
-    pub before_login: Option<BeforeLogin>,
+    pub before_login: Option<EarlyPacket>,
 }
 
 /// The packets that are answered on a connection that has to log in first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BeforeLogin {
+pub enum EarlyPacket {
     /// `version`
     Version,
     /// `quit`, or its quiet form
@@ -188,36 +188,52 @@ pub fn front(input: &[u8]) -> Option<Front> {
         head: header.head(),
         body_len: header.body_len,
         before_login: match opcode {
-            0x07 => Some(BeforeLogin::Quit { quiet }),
-            0x0b => Some(BeforeLogin::Version),
-            0x20..=0x22 => Some(BeforeLogin::Sasl),
+            0x07 => Some(EarlyPacket::Quit { quiet }),
+            0x0b => Some(EarlyPacket::Version),
+            0x20..=0x22 => Some(EarlyPacket::Sasl),
             _ => None,
         },
     })
 }
 
-impl Command<'_> {
+impl Operation<'_> {
     /// The command of the text protocol that does the same; `None` for a step of SASL, and for a packet that is refused.
-    pub const fn in_text(&self) -> Option<TextCommand> {
+    pub const fn in_text(&self) -> Option<Command> {
         Some(match self {
             Self::Get {
                 with_value: false,
                 exptime: Some(_),
                 ..
-            } => TextCommand::Touch,
-            Self::Get { exptime: Some(_), .. } => TextCommand::Gats,
-            Self::Get { exptime: None, .. } => TextCommand::Gets,
+            } => Command::Touch,
+            Self::Get { exptime: Some(_), .. } => Command::Gats,
+            Self::Get { exptime: None, .. } => Command::Gets,
             Self::Store { verb, .. } => verb.command(),
-            Self::Delete { .. } => TextCommand::Delete,
-            Self::Arithmetic { decrement: false, .. } => TextCommand::Incr,
-            Self::Arithmetic { decrement: true, .. } => TextCommand::Decr,
-            Self::Flush { .. } => TextCommand::FlushAll,
-            Self::Noop => TextCommand::MetaNoop,
-            Self::Version => TextCommand::Version,
-            Self::Quit => TextCommand::Quit,
-            Self::Stat { .. } => TextCommand::Stats,
+            Self::Delete { .. } => Command::Delete,
+            Self::Arithmetic { decrement: false, .. } => Command::Incr,
+            Self::Arithmetic { decrement: true, .. } => Command::Decr,
+            Self::Flush { .. } => Command::FlushAll,
+            Self::Noop => Command::MetaNoop,
+            Self::Version => Command::Version,
+            Self::Quit => Command::Quit,
+            Self::Stat { .. } => Command::Stats,
             Self::Sasl { .. } | Self::Refuse { .. } => return None,
         })
+    }
+
+    /// Its key, if it is about an item.
+    pub(crate) const fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Get { key, .. } | Self::Store { key, .. } | Self::Delete { key, .. } | Self::Arithmetic { key, .. } => {
+                Some(key)
+            }
+            Self::Flush { .. }
+            | Self::Noop
+            | Self::Version
+            | Self::Quit
+            | Self::Stat { .. }
+            | Self::Sasl { .. }
+            | Self::Refuse { .. } => None,
+        }
     }
 }
 
@@ -248,7 +264,7 @@ impl Header {
 }
 
 /// A packet's parts: those that must have arrived before the packet is judged, and the value if it has arrived too.
-struct Packet<'a> {
+struct Parts<'a> {
     header: Header,
     extras: &'a [u8],
     key: &'a [u8],
@@ -289,20 +305,20 @@ pub(crate) fn decode<'a>(input: &'a [u8], item_size_max: usize, refused: &mut Re
     if header.body_len > BODY_LEN_MAX || header.key_len > KEY_LEN_MAX {
         return answer_error(header.head(), value_at, Status::InvalidArguments, true);
     }
-    let packet = Packet {
+    let parts = Parts {
         header,
         extras,
         key,
         rest,
         value_len,
     };
-    packet.decode(value_at, item_size_max, refused)
+    parts.decode(value_at, item_size_max, refused)
 }
 
-impl<'a> Packet<'a> {
+impl<'a> Parts<'a> {
     fn decode(self, value_at: usize, item_size_max: usize, refused: &mut RefusedData) -> Decoded<'a> {
         let (opcode, quiet) = plain(self.header.opcode);
-        let Some(command) = self.command(opcode) else {
+        let Some(operation) = self.operation(opcode) else {
             return match opcode {
                 // SASL with too much data, and all unknown commands: their bodies are dropped.
                 0x20 if self.header.body_len > 0 => answer_error(self.header.head(), value_at, Status::InvalidArguments, true),
@@ -313,7 +329,7 @@ impl<'a> Packet<'a> {
                 _ => self.answer_error_after_value(value_at, Status::UnknownCommand, refused),
             };
         };
-        if let Command::Store { key, flags, .. } = &command {
+        if let Operation::Store { key, flags, .. } = &operation {
             if is_too_large(item_size_max, key, *flags, self.value_len as u64) {
                 let len = self.value_len as u64;
                 *refused = RefusedData::packet(len, self.header.head(), Status::ValueTooLarge);
@@ -329,41 +345,41 @@ impl<'a> Packet<'a> {
                 };
             }
         }
-        if matches!(command, Command::Sasl { .. }) && self.rest.len() < self.value_len {
+        if matches!(operation, Operation::Sasl { .. }) && self.rest.len() < self.value_len {
             return Decoded::Incomplete {
                 need: value_at + self.value_len,
             };
         }
-        let value_len = match command {
-            Command::Store { .. } | Command::Sasl { .. } => self.value_len,
+        let value_len = match operation {
+            Operation::Store { .. } | Operation::Sasl { .. } => self.value_len,
             _ => 0,
         };
         Decoded::Request {
             consumed: value_at + value_len,
-            request: AnyRequest::Binary(Request {
+            request: Request::Binary(Packet {
                 head: self.header.head(),
                 quiet,
-                command,
+                operation,
             }),
         }
     }
 
-    /// The command, if the packet has the parts that the command needs. The value may not have arrived yet.
-    fn command(&self, opcode: u8) -> Option<Command<'a>> {
+    /// The operation, if the packet has the parts that it needs. The value may not have arrived yet.
+    fn operation(&self, opcode: u8) -> Option<Operation<'a>> {
         let (key, cas) = (self.key, self.header.cas);
         let has = |has_extras: bool, has_key: bool, has_value: bool| {
             has_extras && key.is_empty() != has_key && (has_value || self.value_len == 0)
         };
         let no_extras = self.extras.is_empty();
         match opcode {
-            0x00 | 0x0c if has(no_extras, true, false) => Some(Command::Get {
+            0x00 | 0x0c if has(no_extras, true, false) => Some(Operation::Get {
                 key,
                 with_key: opcode == 0x0c,
                 with_value: true,
                 exptime: None,
             }),
             // A value is allowed, and is read as the next packet: memcached does not look at any of it.
-            0x1c | 0x1d | 0x23 if !key.is_empty() => Some(Command::Get {
+            0x1c | 0x1d | 0x23 if !key.is_empty() => Some(Operation::Get {
                 key,
                 with_key: opcode == 0x23,
                 with_value: opcode != 0x1c,
@@ -377,7 +393,7 @@ impl<'a> Packet<'a> {
                     (0, _) => StoreVerb::Replace,
                     _ => StoreVerb::Cas,
                 };
-                has(true, true, true).then_some(Command::Store {
+                has(true, true, true).then_some(Operation::Store {
                     verb,
                     key,
                     value: self.value(),
@@ -386,7 +402,7 @@ impl<'a> Packet<'a> {
                     cas,
                 })
             }
-            0x0e | 0x0f if has(no_extras, true, true) => Some(Command::Store {
+            0x0e | 0x0f if has(no_extras, true, true) => Some(Operation::Store {
                 verb: if opcode == 0x0e {
                     StoreVerb::Append
                 } else {
@@ -398,13 +414,13 @@ impl<'a> Packet<'a> {
                 exptime: 0,
                 cas,
             }),
-            0x04 if has(no_extras, true, false) => Some(Command::Delete { key, cas }),
+            0x04 if has(no_extras, true, false) => Some(Operation::Delete { key, cas }),
             0x05 | 0x06 => {
                 let extras = self.extras.as_array::<20>()?;
                 let (delta, rest) = extras.split_first_chunk::<8>()?;
                 let (initial, exptime) = rest.split_first_chunk::<8>()?;
                 let exptime = u32::from_be_bytes(*exptime.as_array()?);
-                has(true, true, false).then_some(Command::Arithmetic {
+                has(true, true, false).then_some(Operation::Arithmetic {
                     key,
                     decrement: opcode == 0x06,
                     delta: u64::from_be_bytes(*delta),
@@ -412,14 +428,14 @@ impl<'a> Packet<'a> {
                     cas,
                 })
             }
-            0x08 if no_extras && has(true, false, false) => Some(Command::Flush { exptime: 0 }),
-            0x08 => has(true, false, false).then_some(Command::Flush {
+            0x08 if no_extras && has(true, false, false) => Some(Operation::Flush { exptime: 0 }),
+            0x08 => has(true, false, false).then_some(Operation::Flush {
                 exptime: u32::from_be_bytes(*self.extras.as_array()?),
             }),
-            0x07 if has(no_extras, false, false) => Some(Command::Quit),
-            0x0a if has(no_extras, false, false) => Some(Command::Noop),
-            0x0b if has(no_extras, false, false) => Some(Command::Version),
-            0x10 if no_extras => Some(Command::Stat { argument: key }),
+            0x07 if has(no_extras, false, false) => Some(Operation::Quit),
+            0x0a if has(no_extras, false, false) => Some(Operation::Noop),
+            0x0b if has(no_extras, false, false) => Some(Operation::Version),
+            0x10 if no_extras => Some(Operation::Stat { argument: key }),
             0x20 if self.header.body_len == 0 => Some(self.sasl(SaslStep::List)),
             0x21 | 0x22 if has(no_extras, true, true) && self.value_len <= SASL_DATA_MAX => {
                 Some(self.sasl(if opcode == 0x21 { SaslStep::Start } else { SaslStep::Continue }))
@@ -428,8 +444,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    fn sasl(&self, step: SaslStep) -> Command<'a> {
-        Command::Sasl {
+    fn sasl(&self, step: SaslStep) -> Operation<'a> {
+        Operation::Sasl {
             step,
             mechanism: self.key,
             data: self.value(),
@@ -467,11 +483,11 @@ impl Header {
 pub(crate) fn answer_error<'a>(head: Head, consumed: usize, status: Status, close: bool) -> Decoded<'a> {
     Decoded::Request {
         consumed,
-        request: AnyRequest::Binary(Request {
+        request: Request::Binary(Packet {
             head,
             // Errors are answered even to quiet commands.
             quiet: false,
-            command: Command::Refuse { status, close },
+            operation: Operation::Refuse { status, close },
         }),
     }
 }

@@ -374,8 +374,9 @@ fn block<'a>(input: &'a [u8], line_len: usize, len: usize, answer: impl FnOnce(&
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Meta;
     use crate::command::EXAMPLE_KEY;
-    use crate::reply::{self, Facts, MetaCode, MetaCommand};
+    use crate::reply::{self, ItemFacts, MetaCode, MetaCommand};
     use crate::request::{Request, StoreVerb};
     use crate::{Decoded, Decoder, Limits};
     use std::collections::BTreeSet;
@@ -466,7 +467,7 @@ mod tests {
         for key in [&b"two words"[..], b"line\r\nend", b"\0"] {
             let bytes = with(|out| meta(out, Command::MetaSet, key, Some(b"v"), "k"));
             let Decoded::Request {
-                request: Request::MetaSet(set),
+                request: Request::Meta(Meta::Set(set)),
                 consumed,
             } = Decoder::new(Limits::default()).decode(&bytes)
             else {
@@ -526,17 +527,17 @@ mod tests {
             assert_eq!(received(bytes), answer);
         }
         let Decoded::Request {
-            request: Request::MetaGet(get),
+            request: Request::Meta(Meta::Get(get)),
             ..
         } = Decoder::new(Limits::default()).decode(b"mg key v t c Oabc\r\n")
         else {
             panic!("a meta get");
         };
-        let facts = Facts {
+        let facts = ItemFacts {
             key: b"key",
             value_len: 2,
             cas: 41,
-            ..Facts::default()
+            ..ItemFacts::default()
         };
         let mut bytes = with(|out| reply::meta(out, MetaCommand::Get, MetaCode::Value, &get.flags, &facts));
         bytes.extend_from_slice(b"hi\r\n");

@@ -1,9 +1,11 @@
 //! Every command of the text protocol, and one table of its properties.
 //!
 //! The macro call `commands!` is the table. Its rows define the enum [`Command`] and the decoder's list of names ([`Command::named`]). They say
-//! which commands may have a line of any length, which are answered before a login and over UDP, what a server's configuration must allow
-//! for them, and which statistics and log lines each one changes (tests compare these with a server). After a row is added, every exhaustive
-//! match of a [`Command`] is a compile error until it handles the new command; `CONTRIBUTING.md` has the steps.
+//! what a request is, for every door: its form, what its time is counted as, which rights it needs and what it may change, whether the kernel
+//! door answers it, which commands may have a line of any length, which are answered before a login and over UDP, what a server's
+//! configuration must allow for them, and which statistics and log lines each one changes (tests compare these with a server). A row without
+//! its form, verb, access or example is a compile error, and so is a command that the decoder or the server does not handle;
+//! `CONTRIBUTING.md` has the steps.
 //!
 //! Nothing here parses arguments (`decode`) or knows what a command does to items.
 
@@ -12,6 +14,14 @@
 pub struct Facts {
     /// the word that a line begins with
     pub name: &'static [u8],
+    /// the family that it belongs to, which decides the look of its answers
+    pub form: Form,
+    /// as what its time is counted
+    pub verb: Verb,
+    /// the rights that it needs, from which follows what it may change
+    pub access: Access,
+    /// whether the kernel door's programs can answer it, so that its keys are worth a copy there
+    pub by_kernel: bool,
     /// who defined the command; this decides where `docs/protocol.md` lists it
     pub origin: Origin,
     /// if its line may be of any length: which retrieval of many keys it is. Other lines have at most [`crate::LINE_LEN_MAX`] bytes
@@ -40,6 +50,49 @@ pub enum Origin {
     Memcached,
     /// Keyway
     Keyway,
+}
+
+/// The family of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// a line of memcached's first protocol
+    Text,
+    /// a meta command
+    Meta,
+    /// a packet of the binary protocol
+    Binary,
+}
+
+/// As what the time of a request is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants are the kinds of requests")]
+pub enum Verb {
+    Get,
+    Set,
+    Delete,
+    Arithmetic,
+    Touch,
+    /// about the server, or too rare to be counted by itself
+    Other,
+}
+
+/// The rights that a request needs. A role that does not allow one by name refuses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// none: the answer shows no key, and numbers of the whole server at most
+    Nothing,
+    /// to read the items of its keys
+    Reads,
+    /// to change the items of its keys
+    Writes,
+    /// to read the item, or with some flags to change it ([`crate::Request::access`] tells)
+    ByFlags,
+    /// none, or one of the two below, by its argument ([`crate::Request::access`] tells)
+    ByArgument,
+    /// to read all keys: the answer shows keys, clients or settings
+    Overview,
+    /// to change the server, or all items
+    Server,
 }
 
 /// The commands that take any number of keys, and are answered while their line arrives.
@@ -101,28 +154,46 @@ pub enum Needs {
     Trust,
 }
 
-/// A row that most commands share: from memcached, about items, refused before a login, and answered over UDP.
-const USUAL: Facts = Facts {
-    name: b"",
-    origin: Origin::Memcached,
-    many_keys: None,
-    before_login: BeforeLogin::Refused,
-    over_udp: OverUdp::Answered,
-    needs: Needs::Nothing,
-    example: b"",
-    counters: &[],
-    watched: &[],
-};
+impl Facts {
+    /// The row of a request that is none of the commands: a step of SASL, and a packet that is refused.
+    pub(crate) const NO_COMMAND: &'static Self = &Self::usual(b"", Form::Binary, Verb::Other, Access::Nothing, b"");
 
-/// A row of commands about the server: refused over UDP, too.
-const OF_THE_SERVER: Facts = Facts {
-    over_udp: OverUdp::Refused,
-    ..USUAL
-};
+    /// What most commands have in common: they come from memcached, are refused before a login, and are answered over UDP unless they are
+    /// about the server.
+    const fn usual(name: &'static [u8], form: Form, verb: Verb, access: Access, example: &'static [u8]) -> Self {
+        Self {
+            name,
+            form,
+            verb,
+            access,
+            by_kernel: false,
+            origin: Origin::Memcached,
+            many_keys: None,
+            before_login: BeforeLogin::Refused,
+            over_udp: match access {
+                Access::Overview | Access::Server => OverUdp::Refused,
+                _ => OverUdp::Answered,
+            },
+            needs: Needs::Nothing,
+            example,
+            counters: &[],
+            watched: &[],
+        }
+    }
+}
 
 /// Makes the enum and the look-ups from the table.
 macro_rules! commands {
-    ($($(#[$doc:meta])* $command:ident = $name:literal { $($field:ident: $value:expr,)* ..$rest:expr })*) => {
+    ($(
+        $(#[$doc:meta])*
+        $command:ident = $name:literal {
+            form: $form:ident,
+            verb: $verb:ident,
+            access: $access:ident,
+            example: $example:literal,
+            $($field:ident: $value:expr,)*
+        }
+    )*) => {
         /// A command of the text protocol, meta commands included.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Command {
@@ -136,7 +207,12 @@ macro_rules! commands {
             /// The command's row of the table.
             pub const fn facts(self) -> &'static Facts {
                 match self {
-                    $(Self::$command => const { &Facts { name: $name, $($field: $value,)* ..$rest } },)*
+                    $(Self::$command => const {
+                        &Facts {
+                            $($field: $value,)*
+                            ..Facts::usual($name, Form::$form, Verb::$verb, Access::$access, $example)
+                        }
+                    },)*
                 }
             }
 
@@ -156,215 +232,282 @@ macro_rules! commands {
 commands! {
     /// `get <key>*`
     Get = b"get" {
-        many_keys: Some(ManyKeys::Get),
+        form: Text,
+        verb: Get,
+        access: Reads,
         example: b"get example\r\n",
+        by_kernel: true,
+        many_keys: Some(ManyKeys::Get),
         counters: &["cmd_get", "get_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `set <key> <flags> <exptime> <bytes> [noreply]`
     Set = b"set" {
-        before_login: BeforeLogin::LogsIn,
+        form: Text,
+        verb: Set,
+        access: Writes,
         example: b"set example 0 0 1\r\n1\r\n",
+        before_login: BeforeLogin::LogsIn,
         counters: &["cmd_set"],
         watched: &["item_get", "item_store"],
-        ..USUAL
     }
     /// `mg <key> <flags>*`
     MetaGet = b"mg" {
+        form: Meta,
+        verb: Get,
+        access: ByFlags,
         example: b"mg example v\r\n",
+        by_kernel: true,
         counters: &["cmd_get", "cmd_meta", "get_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `ms <key> <datalen> <flags>*`
     MetaSet = b"ms" {
+        form: Meta,
+        verb: Set,
+        access: Writes,
         example: b"ms example 1\r\n1\r\n",
         counters: &["cmd_meta", "cmd_set"],
         watched: &["item_get", "item_store"],
-        ..USUAL
     }
     /// `gets <key>*`
     Gets = b"gets" {
-        many_keys: Some(ManyKeys::Gets),
+        form: Text,
+        verb: Get,
+        access: Reads,
         example: b"gets example\r\n",
+        by_kernel: true,
+        many_keys: Some(ManyKeys::Gets),
         counters: &["cmd_get", "get_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `md <key> <flags>*`
     MetaDelete = b"md" {
+        form: Meta,
+        verb: Delete,
+        access: Writes,
         example: b"md example\r\n",
         counters: &["cmd_meta", "delete_hits"],
         watched: &["item_get", "deleted"],
-        ..USUAL
     }
     /// `ma <key> <flags>*`
     MetaArithmetic = b"ma" {
+        form: Meta,
+        verb: Arithmetic,
+        access: Writes,
         example: b"ma example\r\n",
         counters: &["cmd_meta", "incr_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `mn`
     MetaNoop = b"mn" {
+        form: Meta,
+        verb: Other,
+        access: Nothing,
         example: b"mn\r\n",
         counters: &["cmd_meta"],
-        ..USUAL
     }
     /// `me <key> [b]`
     MetaDebug = b"me" {
+        form: Meta,
+        verb: Other,
+        access: Reads,
         example: b"me example\r\n",
         counters: &["cmd_get", "cmd_meta", "get_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `add <key> <flags> <exptime> <bytes> [noreply]`
     Add = b"add" {
+        form: Text,
+        verb: Set,
+        access: Writes,
         example: b"add example 0 0 1\r\n1\r\n",
         counters: &["cmd_set"],
         watched: &["item_get", "item_store"],
-        ..USUAL
     }
     /// `replace <key> <flags> <exptime> <bytes> [noreply]`
     Replace = b"replace" {
+        form: Text,
+        verb: Set,
+        access: Writes,
         example: b"replace example 0 0 1\r\n1\r\n",
         counters: &["cmd_set"],
         watched: &["item_get", "item_store"],
-        ..USUAL
     }
     /// `append <key> <flags> <exptime> <bytes> [noreply]`
     Append = b"append" {
+        form: Text,
+        verb: Set,
+        access: Writes,
         example: b"append example 0 0 1\r\n1\r\n",
         counters: &["cmd_set"],
         watched: &["item_get", "item_store"],
-        ..USUAL
     }
     /// `prepend <key> <flags> <exptime> <bytes> [noreply]`
     Prepend = b"prepend" {
+        form: Text,
+        verb: Set,
+        access: Writes,
         example: b"prepend example 0 0 1\r\n1\r\n",
         counters: &["cmd_set"],
         watched: &["item_get", "item_store"],
-        ..USUAL
     }
     /// `cas <key> <flags> <exptime> <bytes> <cas unique> [noreply]`
     Cas = b"cas" {
+        form: Text,
+        verb: Set,
+        access: Writes,
         example: b"cas example 0 0 1 1\r\n1\r\n",
         counters: &["cas_badval", "cmd_set"],
         watched: &["item_get", "item_store"],
-        ..USUAL
     }
     /// `delete <key> [noreply]`
     Delete = b"delete" {
+        form: Text,
+        verb: Delete,
+        access: Writes,
         example: b"delete example\r\n",
         counters: &["delete_hits"],
         watched: &["item_get", "deleted"],
-        ..USUAL
     }
     /// `incr <key> <value> [noreply]`
     Incr = b"incr" {
+        form: Text,
+        verb: Arithmetic,
+        access: Writes,
         example: b"incr example 1\r\n",
         counters: &["incr_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `decr <key> <value> [noreply]`
     Decr = b"decr" {
+        form: Text,
+        verb: Arithmetic,
+        access: Writes,
         example: b"decr example 1\r\n",
         counters: &["decr_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `touch <key> <exptime> [noreply]`
     Touch = b"touch" {
+        form: Text,
+        verb: Touch,
+        access: Writes,
         example: b"touch example 0\r\n",
         counters: &["cmd_touch", "touch_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `gat <exptime> <key>*`
     Gat = b"gat" {
-        many_keys: Some(ManyKeys::Gat),
+        form: Text,
+        verb: Touch,
+        access: Writes,
         example: b"gat 0 example\r\n",
+        many_keys: Some(ManyKeys::Gat),
         counters: &["cmd_touch", "touch_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `gats <exptime> <key>*`
     Gats = b"gats" {
-        many_keys: Some(ManyKeys::Gats),
+        form: Text,
+        verb: Touch,
+        access: Writes,
         example: b"gats 0 example\r\n",
+        many_keys: Some(ManyKeys::Gats),
         counters: &["cmd_touch", "touch_hits"],
         watched: &["item_get"],
-        ..USUAL
     }
     /// `version`
     Version = b"version" {
+        form: Text,
+        verb: Other,
+        access: Nothing,
         example: b"version\r\n",
-        ..USUAL
     }
     /// `quit`
     Quit = b"quit" {
-        before_login: BeforeLogin::Ends,
+        form: Text,
+        verb: Other,
+        access: Nothing,
         example: b"quit\r\n",
-        ..USUAL
+        before_login: BeforeLogin::Ends,
     }
     /// `stats [<argument>…]`
     Stats = b"stats" {
-        over_udp: OverUdp::AnsweredBare,
+        form: Text,
+        verb: Other,
+        access: ByArgument,
         example: b"stats\r\n",
-        ..USUAL
+        over_udp: OverUdp::AnsweredBare,
     }
     /// `watch <stream>*`
     Watch = b"watch" {
-        needs: Needs::Watching,
+        form: Text,
+        verb: Other,
+        access: Overview,
         example: b"watch\r\n",
-        ..OF_THE_SERVER
+        needs: Needs::Watching,
     }
     /// `flush_all [<delay>] [noreply]`
     FlushAll = b"flush_all" {
-        needs: Needs::Flushing,
+        form: Text,
+        verb: Other,
+        access: Server,
         example: b"flush_all\r\n",
+        needs: Needs::Flushing,
         counters: &["cmd_flush"],
-        ..OF_THE_SERVER
     }
     /// `verbosity <level> [noreply]`
     Verbosity = b"verbosity" {
-        needs: Needs::Trust,
+        form: Text,
+        verb: Other,
+        access: Server,
         example: b"verbosity 0\r\n",
-        ..OF_THE_SERVER
+        needs: Needs::Trust,
     }
     /// `cache_memlimit <megabytes> [noreply]`
     CacheMemlimit = b"cache_memlimit" {
+        form: Text,
+        verb: Other,
+        access: Server,
         example: b"cache_memlimit 64\r\n",
-        ..OF_THE_SERVER
     }
     /// `shutdown [graceful]`
     Shutdown = b"shutdown" {
-        needs: Needs::ShuttingDown,
+        form: Text,
+        verb: Other,
+        access: Server,
         example: b"shutdown\r\n",
-        ..OF_THE_SERVER
+        needs: Needs::ShuttingDown,
     }
     /// `refresh_certs [noreply]`
     RefreshCerts = b"refresh_certs" {
+        form: Text,
+        verb: Other,
+        access: Server,
         example: b"refresh_certs\r\n",
-        ..OF_THE_SERVER
     }
     /// `lru_crawler metadump|mgdump all|hash|<ids>`, and settings that are checked and change nothing
     LruCrawler = b"lru_crawler" {
-        needs: Needs::Dumping,
+        form: Text,
+        verb: Other,
+        access: Overview,
         example: b"lru_crawler metadump all\r\n",
-        ..OF_THE_SERVER
+        needs: Needs::Dumping,
     }
     /// `slabs …`, which is checked and changes nothing
     Slabs = b"slabs" {
+        form: Text,
+        verb: Other,
+        access: Server,
         example: b"slabs automove 0\r\n",
-        ..OF_THE_SERVER
     }
     /// `lru …`, which is checked and changes nothing
     Lru = b"lru" {
+        form: Text,
+        verb: Other,
+        access: Server,
         example: b"lru mode flat\r\n",
-        ..OF_THE_SERVER
     }
 }
 

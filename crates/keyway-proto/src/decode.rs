@@ -1,6 +1,6 @@
 //! Decodes bytes into requests: where a request ends, which ones are refused, and which bytes are skipped.
 //!
-//! [`Decoder`] finds the command line and passes it to the module that knows the command ([`classic`], [`meta`], [`admin`]).
+//! [`Decoder`] finds the command line and passes it to the module that knows the command ([`line`], [`meta`], [`admin`]).
 //! It keeps a few numbers and no bytes: how much of a refused data block is still to be skipped, what is answered after that, how far
 //! the waiting bytes were searched for a line end, and whether a line of many keys has begun. So a declared length costs
 //! nothing until its bytes arrive.
@@ -9,14 +9,15 @@
 //! of its own. So neither its length nor its number of keys takes much memory or time: an answered piece needs no memory any more.
 
 mod admin;
-mod classic;
+mod line;
 mod meta;
 #[cfg(test)]
 mod tests;
 
+use self::line::Line;
 use crate::binary;
 use crate::command::{Command, ManyKeys};
-use crate::request::{Admin, Keys, MetaKey, Request, StoreVerb};
+use crate::request::{Keys, MetaKey, Request};
 use crate::token::{Tokens, find_byte, parse_i32};
 
 /// Longest command line, without its `\n`, except for the retrieval commands of many keys. memcached closes a
@@ -337,7 +338,7 @@ impl Decoder {
             Some(BAD_FORMAT)
         } else if exptime.is_none() {
             Some(BAD_EXPTIME)
-        } else if !classic::are_keys(Tokens(keys)) {
+        } else if !line::are_keys(Tokens(keys)) {
             Some(BAD_FORMAT)
         } else {
             None
@@ -377,7 +378,7 @@ impl Decoder {
         };
         self.within = if is_last { Within::Nothing } else { self.within };
         let words = Tokens(Tokens(text).rest());
-        if !words.0.is_empty() && !classic::are_keys(words.clone()) {
+        if !words.0.is_empty() && !line::are_keys(words.clone()) {
             self.end_answer();
             return answer_error(consumed, BAD_FORMAT);
         }
@@ -468,122 +469,6 @@ impl RefusedData {
         match std::mem::take(&mut self.answer) {
             RefusedAnswer::Text(reply) => answer_error(consumed, reply),
             RefusedAnswer::Packet(head, status) => binary::answer_error(head, consumed, status, false),
-        }
-    }
-}
-
-/// A request whose line is complete: the input of every command parser.
-struct Line<'a, 'd> {
-    /// the line without its end
-    text: &'a [u8],
-    /// length of the line with its end
-    consumed: usize,
-    /// what has arrived after the line
-    data: &'a [u8],
-    decoder: &'d mut Decoder,
-}
-
-/// A data block, or why there is none.
-enum Block<'a> {
-    /// the block without its line end, and the length of line and block together
-    Whole(&'a [u8], usize),
-    /// it has not arrived; the input must hold this many bytes
-    Late(usize),
-    /// not followed by a line end; the length of line and block together
-    Unended(usize),
-}
-
-impl<'a> Line<'a, '_> {
-    #[inline]
-    fn decode(self) -> Decoded<'a> {
-        let mut words = Tokens(self.text);
-        // Spaces before the name are skipped: memcached does so for some commands or for all, depending on its version.
-        let name = words.next().unwrap_or_default();
-        let Some(command) = Command::named(name) else {
-            return self.unknown(words);
-        };
-        match command {
-            Command::Get => self.get(words, false),
-            Command::Set => self.store(StoreVerb::Set, words),
-            Command::MetaGet => self.meta_get(words),
-            Command::MetaSet => self.meta_set(words),
-            Command::Gets => self.get(words, true),
-            Command::MetaDelete => self.meta_delete(words),
-            Command::MetaArithmetic => self.meta_arithmetic(words),
-            Command::MetaNoop => self.accept(Request::MetaNoop),
-            Command::MetaDebug => self.meta_debug(words),
-            Command::Add => self.store(StoreVerb::Add, words),
-            Command::Replace => self.store(StoreVerb::Replace, words),
-            Command::Append => self.store(StoreVerb::Append, words),
-            Command::Prepend => self.store(StoreVerb::Prepend, words),
-            Command::Cas => self.store(StoreVerb::Cas, words),
-            Command::Delete => self.delete(words),
-            Command::Incr => self.arithmetic(words, false),
-            Command::Decr => self.arithmetic(words, true),
-            Command::Touch => self.touch(words),
-            Command::Gat => self.get_and_touch(words, false),
-            Command::Gats => self.get_and_touch(words, true),
-            Command::Version => self.admin(Admin::Version),
-            Command::Quit => self.admin(Admin::Quit),
-            Command::Stats => self.stats(words),
-            Command::Watch => self.watch(words),
-            Command::FlushAll => self.flush_all(words),
-            Command::Verbosity => self.verbosity(words),
-            Command::CacheMemlimit => self.cache_memlimit(words),
-            Command::Shutdown => self.shutdown(words),
-            Command::RefreshCerts => self.refresh_certs(words),
-            Command::LruCrawler => self.lru_crawler(words),
-            Command::Slabs => self.slabs(words),
-            Command::Lru => self.lru(words),
-        }
-    }
-
-    fn admin(self, admin: Admin<'a>) -> Decoded<'a> {
-        self.accept(Request::Admin(admin))
-    }
-
-    fn accept(self, request: Request<'a>) -> Decoded<'a> {
-        Decoded::Request {
-            consumed: self.consumed,
-            request,
-        }
-    }
-
-    /// The line is answered with an error; it has no data block.
-    fn answer_error(self, reply: &'static [u8]) -> Decoded<'a> {
-        answer_error(self.consumed, reply)
-    }
-
-    /// The line and the data block of `value_len` bytes that follows it are answered with an error, sent when the block has arrived.
-    fn answer_error_after_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
-        self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
-        discard(self.consumed)
-    }
-
-    /// A value that `Limits::item_size_max` does not allow is answered with an error, sent when it has arrived.
-    fn answer_too_large(self, reply: &'static [u8], value_len: u64, forget: Option<MetaKey<'a>>) -> Decoded<'a> {
-        self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
-        Decoded::TooLarge {
-            consumed: self.consumed,
-            forget,
-        }
-    }
-
-    fn is_too_large(&self, key: &[u8], client_flags: u32, value_len: u64) -> bool {
-        is_too_large(self.decoder.limits.item_size_max, key, client_flags, value_len)
-    }
-
-    /// Reads the data block of `value_len` bytes.
-    #[inline]
-    fn block(&self, value_len: u64) -> Block<'a> {
-        // Lengths within `is_too_large` fit a usize: `item_size_max` is one.
-        let value_len = usize::try_from(value_len).unwrap_or(usize::MAX);
-        let block_len = value_len.saturating_add(LINE_END.len());
-        let whole_len = self.consumed.saturating_add(block_len);
-        match self.data.get(..block_len).and_then(|block| block.split_at_checked(value_len)) {
-            Some((value, LINE_END)) => Block::Whole(value, whole_len),
-            Some(_) => Block::Unended(whole_len),
-            None => Block::Late(whole_len),
         }
     }
 }

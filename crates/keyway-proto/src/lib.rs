@@ -37,7 +37,7 @@ mod request;
 mod token;
 
 pub use ahead::{KeysAhead, keys_ahead};
-pub use command::{BeforeLogin, Command, EXAMPLE_KEY, Facts, ManyKeys, Needs, Origin, OverUdp};
+pub use command::{Access, BeforeLogin, Command, EXAMPLE_KEY, Facts, Form, ManyKeys, Needs, Origin, OverUdp, Verb};
 pub use decode::{Decoded, Decoder, LINE_LEN_MAX, Limits, Progress, Protocol, Within};
 pub use request::*;
 pub use token::{Tokens, is_plain, tokens};

@@ -7,7 +7,7 @@ mod dump;
 mod meta;
 
 pub use dump::{DebugFacts, DumpFacts, debug, metadump, mgdump, uri_encode};
-pub use meta::{Facts, MetaCode, MetaCommand, is_hidden, meta};
+pub use meta::{ItemFacts, MetaCode, MetaCommand, is_hidden, meta};
 
 use std::io::Write;
 

@@ -4,7 +4,7 @@
 //! command that do not depend on its arguments.
 
 use crate::binary;
-use crate::command::Command;
+use crate::command::{Access, Command, Facts, Form};
 use crate::token::Tokens;
 
 /// Longest key, in bytes (protocol.txt, "Keys").
@@ -18,6 +18,7 @@ pub const META_TOKENS_MAX: usize = 20;
 /// One complete request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each field is the argument of that name in protocol.txt")]
+#[allow(clippy::large_enum_variant, reason = "it lives on the stack while it is executed, and decoding does not allocate")]
 pub enum Request<'a> {
     /// `get <key>*` and `gets <key>*`
     Get {
@@ -48,20 +49,28 @@ pub enum Request<'a> {
         exptime: i32,
         noreply: bool,
     },
-    MetaGet(MetaGet<'a>),
-    MetaSet(MetaSet<'a>),
-    MetaDelete(MetaDelete<'a>),
-    MetaArithmetic(MetaArithmetic<'a>),
-    /// `mn`
-    MetaNoop,
-    /// `me <key> [b]`
-    MetaDebug {
-        key: MetaKey<'a>,
-    },
+    /// a meta command
+    Meta(Meta<'a>),
     /// about the server rather than about items
     Admin(Admin<'a>),
     /// anything in the binary protocol
-    Binary(binary::Request<'a>),
+    Binary(binary::Packet<'a>),
+}
+
+/// A meta command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants are the commands")]
+pub enum Meta<'a> {
+    Get(MetaGet<'a>),
+    Set(MetaSet<'a>),
+    Delete(MetaDelete<'a>),
+    Arithmetic(MetaArithmetic<'a>),
+    /// `mn`
+    Noop,
+    /// `me <key> [b]`
+    Debug {
+        key: MetaKey<'a>,
+    },
 }
 
 /// A request about the server rather than about items.
@@ -121,7 +130,7 @@ pub enum Effect {
     Reads,
     /// it reads; with some flags it also changes an item
     MayChange,
-    /// it changes items or the server, or is too rare to be distinguished
+    /// it changes items or the server
     Changes,
 }
 
@@ -138,35 +147,144 @@ impl Request<'_> {
             Self::Arithmetic { decrement: false, .. } => Command::Incr,
             Self::Arithmetic { decrement: true, .. } => Command::Decr,
             Self::Touch { .. } => Command::Touch,
-            Self::MetaGet(_) => Command::MetaGet,
-            Self::MetaSet(_) => Command::MetaSet,
-            Self::MetaDelete(_) => Command::MetaDelete,
-            Self::MetaArithmetic(_) => Command::MetaArithmetic,
-            Self::MetaNoop => Command::MetaNoop,
-            Self::MetaDebug { .. } => Command::MetaDebug,
+            Self::Meta(meta) => meta.command(),
             Self::Admin(admin) => admin.command(),
-            Self::Binary(request) => return request.command.in_text(),
+            Self::Binary(packet) => return packet.operation.in_text(),
         })
+    }
+
+    /// The row of its command.
+    #[inline]
+    pub const fn facts(&self) -> &'static Facts {
+        match self.command() {
+            Some(command) => command.facts(),
+            None => Facts::NO_COMMAND,
+        }
+    }
+
+    /// The family that it belongs to: a packet is binary, whatever its command.
+    #[inline]
+    pub const fn form(&self) -> Form {
+        match self {
+            Self::Binary(_) => Form::Binary,
+            _ => self.facts().form,
+        }
     }
 
     /// What executing it may do.
     #[inline]
     pub const fn effect(&self) -> Effect {
+        self.facts().access.effect()
+    }
+
+    /// Whether the kernel door's programs can answer it: they know no packets.
+    #[inline]
+    pub const fn is_for_kernel(&self) -> bool {
+        self.facts().by_kernel && !matches!(self, Self::Binary(_))
+    }
+
+    /// The rights that it needs; its row's, unless flags or an argument decide. Never [`Access::ByFlags`] or [`Access::ByArgument`].
+    pub fn access(&self) -> Access {
         match self {
-            Self::Get { .. } => Effect::Reads,
-            Self::MetaGet(_) => Effect::MayChange,
-            Self::GetAndTouch { .. }
-            | Self::Store(_)
-            | Self::Delete { .. }
-            | Self::Arithmetic { .. }
-            | Self::Touch { .. }
-            | Self::MetaSet(_)
-            | Self::MetaDelete(_)
-            | Self::MetaArithmetic(_)
-            | Self::MetaNoop
-            | Self::MetaDebug { .. }
-            | Self::Admin(_)
-            | Self::Binary(_) => Effect::Changes,
+            // `N` makes an item, `T` changes its exptime, and `R` marks it as being fetched again.
+            Self::Meta(Meta::Get(get)) if get.vivify.is_some() || get.exptime.is_some() || get.recache_s.is_some() => {
+                Access::Writes
+            }
+            Self::Meta(Meta::Get(_)) => Access::Reads,
+            Self::Admin(Admin::Stats { argument })
+            | Self::Binary(binary::Packet {
+                operation: binary::Operation::Stat { argument },
+                ..
+            }) => access_of_stats(argument),
+            // Settings: they are checked as if they changed something.
+            Self::Admin(Admin::Obsolete { .. }) => Access::Server,
+            _ => self.facts().access,
+        }
+    }
+
+    /// Its keys, as stored.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let (many, one) = match self {
+            Self::Get { keys, .. } | Self::GetAndTouch { keys, .. } => (Some(keys.clone()), None),
+            Self::Store(Store { key, .. })
+            | Self::Delete { key, .. }
+            | Self::Arithmetic { key, .. }
+            | Self::Touch { key, .. } => (None, Some(*key)),
+            Self::Meta(meta) => (None, meta.key().map(MetaKey::stored)),
+            Self::Admin(_) => (None, None),
+            Self::Binary(packet) => (None, packet.operation.key()),
+        };
+        many.into_iter().flatten().chain(one)
+    }
+
+    /// Whether it is all of its line, or the last piece.
+    #[inline]
+    pub fn is_last(&self) -> bool {
+        match self {
+            Self::Get { keys, .. } | Self::GetAndTouch { keys, .. } => keys.are_last(),
+            _ => true,
+        }
+    }
+
+    /// Whether the client asks for no answer at all (`noreply`).
+    pub const fn is_silent(&self) -> bool {
+        match self {
+            Self::Store(Store { noreply, .. })
+            | Self::Delete { noreply, .. }
+            | Self::Arithmetic { noreply, .. }
+            | Self::Touch { noreply, .. } => *noreply,
+            Self::Admin(admin) => admin.is_silent(),
+            Self::Get { .. } | Self::GetAndTouch { .. } | Self::Meta(_) | Self::Binary(_) => false,
+        }
+    }
+}
+
+impl Access {
+    /// What a request with these rights may do to items.
+    #[inline]
+    pub const fn effect(self) -> Effect {
+        match self {
+            Self::Nothing | Self::Reads | Self::ByArgument | Self::Overview => Effect::Reads,
+            Self::ByFlags => Effect::MayChange,
+            Self::Writes | Self::Server => Effect::Changes,
+        }
+    }
+}
+
+/// `stats` alone has numbers. Its arguments show keys, clients and settings; `reset`, and `detail` other than `dump`, change the server.
+fn access_of_stats(argument: &[u8]) -> Access {
+    let mut words = Tokens(argument);
+    match (words.next(), words.next()) {
+        (None, _) => Access::Nothing,
+        // The binary protocol compares only the beginning.
+        (Some(word), _) if word.starts_with(b"reset") => Access::Server,
+        (Some(b"detail"), Some(b"dump")) => Access::Overview,
+        (Some(b"detail"), _) => Access::Server,
+        (Some(_), _) => Access::Overview,
+    }
+}
+
+impl Meta<'_> {
+    /// Its command.
+    pub const fn command(&self) -> Command {
+        match self {
+            Self::Get(_) => Command::MetaGet,
+            Self::Set(_) => Command::MetaSet,
+            Self::Delete(_) => Command::MetaDelete,
+            Self::Arithmetic(_) => Command::MetaArithmetic,
+            Self::Noop => Command::MetaNoop,
+            Self::Debug { .. } => Command::MetaDebug,
+        }
+    }
+
+    fn key(&self) -> Option<&MetaKey<'_>> {
+        match self {
+            Self::Get(MetaGet { key, .. })
+            | Self::Set(MetaSet { key, .. })
+            | Self::Delete(MetaDelete { key, .. })
+            | Self::Arithmetic(MetaArithmetic { key, .. })
+            | Self::Debug { key } => Some(key),
+            Self::Noop => None,
         }
     }
 }

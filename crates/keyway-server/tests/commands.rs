@@ -179,6 +179,12 @@ fn each_command_tells_watchers_what_its_row_says() {
 }
 
 #[test]
+fn the_kernel_door_is_offered_the_keys_that_its_programs_know() {
+    let rows = Command::ALL.iter().filter(|command| command.facts().by_kernel);
+    assert_eq!(rows.map(|command| command.name()).collect::<Vec<_>>(), ["get", "mg", "gets"]);
+}
+
+#[test]
 fn datagrams_may_ask_for_what_the_rows_say() {
     let server = Running::start(|_| ());
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -17,12 +17,12 @@ fn decoder() -> Decoder {
     })
 }
 
-fn command(bytes: &[u8]) -> (usize, bool, Command<'_>) {
+fn operation(bytes: &[u8]) -> (usize, bool, Operation<'_>) {
     match decoder().decode(bytes) {
         Decoded::Request {
             consumed,
-            request: AnyRequest::Binary(request),
-        } => (consumed, request.quiet, request.command),
+            request: Request::Binary(request),
+        } => (consumed, request.quiet, request.operation),
         other => panic!("{other:?}"),
     }
 }
@@ -33,11 +33,11 @@ fn each_command_has_its_parts() {
     let twenty = [&5u64.to_be_bytes()[..], &6u64.to_be_bytes(), &8u32.to_be_bytes()].concat();
     let set = packet(0x11, 0, &eight, b"k", b"value");
     assert_eq!(
-        command(&set),
+        operation(&set),
         (
             set.len(),
             true,
-            Command::Store {
+            Operation::Store {
                 verb: StoreVerb::Set,
                 key: b"k",
                 value: b"value",
@@ -48,10 +48,10 @@ fn each_command_has_its_parts() {
         )
     );
     let counting = packet(0x06, 3, &twenty, b"n", b"");
-    let (_, _, counted) = command(&counting);
+    let (_, _, counted) = operation(&counting);
     assert_eq!(
         counted,
-        Command::Arithmetic {
+        Operation::Arithmetic {
             key: b"n",
             decrement: true,
             delta: 5,
@@ -60,11 +60,11 @@ fn each_command_has_its_parts() {
         }
     );
     assert!(matches!(
-        command(&packet(0x24, 0, &[0, 0, 0, 1], b"k", b"")),
+        operation(&packet(0x24, 0, &[0, 0, 0, 1], b"k", b"")),
         (
             _,
             true,
-            Command::Get {
+            Operation::Get {
                 with_key: true,
                 with_value: true,
                 exptime: Some(1),
@@ -73,19 +73,19 @@ fn each_command_has_its_parts() {
         )
     ));
     assert!(matches!(
-        command(&packet(0x02, 4, &eight, b"k", b"v")).2,
-        Command::Store {
+        operation(&packet(0x02, 4, &eight, b"k", b"v")).2,
+        Operation::Store {
             verb: StoreVerb::Cas,
             ..
         }
     ));
     for (opcode, expected) in [
-        (0x07, Command::Quit),
-        (0x0a, Command::Noop),
-        (0x0b, Command::Version),
-        (0x08, Command::Flush { exptime: 0 }),
+        (0x07, Operation::Quit),
+        (0x0a, Operation::Noop),
+        (0x0b, Operation::Version),
+        (0x08, Operation::Flush { exptime: 0 }),
     ] {
-        assert_eq!(command(&packet(opcode, 0, b"", b"", b"")).2, expected);
+        assert_eq!(operation(&packet(opcode, 0, b"", b"", b"")).2, expected);
     }
 }
 
@@ -118,8 +118,8 @@ fn what_has_other_parts_is_refused_and_ends_the_connection() {
     ] {
         assert!(
             matches!(
-                command(&wrong).2,
-                Command::Refuse {
+                operation(&wrong).2,
+                Operation::Refuse {
                     status: Status::InvalidArguments,
                     close: true,
                     ..
@@ -131,8 +131,8 @@ fn what_has_other_parts_is_refused_and_ends_the_connection() {
     let mut short = packet(0x00, 0, b"", b"k", b"");
     short[11] = 0;
     assert!(matches!(
-        command(&short).2,
-        Command::Refuse {
+        operation(&short).2,
+        Operation::Refuse {
             status: Status::UnknownCommand,
             close: true,
             ..
@@ -154,14 +154,14 @@ fn what_is_unknown_or_too_large_is_dropped_with_its_body() {
     };
     let Decoded::Request {
         consumed: 4,
-        request: AnyRequest::Binary(Request { command: refused, .. }),
+        request: Request::Binary(Packet { operation: refused, .. }),
     } = fresh.decode(&unknown[28..])
     else {
         panic!("then it is answered");
     };
     assert!(matches!(
         refused,
-        Command::Refuse {
+        Operation::Refuse {
             status: Status::UnknownCommand,
             close: false
         }
@@ -196,9 +196,9 @@ fn what_is_unknown_or_too_large_is_dropped_with_its_body() {
     assert_eq!(consumed, large.len() - 100);
     assert!(matches!(
         request,
-        AnyRequest::Binary(Request {
+        Request::Binary(Packet {
             head: Head { opcode: 0x01, .. },
-            command: Command::Refuse {
+            operation: Operation::Refuse {
                 status: Status::ValueTooLarge,
                 close: false
             },
@@ -208,8 +208,8 @@ fn what_is_unknown_or_too_large_is_dropped_with_its_body() {
     assert!(matches!(
         decoder.decode(&rest[consumed..]),
         Decoded::Request {
-            request: AnyRequest::Binary(Request {
-                command: Command::Noop,
+            request: Request::Binary(Packet {
+                operation: Operation::Noop,
                 ..
             }),
             ..

@@ -3,11 +3,12 @@
 //! Every command accepts every known flag letter, and ignores those that have no meaning for it. A letter may occur once. If
 //! several flags are wrong, the answer is the last one's error, as in memcached.
 
-use super::{BAD_CHUNK, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, answer_error};
+use super::line::{Block, Line};
+use super::{BAD_CHUNK, BAD_FORMAT, Decoded, TOO_LARGE, VALUE_LEN_MAX, answer_error};
 use crate::base64;
 use crate::request::{
-    Flags, KEY_LEN_MAX, META_TOKENS_MAX, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode, OPAQUE_LEN_MAX,
-    Request,
+    Flags, KEY_LEN_MAX, META_TOKENS_MAX, Meta, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode,
+    OPAQUE_LEN_MAX, Request,
 };
 use crate::token::{Tokens, parse_i32, parse_u32, parse_u64};
 
@@ -129,7 +130,7 @@ impl<'a> Line<'a, '_> {
         match parsed.key(sent) {
             Err(reply) => self.answer_error(reply),
             Ok(_) if parsed.opaque_too_long => self.answer_error(OPAQUE_TOO_LONG),
-            Ok(key) => self.accept(Request::MetaGet(MetaGet {
+            Ok(key) => self.accept(Request::Meta(Meta::Get(MetaGet {
                 key,
                 flags,
                 value: parsed.value,
@@ -140,7 +141,7 @@ impl<'a> Line<'a, '_> {
                 vivify: parsed.vivify,
                 recache_s: parsed.recache_s,
                 exptime: parsed.exptime,
-            })),
+            }))),
         }
     }
 
@@ -183,7 +184,7 @@ impl<'a> Line<'a, '_> {
         }
         match self.block(value_len) {
             Block::Whole(value, consumed) => {
-                let request = Request::MetaSet(MetaSet {
+                let request = Request::Meta(Meta::Set(MetaSet {
                     key,
                     flags: Flags(flags),
                     mode,
@@ -195,7 +196,7 @@ impl<'a> Line<'a, '_> {
                     invalidate: parsed.invalidate,
                     vivify: parsed.vivify,
                     value,
-                });
+                }));
                 Decoded::Request { consumed, request }
             }
             Block::Late(need) => Decoded::Incomplete { need },
@@ -213,7 +214,7 @@ impl<'a> Line<'a, '_> {
         match parsed.key(sent) {
             Err(reply) => self.answer_error(reply),
             Ok(_) if parsed.opaque_too_long => self.answer_error(OPAQUE_TOO_LONG),
-            Ok(key) => self.accept(Request::MetaDelete(MetaDelete {
+            Ok(key) => self.accept(Request::Meta(Meta::Delete(MetaDelete {
                 key,
                 flags,
                 quiet: parsed.quiet,
@@ -222,7 +223,7 @@ impl<'a> Line<'a, '_> {
                 invalidate: parsed.invalidate,
                 exptime: parsed.exptime,
                 remove_value: parsed.remove_value,
-            })),
+            }))),
         }
     }
 
@@ -245,7 +246,7 @@ impl<'a> Line<'a, '_> {
         if parsed.opaque_too_long {
             return self.answer_error(OPAQUE_TOO_LONG);
         }
-        self.accept(Request::MetaArithmetic(MetaArithmetic {
+        self.accept(Request::Meta(Meta::Arithmetic(MetaArithmetic {
             key,
             flags,
             quiet: parsed.quiet,
@@ -257,7 +258,7 @@ impl<'a> Line<'a, '_> {
             exptime: parsed.exptime,
             compare_cas: parsed.compare_cas,
             new_cas: parsed.new_cas,
-        }))
+        })))
     }
 
     /// `me <key> [b]`
@@ -270,7 +271,7 @@ impl<'a> Line<'a, '_> {
             ..Parsed::default()
         };
         match parsed.key(sent) {
-            Ok(key) => self.accept(Request::MetaDebug { key }),
+            Ok(key) => self.accept(Request::Meta(Meta::Debug { key })),
             Err(_) => self.answer_error(BAD_FORMAT),
         }
     }

@@ -541,15 +541,15 @@ fn admin_table() -> Vec<(&'static str, Vec<Event>)> {
 }
 
 fn meta_table() -> Vec<(&'static str, Vec<Event>)> {
-    let mget = |get| request(Request::MetaGet(get));
-    let mset = |set| request(Request::MetaSet(set));
-    let mdel = |delete| request(Request::MetaDelete(delete));
-    let count = |count| request(Request::MetaArithmetic(count));
+    let mget = |get| request(Request::Meta(Meta::Get(get)));
+    let mset = |set| request(Request::Meta(Meta::Set(set)));
+    let mdel = |delete| request(Request::Meta(Meta::Delete(delete)));
+    let count = |count| request(Request::Meta(Meta::Arithmetic(count)));
     let foo = || MetaKey::new(b"Zm9v", crate::base64::decode(b"Zm9v"));
     vec![
-        ("mn\r\n", request(Request::MetaNoop)),
-        ("mn\n", request(Request::MetaNoop)),
-        ("mn x y\r\n", request(Request::MetaNoop)),
+        ("mn\r\n", request(Request::Meta(Meta::Noop))),
+        ("mn\n", request(Request::Meta(Meta::Noop))),
+        ("mn x y\r\n", request(Request::Meta(Meta::Noop))),
         ("mg k\r\n", mget(mg(b"k", b""))),
         ("mg k s t c f l h k O1 P L\r\n", mget(mg(b"k", b"s t c f l h k O1 P L"))),
         (
@@ -707,11 +707,11 @@ fn meta_table() -> Vec<(&'static str, Vec<Event>)> {
         ("ma k Oaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", error("opaque")),
         (
             "me k\r\n",
-            request(Request::MetaDebug {
+            request(Request::Meta(Meta::Debug {
                 key: MetaKey::new(b"k", None),
-            }),
+            })),
         ),
-        ("me Zm9v b\r\n", request(Request::MetaDebug { key: foo() })),
+        ("me Zm9v b\r\n", request(Request::Meta(Meta::Debug { key: foo() }))),
         ("me\r\n", error("format")),
         ("me <251>\r\n", error("format")),
         ("me !!! b\r\n", error("format")),
@@ -904,7 +904,7 @@ fn a_piece_that_was_not_consumed_comes_again() {
         }
         match once {
             Decoded::Request {
-                request: Request::MetaNoop,
+                request: Request::Meta(Meta::Noop),
                 ..
             } => break,
             Decoded::Request {
@@ -931,7 +931,7 @@ fn an_error_in_the_middle_of_a_long_line_ends_its_answer() {
     loop {
         match decoder.decode(&line[at..]) {
             Decoded::Request {
-                request: Request::MetaNoop,
+                request: Request::Meta(Meta::Noop),
                 ..
             } => break,
             Decoded::Request { consumed, .. } => {
@@ -981,7 +981,7 @@ fn a_huge_declared_length_asks_for_bytes_or_is_swallowed_but_never_takes_memory(
         decoder.decode(b"mn\r\n"),
         Decoded::Request {
             consumed: 4,
-            request: Request::MetaNoop
+            request: Request::Meta(Meta::Noop)
         }
     );
 }
@@ -1006,7 +1006,7 @@ fn the_size_limit_is_memcacheds() {
 fn base64_keys_are_stored_decoded_and_known_as_sent() {
     let mut decoder = Decoder::new(limits());
     let Decoded::Request {
-        request: Request::MetaGet(get),
+        request: Request::Meta(Meta::Get(get)),
         ..
     } = decoder.decode(b"mg Zm9v b k Lx O7\r\n")
     else {

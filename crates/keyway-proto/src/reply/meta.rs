@@ -21,7 +21,7 @@ pub enum MetaCommand {
 /// The codes that a meta answer begins with (protocol.txt, "Meta Get" up to "Meta Arithmetic").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaCode {
-    /// `VA <size>`: a data block of [`Facts::value_len`] bytes and [`LINE_END`] follow
+    /// `VA <size>`: a data block of [`ItemFacts::value_len`] bytes and [`LINE_END`] follow
     Value,
     /// `HD`: done, or a hit without value
     Done,
@@ -37,7 +37,7 @@ pub enum MetaCode {
 
 /// What an answer may show of an item. Every field is read only if a flag asks for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts<'a> {
+pub struct ItemFacts<'a> {
     /// the key as stored, for `k`
     pub key: &'a [u8],
     /// whether the key is echoed in base64, with `b` after it
@@ -77,7 +77,7 @@ pub fn is_hidden(command: MetaCommand, code: MetaCode) -> bool {
 /// Appends the line of an answer: `VA <len> <flags>`, `HD <flags>` and so on, flags in the order in which they were sent.
 ///
 /// It ignores `q`: call [`is_hidden`] first. After [`MetaCode::Value`] the caller appends value and [`LINE_END`].
-pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Flags<'_>, facts: &Facts<'_>) {
+pub fn meta(out: &mut Vec<u8>, command: MetaCommand, code: MetaCode, flags: &Flags<'_>, facts: &ItemFacts<'_>) {
     out.extend_from_slice(match code {
         MetaCode::Value => b"VA ",
         MetaCode::Done => b"HD",
@@ -132,7 +132,7 @@ fn labelled(out: &mut Vec<u8>, label: &[u8; 2], number: u64) {
 }
 
 /// protocol.txt, "Meta Get", flag `b`: a key in base64 is followed by `b`. So is a key from another protocol that would split the line.
-fn key(out: &mut Vec<u8>, facts: &Facts<'_>) {
+fn key(out: &mut Vec<u8>, facts: &ItemFacts<'_>) {
     out.extend_from_slice(b" k");
     if facts.is_binary || splits_lines(facts.key) {
         base64::encode(out, facts.key);
@@ -149,8 +149,8 @@ mod tests {
 
     const EVERY_FLAG: &[u8] = b"Popaque Oabc v k s c t f l h b q T30 N0 R5 Lx u C1 E2";
 
-    fn facts() -> Facts<'static> {
-        Facts {
+    fn facts() -> ItemFacts<'static> {
+        ItemFacts {
             key: b"foo",
             value_len: 5,
             client_flags: 7,
@@ -158,11 +158,11 @@ mod tests {
             ttl_s: Some(30),
             idle_s: 4,
             fetched: true,
-            ..Facts::default()
+            ..ItemFacts::default()
         }
     }
 
-    fn line(command: MetaCommand, code: MetaCode, flags: &[u8], facts: &Facts<'_>) -> String {
+    fn line(command: MetaCommand, code: MetaCode, flags: &[u8], facts: &ItemFacts<'_>) -> String {
         let mut out = Vec::new();
         meta(&mut out, command, code, &Flags(tokens(flags)), facts);
         String::from_utf8(out).unwrap_or_default()
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn unlimited_items_binary_keys_and_the_extra_flags() {
-        let facts = Facts {
+        let facts = ItemFacts {
             is_binary: true,
             ttl_s: None,
             win_sent: true,
@@ -218,7 +218,7 @@ mod tests {
             (b"a\nb", "HD kYQpi b\r\n"),
             (b"a\tb", "HD ka\tb\r\n"),
         ] {
-            let facts = Facts { key, ..facts() };
+            let facts = ItemFacts { key, ..facts() };
             for command in [
                 MetaCommand::Get,
                 MetaCommand::Set,
@@ -232,13 +232,13 @@ mod tests {
 
     #[test]
     fn ttl_is_that_of_before_where_the_request_says_so() {
-        let facts = Facts {
+        let facts = ItemFacts {
             ttl_s: Some(60),
             ttl_before_s: Some(None),
             ..facts()
         };
         assert_eq!(line(MetaCommand::Get, MetaCode::Done, b"t T60", &facts), "HD t-1\r\n");
-        let unchanged = Facts {
+        let unchanged = ItemFacts {
             ttl_before_s: None,
             ..facts
         };

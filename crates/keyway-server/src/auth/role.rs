@@ -1,10 +1,9 @@
 //! What a client may do after its login: read only or read and write, and the key prefix that it is confined to.
 //!
-//! Every request is one of the kinds of [`Demand`]; a new request is a compile error in [`demand`] until it has one. A role that does not
-//! allow a kind by name refuses it.
+//! Which rights a request needs is said by its command's row ([`Access`]). A role that does not allow them by name refuses the request.
 
 use keyway_proto::binary::{self, Status};
-use keyway_proto::{Admin, KEY_LEN_MAX, Keys, Request, reply, tokens};
+use keyway_proto::{Access, KEY_LEN_MAX, Request, reply};
 
 /// What a user may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,20 +22,6 @@ pub(crate) enum Denied {
     OutsidePrefix,
     /// it is about the server, or about all items
     NotForThisUser,
-}
-
-/// What a request needs.
-enum Demand<'r> {
-    /// nothing: the answer shows no key, and numbers of the whole server at most
-    Nothing,
-    /// this key
-    Key { key: &'r [u8], writes: bool },
-    /// these keys
-    Keys { keys: &'r Keys<'r>, writes: bool },
-    /// all keys, for reading: the answer shows keys, clients or settings
-    Overview,
-    /// the server, or all items, for changing them
-    Server,
 }
 
 impl UserRole {
@@ -69,15 +54,18 @@ impl UserRole {
 
     /// Why this request is refused; `None`: it is allowed.
     pub(crate) fn denies(&self, request: &Request<'_>) -> Option<Denied> {
-        match demand(request) {
-            Demand::Nothing => None,
-            Demand::Key { key, writes } => self.denies_access(writes).or_else(|| self.denies_key(key)),
-            Demand::Keys { keys, writes } => self
-                .denies_access(writes)
-                .or_else(|| keys.clone().find_map(|key| self.denies_key(key))),
-            Demand::Overview => (!self.prefix.is_empty()).then_some(Denied::NotForThisUser),
-            Demand::Server => (!self.is_full()).then_some(Denied::NotForThisUser),
+        match request.access() {
+            Access::Nothing => None,
+            Access::Reads => self.denies_keys(request),
+            Access::Overview => (!self.prefix.is_empty()).then_some(Denied::NotForThisUser),
+            Access::Writes => self.denies_access(true).or_else(|| self.denies_keys(request)),
+            // The last two are said of no request.
+            Access::Server | Access::ByFlags | Access::ByArgument => (!self.is_full()).then_some(Denied::NotForThisUser),
         }
+    }
+
+    fn denies_keys(&self, request: &Request<'_>) -> Option<Denied> {
+        request.keys().find_map(|key| self.denies_key(key))
     }
 
     /// Whether it may change the item of this key.
@@ -99,72 +87,6 @@ pub(crate) fn is_prefix(prefix: &[u8]) -> bool {
     (1..=KEY_LEN_MAX).contains(&prefix.len()) && !prefix.iter().any(|byte| *byte == b' ' || byte.is_ascii_control())
 }
 
-fn demand<'r>(request: &'r Request<'_>) -> Demand<'r> {
-    match request {
-        Request::Get { keys, with_cas: _ } => Demand::Keys { keys, writes: false },
-        Request::GetAndTouch { keys, .. } => Demand::Keys { keys, writes: true },
-        Request::Store(store) => changed(store.key),
-        Request::Delete { key, .. } | Request::Arithmetic { key, .. } | Request::Touch { key, .. } => changed(key),
-        Request::MetaGet(get) => Demand::Key {
-            key: get.key.stored(),
-            // `N` makes an item, `T` changes its exptime, and `R` marks it as being fetched again.
-            writes: get.vivify.is_some() || get.exptime.is_some() || get.recache_s.is_some(),
-        },
-        Request::MetaSet(set) => changed(set.key.stored()),
-        Request::MetaDelete(delete) => changed(delete.key.stored()),
-        Request::MetaArithmetic(arithmetic) => changed(arithmetic.key.stored()),
-        Request::MetaNoop => Demand::Nothing,
-        Request::MetaDebug { key } => Demand::Key {
-            key: key.stored(),
-            writes: false,
-        },
-        Request::Admin(request) => match request {
-            Admin::Version | Admin::Quit => Demand::Nothing,
-            Admin::Stats { argument } => of_stats(argument),
-            Admin::Dump { .. } | Admin::Watch { .. } => Demand::Overview,
-            Admin::FlushAll { .. }
-            | Admin::Verbosity { .. }
-            | Admin::CacheMemlimit { .. }
-            | Admin::Shutdown { .. }
-            | Admin::RefreshCerts { .. }
-            | Admin::Obsolete { .. } => Demand::Server,
-        },
-        Request::Binary(request) => match &request.command {
-            binary::Command::Get { key, exptime, .. } => Demand::Key {
-                key,
-                writes: exptime.is_some(),
-            },
-            binary::Command::Store { key, .. }
-            | binary::Command::Delete { key, .. }
-            | binary::Command::Arithmetic { key, .. } => changed(key),
-            binary::Command::Flush { .. } => Demand::Server,
-            binary::Command::Stat { argument } => of_stats(argument),
-            binary::Command::Noop
-            | binary::Command::Version
-            | binary::Command::Quit
-            | binary::Command::Sasl { .. }
-            | binary::Command::Refuse { .. } => Demand::Nothing,
-        },
-    }
-}
-
-fn changed(key: &[u8]) -> Demand<'_> {
-    Demand::Key { key, writes: true }
-}
-
-/// `stats` alone has numbers. Its arguments show keys, clients and settings; `reset`, and `detail` other than `dump`, change the server.
-fn of_stats(argument: &[u8]) -> Demand<'_> {
-    let mut words = tokens(argument);
-    match (words.next(), words.next()) {
-        (None, _) => Demand::Nothing,
-        // The binary protocol compares only the beginning.
-        (Some(word), _) if word.starts_with(b"reset") => Demand::Server,
-        (Some(b"detail"), Some(b"dump")) => Demand::Overview,
-        (Some(b"detail"), _) => Demand::Server,
-        (Some(_), _) => Demand::Overview,
-    }
-}
-
 impl Denied {
     fn line(self) -> &'static [u8] {
         match self {
@@ -183,27 +105,9 @@ impl Denied {
                 let text = text.strip_suffix(reply::LINE_END).unwrap_or(text);
                 binary::error_saying(out, request.head, Status::AuthenticationError, text);
             }
-            request if is_silent(request) => {}
+            request if request.is_silent() => {}
             _ => out.extend_from_slice(line),
         }
-    }
-}
-
-/// Whether the client asks for no answer (`noreply`).
-fn is_silent(request: &Request<'_>) -> bool {
-    match request {
-        Request::Store(store) => store.noreply,
-        Request::Delete { noreply, .. } | Request::Arithmetic { noreply, .. } | Request::Touch { noreply, .. } => *noreply,
-        Request::Admin(request) => request.is_silent(),
-        Request::Get { .. }
-        | Request::GetAndTouch { .. }
-        | Request::MetaGet(_)
-        | Request::MetaSet(_)
-        | Request::MetaDelete(_)
-        | Request::MetaArithmetic(_)
-        | Request::MetaNoop
-        | Request::MetaDebug { .. }
-        | Request::Binary(_) => false,
     }
 }
 

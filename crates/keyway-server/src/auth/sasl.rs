@@ -3,7 +3,7 @@
 //! Before the login the server answers `version`, `quit` and the steps of SASL, as memcached does (`-S`). Every other packet gets an error
 //! and ends the connection, whatever its body is.
 
-use keyway_proto::binary::{self, BeforeLogin, Command, Front, HEADER_LEN, Head, SASL_DATA_MAX, SaslStep, Status};
+use keyway_proto::binary::{self, EarlyPacket, Front, HEADER_LEN, Head, Operation, SASL_DATA_MAX, SaslStep, Status};
 use keyway_proto::{Decoded, Decoder, KEY_LEN_MAX, Limits, Protocol, Request};
 
 /// The mechanisms, as a client sees them.
@@ -55,12 +55,12 @@ pub(crate) fn read(data: &[u8], has_begun: bool) -> SaslLogin<'_> {
     };
     let refused = |status| SaslLogin::Refused { head, status };
     match before_login {
-        Some(BeforeLogin::Quit { quiet }) => {
+        Some(EarlyPacket::Quit { quiet }) => {
             return SaslLogin::Quit {
                 answer: (!quiet).then_some(head),
             };
         }
-        Some(BeforeLogin::Version | BeforeLogin::Sasl) if body_len <= PACKET_MAX - HEADER_LEN => {}
+        Some(EarlyPacket::Version | EarlyPacket::Sasl) if body_len <= PACKET_MAX - HEADER_LEN => {}
         Some(_) | None => return refused(Status::AuthenticationError),
     }
     let mut decoder = Decoder::speaking(Limits::default(), Protocol::Binary);
@@ -69,15 +69,15 @@ pub(crate) fn read(data: &[u8], has_begun: bool) -> SaslLogin<'_> {
         Decoded::Request {
             consumed,
             request: Request::Binary(request),
-        } => (consumed, request.command),
+        } => (consumed, request.operation),
         _ => return refused(Status::AuthenticationError),
     };
     match command {
-        Command::Version => SaslLogin::Version { consumed, head },
-        Command::Sasl {
+        Operation::Version => SaslLogin::Version { consumed, head },
+        Operation::Sasl {
             step: SaslStep::List, ..
         } => SaslLogin::List { consumed, head },
-        Command::Sasl { step, mechanism, data } => {
+        Operation::Sasl { step, mechanism, data } => {
             let is_known = mechanism.eq_ignore_ascii_case(MECHANISMS) && (step == SaslStep::Start || has_begun);
             match data {
                 b"" if is_known && step == SaslStep::Start => SaslLogin::Begun { consumed, head },
@@ -88,7 +88,7 @@ pub(crate) fn read(data: &[u8], has_begun: bool) -> SaslLogin<'_> {
                 },
             }
         }
-        Command::Refuse { status, .. } => refused(status),
+        Operation::Refuse { status, .. } => refused(status),
         _ => refused(Status::AuthenticationError),
     }
 }

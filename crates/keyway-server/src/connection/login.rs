@@ -353,7 +353,7 @@ impl Guest<'_> {
         let reason = match (data.first(), binary::front(data)) {
             (Some(&binary::REQUEST), None) => return LoginStep::NeedBytes,
             (Some(&binary::REQUEST), Some(front)) => match front.before_login {
-                Some(binary::BeforeLogin::Quit { quiet }) => {
+                Some(binary::EarlyPacket::Quit { quiet }) => {
                     if !quiet {
                         binary::done(self.out, front.head, 0);
                     }

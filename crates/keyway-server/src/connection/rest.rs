@@ -99,8 +99,8 @@ impl Rest {
     pub(super) fn note(&mut self, request: &Request<'_>, served: Option<&mut Served>) {
         let Some(watched) = &mut self.0 else { return };
         match (&mut watched.step, served) {
-            // A binary get is another kind of request, and a connection speaks one protocol, so those that are enrolled speak text.
-            (Step::Waiting { has_got, .. }, _) => *has_got |= matches!(request, Request::Get { .. } | Request::MetaGet(_)),
+            // A connection speaks one protocol, so those that are enrolled speak text.
+            (Step::Waiting { has_got, .. }, _) => *has_got |= request.is_for_kernel(),
             (Step::Enrolled(_), Some(served)) => served.note(request),
             (Step::Enrolled(_), None) => {}
         }

@@ -3,7 +3,7 @@
 //! Never: decodes a packet (`keyway-proto` does).
 
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
-use keyway_proto::binary::{self, Command, Head, Request, Status};
+use keyway_proto::binary::{self, Head, Operation, Packet, Status};
 use keyway_proto::{StoreVerb, reply};
 
 use super::admin::Administration;
@@ -19,10 +19,10 @@ pub(super) struct Binary<'a>(pub(super) &'a mut Executor);
 
 impl Binary<'_> {
     /// Executes `request` and appends its answer to `out`.
-    pub(super) fn answer(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+    pub(super) fn answer(&mut self, request: &Packet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let (head, quiet) = (request.head, request.quiet);
-        let answer = match &request.command {
-            Command::Get {
+        let answer = match &request.operation {
+            Operation::Get {
                 key,
                 with_key,
                 with_value,
@@ -36,31 +36,31 @@ impl Binary<'_> {
                 };
                 return self.get(request, key, *with_key, &how, out);
             }
-            Command::Arithmetic { .. } => return self.arithmetic(request, out),
-            Command::Store { .. } => self.store(&request.command),
-            Command::Delete { key, cas } => self.delete(key, *cas),
-            Command::Flush { exptime } => self.flush(i64::from(*exptime), origin),
-            Command::Noop => Ok(0),
-            Command::Version => {
+            Operation::Arithmetic { .. } => return self.arithmetic(request, out),
+            Operation::Store { .. } => self.store(&request.operation),
+            Operation::Delete { key, cas } => self.delete(key, *cas),
+            Operation::Flush { exptime } => self.flush(i64::from(*exptime), origin),
+            Operation::Noop => Ok(0),
+            Operation::Version => {
                 binary::value(out, head, PROTOCOL_VERSION.as_bytes(), 0);
                 return Outcome::Done;
             }
-            Command::Quit => {
+            Operation::Quit => {
                 if !quiet {
                     binary::done(out, head, 0);
                 }
                 return Outcome::Close(CloseReason::Normal);
             }
-            Command::Stat { argument } => {
+            Operation::Stat { argument } => {
                 self.stat(head, argument, out);
                 return Outcome::Done;
             }
-            Command::Sasl { .. } if self.0.items.shared.has_sasl() => return Outcome::LogIn,
-            Command::Sasl { .. } => {
+            Operation::Sasl { .. } if self.0.items.shared.has_sasl() => return Outcome::LogIn,
+            Operation::Sasl { .. } => {
                 binary::error(out, head, Status::UnknownCommand);
                 return Outcome::Done;
             }
-            Command::Refuse { status, close } => {
+            Operation::Refuse { status, close } => {
                 binary::error(out, head, *status);
                 return if *close {
                     Outcome::Close(CloseReason::Error)
@@ -77,7 +77,7 @@ impl Binary<'_> {
         Outcome::Done
     }
 
-    fn get(&mut self, request: &Request<'_>, key: &[u8], with_key: bool, how: &Get, out: &mut Vec<u8>) -> Outcome {
+    fn get(&mut self, request: &Packet<'_>, key: &[u8], with_key: bool, how: &Get, out: &mut Vec<u8>) -> Outcome {
         let head = request.head;
         let told_key = with_key.then_some(key);
         let cas_enabled = self.0.items.shows_cas();
@@ -101,8 +101,8 @@ impl Binary<'_> {
     }
 
     /// The CAS unique of the stored item, or why it was not stored.
-    fn store(&mut self, command: &Command<'_>) -> Result<u64, Refusal> {
-        let Command::Store {
+    fn store(&mut self, command: &Operation<'_>) -> Result<u64, Refusal> {
+        let Operation::Store {
             verb,
             key,
             value,
@@ -164,14 +164,14 @@ impl Binary<'_> {
         }
     }
 
-    fn arithmetic(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Outcome {
-        let Command::Arithmetic {
+    fn arithmetic(&mut self, request: &Packet<'_>, out: &mut Vec<u8>) -> Outcome {
+        let Operation::Arithmetic {
             key,
             decrement,
             delta,
             create,
             cas,
-        } = &request.command
+        } = &request.operation
         else {
             return Outcome::Done;
         };

@@ -3,15 +3,17 @@
 
 use keyway_cache::server::Timer;
 use keyway_cache::{Door, Session, Verb};
-use keyway_proto::{Request, binary};
+use keyway_proto::{Effect, Form, Request};
 
 use super::Outcome;
 
-/// As what a request is measured.
+/// What the counters, the watchers and the kernel door's keeper are told about a request.
 #[derive(Clone, Copy)]
 pub(super) struct Measured {
-    door: Door,
+    pub(super) door: Door,
+    pub(super) form: Form,
     verb: Verb,
+    effect: Effect,
     /// it is all of its line, or the last piece
     is_last: bool,
 }
@@ -20,40 +22,33 @@ impl Measured {
     /// `over_udp`: it came in a datagram.
     #[inline]
     pub(super) fn of(request: &Request<'_>, over_udp: bool) -> Self {
-        let mut is_last = true;
-        let (door, verb) = match request {
-            Request::Get { keys, .. } => {
-                is_last = keys.are_last();
-                (Door::Text, Verb::Get)
-            }
-            Request::GetAndTouch { keys, .. } => {
-                is_last = keys.are_last();
-                (Door::Text, Verb::Touch)
-            }
-            Request::Store(_) => (Door::Text, Verb::Set),
-            Request::Delete { .. } => (Door::Text, Verb::Delete),
-            Request::Arithmetic { .. } => (Door::Text, Verb::Arithmetic),
-            Request::Touch { .. } => (Door::Text, Verb::Touch),
-            Request::Admin(_) => (Door::Text, Verb::Other),
-            Request::MetaGet(_) => (Door::Meta, Verb::Get),
-            Request::MetaSet(_) => (Door::Meta, Verb::Set),
-            Request::MetaDelete(_) => (Door::Meta, Verb::Delete),
-            Request::MetaArithmetic(_) => (Door::Meta, Verb::Arithmetic),
-            Request::MetaNoop | Request::MetaDebug { .. } => (Door::Meta, Verb::Other),
-            Request::Binary(request) => {
-                let verb = match request.command {
-                    binary::Command::Get { exptime: None, .. } => Verb::Get,
-                    binary::Command::Get { exptime: Some(_), .. } => Verb::Touch,
-                    binary::Command::Store { .. } => Verb::Set,
-                    binary::Command::Delete { .. } => Verb::Delete,
-                    binary::Command::Arithmetic { .. } => Verb::Arithmetic,
-                    _ => Verb::Other,
-                };
-                (Door::Binary, verb)
-            }
+        let (facts, form) = (request.facts(), request.form());
+        let door = match form {
+            _ if over_udp => Door::Udp,
+            Form::Text => Door::Text,
+            Form::Meta => Door::Meta,
+            Form::Binary => Door::Binary,
         };
-        let door = if over_udp { Door::Udp } else { door };
-        Self { door, verb, is_last }
+        let verb = match facts.verb {
+            keyway_proto::Verb::Get => Verb::Get,
+            keyway_proto::Verb::Set => Verb::Set,
+            keyway_proto::Verb::Delete => Verb::Delete,
+            keyway_proto::Verb::Arithmetic => Verb::Arithmetic,
+            keyway_proto::Verb::Touch => Verb::Touch,
+            keyway_proto::Verb::Other => Verb::Other,
+        };
+        Self {
+            door,
+            form,
+            verb,
+            effect: facts.access.effect(),
+            is_last: request.is_last(),
+        }
+    }
+
+    /// Whether it was meant to change items.
+    pub(super) fn changes(&self) -> bool {
+        self.effect == Effect::Changes
     }
 
     /// Notes how long a request took that was taken up at `start`, a reading of the timer, if this outcome is the end of it. Otherwise

@@ -3,8 +3,8 @@
 //! Never: parses flags (`keyway-proto` does), or decides what a verb does.
 
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored};
-use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
-use keyway_proto::{Flags, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode};
+use keyway_proto::reply::{self, ItemFacts, MetaCode, MetaCommand};
+use keyway_proto::{Flags, Meta, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode};
 
 use super::{Items, Origin, as_memcached, refusal};
 use crate::stats::CLASS;
@@ -18,10 +18,21 @@ struct Times {
 }
 
 /// Answers these commands.
-pub(super) struct Meta<'a>(pub(super) &'a mut Items);
+pub(super) struct MetaCommands<'a>(pub(super) &'a mut Items);
 
-impl Meta<'_> {
-    pub(super) fn get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+impl MetaCommands<'_> {
+    pub(super) fn answer(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+        match meta {
+            Meta::Get(get) => self.get(get, out, origin),
+            Meta::Set(set) => self.set(set, out, origin.is_line),
+            Meta::Delete(delete) => self.delete(delete, out),
+            Meta::Arithmetic(arithmetic) => self.arithmetic(arithmetic, out),
+            Meta::Noop => self.noop(out),
+            Meta::Debug { key } => self.debug(key, out),
+        }
+    }
+
+    fn get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
         self.0.counters().cmd_meta.add(1);
         let key = get.key.stored();
         let how = Get {
@@ -55,7 +66,7 @@ impl Meta<'_> {
                 MetaCommand::Get,
                 code,
                 &get.flags,
-                &Facts {
+                &ItemFacts {
                     ttl_before_s: times.ttl_before_s,
                     ..facts(key, item, cas_enabled)
                 },
@@ -71,10 +82,10 @@ impl Meta<'_> {
             Ok(None) => {
                 self.0.fetched(key, false);
                 if !(get.quiet && reply::is_hidden(MetaCommand::Get, MetaCode::Miss)) {
-                    let facts = Facts {
+                    let facts = ItemFacts {
                         key,
                         is_binary: get.key.is_binary(),
-                        ..Facts::default()
+                        ..ItemFacts::default()
                     };
                     reply::meta(out, MetaCommand::Get, MetaCode::Miss, &get.flags, &facts);
                 }
@@ -124,7 +135,7 @@ impl Meta<'_> {
         Some(u64::try_from(ttl_s).unwrap_or(0))
     }
 
-    pub(super) fn set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, is_line: bool) {
+    fn set(&mut self, set: &MetaSet<'_>, out: &mut Vec<u8>, is_line: bool) {
         self.0.counters().cmd_meta.add(1);
         let key = set.key.stored();
         let joins = matches!(set.mode, MetaSetMode::Append | MetaSetMode::Prepend);
@@ -151,11 +162,11 @@ impl Meta<'_> {
             Err(error) if is_line => return out.extend_from_slice(refusal(error)),
             stored => as_memcached(how.mode, stored),
         };
-        let mut facts = Facts {
+        let mut facts = ItemFacts {
             key,
             is_binary: set.key.is_binary(),
             value_len: set.value.len(),
-            ..Facts::default()
+            ..ItemFacts::default()
         };
         let code = match stored {
             Ok(Stored::Stored { cas, value_len, .. }) => {
@@ -179,7 +190,7 @@ impl Meta<'_> {
         }
     }
 
-    pub(super) fn delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>) {
+    fn delete(&mut self, delete: &MetaDelete<'_>, out: &mut Vec<u8>) {
         self.0.counters().cmd_meta.add(1);
         let key = delete.key.stored();
         let how = Delete {
@@ -198,16 +209,16 @@ impl Meta<'_> {
         };
         self.0.deleted(key);
         if !(delete.quiet && reply::is_hidden(MetaCommand::Delete, code)) {
-            let facts = Facts {
+            let facts = ItemFacts {
                 key,
                 is_binary: delete.key.is_binary(),
-                ..Facts::default()
+                ..ItemFacts::default()
             };
             reply::meta(out, MetaCommand::Delete, code, &delete.flags, &facts);
         }
     }
 
-    pub(super) fn arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>) {
+    fn arithmetic(&mut self, arithmetic: &MetaArithmetic<'_>, out: &mut Vec<u8>) {
         self.0.counters().cmd_meta.add(1);
         let key = arithmetic.key.stored();
         let how = Arithmetic {
@@ -227,17 +238,17 @@ impl Meta<'_> {
             vivify: times.vivify.map(|exptime| (arithmetic.initial, exptime)),
             ..how
         };
-        let mut facts = Facts {
+        let mut facts = ItemFacts {
             key,
             is_binary: arithmetic.key.is_binary(),
-            ..Facts::default()
+            ..ItemFacts::default()
         };
         let mut number = None;
         let code = match self.0.session.arithmetic(key, &how) {
             Ok(Counted::Value { value, item }) => {
                 let counted = self::facts(key, &item, self.0.shows_cas());
                 // `k` shows the key as this request wrote it, while `mg` shows it as the client that stored the item wrote it.
-                facts = Facts {
+                facts = ItemFacts {
                     ttl_before_s: times.ttl_before_s,
                     is_binary: facts.is_binary,
                     ..counted
@@ -260,12 +271,12 @@ impl Meta<'_> {
         }
     }
 
-    pub(super) fn noop(&self, out: &mut Vec<u8>) {
+    fn noop(&self, out: &mut Vec<u8>) {
         self.0.counters().cmd_meta.add(1);
         out.extend_from_slice(reply::META_NOOP);
     }
 
-    pub(super) fn debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>) {
+    fn debug(&mut self, key: &MetaKey<'_>, out: &mut Vec<u8>) {
         self.0.counters().cmd_meta.add(1);
         let stored = key.stored();
         let cas_enabled = self.0.shows_cas();
@@ -293,8 +304,8 @@ impl Meta<'_> {
     }
 }
 
-fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> Facts<'a> {
-    Facts {
+fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> ItemFacts<'a> {
+    ItemFacts {
         key,
         is_binary: item.opaque_key,
         value_len: item.value_len,

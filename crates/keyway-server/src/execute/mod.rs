@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `mod` | [`Executor`], and [`Items`]: the session, with what only this server counts of the requests |
 //! | `classic` | `Classic`: get, set and their relatives in the text protocol |
-//! | `meta` | `Meta`: meta commands |
+//! | `meta` | `MetaCommands`: meta commands |
 //! | `binary` | `Binary`: the binary protocol |
 //! | `admin` | `Administration`: commands about the server: flush_all, stats, watch, limits |
 //! | `dump` | [`Dump`]: answers that are written in steps |
@@ -28,15 +28,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use keyway_cache::server::Timer;
-use keyway_cache::{Arithmetic, Cache, Delete, Door, Session, StoreMode, Stored, WriteError};
+use keyway_cache::{Arithmetic, Cache, Delete, Session, StoreMode, Stored, WriteError};
 use keyway_probes as probes;
-use keyway_proto::{Effect, MetaKey, Request, keys_ahead, reply};
+use keyway_proto::{Effect, Form, MetaKey, Request, keys_ahead, reply};
 
 use self::admin::Administration;
 use self::binary::Binary;
 use self::classic::Classic;
 use self::measured::Measured;
-use self::meta::Meta;
+use self::meta::MetaCommands;
 use crate::connection::CloseReason;
 use crate::cpu_budget::CpuBudget;
 use crate::kernel::{Enrolments, Served};
@@ -272,18 +272,17 @@ impl Executor {
         origin: &Origin<'_>,
         taken_up: u64,
     ) -> (Outcome, Option<u64>) {
-        let (door, is_meta) = door_of(request);
-        let door = if origin.is_bounded { Door::Udp } else { door };
-        self.items.session.serve_as(door, is_meta, origin.peer.fd);
-        probes::request_entry(door as u8, origin.peer.fd);
+        let measured = Measured::of(request, origin.is_bounded);
+        let (door, fd) = (measured.door, origin.peer.fd);
+        self.items.session.serve_as(door, measured.form == Form::Meta, fd);
+        probes::request_entry(door as u8, fd);
         let outcome = self.execute_verb(request, out, origin);
         probes::request_return();
         if let Some(post) = &self.items.shared.kernel
-            && request.effect() == Effect::Changes
+            && measured.changes()
         {
             post.changed();
         }
-        let measured = Measured::of(request, origin.is_bounded);
         let unfinished = measured.note(&mut self.items.session, &mut self.timer, taken_up, &outcome);
         (outcome, unfinished)
     }
@@ -295,8 +294,7 @@ impl Executor {
                 return self.classic().get(keys, Some((*exptime).into()), *with_cas, out, origin);
             }
             Request::Store(store) => self.classic().store(store, out),
-            Request::MetaGet(get) => Meta(&mut self.items).get(get, out, origin),
-            Request::MetaSet(set) => Meta(&mut self.items).set(set, out, origin.is_line),
+            Request::Meta(meta) => MetaCommands(&mut self.items).answer(meta, out, origin),
             Request::Delete { key, noreply } => self.classic().delete(key, *noreply, out),
             Request::Arithmetic {
                 key,
@@ -312,10 +310,6 @@ impl Executor {
                 self.classic().arithmetic(key, &how, *noreply, out);
             }
             Request::Touch { key, exptime, noreply } => self.classic().touch(key, *exptime, *noreply, out),
-            Request::MetaDelete(delete) => Meta(&mut self.items).delete(delete, out),
-            Request::MetaArithmetic(arithmetic) => Meta(&mut self.items).arithmetic(arithmetic, out),
-            Request::MetaNoop => Meta(&mut self.items).noop(out),
-            Request::MetaDebug { key } => Meta(&mut self.items).debug(key, out),
             Request::Binary(request) => return Binary(self).answer(request, out, origin),
             Request::Admin(request) => return Administration(self).answer(request, out, origin),
         }
@@ -327,21 +321,6 @@ impl Executor {
             items: &mut self.items,
             cpu_budget: &mut self.cpu_budget,
         }
-    }
-}
-
-/// The door of a request, and whether it is a meta command.
-#[inline]
-fn door_of(request: &Request<'_>) -> (Door, bool) {
-    match request {
-        Request::Binary(_) => (Door::Binary, false),
-        Request::MetaGet(_)
-        | Request::MetaSet(_)
-        | Request::MetaDelete(_)
-        | Request::MetaArithmetic(_)
-        | Request::MetaNoop
-        | Request::MetaDebug { .. } => (Door::Meta, true),
-        _ => (Door::Text, false),
     }
 }
 

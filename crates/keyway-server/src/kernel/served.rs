@@ -89,22 +89,9 @@ impl Served {
 
     /// Called for each request that is served.
     pub(crate) fn note(&mut self, request: &Request<'_>) {
-        match request {
-            Request::Get { keys, .. } => keys.clone().for_each(|key| self.note_key(key)),
-            Request::MetaGet(get) => self.note_key(get.key.stored()),
-            // The program passes these up, even if it has copies.
-            Request::GetAndTouch { .. }
-            | Request::Store(_)
-            | Request::Delete { .. }
-            | Request::Arithmetic { .. }
-            | Request::Touch { .. }
-            | Request::MetaSet(_)
-            | Request::MetaDelete(_)
-            | Request::MetaArithmetic(_)
-            | Request::MetaNoop
-            | Request::MetaDebug { .. }
-            | Request::Admin(_)
-            | Request::Binary(_) => {}
+        // The program passes all others up, even if it has copies.
+        if request.is_for_kernel() {
+            request.keys().for_each(|key| self.note_key(key));
         }
     }
 

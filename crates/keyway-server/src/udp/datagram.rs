@@ -140,8 +140,8 @@ fn is_for_udp(request: &Request<'_>) -> bool {
         Some(OverUdp::AnsweredBare) => matches!(
             request,
             Request::Admin(Admin::Stats { argument: b"" })
-                | Request::Binary(binary::Request {
-                    command: binary::Command::Stat { argument: b"" },
+                | Request::Binary(binary::Packet {
+                    operation: binary::Operation::Stat { argument: b"" },
                     ..
                 })
         ),

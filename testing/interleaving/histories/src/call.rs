@@ -88,24 +88,7 @@ impl Verb {
             Command::Delete => Self::Delete,
             Command::Incr => Self::Incr,
             Command::FlushAll => Self::Flush,
-            Command::Decr
-            | Command::MetaGet
-            | Command::MetaSet
-            | Command::MetaDelete
-            | Command::MetaArithmetic
-            | Command::MetaNoop
-            | Command::MetaDebug
-            | Command::Version
-            | Command::Quit
-            | Command::Stats
-            | Command::Watch
-            | Command::Verbosity
-            | Command::CacheMemlimit
-            | Command::Shutdown
-            | Command::RefreshCerts
-            | Command::LruCrawler
-            | Command::Slabs
-            | Command::Lru => return None,
+            _ => return None,
         })
     }
 }

@@ -201,7 +201,7 @@ impl Chooser {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keyway_proto::Command;
+    use keyway_proto::{Access, Command, Form};
     use std::collections::HashSet;
 
     #[test]
@@ -225,6 +225,17 @@ mod tests {
         }
         let asked: HashSet<_> = Command::ALL.iter().filter_map(|command| Verb::of(*command)).collect();
         assert_eq!(asked, Verb::ALL.into_iter().collect());
+        // A meta command asks for the same verbs of a session; `decr` is `incr` with another sign.
+        let changes = |command: &&Command| {
+            let facts = command.facts();
+            (facts.form, facts.access) == (Form::Text, Access::Writes) && **command != Command::Decr
+        };
+        for command in Command::ALL.iter().filter(changes) {
+            assert!(
+                Verb::of(*command).is_some(),
+                "{command:?} changes items, and no verb of histories asks for it"
+            );
+        }
         assert_eq!(chosen, asked);
     }
 }

@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 
-use keyway_proto::reply::{self, Facts, MetaCode, MetaCommand};
-use keyway_proto::{Decoded, Decoder, Limits, MetaGet, Request};
+use keyway_proto::reply::{self, ItemFacts, MetaCode, MetaCommand};
+use keyway_proto::{Decoded, Decoder, Limits, Meta, MetaGet, Request};
 use keyway_xdp::config::{Config, Settings, TooManyNetworks};
 use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
 use keyway_xdp::hot::{CONTROL_WORDS, HotSet, PAGE_SIZE, Place, STRIPES, UNIT_SIZE};
@@ -257,19 +257,9 @@ pub fn reference(items: &[Hot], payload: &[u8]) -> Option<Vec<u8>> {
             }
             out.extend_from_slice(reply::END);
         }
-        Request::MetaGet(get) => meta(&get, find(get.key.stored())?, &mut out)?,
-        Request::GetAndTouch { .. }
-        | Request::Store(_)
-        | Request::Delete { .. }
-        | Request::Arithmetic { .. }
-        | Request::Touch { .. }
-        | Request::MetaSet(_)
-        | Request::MetaDelete(_)
-        | Request::MetaArithmetic(_)
-        | Request::MetaNoop
-        | Request::MetaDebug { .. }
-        | Request::Admin(_)
-        | Request::Binary(_) => return None,
+        Request::Meta(Meta::Get(get)) => meta(&get, find(get.key.stored())?, &mut out)?,
+        // The programs know no other: the rows of the others say so.
+        _ => return None,
     }
     Some(out)
 }
@@ -322,13 +312,13 @@ fn meta(get: &MetaGet<'_>, item: &Hot, out: &mut Vec<u8>) -> Option<()> {
         return None;
     }
     let code = if get.value { MetaCode::Value } else { MetaCode::Done };
-    let facts = Facts {
+    let facts = ItemFacts {
         key: &item.key,
         value_len: item.value.len(),
         client_flags: item.flags,
         cas: item.cas,
         ttl_s: (item.expires_s != 0).then(|| u64::from(item.expires_s - NOW_S)),
-        ..Facts::default()
+        ..ItemFacts::default()
     };
     reply::meta(out, MetaCommand::Get, code, &get.flags, &facts);
     if get.value {

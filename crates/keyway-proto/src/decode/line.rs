@@ -1,18 +1,88 @@
-//! The classic commands on items: retrieval, storage, deletion, arithmetic, touch (protocol.txt, sections of those names).
+//! A request of text whose line is complete: which command it is, and the arguments of the classic commands on items: retrieval, storage,
+//! deletion, arithmetic, touch (protocol.txt, sections of those names).
 //!
 //! Words after those that a command needs are ignored, as in memcached; `noreply` counts if it is the last word.
 
-use super::{BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, Block, Decoded, Line, TOO_LARGE, VALUE_LEN_MAX, answer_error, unless};
-use crate::request::{KEY_LEN_MAX, Keys, MetaKey, Request, Store, StoreVerb};
+use super::{
+    BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, Decoded, Decoder, LINE_END, RefusedData, TOO_LARGE, VALUE_LEN_MAX, answer_error, discard,
+    is_too_large, unless,
+};
+use crate::command::Command;
+use crate::request::{Admin, KEY_LEN_MAX, Keys, Meta, MetaKey, Request, Store, StoreVerb};
 use crate::token::{Tokens, parse_i32, parse_i64, parse_u64};
 
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const NOREPLY: &[u8] = b"noreply";
 
+/// A request whose line is complete: the input of every command parser.
+pub(super) struct Line<'a, 'd> {
+    /// the line without its end
+    pub(super) text: &'a [u8],
+    /// length of the line with its end
+    pub(super) consumed: usize,
+    /// what has arrived after the line
+    pub(super) data: &'a [u8],
+    pub(super) decoder: &'d mut Decoder,
+}
+
+/// A data block, or why there is none.
+pub(super) enum Block<'a> {
+    /// the block without its line end, and the length of line and block together
+    Whole(&'a [u8], usize),
+    /// it has not arrived; the input must hold this many bytes
+    Late(usize),
+    /// not followed by a line end; the length of line and block together
+    Unended(usize),
+}
+
 impl<'a> Line<'a, '_> {
+    #[inline]
+    pub(super) fn decode(self) -> Decoded<'a> {
+        let mut words = Tokens(self.text);
+        // Spaces before the name are skipped: memcached does so for some commands or for all, depending on its version.
+        let name = words.next().unwrap_or_default();
+        let Some(command) = Command::named(name) else {
+            return self.unknown(words);
+        };
+        match command {
+            Command::Get => self.get(words, false),
+            Command::Set => self.store(StoreVerb::Set, words),
+            Command::MetaGet => self.meta_get(words),
+            Command::MetaSet => self.meta_set(words),
+            Command::Gets => self.get(words, true),
+            Command::MetaDelete => self.meta_delete(words),
+            Command::MetaArithmetic => self.meta_arithmetic(words),
+            Command::MetaNoop => self.accept(Request::Meta(Meta::Noop)),
+            Command::MetaDebug => self.meta_debug(words),
+            Command::Add => self.store(StoreVerb::Add, words),
+            Command::Replace => self.store(StoreVerb::Replace, words),
+            Command::Append => self.store(StoreVerb::Append, words),
+            Command::Prepend => self.store(StoreVerb::Prepend, words),
+            Command::Cas => self.store(StoreVerb::Cas, words),
+            Command::Delete => self.delete(words),
+            Command::Incr => self.arithmetic(words, false),
+            Command::Decr => self.arithmetic(words, true),
+            Command::Touch => self.touch(words),
+            Command::Gat => self.get_and_touch(words, false),
+            Command::Gats => self.get_and_touch(words, true),
+            Command::Version => self.admin(Admin::Version),
+            Command::Quit => self.admin(Admin::Quit),
+            Command::Stats => self.stats(words),
+            Command::Watch => self.watch(words),
+            Command::FlushAll => self.flush_all(words),
+            Command::Verbosity => self.verbosity(words),
+            Command::CacheMemlimit => self.cache_memlimit(words),
+            Command::Shutdown => self.shutdown(words),
+            Command::RefreshCerts => self.refresh_certs(words),
+            Command::LruCrawler => self.lru_crawler(words),
+            Command::Slabs => self.slabs(words),
+            Command::Lru => self.lru(words),
+        }
+    }
+
     /// `get <key>*`, `gets <key>*`
     #[inline]
-    pub(super) fn get(self, words: Tokens<'a>, with_cas: bool) -> Decoded<'a> {
+    fn get(self, words: Tokens<'a>, with_cas: bool) -> Decoded<'a> {
         match checked_keys(words) {
             Some(keys) => self.accept(Request::Get { keys, with_cas }),
             None => self.answer_error(BAD_FORMAT),
@@ -20,7 +90,7 @@ impl<'a> Line<'a, '_> {
     }
 
     /// `gat <exptime> <key>*`, `gats <exptime> <key>*`
-    pub(super) fn get_and_touch(self, mut words: Tokens<'a>, with_cas: bool) -> Decoded<'a> {
+    fn get_and_touch(self, mut words: Tokens<'a>, with_cas: bool) -> Decoded<'a> {
         let (Some(exptime), Some(_)) = (words.next(), words.clone().next()) else {
             return self.answer_error(BAD_FORMAT);
         };
@@ -35,7 +105,7 @@ impl<'a> Line<'a, '_> {
 
     /// `set|add|replace|append|prepend <key> <flags> <exptime> <bytes> [noreply]`, `cas … <bytes> <cas unique> [noreply]`
     #[inline]
-    pub(super) fn store(self, verb: StoreVerb, mut words: Tokens<'a>) -> Decoded<'a> {
+    fn store(self, verb: StoreVerb, mut words: Tokens<'a>) -> Decoded<'a> {
         let (Some(key), Some(flags), Some(exptime), Some(len)) = (words.next(), words.next(), words.next(), words.next()) else {
             return self.answer_error(BAD_FORMAT);
         };
@@ -80,7 +150,7 @@ impl<'a> Line<'a, '_> {
     }
 
     /// `delete <key> [noreply]`
-    pub(super) fn delete(self, mut words: Tokens<'a>) -> Decoded<'a> {
+    fn delete(self, mut words: Tokens<'a>) -> Decoded<'a> {
         let Some(key) = words.next() else {
             return self.answer_error(BAD_FORMAT);
         };
@@ -92,7 +162,7 @@ impl<'a> Line<'a, '_> {
     }
 
     /// `incr <key> <value> [noreply]`, `decr <key> <value> [noreply]`
-    pub(super) fn arithmetic(self, mut words: Tokens<'a>, decrement: bool) -> Decoded<'a> {
+    fn arithmetic(self, mut words: Tokens<'a>, decrement: bool) -> Decoded<'a> {
         let (Some(key), noreply, Some(delta)) = (words.next(), is_noreply(words.clone()), words.next()) else {
             return self.answer_error(BAD_FORMAT);
         };
@@ -111,7 +181,7 @@ impl<'a> Line<'a, '_> {
     }
 
     /// `touch <key> <exptime> [noreply]`
-    pub(super) fn touch(self, mut words: Tokens<'a>) -> Decoded<'a> {
+    fn touch(self, mut words: Tokens<'a>) -> Decoded<'a> {
         let (Some(key), noreply, Some(exptime)) = (words.next(), is_noreply(words.clone()), words.next()) else {
             return self.answer_error(BAD_FORMAT);
         };
@@ -121,6 +191,55 @@ impl<'a> Line<'a, '_> {
         match parse_i32(exptime) {
             Some(exptime) => self.accept(Request::Touch { key, exptime, noreply }),
             None => self.answer_error(unless(noreply, BAD_EXPTIME)),
+        }
+    }
+
+    pub(super) fn admin(self, admin: Admin<'a>) -> Decoded<'a> {
+        self.accept(Request::Admin(admin))
+    }
+
+    pub(super) fn accept(self, request: Request<'a>) -> Decoded<'a> {
+        Decoded::Request {
+            consumed: self.consumed,
+            request,
+        }
+    }
+
+    /// The line is answered with an error; it has no data block.
+    pub(super) fn answer_error(self, reply: &'static [u8]) -> Decoded<'a> {
+        answer_error(self.consumed, reply)
+    }
+
+    /// The line and the data block of `value_len` bytes that follows it are answered with an error, sent when the block has arrived.
+    pub(super) fn answer_error_after_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
+        self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
+        discard(self.consumed)
+    }
+
+    /// A value that `Limits::item_size_max` does not allow is answered with an error, sent when it has arrived.
+    pub(super) fn answer_too_large(self, reply: &'static [u8], value_len: u64, forget: Option<MetaKey<'a>>) -> Decoded<'a> {
+        self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
+        Decoded::TooLarge {
+            consumed: self.consumed,
+            forget,
+        }
+    }
+
+    pub(super) fn is_too_large(&self, key: &[u8], client_flags: u32, value_len: u64) -> bool {
+        is_too_large(self.decoder.limits.item_size_max, key, client_flags, value_len)
+    }
+
+    /// Reads the data block of `value_len` bytes.
+    #[inline]
+    pub(super) fn block(&self, value_len: u64) -> Block<'a> {
+        // Lengths within `is_too_large` fit a usize: `item_size_max` is one.
+        let value_len = usize::try_from(value_len).unwrap_or(usize::MAX);
+        let block_len = value_len.saturating_add(LINE_END.len());
+        let whole_len = self.consumed.saturating_add(block_len);
+        match self.data.get(..block_len).and_then(|block| block.split_at_checked(value_len)) {
+            Some((value, LINE_END)) => Block::Whole(value, whole_len),
+            Some(_) => Block::Unended(whole_len),
+            None => Block::Late(whole_len),
         }
     }
 }
