@@ -4,7 +4,7 @@
 # What is there already is left alone. Needs apt-get, dpkg-deb and Debian's keyring.
 set -euo pipefail
 
-store=${KEYWAY_GUEST_KERNELS:-${XDG_CACHE_HOME:-$HOME/.cache}/keyway/guest-kernels}
+store=${XDG_CACHE_HOME:-$HOME/.cache}/keyway/guest-kernels
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 mirror=$(apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
     awk '$1 == "Debian" && $2 == "main" && $3 !~ /security/ { print $3; exit }' || true)

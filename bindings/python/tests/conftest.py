@@ -1,6 +1,6 @@
 """What the tests are given: by the environment the sockets of a running server, by fixtures regions of their own.
 
-KEYWAY: the program. KEYWAY_SERVER: the Unix socket on which `keyway serve` speaks memcached's protocol. KEYWAY_REGION_SOCKET: the one on
+KEYWAY: the program. KEYWAY_TEST_ARGUMENT: the Unix socket on which `keyway serve` speaks memcached's protocol. KEYWAY_TEST_PLACE: the one on
 which it hands out its region. MEMCACHED_SERVER: a memcached's socket, where there is one.
 """
 
@@ -13,12 +13,12 @@ import keyway_cache
 
 @pytest.fixture(scope="session")
 def server():
-    return os.environ["KEYWAY_SERVER"]
+    return os.environ["KEYWAY_TEST_ARGUMENT"]
 
 
 @pytest.fixture(scope="session")
 def region_socket():
-    return os.environ["KEYWAY_REGION_SOCKET"]
+    return os.environ["KEYWAY_TEST_PLACE"]
 
 
 @pytest.fixture

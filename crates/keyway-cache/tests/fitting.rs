@@ -16,7 +16,7 @@ const TOLD_AFTER: usize = 40;
 
 const PATH: &str = "KEYWAY_TEST_PLACE";
 const PART: &str = "KEYWAY_TEST_ROLE";
-const SEED: &str = "KEYWAY_TEST_SEED";
+/// A seed, a blank, and how many keys there are.
 const KEYS: &str = "KEYWAY_TEST_ARGUMENT";
 
 /// A region's file in memory, removed at the end.
@@ -56,8 +56,9 @@ fn set(session: &mut Session, key: u64) {
 #[test]
 fn part_of_a_child() {
     let Ok(part) = std::env::var(PART) else { return };
-    let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
-    let (mut random, keys) = (Random::new(number(SEED)), number(KEYS));
+    let numbers = std::env::var(KEYS).unwrap();
+    let (seed, keys) = numbers.split_once(' ').unwrap();
+    let (mut random, keys) = (Random::new(seed.parse().unwrap()), keys.parse().unwrap());
     let cache = open(Path::new(&std::env::var(PATH).unwrap()));
     let tell = || std::io::stderr().write_all(b".").unwrap();
     match part.as_str() {
@@ -112,8 +113,7 @@ impl Programs<'_> {
             .args(["--exact", "part_of_a_child", "--nocapture"])
             .env(PATH, self.path)
             .env(PART, part)
-            .env(SEED, self.begun.to_string())
-            .env(KEYS, self.keys.to_string())
+            .env(KEYS, format!("{} {}", self.begun, self.keys))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -41,8 +41,8 @@ fn pytest(file: &str) {
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .arg(root().join("bindings/python/tests").join(file))
         .env("KEYWAY", keyway_binary())
-        .env("KEYWAY_SERVER", server.socket())
-        .env("KEYWAY_REGION_SOCKET", &socket);
+        .env("KEYWAY_TEST_ARGUMENT", server.socket())
+        .env("KEYWAY_TEST_PLACE", &socket);
     let peer = memcached_binary().map(|_| {
         let options = ServeOptions {
             transport: Transport::Unix,

@@ -82,13 +82,11 @@ impl Kernel {
     }
 }
 
-/// `KEYWAY_GUEST_KERNELS`, or a folder of the user's cache.
+/// A folder of the user's cache.
 fn store() -> PathBuf {
     let of = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    of("KEYWAY_GUEST_KERNELS").unwrap_or_else(|| {
-        let cache = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")));
-        cache.unwrap_or_default().join("keyway/guest-kernels")
-    })
+    let cache = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")));
+    cache.unwrap_or_default().join("keyway/guest-kernels")
 }
 
 fn collect(folder: &Path, modules: &mut BTreeMap<String, PathBuf>) -> std::io::Result<()> {
