@@ -2,6 +2,7 @@
 //! hardened at all; the program does the rest itself, before its `main` (`keyway-harden`).
 
 use crate::exit::{self, Failure};
+use crate::{Owner, place};
 use keyway_harden::spec::{LIBRARY, PRELOAD, PRELOAD_BEFORE, Spec};
 use std::ffi::OsString;
 use std::io::Read;
@@ -62,8 +63,60 @@ const LIBRARIES: [&str; 6] = [
     "libkeyway_capi.so",
 ];
 
+#[derive(clap::Args)]
+pub(crate) struct Exec {
+    /// The region's file [default: /dev/shm/keyway-UID-11211]
+    #[arg(long, value_name = "PATH", conflicts_with = "region_socket")]
+    region: Option<PathBuf>,
+    /// The server's Unix socket that hands out its region
+    #[arg(long, value_name = "PATH")]
+    region_socket: Option<PathBuf>,
+    #[command(flatten)]
+    owner: Owner,
+    /// Refuse to start if code that could open the gate is mapped (except the C library's own), and forbid mapping code later (dlopen)
+    #[arg(long)]
+    strict_scan: bool,
+    /// Allow memory to be written and then executed, for programs with a just-in-time compiler
+    #[arg(long)]
+    allow_jit: bool,
+    /// Allow changes of modes, owners and extended attributes of files (chmod, chown, setxattr). This includes the region's file, so other
+    /// users could get access to it
+    #[arg(long)]
+    allow_chmod: bool,
+    /// The library that contains the program's cache [default: the libkeyway beside this program]
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// Print more
+    #[arg(long, short = 'v')]
+    verbose: bool,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+impl Exec {
+    /// Replaces this process by the program, or says why not.
+    pub(crate) fn run(self) -> Failure {
+        let spec = Spec {
+            place: place::chosen(self.region.or(self.region_socket), None),
+            library: PathBuf::new(),
+            any_owner: self.owner.any_owner,
+            strict_scan: self.strict_scan,
+            allow_jit: self.allow_jit,
+            allow_chmod: self.allow_chmod,
+            verbose: self.verbose,
+        };
+        run(&spec, self.library, &self.program)
+    }
+}
+
 /// Replaces this process by the program; returns only if that is impossible.
-pub(crate) fn run(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Failure {
+fn run(spec: &Spec, library: Option<PathBuf>, program: &[OsString]) -> Failure {
     match command(spec, library, program) {
         Ok(mut command) => {
             let error = command.exec();

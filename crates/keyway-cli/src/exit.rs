@@ -40,6 +40,11 @@ impl Failure {
         lines.join("\n")
     }
 
+    /// What makes a failure of the reason why this option's value is wrong.
+    pub(crate) fn of<E: fmt::Display>(option: &'static str) -> impl FnOnce(E) -> Self {
+        move |why| Self::usage(format_args!("{option}: {why}"))
+    }
+
     pub(crate) fn usage(reason: impl fmt::Display) -> Self {
         Self::new(USAGE, reason)
     }

@@ -325,40 +325,7 @@ enum Command {
     },
     /// Start a program that can access the region only through the library's calls
     #[command(after_help = exec::HELP)]
-    Exec {
-        /// The region's file [default: /dev/shm/keyway-UID-11211]
-        #[arg(long, value_name = "PATH", conflicts_with = "region_socket")]
-        region: Option<PathBuf>,
-        /// The server's Unix socket that hands out its region
-        #[arg(long, value_name = "PATH")]
-        region_socket: Option<PathBuf>,
-        #[command(flatten)]
-        owner: Owner,
-        /// Refuse to start if code that could open the gate is mapped (except the C library's own), and forbid mapping code later (dlopen)
-        #[arg(long)]
-        strict_scan: bool,
-        /// Allow memory to be written and then executed, for programs with a just-in-time compiler
-        #[arg(long)]
-        allow_jit: bool,
-        /// Allow changes of modes, owners and extended attributes of files (chmod, chown, setxattr). This includes the region's file, so other
-        /// users could get access to it
-        #[arg(long)]
-        allow_chmod: bool,
-        /// The library that contains the program's cache [default: the libkeyway beside this program]
-        #[arg(long, value_name = "PATH")]
-        library: Option<PathBuf>,
-        /// Print more
-        #[arg(long, short = 'v')]
-        verbose: bool,
-        /// The program and its arguments
-        #[arg(
-            required = true,
-            trailing_var_arg = true,
-            allow_hyphen_values = true,
-            value_name = "PROGRAM"
-        )]
-        program: Vec<OsString>,
-    },
+    Exec(exec::Exec),
     /// Write manual pages, completions of shells and a commented configuration file, for packages
     #[command(hide = true)]
     Manual {
@@ -439,120 +406,108 @@ fn run() -> Result<(), Failure> {
         return memcached_main(arguments);
     }
     let expanded = config::Expanded::new(whole(), std::env::args_os().collect())?;
-    let parsed = whole().try_get_matches_from(&expanded.arguments);
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
-        Err(error) if !error.use_stderr() => {
-            let _ = error.print();
-            std::process::exit(exit::DONE.into());
-        }
-        Err(error) => {
-            let whole = explained(&error.to_string());
-            let reason = whole.trim_start_matches("error: ");
-            let brief = reason.split("\n\nUsage: ").next().unwrap_or_default().trim_end();
-            // What an option lacks is said without the option, which only the usage names; otherwise that may name every option.
-            let names = match error.kind() {
-                clap::error::ErrorKind::MissingRequiredArgument => reason,
-                _ => brief,
-            };
-            if let Some(place) = expanded.place_of(names) {
-                return Err(Failure::usage(format_args!("{place}: {brief}")));
-            }
-            commands::remark(whole);
-            std::process::exit(exit::USAGE.into());
-        }
-    };
-    let Some(command) = cli.command else {
-        return shell(cli.at);
-    };
-    match command {
-        Command::Serve(serve) => {
-            logger::start(serve.verbose, serve.log_format);
-            let is_check = serve.check;
-            let inherited = inherited::take()?;
-            let plan = serve
-                .plan(&inherited.sockets)
-                .map_err(|failure| match expanded.place_of(&failure.reason) {
-                    Some(place) => Failure::new(failure.code, format_args!("{place}: {}", failure.reason)),
-                    None => failure,
-                })?;
-            if is_check {
-                plan.check_here()?;
-                return commands::say("every option is right");
-            }
-            plan.run(inherited)
-        }
-        Command::Memcached { arguments } => memcached_main(arguments),
-        other => {
+    let cli = parsed(&expanded)?;
+    match cli.command {
+        None => shell(cli.at),
+        Some(Command::Serve(options)) => serve(*options, &expanded),
+        Some(Command::Memcached { arguments }) => memcached_main(arguments),
+        Some(command) => {
             logger::start(0, logger::Format::Text);
-            match other {
-                Command::Check { path, json, owner } => {
-                    let which = commands::Which {
-                        path: place::chosen(path, None),
-                        owners: owner.owners(),
-                    };
-                    commands::check(which, json)
-                }
-                Command::Exec {
-                    region,
-                    region_socket,
-                    owner,
-                    strict_scan,
-                    allow_jit,
-                    allow_chmod,
-                    library,
-                    verbose,
-                    program,
-                } => {
-                    let spec = keyway_harden::spec::Spec {
-                        place: place::chosen(region.or(region_socket), None),
-                        library: PathBuf::new(),
-                        any_owner: owner.any_owner,
-                        strict_scan,
-                        allow_jit,
-                        allow_chmod,
-                        verbose,
-                    };
-                    Err(exec::run(&spec, library, &program))
-                }
-                Command::Copy { from, to, force, owner } => {
-                    let from = commands::Which {
-                        path: from,
-                        owners: owner.owners(),
-                    };
-                    commands::copy(from, &to, force)
-                }
-                Command::Get { verb, at } => verb.run(&mut *at.open()?),
-                Command::Set { verb, at } => verb.run(&mut *at.open()?),
-                Command::Delete { verb, at } => verb.delete(&mut *at.open()?),
-                Command::Touch { verb, at } => verb.run(&mut *at.open()?),
-                Command::Incr { verb, at } => verb.run(&mut *at.open()?, false),
-                Command::Decr { verb, at } => verb.run(&mut *at.open()?, true),
-                Command::Ttl { verb, at } => verb.ttl(&mut *at.open()?),
-                Command::Flush { verb, at } => verb.run(&mut *at.open()?),
-                Command::Keys { verb, at } => verb.run(&mut *at.open()?),
-                Command::Dump { at } => backup::dump(&mut *at.open()?),
-                Command::Load { load, at } => load.run(&mut *at.open()?),
-                Command::Stats { how, region } => stats::run(region, &how),
-                Command::Top(top) => top.run(),
-                Command::Trace { asked, region } => trace::run(region.place(), &asked),
-                Command::Doctor(doctor) => doctor.run(),
-                Command::Hot { how, region } => hot::run(region.place(), &how),
-                Command::Memory { how, region } => memory::run(region.place(), &how),
-                Command::Watch { how, region } => watch::run(region.place(), &how),
-                Command::Big { how, region } => big::run(region.place(), &how),
-                Command::Regions(how) => regions::run(&how),
-                Command::Ping { server, access } => ping::run(server.as_deref(), &access),
-                Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
-                Command::Bench(bench) => bench.run(),
-                Command::Manual { folder } => manual::write(whole(), &folder),
-                #[cfg(feature = "kernel")]
-                Command::Kernel { command } => kernel::run(command),
-                _ => commands::say(format_args!(
-                    "keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})"
-                )),
-            }
+            execute(command)
         }
+    }
+}
+
+/// The command line; help is printed at once, and so is what is wrong without a file of options.
+fn parsed(expanded: &config::Expanded) -> Result<Cli, Failure> {
+    let parsed = whole().try_get_matches_from(&expanded.arguments);
+    let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => return Ok(cli),
+        Err(error) => error,
+    };
+    if !error.use_stderr() {
+        let _ = error.print();
+        std::process::exit(exit::DONE.into());
+    }
+    let whole = explained(&error.to_string());
+    let reason = whole.trim_start_matches("error: ");
+    let brief = reason.split("\n\nUsage: ").next().unwrap_or_default().trim_end();
+    // What an option lacks is said without the option, which only the usage names; otherwise that may name every option.
+    let names = match error.kind() {
+        clap::error::ErrorKind::MissingRequiredArgument => reason,
+        _ => brief,
+    };
+    if let Some(place) = expanded.place_of(names) {
+        return Err(Failure::usage(format_args!("{place}: {brief}")));
+    }
+    commands::remark(whole);
+    std::process::exit(exit::USAGE.into());
+}
+
+fn serve(options: serve::Serve, expanded: &config::Expanded) -> Result<(), Failure> {
+    logger::start(options.verbose, options.log_format);
+    let is_check = options.check;
+    let inherited = inherited::take()?;
+    let plan = options
+        .plan(&inherited.sockets)
+        .map_err(|failure| match expanded.place_of(&failure.reason) {
+            Some(place) => Failure::new(failure.code, format_args!("{place}: {}", failure.reason)),
+            None => failure,
+        })?;
+    if is_check {
+        plan.check_here()?;
+        return commands::say("every option is right");
+    }
+    plan.run(inherited)
+}
+
+/// Every command but the servers.
+fn execute(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Check { path, json, owner } => {
+            let which = commands::Which {
+                path: place::chosen(path, None),
+                owners: owner.owners(),
+            };
+            commands::check(which, json)
+        }
+        Command::Exec(exec) => Err(exec.run()),
+        Command::Copy { from, to, force, owner } => {
+            let from = commands::Which {
+                path: from,
+                owners: owner.owners(),
+            };
+            commands::copy(from, &to, force)
+        }
+        Command::Get { verb, at } => verb.run(&mut *at.open()?),
+        Command::Set { verb, at } => verb.run(&mut *at.open()?),
+        Command::Delete { verb, at } => verb.delete(&mut *at.open()?),
+        Command::Touch { verb, at } => verb.run(&mut *at.open()?),
+        Command::Incr { verb, at } => verb.run(&mut *at.open()?, false),
+        Command::Decr { verb, at } => verb.run(&mut *at.open()?, true),
+        Command::Ttl { verb, at } => verb.ttl(&mut *at.open()?),
+        Command::Flush { verb, at } => verb.run(&mut *at.open()?),
+        Command::Keys { verb, at } => verb.run(&mut *at.open()?),
+        Command::Dump { at } => backup::dump(&mut *at.open()?),
+        Command::Load { load, at } => load.run(&mut *at.open()?),
+        Command::Stats { how, region } => stats::run(region, &how),
+        Command::Top(top) => top.run(),
+        Command::Trace { asked, region } => trace::run(region.place(), &asked),
+        Command::Doctor(doctor) => doctor.run(),
+        Command::Hot { how, region } => hot::run(region.place(), &how),
+        Command::Memory { how, region } => memory::run(region.place(), &how),
+        Command::Watch { how, region } => watch::run(region.place(), &how),
+        Command::Big { how, region } => big::run(region.place(), &how),
+        Command::Regions(how) => regions::run(&how),
+        Command::Ping { server, access } => ping::run(server.as_deref(), &access),
+        Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
+        Command::Bench(bench) => bench.run(),
+        Command::Manual { folder } => manual::write(whole(), &folder),
+        #[cfg(feature = "kernel")]
+        Command::Kernel { command } => kernel::run(command),
+        _ => commands::say(format_args!(
+            "keyway {KEYWAY_VERSION} (speaks the protocol of memcached {PROTOCOL_VERSION})"
+        )),
     }
 }
 

@@ -11,7 +11,7 @@ use keyway_cache::server::record::{self, Address, Record};
 use keyway_cache::server::{Removal, remove_unused};
 use keyway_cache::{Cache, Gate, Limits, Options, Place};
 use keyway_harden::confine::{self, Confined, Needs};
-use keyway_server::{Config, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
+use keyway_server::{Config, Given, HttpAddress, Manager, RunError, Server, Sockets, StartError, TakeOver, size_text};
 use nix::errno::Errno;
 use nix::sched::sched_setaffinity;
 use nix::sys::mman::{MlockAllFlags, mlockall};
@@ -131,63 +131,22 @@ impl Plan {
             }
             self.become_daemon()?;
         }
-        self.warnings.iter().for_each(|warning| log::warn!("{warning}"));
-        for address in self.config.open_addresses() {
-            log::warn!(
-                "{address} is open to other machines without a login: every client that reaches it may read, change and flush all items; \
-                 --auth-file (-Y) asks for logins, --listen (-l) 127.0.0.1 keeps it to this machine"
-            );
-        }
-        if self.core_dumps {
-            allow_core_dumps()?;
-        }
-        raise_descriptor_limit(&self.config)?;
-        if let Some(user) = &self.user {
-            become_user(user)?;
-        }
-        if self.lock_memory
-            && let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
-        {
-            log::warn!("cannot lock memory (-k): {error}; raise the limit of locked memory (ulimit -l)");
-        }
-        self.take_cpus()?;
+        self.prepare()?;
         // Before the region is opened, made or enlarged: a server that cannot start leaves it unchanged.
-        let refused = |error| Failure::new(exit::SYSTEM, error);
         let mut running = self.running_server()?;
-        let sockets = match &mut running {
-            Some(running) => Sockets::bind_to_take_over(&self.config, running),
-            None if self.take_over && inherited.sockets.is_empty() => self.bind_after_a_death(),
-            None => Sockets::bind_beside(&self.config, inherited.sockets),
-        };
-        let sockets = sockets.map_err(
-            |error| match self.region_path().filter(|_| self.take_over && running.is_none()) {
-                Some(path) => {
-                    let path = path.display();
-                    Failure::new(
-                        exit::SYSTEM,
-                        format_args!("{error}; --take-over: no server of this user has the region {path}"),
-                    )
-                }
-                None => refused(error),
-            },
-        )?;
+        let sockets = self.bind(running.as_mut(), inherited.sockets)?;
         let notifier = Notifier::of_environment();
         let cache = self.open_region(inherited.memory, notifier.as_ref())?;
         self.config.signals = true;
         let mut server = Server::start_on(sockets, self.config.clone(), cache.clone()).map_err(refused)?;
         if let Some(running) = running {
-            let why = |error| Failure::new(exit::NO, error);
-            server.take_over(running).map_err(why)?;
+            server.take_over(running).map_err(|error| Failure::new(exit::NO, error))?;
         }
         write_port_file(server.tcp_addresses(), server.udp_addresses());
         self.leave_records(&server, &cache);
         let pid_file = self.pid_file.as_deref().and_then(PidFile::write);
         let line = server.ready_line();
-        let waiting = self
-            .daemon
-            .then(background::leave_output)
-            .transpose()
-            .map_err(|error| Failure::new(exit::SYSTEM, error))?;
+        let waiting = self.daemon.then(background::leave_output).transpose().map_err(refused)?;
         let addresses = self.addresses(&server);
         if self.sandbox {
             self.confine(&server);
@@ -199,9 +158,7 @@ impl Plan {
         let running = server.begin().map_err(refused_run)?;
         // The last step before serving: all that could fail has not.
         match waiting {
-            Some(waiting) => waiting
-                .ready(&line, self.config.verbosity > 0)
-                .map_err(|error| Failure::new(exit::SYSTEM, error))?,
+            Some(waiting) => waiting.ready(&line, self.config.verbosity > 0).map_err(refused)?,
             // Standard output may be closed; the server serves all the same.
             None => drop(writeln!(std::io::stdout(), "{line}")),
         }
@@ -223,6 +180,50 @@ impl Plan {
             }
             Err(error) => Err(refused_run(error)),
         }
+    }
+
+    /// Says what is to be known, and takes limits, user, memory and CPUs of this process.
+    fn prepare(&self) -> Result<(), Failure> {
+        self.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+        for address in self.config.open_addresses() {
+            log::warn!(
+                "{address} is open to other machines without a login: every client that reaches it may read, change and flush all items; \
+                 --auth-file (-Y) asks for logins, --listen (-l) 127.0.0.1 keeps it to this machine"
+            );
+        }
+        if self.core_dumps {
+            allow_core_dumps()?;
+        }
+        raise_descriptor_limit(&self.config)?;
+        if let Some(user) = &self.user {
+            become_user(user)?;
+        }
+        if self.lock_memory
+            && let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
+        {
+            log::warn!("cannot lock memory (-k): {error}; raise the limit of locked memory (ulimit -l)");
+        }
+        self.take_cpus()
+    }
+
+    /// The sockets, of which a running server hands over its own.
+    fn bind(&self, running: Option<&mut TakeOver>, inherited: Given) -> Result<Sockets, Failure> {
+        let is_alone = running.is_none();
+        let sockets = match running {
+            Some(running) => Sockets::bind_to_take_over(&self.config, running),
+            None if self.take_over && inherited.is_empty() => self.bind_after_a_death(),
+            None => Sockets::bind_beside(&self.config, inherited),
+        };
+        sockets.map_err(|error| match self.region_path().filter(|_| self.take_over && is_alone) {
+            Some(path) => {
+                let path = path.display();
+                Failure::new(
+                    exit::SYSTEM,
+                    format_args!("{error}; --take-over: no server of this user has the region {path}"),
+                )
+            }
+            None => refused(error),
+        })
     }
 
     /// Binds the sockets. The server that was to be taken over may have died just now: then its own disappear one after the other.
@@ -520,6 +521,10 @@ fn keep(notifier: &Notifier, had_kept: bool, place: &Place, cache: &Cache) {
         Ok([memory, _]) => notifier.keep(&memory),
         Err(error) => log::warn!("the region's memory does not outlive a restart: it cannot be opened once more: {error}"),
     }
+}
+
+fn refused(error: impl std::fmt::Display) -> Failure {
+    Failure::new(exit::SYSTEM, error)
 }
 
 fn refused_run(error: RunError) -> Failure {

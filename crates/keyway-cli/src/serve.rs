@@ -210,17 +210,16 @@ pub(crate) struct Serve {
 
 impl Serve {
     /// What to do, with these sockets that exist already.
-    pub(crate) fn plan(self, given: &Given) -> Result<Plan, Failure> {
+    pub(crate) fn plan(mut self, given: &Given) -> Result<Plan, Failure> {
+        let (kernel, options) = (self.kernel_door()?, self.options());
         let (tcp, tls_tcp) = self.tcp_addresses(given)?;
         let tls = self.tls(!tls_tcp.is_empty() || given.has(Role::Tls))?;
-        let udp = match &self.udp {
-            Some(text) => listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--udp: {why}")))?,
-            None => Vec::new(),
-        };
-        let http = match &self.http {
-            Some(text) => Some(listen::parse_http(text).map_err(|why| Failure::usage(format_args!("--http: {why}")))?),
-            None => None,
-        };
+        let udp = self.udp.as_deref().map(|text| listen::parse(text, place::DEFAULT_PORT));
+        let udp = udp.transpose().map_err(Failure::of("--udp"))?.unwrap_or_default();
+        let http = self.http.as_deref().map(listen::parse_http).transpose();
+        let http = http.map_err(Failure::of("--http"))?;
+        let cpus = self.cpus.as_deref().map(cpus::parse).transpose();
+        let cpus = cpus.map_err(Failure::of("--cpus"))?.unwrap_or_default();
         let http_hosts = self.http.as_deref().and_then(listen::http_host).into_iter();
         let http_hosts = http_hosts.chain(self.http_host).collect();
         let udp_allow = if self.udp_allow.is_empty() {
@@ -229,19 +228,6 @@ impl Serve {
             self.udp_allow
         };
         let mode = self.socket_mode;
-        let has_kernel_door = !self.kernel.is_empty() || self.kernel_pinned.is_some();
-        if self.kernel_tcp && !has_kernel_door {
-            return Err(Failure::usage(
-                "--kernel-tcp is a part of the kernel door: give --kernel IFACE, or --kernel-pinned FOLDER",
-            ));
-        }
-        let kernel = has_kernel_door.then(|| Kernel {
-            interfaces: self.kernel,
-            pinned: self.kernel_pinned,
-            tcp: self.kernel_tcp,
-            memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
-            rate: self.kernel_rate,
-        });
         let mut config = Config {
             tcp,
             tls_tcp,
@@ -260,10 +246,7 @@ impl Serve {
             kernel,
             threads: self.threads,
             event_loop: self.event_loop,
-            cpus: match &self.cpus {
-                Some(text) => cpus::parse(text).map_err(|why| Failure::usage(format_args!("--cpus: {why}")))?,
-                None => Vec::new(),
-            },
+            cpus,
             busy_poll: self.busy_poll,
             connections_max: self.connections,
             connection_memory: self
@@ -285,20 +268,6 @@ impl Serve {
         given
             .ask_for(&mut config)
             .map_err(|error| Failure::new(exit::SYSTEM, error))?;
-        let options = Options::new()
-            .memory(self.memory.unwrap_or(Options::MEMORY_DEFAULT))
-            .keep_memory(self.memory.is_none())
-            .huge_pages(self.huge_pages)
-            .prefault(self.prefault)
-            .item_size_max(self.max_item)
-            .evict(rule(self.evict, self.no_evict))
-            .flush(rule(self.flush, self.no_flush))
-            .durable(self.durable)
-            .checksums(self.checksums)
-            .owners(self.owner.owners())
-            .sessions(self.sessions)
-            .gap_max_s(self.max_gap)
-            .gap(self.gap);
         if self.take_over && self.region == Some(Place::Memfd) {
             return Err(Failure::usage(
                 "--take-over with --region memfd: this memory has no name by which the running server is found; give the region a path",
@@ -319,6 +288,40 @@ impl Serve {
         Ok(plan)
     }
 
+    fn kernel_door(&mut self) -> Result<Option<Kernel>, Failure> {
+        let has_kernel_door = !self.kernel.is_empty() || self.kernel_pinned.is_some();
+        if self.kernel_tcp && !has_kernel_door {
+            return Err(Failure::usage(
+                "--kernel-tcp is a part of the kernel door: give --kernel IFACE, or --kernel-pinned FOLDER",
+            ));
+        }
+        Ok(has_kernel_door.then(|| Kernel {
+            interfaces: std::mem::take(&mut self.kernel),
+            pinned: self.kernel_pinned.take(),
+            tcp: self.kernel_tcp,
+            memory: usize::try_from(self.kernel_memory).unwrap_or(usize::MAX),
+            rate: self.kernel_rate,
+        }))
+    }
+
+    /// What a new region is like, and the rules of an old one.
+    fn options(&self) -> Options {
+        Options::new()
+            .memory(self.memory.unwrap_or(Options::MEMORY_DEFAULT))
+            .keep_memory(self.memory.is_none())
+            .huge_pages(self.huge_pages)
+            .prefault(self.prefault)
+            .item_size_max(self.max_item)
+            .evict(rule(self.evict, self.no_evict))
+            .flush(rule(self.flush, self.no_flush))
+            .durable(self.durable)
+            .checksums(self.checksums)
+            .owners(self.owner.owners())
+            .sessions(self.sessions)
+            .gap_max_s(self.max_gap)
+            .gap(self.gap)
+    }
+
     /// The TCP addresses without TLS, and those with it.
     fn tcp_addresses(&self, given: &Given) -> Result<(Vec<SocketAddr>, Vec<SocketAddr>), Failure> {
         let (mut tcp, mut tls_tcp): (Vec<SocketAddr>, Vec<SocketAddr>) = (Vec::new(), Vec::new());
@@ -332,8 +335,7 @@ impl Serve {
                 Some(text) => (&mut tls_tcp, text),
                 None => (&mut tcp, text.as_str()),
             };
-            addresses
-                .extend(listen::parse(text, place::DEFAULT_PORT).map_err(|why| Failure::usage(format_args!("--listen: {why}")))?);
+            addresses.extend(listen::parse(text, place::DEFAULT_PORT).map_err(Failure::of("--listen"))?);
         }
         Ok((tcp, tls_tcp))
     }

@@ -114,7 +114,8 @@ impl Service {
     fn start_at(address: SocketAddr, scratch: &Scratch, manager: &Manager, before: &str, arguments: &[&str]) -> Self {
         let log = scratch.join("log");
         let file = File::options().create(true).append(true).open(&log).unwrap();
-        let mut command = Command::new("/bin/sh");
+        // dash knows no descriptor above 9, and tests beside this one may have those below.
+        let mut command = Command::new("bash");
         command.args([
             "-c",
             &format!("{before} exec \"$0\" \"$@\""),

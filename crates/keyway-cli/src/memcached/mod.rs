@@ -124,6 +124,18 @@ impl Default for Reading {
     }
 }
 
+/// The value of `-B`.
+fn protocol(value: &str) -> Result<Protocol, Failure> {
+    match value {
+        "auto" => Ok(Protocol::Auto),
+        "ascii" => Ok(Protocol::Text),
+        "binary" => Ok(Protocol::Binary),
+        _ => Err(Failure::usage(format_args!(
+            "-B {value}: the protocol is auto, ascii or binary"
+        ))),
+    }
+}
+
 impl Reading {
     fn take(&mut self, letter: char, value: &str) -> Result<(), Failure> {
         let plan = &mut self.plan;
@@ -138,9 +150,7 @@ impl Reading {
                 .addresses
                 .extend(value.split([',', ';']).filter(|part| !part.is_empty()).map(str::to_owned)),
             's' => self.socket = Some(value.to_owned()),
-            'a' => {
-                self.socket_mode = parse_mode(value).map_err(|why| Failure::usage(format_args!("-a: {why}")))?;
-            }
+            'a' => self.socket_mode = parse_mode(value).map_err(Failure::of("-a"))?,
             'A' => config.shutdown_enabled = true,
             'F' => plan.options.flush = Some(false),
             'X' => config.dump_enabled = false,
@@ -158,12 +168,12 @@ impl Reading {
             },
             'Y' => config.auth_file = Some(value.into()),
             'm' => {
-                let memory = size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-m: {why}")))?;
+                let memory = size::parse_mebibytes(value).map_err(Failure::of("-m"))?;
                 plan.options.memory = Some(memory);
                 plan.options.keep_memory = false;
             }
             'I' => {
-                let size = size::parse_item_size(value).map_err(|why| Failure::usage(format_args!("-I: {why}")))?;
+                let size = size::parse_item_size(value).map_err(Failure::of("-I"))?;
                 plan.options.item_size_max = Some(size);
             }
             'e' => plan.place = Some(place::parse(value).map_err(Failure::usage)?),
@@ -173,18 +183,7 @@ impl Reading {
             'u' => plan.user = Some(value.to_owned()),
             'k' => plan.lock_memory = true,
             'r' => plan.core_dumps = true,
-            'B' => {
-                config.protocol = match value {
-                    "auto" => Protocol::Auto,
-                    "ascii" => Protocol::Text,
-                    "binary" => Protocol::Binary,
-                    _ => {
-                        return Err(Failure::usage(format_args!(
-                            "-B {value}: the protocol is auto, ascii or binary"
-                        )));
-                    }
-                };
-            }
+            'B' => config.protocol = protocol(value)?,
             'S' => self.has_sasl = true,
             'Z' => self.has_tls = true,
             'o' => {
@@ -200,52 +199,67 @@ impl Reading {
 
     fn take_extended(&mut self, part: &str) -> Result<(), Failure> {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        if self.take_tls(name, value)? {
+            return Ok(());
+        }
         let plan = &mut self.plan;
         match name {
             "idle_timeout" => {
-                plan.config.idle_timeout = Duration::from_secs(number("-o idle_timeout", value, 0, u32::MAX)?.into());
+                plan.config.idle_timeout = Duration::from_secs(number("-o idle_timeout", value, 0, u32::MAX)?.into())
             }
             "udp_allow" => {
-                let network = value
-                    .parse()
-                    .map_err(|why| Failure::usage(format_args!("-o udp_allow: {why}")))?;
+                let network = value.parse().map_err(Failure::of("-o udp_allow"))?;
                 self.udp_allow.push(network);
             }
             "udp_answer_max" => {
-                plan.config.udp_answer_max =
-                    size::parse_answer_size(value).map_err(|why| Failure::usage(format_args!("-o udp_answer_max: {why}")))?;
+                plan.config.udp_answer_max = size::parse_answer_size(value).map_err(Failure::of("-o udp_answer_max"))?
             }
             "http" => {
-                plan.config.http = Some(listen::parse_http(value).map_err(|why| Failure::usage(format_args!("-o http: {why}")))?);
+                plan.config.http = Some(listen::parse_http(value).map_err(Failure::of("-o http"))?);
                 plan.config.http_hosts.extend(listen::http_host(value));
             }
             "http_host" => {
-                let host = listen::parse_host(value).map_err(|why| Failure::usage(format_args!("-o http_host: {why}")))?;
+                let host = listen::parse_host(value).map_err(Failure::of("-o http_host"))?;
                 plan.config.http_hosts.push(host);
             }
             "http_keys" => plan.config.http_keys = true,
             "connection_memory" => {
-                let memory =
-                    size::parse_mebibytes(value).map_err(|why| Failure::usage(format_args!("-o connection_memory: {why}")))?;
+                let memory = size::parse_mebibytes(value).map_err(Failure::of("-o connection_memory"))?;
                 plan.config.connection_memory = usize::try_from(memory).unwrap_or(usize::MAX);
             }
             "max_request_rate" => {
-                let rate = parse_rate(value).map_err(|why| Failure::usage(format_args!("-o max_request_rate: {why}")))?;
+                let rate = parse_rate(value).map_err(Failure::of("-o max_request_rate"))?;
                 plan.config.request_rate = Some(rate);
             }
-            "log_format" => {
-                plan.log_format = logger::parse(value).map_err(|why| Failure::usage(format_args!("-o log_format: {why}")))?;
-            }
-            "event_loop" => {
-                plan.config.event_loop =
-                    cpus::parse_event_loop(value).map_err(|why| Failure::usage(format_args!("-o event_loop: {why}")))?;
-            }
-            "busy_poll" => {
-                plan.config.busy_poll =
-                    cpus::parse_busy_poll(value).map_err(|why| Failure::usage(format_args!("-o busy_poll: {why}")))?;
-            }
+            "log_format" => plan.log_format = logger::parse(value).map_err(Failure::of("-o log_format"))?,
+            "event_loop" => plan.config.event_loop = cpus::parse_event_loop(value).map_err(Failure::of("-o event_loop"))?,
+            "busy_poll" => plan.config.busy_poll = cpus::parse_busy_poll(value).map_err(Failure::of("-o busy_poll"))?,
             "maxconns_fast" => plan.config.connections_fast = true,
             "no_maxconns_fast" | "no_modern" => plan.config.connections_fast = false,
+            _ if name.starts_with("ext_") => {
+                return Err(missing(
+                    &format!("-o {name}"),
+                    "external storage",
+                    "give the region more memory with -m",
+                ));
+            }
+            _ if name.starts_with("proxy_") => {
+                return Err(missing(&format!("-o {name}"), "the proxy", "run memcached's own for that"));
+            }
+            "evict" => plan.options.evict = Some(true),
+            "flush" => plan.options.flush = Some(true),
+            "track_sizes" => plan.config.track_sizes = true,
+            "no_track_sizes" => plan.config.track_sizes = false,
+            "drop_privileges" => plan.sandbox = true,
+            _ if WITHOUT_MEANING.contains(&name) => {}
+            _ => plan.warnings.push(format!("-o {name} is unknown, and ignored")),
+        }
+        Ok(())
+    }
+
+    /// Takes an extended option of TLS; `false`: it is none.
+    fn take_tls(&mut self, name: &str, value: &str) -> Result<bool, Failure> {
+        match name {
             "ssl_chain_cert" => self.tls.certificate = value.into(),
             "ssl_key" => self.tls.key = value.into(),
             "ssl_ca_cert" => self.tls.client_ca = Some(value.into()),
@@ -261,7 +275,8 @@ impl Reading {
                     3 => TlsVersion::V1_3,
                     2 => TlsVersion::V1_2,
                     _ => {
-                        plan.warnings
+                        self.plan
+                            .warnings
                             .push(format!("-o ssl_min_version={value}: TLS before 1.2 is not spoken (RFC 8996)"));
                         TlsVersion::V1_2
                     }
@@ -274,32 +289,15 @@ impl Reading {
                     "convert the key: openssl pkey -in KEY -out KEY.pem",
                 ));
             }
-            "ssl_ciphers" => plan
+            "ssl_ciphers" => self
+                .plan
                 .warnings
                 .push("-o ssl_ciphers is ignored: only ciphers without known weakness are offered".to_owned()),
             // Sessions are resumed by tickets; a record has at most 16 KiB; the kernel encrypts nothing.
             "ssl_keyformat" | "ssl_session_cache" | "ssl_wbuf_size" | "ssl_kernel_tls" => {}
-            _ if name.starts_with("ext_") => {
-                return Err(missing(
-                    &format!("-o {name}"),
-                    "external storage",
-                    "give the region more memory with -m",
-                ));
-            }
-            _ if name.starts_with("proxy_") => {
-                return Err(missing(&format!("-o {name}"), "the proxy", "run memcached's own for that"));
-            }
-            "evict" => plan.options.evict = Some(true),
-            "flush" => plan.options.flush = Some(true),
-            "track_sizes" => plan.config.track_sizes = true,
-            "no_track_sizes" => plan.config.track_sizes = false,
-            "drop_privileges" => {
-                plan.sandbox = true;
-            }
-            _ if WITHOUT_MEANING.contains(&name) => {}
-            _ => plan.warnings.push(format!("-o {name} is unknown, and ignored")),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn finish(mut self) -> Result<Plan, Failure> {
@@ -318,19 +316,7 @@ impl Reading {
             self.plan.config.tcp_where_free = self.addresses.is_empty();
         }
         if self.has_tls {
-            for (option, path) in [("ssl_chain_cert", &self.tls.certificate), ("ssl_key", &self.tls.key)] {
-                if path.as_os_str().is_empty() {
-                    return Err(Failure::usage(format_args!("-Z needs -o {option}=<file>")));
-                }
-            }
-            if self.tls.client_ca.is_none() && self.tls.client_certificates == ClientCertificates::Optional {
-                self.tls.client_certificates = ClientCertificates::Ignored;
-                self.plan.warnings.push(
-                    "-o ssl_verify_mode=1 without ssl_ca_cert asks no client for a certificate: nothing could verify one"
-                        .to_owned(),
-                );
-            }
-            self.plan.config.tls = Some(self.tls.clone());
+            self.plan.config.tls = Some(self.tls_files()?);
         }
         if self.udp_port != 0 {
             self.plan.config.udp = self.addresses(self.udp_port, |_| true)?;
@@ -365,6 +351,22 @@ impl Reading {
                 .push("running as root; -u gives this up (memcached insists on it)".to_owned());
         }
         Ok(self.plan)
+    }
+
+    /// What `-Z` needs of its options.
+    fn tls_files(&mut self) -> Result<Tls, Failure> {
+        for (option, path) in [("ssl_chain_cert", &self.tls.certificate), ("ssl_key", &self.tls.key)] {
+            if path.as_os_str().is_empty() {
+                return Err(Failure::usage(format_args!("-Z needs -o {option}=<file>")));
+            }
+        }
+        if self.tls.client_ca.is_none() && self.tls.client_certificates == ClientCertificates::Optional {
+            self.tls.client_certificates = ClientCertificates::Ignored;
+            self.plan.warnings.push(
+                "-o ssl_verify_mode=1 without ssl_ca_cert asks no client for a certificate: nothing could verify one".to_owned(),
+            );
+        }
+        Ok(self.tls.clone())
     }
 
     /// `-Y` is the login of the text protocol, and `-S` that of the binary protocol; with both, a client may use either.
@@ -430,8 +432,7 @@ impl Reading {
         let port = if any_port { 1 } else { u16::try_from(port).unwrap_or(0) };
         let mut addresses = Vec::new();
         for text in self.addresses.iter().filter(|text| wanted(text)) {
-            addresses
-                .extend(listen::parse(without_prefixes(text)?, port).map_err(|why| Failure::usage(format_args!("-l: {why}")))?);
+            addresses.extend(listen::parse(without_prefixes(text)?, port).map_err(Failure::of("-l"))?);
         }
         if self.addresses.is_empty() && port != 0 {
             addresses = listen::everywhere(port);
