@@ -90,6 +90,56 @@ fn refused(st: *const memcached_st, behavior: u32, data: u64) -> Option<c_int> {
     })
 }
 
+/// Behaviours that are a flag of the handle, and nothing else.
+const FLAGS: [(u32, Flag); 8] = [
+    (NO_BLOCK, Flag::NoBlock),
+    (TCP_NODELAY, Flag::TcpNodelay),
+    (TCP_KEEPALIVE, Flag::TcpKeepalive),
+    (SUPPORT_CAS, Flag::SupportCas),
+    (HASH_WITH_PREFIX_KEY, Flag::HashWithNamespace),
+    (AUTO_EJECT_HOSTS, Flag::AutoEjectHosts),
+    (REMOVE_FAILED_SERVERS, Flag::AutoEjectHosts),
+    (RANDOMIZE_REPLICA_READ, Flag::RandomizeReplicaRead),
+];
+
+/// Behaviours that are a number of the handle, and nothing else.
+fn number_of(settings: &mut memcached_st, behavior: u32) -> Option<&mut u32> {
+    Some(match behavior {
+        NUMBER_OF_REPLICAS => &mut settings.number_of_replicas,
+        IO_MSG_WATERMARK => &mut settings.io_msg_watermark,
+        IO_BYTES_WATERMARK => &mut settings.io_bytes_watermark,
+        IO_KEY_PREFETCH => &mut settings.io_key_prefetch,
+        TCP_KEEPIDLE => &mut settings.tcp_keepidle,
+        SERVER_TIMEOUT_LIMIT => &mut settings.server_timeout_limit,
+        _ => return None,
+    })
+}
+
+/// Behaviours that are a number with a sign of the handle, and nothing else.
+fn signed_of(settings: &mut memcached_st, behavior: u32) -> Option<&mut i32> {
+    Some(match behavior {
+        SND_TIMEOUT => &mut settings.snd_timeout,
+        RCV_TIMEOUT => &mut settings.rcv_timeout,
+        POLL_TIMEOUT => &mut settings.poll_timeout,
+        CONNECT_TIMEOUT => &mut settings.connect_timeout,
+        RETRY_TIMEOUT => &mut settings.retry_timeout,
+        DEAD_TIMEOUT => &mut settings.dead_timeout,
+        SOCKET_SEND_SIZE => &mut settings.send_size,
+        SOCKET_RECV_SIZE => &mut settings.recv_size,
+        _ => return None,
+    })
+}
+
+/// Behaviours that libmemcached has given up, and what it says.
+const DEPRECATED: [(u32, &str); 3] = [
+    (CACHE_LOOKUPS, "MEMCACHED_BEHAVIOR_CACHE_LOOKUPS has been deprecated."),
+    (USER_DATA, "MEMCACHED_BEHAVIOR_USER_DATA deprecated."),
+    (
+        CORK,
+        "MEMCACHED_BEHAVIOR_CORK is now incorporated into the driver by default.",
+    ),
+];
+
 /// Sets a behaviour of a handle of ours.
 fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
     let Some(handle) = handle::ours(st) else {
@@ -98,30 +148,21 @@ fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
     // SAFETY: a handle of ours.
     let settings = unsafe { &mut *st };
     let on = data != 0;
-    let (number, signed) = (low(data), low(data).cast_signed());
+    let number = low(data);
     let invalid = |why: &str| error::set(st, rc::INVALID_ARGUMENTS, why);
+    if let Some((_, flag)) = FLAGS.iter().find(|(known, _)| *known == behavior) {
+        settings.put(*flag, on);
+        return rc::SUCCESS;
+    }
+    if let Some(field) = number_of(settings, behavior) {
+        *field = number;
+        return rc::SUCCESS;
+    }
+    if let Some(field) = signed_of(settings, behavior) {
+        *field = low(data).cast_signed();
+        return rc::SUCCESS;
+    }
     match behavior {
-        NO_BLOCK => settings.put(Flag::NoBlock, on),
-        TCP_NODELAY => settings.put(Flag::TcpNodelay, on),
-        TCP_KEEPALIVE => settings.put(Flag::TcpKeepalive, on),
-        SUPPORT_CAS => settings.put(Flag::SupportCas, on),
-        HASH_WITH_PREFIX_KEY => settings.put(Flag::HashWithNamespace, on),
-        AUTO_EJECT_HOSTS | REMOVE_FAILED_SERVERS => settings.put(Flag::AutoEjectHosts, on),
-        RANDOMIZE_REPLICA_READ => settings.put(Flag::RandomizeReplicaRead, on),
-        NUMBER_OF_REPLICAS => settings.number_of_replicas = number,
-        IO_MSG_WATERMARK => settings.io_msg_watermark = number,
-        IO_BYTES_WATERMARK => settings.io_bytes_watermark = number,
-        IO_KEY_PREFETCH => settings.io_key_prefetch = number,
-        SND_TIMEOUT => settings.snd_timeout = signed,
-        RCV_TIMEOUT => settings.rcv_timeout = signed,
-        POLL_TIMEOUT => settings.poll_timeout = signed,
-        CONNECT_TIMEOUT => settings.connect_timeout = signed,
-        RETRY_TIMEOUT => settings.retry_timeout = signed,
-        DEAD_TIMEOUT => settings.dead_timeout = signed,
-        SOCKET_SEND_SIZE => settings.send_size = signed,
-        SOCKET_RECV_SIZE => settings.recv_size = signed,
-        TCP_KEEPIDLE => settings.tcp_keepidle = number,
-        SERVER_TIMEOUT_LIMIT => settings.server_timeout_limit = number,
         SERVER_FAILURE_LIMIT if !on => {
             return invalid("MEMCACHED_BEHAVIOR_SERVER_FAILURE_LIMIT requires a value greater then zero.");
         }
@@ -159,29 +200,35 @@ fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
                 handle.servers_changed(st);
             }
         }
-        DISTRIBUTION => return distribute(st, settings, number),
-        KETAMA => return distribute(st, settings, if on { CONSISTENT_KETAMA } else { 0 }),
-        KETAMA_WEIGHTED if !on => return distribute(st, settings, CONSISTENT_KETAMA),
+        LOAD_FROM_FILE => return invalid("MEMCACHED_BEHAVIOR_LOAD_FROM_FILE can not be set with memcached_behavior_set()"),
+        _ => match DEPRECATED.iter().find(|(known, _)| *known == behavior) {
+            Some((_, why)) => return error::set(st, rc::DEPRECATED, why),
+            None => return place_keys(st, settings, behavior, data),
+        },
+    }
+    rc::SUCCESS
+}
+
+/// Sets a behaviour by which keys find their servers.
+fn place_keys(st: *mut memcached_st, settings: &mut memcached_st, behavior: u32, data: u64) -> c_int {
+    let on = data != 0;
+    match behavior {
+        DISTRIBUTION => distribute(st, settings, low(data)),
+        KETAMA => distribute(st, settings, if on { CONSISTENT_KETAMA } else { 0 }),
+        KETAMA_WEIGHTED if !on => distribute(st, settings, CONSISTENT_KETAMA),
         KETAMA_WEIGHTED => {
             set_hash(st, hash::hashkit_set_function, hash::MD5);
             set_hash(st, hash::hashkit_set_distribution_function, hash::MD5);
-            return distribute(st, settings, CONSISTENT_WEIGHTED);
+            distribute(st, settings, CONSISTENT_WEIGHTED)
         }
-        HASH => return set_hash(st, hash::hashkit_set_function, number),
-        KETAMA_HASH => return set_hash(st, hash::hashkit_set_distribution_function, number),
-        CACHE_LOOKUPS => return error::set(st, rc::DEPRECATED, "MEMCACHED_BEHAVIOR_CACHE_LOOKUPS has been deprecated."),
-        USER_DATA => return error::set(st, rc::DEPRECATED, "MEMCACHED_BEHAVIOR_USER_DATA deprecated."),
-        CORK => {
-            return error::set(
-                st,
-                rc::DEPRECATED,
-                "MEMCACHED_BEHAVIOR_CORK is now incorporated into the driver by default.",
-            );
-        }
-        LOAD_FROM_FILE => return invalid("MEMCACHED_BEHAVIOR_LOAD_FROM_FILE can not be set with memcached_behavior_set()"),
-        _ => return invalid("Invalid behavior passed to memcached_behavior_set()"),
+        HASH => set_hash(st, hash::hashkit_set_function, low(data)),
+        KETAMA_HASH => set_hash(st, hash::hashkit_set_distribution_function, low(data)),
+        _ => error::set(
+            st,
+            rc::INVALID_ARGUMENTS,
+            "Invalid behavior passed to memcached_behavior_set()",
+        ),
     }
-    rc::SUCCESS
 }
 
 fn distribute(st: *const memcached_st, settings: &mut memcached_st, distribution: u32) -> c_int {

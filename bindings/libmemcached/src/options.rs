@@ -399,6 +399,14 @@ impl<'a> Parser<'a> {
                 let code = configure_from_file(st, name.as_bytes(), self.depth + 1);
                 self.done(code, "Failed to parse configuration file")
             }
+            _ => self.setting(word),
+        }
+    }
+
+    /// An option that is a setting of its own.
+    fn setting(&mut self, word: &str) -> Result<bool, c_int> {
+        let st = self.st;
+        match word {
             "--POOL-MIN=" | "--POOL-MAX=" => {
                 let size = low(self.number()?);
                 let is_least = word == "--POOL-MIN=";

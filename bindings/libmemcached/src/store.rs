@@ -279,6 +279,16 @@ macro_rules! stores {
     )*} };
 }
 
+handle_functions! {
+    fn memcached_flush(st: *mut memcached_st, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS; {
+        match handle::enter(st) {
+            Way::Here(handle) => flush(st, handle, expiration),
+            Way::Away => None,
+            Way::Stuck(code) => Some(code),
+        }
+    }
+}
+
 stores! {
     memcached_set, memcached_set_by_key, Set;
     memcached_add, memcached_add_by_key, Add;
@@ -341,14 +351,6 @@ handle_functions! {
     fn memcached_decrement_with_initial_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char,
         length: usize, delta: u64, initial: u64, expiration: i64, number: *mut u64) -> c_int = rc::INVALID_ARGUMENTS;
         count_from(st, key, length, counting(delta, true), (initial, expiration), number)
-
-    fn memcached_flush(st: *mut memcached_st, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS; {
-        match handle::enter(st) {
-            Way::Here(handle) => flush(st, handle, expiration),
-            Way::Away => None,
-            Way::Stuck(code) => Some(code),
-        }
-    }
 }
 
 /// # Safety

@@ -4,7 +4,7 @@ use crate::door::{self, Asked, Region};
 use crate::failure::{Failure, unless_quiet};
 use crate::key::{self, Key, Keys};
 use crate::object::{self, Place, Shared};
-use crate::value::{self, Value, Values};
+use crate::value::{Value, Values};
 use keyway_cache::{
     AHEAD_MAX, Arithmetic, Cache, Counted, Delete, Deleted, Get, GrowError, Item, OpenError, Session, Shrinking, Store,
     StoreMode, Stored, WriteError,
@@ -94,14 +94,7 @@ impl Client {
             socket_keepalive,
             tls_context,
         );
-        let server_path = server.extract::<PathBuf>().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "give the path of a region or of a server's region socket, not {server:?}; a host and port are for pymemcache"
-            ))
-        })?;
-        if door::place_of(server_path.clone()).names_a_server() {
-            return Err(PyValueError::new_err(OpenError::Address { path: server_path }.to_string()));
-        }
+        let server_path = path_of(server)?;
         let asked = Asked {
             memory: amount(memory, "memory", u64::MAX)?,
             item_size_max: amount(item_size_max, "item_size_max", usize::MAX)?,
@@ -113,21 +106,14 @@ impl Client {
             gate,
             any_owner,
         };
-        asked.check().map_err(|why| PyValueError::new_err(why.to_string()))?;
         Ok(Self {
             server: server_path,
-            asked,
+            asked: asked.checked()?,
             keys: Keys {
                 prefix: key_prefix.map_or_else(|| Ok(Vec::new()), prefix_of)?,
                 unicode: allow_unicode_keys,
             },
-            values: Values {
-                is_own_serde: value::is_own_serde(serde.as_ref(), server.py()),
-                serde,
-                serializer,
-                deserializer,
-                encoding: encoding.to_owned(),
-            },
+            values: Values::new(server.py(), serde, serializer, deserializer, encoding),
             ignore_exc,
             default_noreply,
             region: Shared::new(None),
@@ -978,6 +964,19 @@ fn no_room(key: &[u8], value: &[u8], mode: StoreMode, error: WriteError) -> Resu
         StoreMode::Append | StoreMode::Prepend if fits_alone => Ok(Some(false)),
         _ => Err(error),
     }
+}
+
+/// The path of a region, or of a server's region socket.
+fn path_of(server: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    let path = server.extract::<PathBuf>().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "give the path of a region or of a server's region socket, not {server:?}; a host and port are for pymemcache"
+        ))
+    })?;
+    if door::place_of(path.clone()).names_a_server() {
+        return Err(PyValueError::new_err(OpenError::Address { path }.to_string()));
+    }
+    Ok(path)
 }
 
 /// An amount that the region is asked for. A number that its type cannot hold is outside of any limit.

@@ -4,6 +4,7 @@
 use crate::failure::Failure;
 use keyway_cache::server::PerProcess;
 use keyway_cache::{Cache, Gate, OpenError, Options, Owners, Place};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -125,8 +126,11 @@ fn file_at(place: &Place) -> Option<(u64, u64)> {
 
 impl Asked {
     /// Whether a region can be made so. Without a memory size the largest item depends on the region that is there.
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
-        self.options().check()
+    pub(crate) fn checked(self) -> PyResult<Self> {
+        match self.options().check() {
+            Ok(()) => Ok(self),
+            Err(why) => Err(PyValueError::new_err(why.to_string())),
+        }
     }
 
     fn options(&self) -> Options {

@@ -17,7 +17,7 @@ pub(crate) struct Values {
     /// object with `serialize(key, value)` and `deserialize(key, value, flags)`
     pub(crate) serde: Option<Py<PyAny>>,
     /// whether it is this package's own `PickleSerde`, whose rules for values that are not pickles are known here
-    pub(crate) is_own_serde: bool,
+    is_own_serde: bool,
     /// function, used without a serde
     pub(crate) serializer: Option<Py<PyAny>>,
     /// function, used without a serde
@@ -33,6 +33,22 @@ pub(crate) struct Value<'py> {
 }
 
 impl Values {
+    pub(crate) fn new(
+        py: Python<'_>,
+        serde: Option<Py<PyAny>>,
+        serializer: Option<Py<PyAny>>,
+        deserializer: Option<Py<PyAny>>,
+        encoding: &str,
+    ) -> Self {
+        Self {
+            is_own_serde: is_own_serde(serde.as_ref(), py),
+            serde,
+            serializer,
+            deserializer,
+            encoding: encoding.to_owned(),
+        }
+    }
+
     /// What to store for `value`. Flags of the caller take precedence over those of the serde.
     pub(crate) fn encode<'py>(
         &self,
@@ -122,7 +138,7 @@ impl Values {
 }
 
 /// Whether it is an object of this package's `PickleSerde` itself, not of a class that is derived from it.
-pub(crate) fn is_own_serde(serde: Option<&Py<PyAny>>, py: Python<'_>) -> bool {
+fn is_own_serde(serde: Option<&Py<PyAny>>, py: Python<'_>) -> bool {
     let own = || {
         py.import(intern!(py, "keyway_cache.serde"))?
             .getattr(intern!(py, "PickleSerde"))

@@ -169,166 +169,158 @@ impl std::fmt::Debug for OpenError {
     }
 }
 
-impl std::fmt::Display for OpenError {
+/// Makes `Display` of an error from a table: of each variant its fields, and the format of its message with what it names.
+macro_rules! messages {
+    ($error:ty: $($name:ident $({ $($field:ident),* })? => ($($message:tt)*),)*) => {
+        impl std::fmt::Display for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Self::$name $({ $($field),* })? => write!(f, $($message)*),)*
+                }
+            }
+        }
+    };
+}
+
+messages! { OpenError:
+    Io { what, path, source } => ("{}: {what}: {source}{}", path.display(), IoRemedy(path, source)),
+    NoSpace { path, wanted, source } => (
+        "{}: no room for a region of {} ({source}); request less memory, or give its file system more",
+        path.display(),
+        Mib(*wanted),
+    ),
+    OverLimit { path, why } => ("{}: {why}", path.display()),
+    Unusable { path, why } => (
+        "{}: {why}; the file was not changed: move it away, or choose another path",
+        path.display(),
+    ),
+    NotAnonymous { path } => (
+        "{}: the descriptor leads to a file with a name, or on a disk, and not to anonymous memory; give its path (--region)",
+        path.display(),
+    ),
+    NotAFile { path } => ("{}: is not a regular file; choose another path", path.display()),
+    AnotherUsers { path, owner, user } => (
+        "{}: belongs to user {owner}, and this process is user {user}'s: that user can read and change it at any time, and end this \
+        process by truncating it; remove it, choose another path, or accept its owner (--any-owner, Options::owners, \
+        KEYWAY_ANY_OWNER, any_owner=True)",
+        path.display(),
+    ),
+    Linked { path, names } => (
+        "{}: the file has {names} names, and another user may have given it this one; remove the others (find DIR -samefile {0}), or \
+        choose another path",
+        path.display(),
+    ),
+    WritableByAll { path, mode } => (
+        "{}: every user of this machine may write the file (mode {mode:04o}): remove this permission with chmod o-w, or accept it \
+        (a mode with o+w, or --any-owner)",
+        path.display(),
+    ),
+    Absent { path, there } => (
+        "{}: there is no region{}; name the one of your server (`keyway regions` lists them), start a server with this one (`keyway serve --region`), or \
+         request memory for a new one (Options::memory, keyway_options.memory, memory=)",
+        path.display(),
+        There(there),
+    ),
+    Memory { asked, least, most } => ("{asked} bytes of memory were requested: {}", Memory(*asked, *least, *most)),
+    ItemSize { asked, least, most } => (
+        "a largest item of {asked} bytes was requested: it can have {least} to {most} bytes (1 GiB, or half of the memory); request \
+        another size, or more memory",
+    ),
+    ProcessesFull { path, slots } => (
+        "{}: {slots} processes are attached, and the region has no more slots except those for servers; start `keyway serve` with it, \
+        which then serves further processes, use it from fewer processes, or make a new one with more slots (--sessions)",
+        path.display(),
+    ),
+    Address { path } => (
+        "\"{0}\" is the address of a server, and a region is a file: give its path (`keyway serve` prints it), or the path of the \
+        server's --region-socket; for a file of this name write \"./{0}\"; to use the address, use a network client",
+        path.display(),
+    ),
+    Sessions { asked, least, most } => (
+        "{asked} thread slots were requested: a region of this memory can have {least} to {most}; request another number, or more memory",
+    ),
+    ServerSessions { sessions, needed, most } => (
+        "a region of this memory can have {most} thread slots, and needs {needed} for programs, this server ({sessions}) and one that takes \
+        over from it; give the server fewer threads (--threads, -t) or the region more memory (--memory, -m)",
+    ),
+    Mode { asked } => (
+        "a file mode of {asked:#o} was requested: it can have the permission bits 0 to 0o777 only; leave the other bits out",
+    ),
+    DurableImpossible { path, source } => (
+        "{}: durable mode (--durable) needs a file on persistent memory, mapped directly (DAX): MAP_SYNC failed with \"{source}\"; put the region on a \
+        file system mounted with -o dax, or leave --durable out",
+        path.display(),
+    ),
+    NotDurable { path } => (
+        "{}: the region was made without --durable, and this cannot change; copy it elsewhere and remove the file, or leave --durable out",
+        path.display(),
+    ),
+    NotChecksummed { path } => (
+        "{}: the region was made without --checksums, and this cannot change; copy it elsewhere and remove the file, or leave --checksums out",
+        path.display(),
+    ),
+    Busy { path, doing } => (
+        "{}: another process {doing} and makes no progress (it holds the lock on the file's first byte); resume it or end it, and open \
+        the region again",
+        path.display(),
+    ),
+    NoBootId { path } => (
+        "{}: the region was not stopped cleanly, and this process cannot find out whether the machine has rebooted since (the \
+        region, or this process, has no boot id of the kernel's own: /proc/sys/kernel/random/boot_id; and the machine's clocks \
+        do not tell); the file was not changed: open it once outside the container, remove it, or use a region in /dev/shm",
+        path.display(),
+    ),
+    NoProc { path, needs } => (
+        "{}: no region was made, because {needs}: mount /proc, or use a region in /dev/shm",
+        path.display(),
+    ),
+    LockLost { path } => (
+        "{}: this file system loses the lock that shows that this process is alive (overlayfs and FUSE may), and the file \
+        cannot be opened again to hold the lock; put the region in /dev/shm or on a volume",
+        path.display(),
+    ),
+    NotGrown { path, why } => ("{}: {why}", path.display()),
+    CopiesOnWrite { path, why } => ("{}: {why}", path.display()),
+    ClockUnknown { path, error_s } => (
+        "{}: this process's boot clock differs from the region's by {error_s} s, and without /proc the offset of its time \
+        namespace is unknown (time_namespaces(7)); mount /proc where it runs, or start it outside the namespace",
+        path.display(),
+    ),
+    NoServer { path, source } => (
+        "{}: no server answers on the region socket ({source}); start `keyway serve --region-socket` there",
+        path.display(),
+    ),
+    NotHandedOut { path, why } => ("{}: {why}", path.display()),
+    Forked => (
+        "this process was forked after the cache was opened, and a region in anonymous memory stays with the parent; open a region in a file, or open one after the fork",
+    ),
+    KeptOut { path } => (
+        "{}: cannot be opened here: this process was started by keyway exec, or forked from one that was, and only the cache that was attached before main can use the region's file; name the file of this copy of the library by keyway exec --library; use threads instead of forked children",
+        path.display(),
+    ),
+}
+
+/// The regions at default places, where there was none at the place that was named.
+struct There<'t>(&'t [PathBuf]);
+
+impl std::fmt::Display for There<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Io { what, path, source } => {
-                write!(f, "{}: {what}: {source}", path.display())?;
-                io_remedy(f, path, source)
-            }
-            Self::NoSpace { path, wanted, source } => write!(
-                f,
-                "{}: no room for a region of {} ({source}); request less memory, or give its file system more",
-                path.display(),
-                Mib(*wanted)
-            ),
-            Self::OverLimit { path, why } => write!(f, "{}: {why}", path.display()),
-            Self::Unusable { path, why } => {
-                write!(
-                    f,
-                    "{}: {why}; the file was not changed: move it away, or choose another path",
-                    path.display()
-                )
-            }
-            Self::NotAnonymous { path } => write!(
-                f,
-                "{}: the descriptor leads to a file with a name, or on a disk, and not to anonymous memory; give its path (--region)",
-                path.display()
-            ),
-            Self::NotAFile { path } => write!(f, "{}: is not a regular file; choose another path", path.display()),
-            Self::AnotherUsers { path, owner, user } => write!(
-                f,
-                "{}: belongs to user {owner}, and this process is user {user}'s: that user can read and change it at any time, and end this \
-                 process by truncating it; remove it, choose another path, or accept its owner (--any-owner, Options::owners, \
-                 KEYWAY_ANY_OWNER, any_owner=True)",
-                path.display()
-            ),
-            Self::Linked { path, names } => write!(
-                f,
-                "{}: the file has {names} names, and another user may have given it this one; remove the others (find DIR -samefile {0}), or \
-                 choose another path",
-                path.display()
-            ),
-            Self::WritableByAll { path, mode } => write!(
-                f,
-                "{}: every user of this machine may write the file (mode {mode:04o}): remove this permission with chmod o-w, or accept it \
-                 (a mode with o+w, or --any-owner)",
-                path.display()
-            ),
-            Self::Absent { path, there } => {
-                write!(f, "{}: there is no region", path.display())?;
-                for (nth, other) in there.iter().take(NAMED_MAX).enumerate() {
-                    write!(f, "{} {}", if nth == 0 { "; there are" } else { "," }, other.display())?;
-                }
-                if there.len() > NAMED_MAX {
-                    write!(f, " and others")?;
-                }
-                f.write_str(
-                    "; name the one of your server (`keyway regions` lists them), start a server with this one (`keyway serve --region`), or \
-                     request memory for a new one (Options::memory, keyway_options.memory, memory=)",
-                )
-            }
-            Self::Memory { asked, least, most } => {
-                write!(f, "{asked} bytes of memory were requested: ")?;
-                match asked < least {
-                    true => write!(f, "a region has at least {least} bytes ({} MiB); request more", least >> 20),
-                    false => write!(f, "a region has at most {most} bytes ({} GiB); request less", most >> 30),
-                }
-            }
-            Self::ItemSize { asked, least, most } => write!(
-                f,
-                "a largest item of {asked} bytes was requested: it can have {least} to {most} bytes (1 GiB, or half of the memory); request \
-                 another size, or more memory"
-            ),
-            Self::ProcessesFull { path, slots } => {
-                write!(
-                    f,
-                    "{}: {slots} processes are attached, and the region has no more slots except those for servers; start `keyway serve` with it, \
-                     which then serves further processes, use it from fewer processes, or make a new one with more slots (--sessions)",
-                    path.display()
-                )
-            }
-            Self::Address { path } => write!(
-                f,
-                "\"{0}\" is the address of a server, and a region is a file: give its path (`keyway serve` prints it), or the path of the \
-                 server's --region-socket; for a file of this name write \"./{0}\"; to use the address, use a network client",
-                path.display()
-            ),
-            Self::Sessions { asked, least, most } => write!(
-                f,
-                "{asked} thread slots were requested: a region of this memory can have {least} to {most}; request another number, or more memory"
-            ),
-            Self::ServerSessions { sessions, needed, most } => write!(
-                f,
-                "a region of this memory can have {most} thread slots, and needs {needed} for programs, this server ({sessions}) and one that takes \
-                 over from it; give the server fewer threads (--threads, -t) or the region more memory (--memory, -m)"
-            ),
-            Self::Mode { asked } => write!(
-                f,
-                "a file mode of {asked:#o} was requested: it can have the permission bits 0 to 0o777 only; leave the other bits out"
-            ),
-            Self::DurableImpossible { path, source } => write!(
-                f,
-                "{}: durable mode (--durable) needs a file on persistent memory, mapped directly (DAX): MAP_SYNC failed with \"{source}\"; put the region on a \
-                 file system mounted with -o dax, or leave --durable out",
-                path.display()
-            ),
-            Self::NotDurable { path } => write!(
-                f,
-                "{}: the region was made without --durable, and this cannot change; copy it elsewhere and remove the file, or leave --durable out",
-                path.display()
-            ),
-            Self::NotChecksummed { path } => write!(
-                f,
-                "{}: the region was made without --checksums, and this cannot change; copy it elsewhere and remove the file, or leave --checksums out",
-                path.display()
-            ),
-            Self::Busy { path, doing } => write!(
-                f,
-                "{}: another process {doing} and makes no progress (it holds the lock on the file's first byte); resume it or end it, and open \
-                 the region again",
-                path.display()
-            ),
-            Self::NoBootId { path } => write!(
-                f,
-                "{}: the region was not stopped cleanly, and this process cannot find out whether the machine has rebooted since (the \
-                 region, or this process, has no boot id of the kernel's own: /proc/sys/kernel/random/boot_id; and the machine's clocks \
-                 do not tell); the file was not changed: open it once outside the container, remove it, or use a region in /dev/shm",
-                path.display()
-            ),
-            Self::NoProc { path, needs } => write!(
-                f,
-                "{}: no region was made, because {needs}: mount /proc, or use a region in /dev/shm",
-                path.display()
-            ),
-            Self::LockLost { path } => write!(
-                f,
-                "{}: this file system loses the lock that shows that this process is alive (overlayfs and FUSE may), and the file \
-                 cannot be opened again to hold the lock; put the region in /dev/shm or on a volume",
-                path.display()
-            ),
-            Self::NotGrown { path, why } => write!(f, "{}: {why}", path.display()),
-            Self::CopiesOnWrite { path, why } => write!(f, "{}: {why}", path.display()),
-            Self::ClockUnknown { path, error_s } => write!(
-                f,
-                "{}: this process's boot clock differs from the region's by {error_s} s, and without /proc the offset of its time \
-                 namespace is unknown (time_namespaces(7)); mount /proc where it runs, or start it outside the namespace",
-                path.display()
-            ),
-            Self::NoServer { path, source } => write!(
-                f,
-                "{}: no server answers on the region socket ({source}); start `keyway serve --region-socket` there",
-                path.display()
-            ),
-            Self::NotHandedOut { path, why } => write!(f, "{}: {why}", path.display()),
-            Self::Forked => f.write_str(
-                "this process was forked after the cache was opened, and a region in anonymous memory stays with the parent; open a region in a file, or open one after the fork",
-            ),
-            Self::KeptOut { path } => write!(
-                f,
-                "{}: cannot be opened here: this process was started by keyway exec, or forked from one that was, and only the cache that was attached before main can use the region's file; name the file of this copy of the library by keyway exec --library; use threads instead of forked children",
-                path.display()
-            ),
+        for (nth, other) in self.0.iter().take(NAMED_MAX).enumerate() {
+            write!(f, "{} {}", if nth == 0 { "; there are" } else { "," }, other.display())?;
+        }
+        f.write_str(if self.0.len() > NAMED_MAX { " and others" } else { "" })
+    }
+}
+
+/// Which limit the requested memory exceeds: asked, least and most bytes.
+struct Memory(u64, u64, u64);
+
+impl std::fmt::Display for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(asked, least, most) = *self;
+        match asked < least {
+            true => write!(f, "a region has at least {least} bytes ({} MiB); request more", least >> 20),
+            false => write!(f, "a region has at most {most} bytes ({} GiB); request less", most >> 30),
         }
     }
 }
@@ -349,8 +341,12 @@ impl std::error::Error for OpenError {
 }
 
 /// What to do about a failed system call on a region's file.
-fn io_remedy(f: &mut std::fmt::Formatter<'_>, path: &Path, source: &std::io::Error) -> std::fmt::Result {
-    match (source.kind(), source.raw_os_error()) {
+struct IoRemedy<'e>(&'e Path, &'e std::io::Error);
+
+impl std::fmt::Display for IoRemedy<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(path, source) = self;
+        match (source.kind(), source.raw_os_error()) {
         (_, Some(ELOOP)) => write!(
             f,
             "; it is a symbolic link, and a region is opened by its own name only: give that (`readlink -f {}`)",
@@ -367,6 +363,7 @@ fn io_remedy(f: &mut std::fmt::Formatter<'_>, path: &Path, source: &std::io::Err
              hands the region out",
         ),
         _ => Ok(()),
+    }
     }
 }
 

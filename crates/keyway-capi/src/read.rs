@@ -4,7 +4,7 @@ use crate::bytes::{self, Block, Buffer, OwnKey};
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
-use keyway_cache::{AHEAD_MAX, Get, Item};
+use keyway_cache::{AHEAD_MAX, Get, Item, Session};
 use std::ffi::{c_char, c_void};
 
 /// Copies the value of a key into `buffer`, and the item's properties into `item` (which may be NULL).
@@ -279,6 +279,22 @@ struct Answers {
     block: *mut c_void,
 }
 
+/// Appends the value of a key and a zero byte.
+fn append_value(session: &mut Session, key: &OwnKey, values: &mut Vec<u8>) -> Result<Option<Item>, Failure> {
+    let how = Get {
+        value: true,
+        details: true,
+        ..Get::default()
+    };
+    let found = session.get_with(key.bytes(), &how, values, |_, _| {})?;
+    // For the zero byte after it.
+    values.try_reserve(1).map_err(|_| bytes::no_memory(values.len()))?;
+    if found.is_some() {
+        values.push(0);
+    }
+    Ok(found)
+}
+
 /// Gets the items of all entries, and reads of these only key and key_len, each once.
 ///
 /// # Safety
@@ -300,11 +316,6 @@ unsafe fn get_many(
     let Answers { each, block } = answers;
     let room = each.try_reserve_exact(count);
     room.map_err(|_| bytes::no_memory(count.saturating_mul(size_of::<Answer>())))?;
-    let how = Get {
-        value: true,
-        details: true,
-        ..Get::default()
-    };
     cache.with_session(|session, values| {
         let mut failed = None;
         for first in (0..count).step_by(AHEAD_MAX) {
@@ -321,20 +332,11 @@ unsafe fn get_many(
                 session.prefetch(keys.iter().take(together.len()).map(OwnKey::bytes));
             }
             for key in keys.into_iter().take(together.len()) {
-                let found = key.checked().and_then(|key| {
-                    let found = session.get_with(key.bytes(), &how, values, |_, _| {})?;
-                    // For the zero byte after it.
-                    values.try_reserve(1).map_err(|_| bytes::no_memory(values.len()))?;
-                    Ok(found)
-                });
-                each.push(match found {
-                    Ok(Some(item)) => {
-                        values.push(0);
-                        Answer {
-                            result: KEYWAY_OK,
-                            item: item.into(),
-                        }
-                    }
+                each.push(match key.checked().and_then(|key| append_value(session, &key, values)) {
+                    Ok(Some(item)) => Answer {
+                        result: KEYWAY_OK,
+                        item: item.into(),
+                    },
                     Ok(None) => Answer::of(KEYWAY_NOT_FOUND),
                     Err(failure) => {
                         let code = failure.code();

@@ -1,6 +1,6 @@
 //! Helpers that ask one server something, with a handle made for that.
 
-use crate::{guard, memcached_st, put, rc};
+use crate::{ClientHandle, guard, put, rc};
 use std::ffi::{c_char, c_int, c_void};
 
 /// MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT, and what a ping waits, milliseconds.
@@ -9,24 +9,24 @@ const CONNECT_TIMEOUT: (u32, u64) = (14, 400_000);
 const PID: usize = 24;
 
 unsafe extern "C" {
-    fn memcached_create(st: *mut memcached_st) -> *mut memcached_st;
-    fn memcached_free(st: *mut memcached_st);
-    fn memcached_server_add(st: *mut memcached_st, hostname: *const c_char, port: u16) -> c_int;
-    fn memcached_set_sasl_auth_data(st: *mut memcached_st, user: *const c_char, password: *const c_char) -> c_int;
-    fn memcached_behavior_set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int;
-    fn memcached_flush(st: *mut memcached_st, expiration: i64) -> c_int;
-    fn memcached_version(st: *mut memcached_st) -> c_int;
-    fn memcached_stat(st: *mut memcached_st, args: *mut c_char, code: *mut c_int) -> *mut c_void;
-    fn memcached_stat_free(st: *const memcached_st, stat: *mut c_void);
-    fn memcached_server_cursor(st: *const memcached_st, callbacks: *const ServerFn, context: *mut c_void, count: u32) -> c_int;
-    fn memcached_server_instance_by_position(st: *const memcached_st, position: u32) -> *const c_void;
+    fn memcached_create(st: *mut ClientHandle) -> *mut ClientHandle;
+    fn memcached_free(st: *mut ClientHandle);
+    fn memcached_server_add(st: *mut ClientHandle, hostname: *const c_char, port: u16) -> c_int;
+    fn memcached_set_sasl_auth_data(st: *mut ClientHandle, user: *const c_char, password: *const c_char) -> c_int;
+    fn memcached_behavior_set(st: *mut ClientHandle, behavior: u32, data: u64) -> c_int;
+    fn memcached_flush(st: *mut ClientHandle, expiration: i64) -> c_int;
+    fn memcached_version(st: *mut ClientHandle) -> c_int;
+    fn memcached_stat(st: *mut ClientHandle, args: *mut c_char, code: *mut c_int) -> *mut c_void;
+    fn memcached_stat_free(st: *const ClientHandle, stat: *mut c_void);
+    fn memcached_server_cursor(st: *const ClientHandle, callbacks: *const VisitFn, context: *mut c_void, count: u32) -> c_int;
+    fn memcached_server_instance_by_position(st: *const ClientHandle, position: u32) -> *const c_void;
     fn memcached_server_error_return(server: *const c_void) -> c_int;
     fn memcached_server_major_version(server: *const c_void) -> u8;
     fn memcached_server_minor_version(server: *const c_void) -> u8;
     fn memcached_server_micro_version(server: *const c_void) -> u8;
 }
 
-type ServerFn = unsafe extern "C" fn(*const memcached_st, *const c_void, *mut c_void) -> c_int;
+type VisitFn = unsafe extern "C" fn(*const ClientHandle, *const c_void, *mut c_void) -> c_int;
 
 /// Where a server is, and with which login to ask it.
 struct Server {
@@ -41,7 +41,7 @@ struct Server {
 /// # Safety
 ///
 /// The strings are NULL or C strings.
-unsafe fn ask(server: &Server, question: impl FnOnce(*mut memcached_st) -> c_int) -> c_int {
+unsafe fn ask(server: &Server, question: impl FnOnce(*mut ClientHandle) -> c_int) -> c_int {
     // SAFETY: the caller's word; the handle is freed once.
     unsafe {
         let st = memcached_create(std::ptr::null_mut());
@@ -185,7 +185,7 @@ struct Wanted {
     met: bool,
 }
 
-unsafe extern "C" fn compare(_: *const memcached_st, server: *const c_void, context: *mut c_void) -> c_int {
+unsafe extern "C" fn compare(_: *const ClientHandle, server: *const c_void, context: *mut c_void) -> c_int {
     // SAFETY: called by `memcached_server_cursor` below, with what it was given.
     unsafe {
         let wanted = &mut *context.cast::<Wanted>();
@@ -202,13 +202,13 @@ unsafe extern "C" fn compare(_: *const memcached_st, server: *const c_void, cont
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn libmemcached_util_version_check(st: *mut memcached_st, major: u8, minor: u8, micro: u8) -> bool {
+pub unsafe extern "C" fn libmemcached_util_version_check(st: *mut ClientHandle, major: u8, minor: u8, micro: u8) -> bool {
     guard(false, || {
         let mut wanted = Wanted {
             version: [major, minor, micro],
             met: true,
         };
-        let callback: ServerFn = compare;
+        let callback: VisitFn = compare;
         // SAFETY: the caller's word; the context outlives the call.
         unsafe {
             if !rc::succeeded(memcached_version(st)) {

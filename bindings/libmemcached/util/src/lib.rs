@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A handle, of which this library knows only where pools keep their numbers.
 #[repr(C)]
-pub struct memcached_st {
+pub struct ClientHandle {
     before: [u8; CONFIGURE],
     pub(crate) initial_pool_size: u32,
     pub(crate) max_pool_size: u32,
@@ -31,7 +31,7 @@ pub struct memcached_st {
 
 /// Offset of `configure` in libmemcached 1.1.4's structure (`tests/abi.c` compares).
 const CONFIGURE: usize = 664;
-const _: () = assert!(std::mem::offset_of!(memcached_st, version) == CONFIGURE + 8);
+const _: () = assert!(std::mem::offset_of!(ClientHandle, version) == CONFIGURE + 8);
 
 /// `memcached_return_t`, as far as it is needed here.
 pub(crate) mod rc {

@@ -1,6 +1,6 @@
 //! Pools: clones of one handle, for threads to borrow.
 
-use crate::{guard, memcached_st, put, rc};
+use crate::{ClientHandle, guard, put, rc};
 use keyway_cache::server::PerProcess;
 use std::ffi::{c_char, c_int};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 unsafe extern "C" {
-    fn memcached(text: *const c_char, length: usize) -> *mut memcached_st;
-    fn memcached_clone(st: *mut memcached_st, source: *const memcached_st) -> *mut memcached_st;
-    fn memcached_free(st: *mut memcached_st);
-    fn memcached_behavior_set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int;
-    fn memcached_behavior_get(st: *mut memcached_st, behavior: u32) -> u64;
+    fn memcached(text: *const c_char, length: usize) -> *mut ClientHandle;
+    fn memcached_clone(st: *mut ClientHandle, source: *const ClientHandle) -> *mut ClientHandle;
+    fn memcached_free(st: *mut ClientHandle);
+    fn memcached_behavior_set(st: *mut ClientHandle, behavior: u32, data: u64) -> c_int;
+    fn memcached_behavior_get(st: *mut ClientHandle, behavior: u32) -> u64;
 }
 
 pub struct memcached_pool_st {
-    master: *mut memcached_st,
+    master: *mut ClientHandle,
     /// the pool made the master, and frees it
     own: bool,
     most: usize,
@@ -34,7 +34,7 @@ struct Handles {
 
 #[derive(Default)]
 struct Inside {
-    free: Vec<*mut memcached_st>,
+    free: Vec<*mut ClientHandle>,
     /// handles made, borrowed ones included
     made: usize,
 }
@@ -60,7 +60,7 @@ impl memcached_pool_st {
     }
 
     /// A new clone of the master, with its settings' number.
-    fn clone_of_master(&self) -> Option<*mut memcached_st> {
+    fn clone_of_master(&self) -> Option<*mut ClientHandle> {
         // SAFETY: the master lives as long as the pool.
         unsafe {
             let st = memcached_clone(std::ptr::null_mut(), self.master);
@@ -70,7 +70,7 @@ impl memcached_pool_st {
         }
     }
 
-    fn fetch(&self, patience: Duration) -> Result<*mut memcached_st, c_int> {
+    fn fetch(&self, patience: Duration) -> Result<*mut ClientHandle, c_int> {
         let until = Instant::now().checked_add(patience);
         let handles = self.handles();
         let mut inside = handles.lock();
@@ -99,7 +99,7 @@ impl memcached_pool_st {
     }
 
     /// Takes a handle back; one whose settings are old is replaced.
-    fn release(&self, st: *mut memcached_st) {
+    fn release(&self, st: *mut ClientHandle) {
         let handles = self.handles();
         let mut inside = handles.lock();
         // SAFETY: a handle that was borrowed from here, and the master.
@@ -118,7 +118,7 @@ impl memcached_pool_st {
 /// # Safety
 ///
 /// A handle.
-unsafe fn create(master: *mut memcached_st, own: bool, initial: u32, most: u32) -> *mut memcached_pool_st {
+unsafe fn create(master: *mut ClientHandle, own: bool, initial: u32, most: u32) -> *mut memcached_pool_st {
     if master.is_null() || initial == 0 || most == 0 || initial > most {
         return std::ptr::null_mut();
     }
@@ -137,7 +137,7 @@ unsafe fn create(master: *mut memcached_st, own: bool, initial: u32, most: u32) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_create(master: *mut memcached_st, initial: u32, most: u32) -> *mut memcached_pool_st {
+pub unsafe extern "C" fn memcached_pool_create(master: *mut ClientHandle, initial: u32, most: u32) -> *mut memcached_pool_st {
     // SAFETY: the caller's word.
     guard(std::ptr::null_mut(), || unsafe { create(master, false, initial, most) })
 }
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn memcached_pool(text: *const c_char, length: usize) -> *
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) -> *mut memcached_st {
+pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) -> *mut ClientHandle {
     guard(std::ptr::null_mut(), || {
         if pool.is_null() {
             return std::ptr::null_mut();
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) ->
 /// # Safety
 ///
 /// The pool is NULL or one; the place is NULL or can be written.
-unsafe fn borrow(pool: *const memcached_pool_st, patience: Duration, outcome: *mut c_int) -> *mut memcached_st {
+unsafe fn borrow(pool: *const memcached_pool_st, patience: Duration, outcome: *mut c_int) -> *mut ClientHandle {
     guard(std::ptr::null_mut(), || {
         // SAFETY: the caller's word.
         unsafe {
@@ -199,7 +199,7 @@ unsafe fn borrow(pool: *const memcached_pool_st, patience: Duration, outcome: *m
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_pop(pool: *mut memcached_pool_st, block: bool, outcome: *mut c_int) -> *mut memcached_st {
+pub unsafe extern "C" fn memcached_pool_pop(pool: *mut memcached_pool_st, block: bool, outcome: *mut c_int) -> *mut ClientHandle {
     // SAFETY: the caller's word.
     unsafe { borrow(pool, if block { PATIENCE } else { Duration::ZERO }, outcome) }
 }
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn memcached_pool_fetch(
     pool: *mut memcached_pool_st,
     patience: *const libc::timespec,
     outcome: *mut c_int,
-) -> *mut memcached_st {
+) -> *mut ClientHandle {
     // SAFETY: the caller's word.
     unsafe {
         let patience = patience.as_ref().map_or(Duration::ZERO, |time| {
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn memcached_pool_fetch(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_release(pool: *mut memcached_pool_st, st: *mut memcached_st) -> c_int {
+pub unsafe extern "C" fn memcached_pool_release(pool: *mut memcached_pool_st, st: *mut ClientHandle) -> c_int {
     guard(rc::IN_PROGRESS, || {
         // SAFETY: the caller's word.
         match unsafe { pool.as_ref() } {
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn memcached_pool_release(pool: *mut memcached_pool_st, st
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_push(pool: *mut memcached_pool_st, st: *mut memcached_st) -> c_int {
+pub unsafe extern "C" fn memcached_pool_push(pool: *mut memcached_pool_st, st: *mut ClientHandle) -> c_int {
     // SAFETY: the caller's word.
     unsafe { memcached_pool_release(pool, st) }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Attaches to a region that may only be read: there is no lock, no process slot and no session, so no other process
 /// needs to know of it.
-pub(super) fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &Options) -> Result<Opened, OpenError> {
+pub fn attach_to_read(place: &Place, path: &Path, file: File, peer: Peer, options: &Options) -> Result<Opened, OpenError> {
     let source = match place {
         Place::Socket(_) => Source::Server,
         Place::Path(_) | Place::Memfd => Source::Path,

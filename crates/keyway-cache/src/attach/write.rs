@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 /// Attaches to the region in a file that has two file descriptions. `None`: another process is working on the whole file,
 /// or the name leads to another file now, so the caller starts again.
-pub(super) fn attach(
+pub fn attach(
     place: &Place,
     path: &Path,
     (file, probe): (File, File),

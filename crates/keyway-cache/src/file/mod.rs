@@ -11,7 +11,7 @@ pub(crate) mod limits;
 pub(crate) mod liveness;
 pub(crate) mod mapping;
 pub(crate) mod nodes;
-pub(crate) mod pages;
+mod pages;
 pub(crate) mod presence;
 pub(crate) mod restart;
 pub(crate) mod trust;

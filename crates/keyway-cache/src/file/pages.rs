@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const LEAST: usize = 4096;
 
 /// Bytes of a page of this system, a power of two.
-pub(crate) fn page_size() -> usize {
+pub fn page_size() -> usize {
     /// 0: not asked yet. PAIRS: nothing; all threads get the same answer.
     static SIZE: AtomicUsize = AtomicUsize::new(0);
     match SIZE.load(Relaxed) {

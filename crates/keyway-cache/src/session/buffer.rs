@@ -9,7 +9,7 @@ use keyway_region::verbs::{Item, WriteError};
 const KEPT_MAX: usize = 64 << 10;
 
 /// Gives an item and its value, which is in our memory, to the sink.
-pub(crate) fn pass(sink: &mut impl Sink, item: &Item, value: &[u8]) -> Result<(), WriteError> {
+pub fn pass(sink: &mut impl Sink, item: &Item, value: &[u8]) -> Result<(), WriteError> {
     let start = sink.len();
     if !sink.begin(item) || value.is_empty() {
         return Ok(());
@@ -22,7 +22,7 @@ pub(crate) fn pass(sink: &mut impl Sink, item: &Item, value: &[u8]) -> Result<()
 
 /// A buffer that is kept from call to call, unless it has grown beyond [`KEPT_MAX`].
 #[derive(Default)]
-pub(crate) struct Buffer(Vec<u8>);
+pub struct Buffer(Vec<u8>);
 
 impl Buffer {
     /// Takes it out, empty.
@@ -42,7 +42,7 @@ impl Buffer {
 
 /// What a walk has found while the gate was open.
 #[derive(Default)]
-pub(crate) struct Walked {
+pub struct Walked {
     keys: Vec<u8>,
     items: Vec<(usize, Item)>,
 }

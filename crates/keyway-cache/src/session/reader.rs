@@ -23,7 +23,7 @@ const HITS_REPORTED_ONE_IN: u32 = 32;
 const HITS_REPORTED: usize = 16;
 
 /// See the top of the file.
-pub(crate) struct Reader {
+pub struct Reader {
     sessions: Arc<Sessions>,
     peer: Arc<Peer>,
     client: Client,
@@ -34,7 +34,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(sessions: Arc<Sessions>, peer: Arc<Peer>) -> Self {
+    pub fn new(sessions: Arc<Sessions>, peer: Arc<Peer>) -> Self {
         Self {
             sessions,
             peer,
@@ -56,7 +56,7 @@ impl Reader {
     }
 
     /// A caller's key, copied to the room: every verb goes by that copy.
-    pub(crate) fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+    pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
         self.sessions.region.mapped().key(given, room)
     }
 
@@ -72,7 +72,7 @@ impl Reader {
     /// Prefetches for gets of these keys. The keys are read before the gate opens.
     #[cold]
     #[inline(never)]
-    pub(crate) fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
+    pub fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.sessions.home.is_here() {
             let region = &self.sessions.region;
             let ahead = region.ahead(keys);
@@ -83,7 +83,7 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if !self.sessions.home.is_here() {
             return Err(WriteError::Detached);
         }
@@ -106,7 +106,7 @@ impl Reader {
         }
     }
 
-    pub(crate) fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+    pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
         self.read(key, &Get::default(), &mut Vec::new())
     }
 
@@ -146,7 +146,7 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+    pub fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         let how = Store {
             flags,
             exptime,
@@ -157,7 +157,7 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         let limits = self.limits();
         let (client, peer) = self.served()?;
         client.store(peer, key, value, how, &limits)
@@ -165,23 +165,23 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+    pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         let (client, peer) = self.served()?;
         client.delete(peer, key, how)
     }
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         let (client, peer) = self.served()?;
         client.arithmetic(peer, key, how)
     }
 
-    pub(crate) fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.count(key, delta, false)
     }
 
-    pub(crate) fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
+    pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.count(key, delta, true)
     }
 
@@ -196,7 +196,7 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         let how = Get {
             exptime: Some(exptime),
             ..Get::default()
@@ -207,14 +207,14 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+    pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         let (client, peer) = self.served()?;
         client.flush_all(peer, exptime)
     }
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+    pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         self.served().ok()?;
         let mut walked = Walked::default();
         let now = self.now();
@@ -227,16 +227,16 @@ impl Reader {
         next
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub fn limits(&self) -> Limits {
         let _inside = self.sessions.latch.open();
         self.sessions.region.limits().read()
     }
 
-    pub(crate) fn clock_s(&mut self) -> u64 {
+    pub fn clock_s(&mut self) -> u64 {
         seconds_of(self.now())
     }
 
-    pub(crate) fn clock(&self) -> Duration {
+    pub fn clock(&self) -> Duration {
         let now = self.sessions.clock.now().boot;
         let _inside = self.sessions.latch.open();
         self.sessions.region.clock().clock_at(now)

@@ -25,7 +25,7 @@ use std::time::Duration;
 const COPIED_MAX: usize = 32 * 1024;
 
 /// A thread's session of the region, and what its process knows of it.
-pub(crate) struct Writer {
+pub struct Writer {
     inner: keyway_region::Session,
     /// dropped after `inner`: a thread that dies between the two is still in its process's list
     member: Membership,
@@ -61,7 +61,7 @@ macro_rules! change {
 
 impl Writer {
     /// With a session of the region, and its number ([`Sessions::hire`]).
-    pub(crate) fn new(sessions: Arc<Sessions>, (inner, id): (Box<keyway_region::Session>, u64)) -> Self {
+    pub fn new(sessions: Arc<Sessions>, (inner, id): (Box<keyway_region::Session>, u64)) -> Self {
         let latch = sessions.latch;
         let timer = sessions.door.map(|_| Box::new(Timer::new()));
         let first = {
@@ -92,7 +92,7 @@ impl Writer {
 
     /// A caller's key, copied to the room: every verb goes by that copy. It has a length that a key can have.
     #[inline(always)]
-    pub(crate) fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+    pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
         self.inner.region().mapped().key(given, room)
     }
 
@@ -203,7 +203,7 @@ impl Writer {
     }
 
     /// Notes that an operation took so long.
-    pub(crate) fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
+    pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
         if self.is_ready() {
             let _inside = self.latch.open();
             self.inner.note_latency(door, verb, ns);
@@ -211,7 +211,7 @@ impl Writer {
     }
 
     /// Adds operations that were counted elsewhere; returns whether the region could be written.
-    pub(crate) fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
+    pub fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
         if !self.is_ready() {
             return false;
         }
@@ -250,7 +250,7 @@ impl Writer {
     }
 
     /// Prefetches for verbs with these keys. The keys are read before the gate opens.
-    pub(crate) fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
+    pub fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.ready().is_ok() {
             let region = self.inner.region();
             let ahead = region.ahead(keys);
@@ -261,7 +261,7 @@ impl Writer {
 
     /// Gets to the sink.
     #[inline(always)]
-    pub(crate) fn get<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+    pub fn get<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         match self.get_fast(key, how, sink, |item| item) {
             Some(found) => Ok(found),
             None => self.get_fast_or_slow(key, how, sink, identity),
@@ -270,7 +270,7 @@ impl Writer {
 
     /// [`Self::get`] of the common case, for a caller that needs only what `hit` returns. `None`: [`Self::get_fast_or_slow`] knows more.
     #[inline(always)]
-    pub(crate) fn get_fast<S: Sink, R>(
+    pub fn get_fast<S: Sink, R>(
         &mut self,
         key: Key<'_>,
         how: &Get,
@@ -308,7 +308,7 @@ impl Writer {
 
     /// [`Self::get`] of anything, after [`Self::get_fast`].
     #[inline(always)]
-    pub(crate) fn get_fast_or_slow<S: Sink, R>(
+    pub fn get_fast_or_slow<S: Sink, R>(
         &mut self,
         key: Key<'_>,
         how: &Get,
@@ -428,7 +428,7 @@ impl Writer {
 
     /// Gets for answers on a socket: see [`crate::Session::get_to`].
     #[inline]
-    pub(crate) fn answer(
+    pub fn answer(
         &mut self,
         key: Key<'_>,
         how: &Get,
@@ -460,7 +460,7 @@ impl Writer {
     }
 
     #[inline]
-    pub(crate) fn store(&mut self, given: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+    pub fn store(&mut self, given: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         if how.is_plain() {
             return self.set(given, value, how.flags, how.exptime);
         }
@@ -468,7 +468,7 @@ impl Writer {
     }
 
     /// [`Self::store`] of a value with these client flags and this exptime, whatever is there.
-    pub(crate) fn set(&mut self, given: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+    pub fn set(&mut self, given: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(given, &mut room);
         if is_last(&mut self.left.changes) {
@@ -514,7 +514,7 @@ impl Writer {
     }
 
     #[inline(always)]
-    pub(crate) fn delete(&mut self, given: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+    pub fn delete(&mut self, given: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(given, &mut room);
         if self.sampler.is_due() {
@@ -546,7 +546,7 @@ impl Writer {
     }
 
     #[inline]
-    pub(crate) fn arithmetic(&mut self, given: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+    pub fn arithmetic(&mut self, given: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(given, &mut room);
         if is_last(&mut self.left.changes) {
@@ -574,12 +574,12 @@ impl Writer {
     }
 
     #[inline]
-    pub(crate) fn incr(&mut self, given: &[u8], delta: u64) -> Result<Number, WriteError> {
+    pub fn incr(&mut self, given: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.count::<false>(given, delta)
     }
 
     #[inline]
-    pub(crate) fn decr(&mut self, given: &[u8], delta: u64) -> Result<Number, WriteError> {
+    pub fn decr(&mut self, given: &[u8], delta: u64) -> Result<Number, WriteError> {
         self.count::<true>(given, delta)
     }
 
@@ -620,7 +620,7 @@ impl Writer {
         change!(self, &[], |inner, now| count_by::<DOWN>(inner, key, delta, now))
     }
 
-    pub(crate) fn touch(&mut self, given: &[u8], exptime: i64) -> Result<bool, WriteError> {
+    pub fn touch(&mut self, given: &[u8], exptime: i64) -> Result<bool, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(given, &mut room);
         if self.sampler.is_due() {
@@ -639,7 +639,7 @@ impl Writer {
         touched
     }
 
-    pub(crate) fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+    pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         if self.sampler.is_due() {
             return self.measured(Verb::Other, move |this| this.flush_all(exptime));
         }
@@ -648,7 +648,7 @@ impl Writer {
         change!(self, &[], |inner, now| inner.flush_all(exptime, at(now)))
     }
 
-    pub(crate) fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+    pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         self.ready().ok()?;
         if self.latch.is_on() {
             return self.walk_behind_gate(cursor, budget, visit);
@@ -658,7 +658,7 @@ impl Writer {
     }
 
     #[inline]
-    pub(crate) fn is_held_up(&self) -> bool {
+    pub fn is_held_up(&self) -> bool {
         let knows_door = {
             let _inside = self.latch.open();
             self.inner.counting().knows_door()
@@ -666,14 +666,14 @@ impl Writer {
         !knows_door && self.member.is_here() && kernel::is_held_up(&self.member.sessions)
     }
 
-    pub(crate) fn upkeep(&mut self) {
+    pub fn upkeep(&mut self) {
         if self.ready().is_ok() {
             self.member.sessions.upkeep();
             self.in_its_slot(keyway_region::Session::upkeep);
         }
     }
 
-    pub(crate) fn shrink(&mut self) -> Shrinking {
+    pub fn shrink(&mut self) -> Shrinking {
         if self.ready().is_err() {
             return Shrinking::Done;
         }
@@ -688,7 +688,7 @@ impl Writer {
         has_slot.then(|| work(&mut self.inner, now))
     }
 
-    pub(crate) fn look(&mut self, given: &[u8]) -> Result<Read, WriteError> {
+    pub fn look(&mut self, given: &[u8]) -> Result<Read, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(given, &mut room);
         self.look_by(key)
@@ -709,25 +709,25 @@ impl Writer {
     }
 
     #[inline]
-    pub(crate) fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
+    pub fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
         self.inner.emitter().serve_as(door, is_meta, descriptor);
     }
 
-    pub(crate) fn emits_connections(&mut self) -> bool {
+    pub fn emits_connections(&mut self) -> bool {
         self.ready().is_ok() && {
             let _inside = self.latch.open();
             self.inner.emitter().emits_connections()
         }
     }
 
-    pub(crate) fn emit_connection(&mut self, text: &[u8]) {
+    pub fn emit_connection(&mut self, text: &[u8]) {
         if self.ready().is_ok() {
             let _inside = self.latch.open();
             self.inner.emitter().emit_connection(text);
         }
     }
 
-    pub(crate) fn note_hit(&mut self, given: &[u8]) {
+    pub fn note_hit(&mut self, given: &[u8]) {
         let mut room = KeyRoom::new();
         if Key::has_len(given) && self.ready().is_ok() {
             let key = self.key(given, &mut room);
@@ -735,27 +735,27 @@ impl Writer {
         }
     }
 
-    pub(crate) fn id(&self) -> SessionId {
+    pub fn id(&self) -> SessionId {
         self.inner.id()
     }
 
-    pub(crate) fn release(&mut self) {
+    pub fn release(&mut self) {
         if self.ready().is_ok() {
             self.verb(|inner, _| inner.release_extents());
         }
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub fn limits(&self) -> Limits {
         let _inside = self.latch.open();
         self.inner.region().limits().read()
     }
 
-    pub(crate) fn clock_s(&mut self) -> u64 {
+    pub fn clock_s(&mut self) -> u64 {
         let _inside = self.latch.open();
         seconds_of(self.now())
     }
 
-    pub(crate) fn clock(&self) -> Duration {
+    pub fn clock(&self) -> Duration {
         let now = self.member.sessions.clock.now();
         let _inside = self.latch.open();
         self.inner.region().clock().clock_at(now.boot)
