@@ -279,16 +279,6 @@ macro_rules! stores {
     )*} };
 }
 
-handle_functions! {
-    fn memcached_flush(st: *mut memcached_st, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS; {
-        match handle::enter(st) {
-            Way::Here(handle) => flush(st, handle, expiration),
-            Way::Away => None,
-            Way::Stuck(code) => Some(code),
-        }
-    }
-}
-
 stores! {
     memcached_set, memcached_set_by_key, Set;
     memcached_add, memcached_add_by_key, Add;
@@ -298,14 +288,6 @@ stores! {
 }
 
 handle_functions! {
-    fn memcached_cas(st: *mut memcached_st, key: *const c_char, key_length: usize, value: *const c_char, length: usize, exptime: i64,
-        flags: u32, cas: u64) -> c_int = rc::INVALID_ARGUMENTS;
-        compare_and_store(st, (key, key_length), (value, length), (exptime, flags), cas)
-
-    fn memcached_cas_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, key_length: usize,
-        value: *const c_char, length: usize, exptime: i64, flags: u32, cas: u64) -> c_int = rc::INVALID_ARGUMENTS;
-        compare_and_store(st, (key, key_length), (value, length), (exptime, flags), cas)
-
     fn memcached_delete(st: *mut memcached_st, key: *const c_char, length: usize, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS;
         delete(st, key, length, expiration)
 
@@ -351,6 +333,22 @@ handle_functions! {
     fn memcached_decrement_with_initial_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char,
         length: usize, delta: u64, initial: u64, expiration: i64, number: *mut u64) -> c_int = rc::INVALID_ARGUMENTS;
         count_from(st, key, length, counting(delta, true), (initial, expiration), number)
+
+    fn memcached_cas(st: *mut memcached_st, key: *const c_char, key_length: usize, value: *const c_char, length: usize, exptime: i64,
+        flags: u32, cas: u64) -> c_int = rc::INVALID_ARGUMENTS;
+        compare_and_store(st, (key, key_length), (value, length), (exptime, flags), cas)
+
+    fn memcached_cas_by_key(st: *mut memcached_st, _group: *const c_char, _group_length: usize, key: *const c_char, key_length: usize,
+        value: *const c_char, length: usize, exptime: i64, flags: u32, cas: u64) -> c_int = rc::INVALID_ARGUMENTS;
+        compare_and_store(st, (key, key_length), (value, length), (exptime, flags), cas)
+
+    fn memcached_flush(st: *mut memcached_st, expiration: i64) -> c_int = rc::INVALID_ARGUMENTS; {
+        match handle::enter(st) {
+            Way::Here(handle) => flush(st, handle, expiration),
+            Way::Away => None,
+            Way::Stuck(code) => Some(code),
+        }
+    }
 }
 
 /// # Safety
