@@ -18,7 +18,10 @@ pub const META_TOKENS_MAX: usize = 20;
 /// One complete request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each field is the argument of that name in protocol.txt")]
-#[allow(clippy::large_enum_variant, reason = "it lives on the stack while it is executed, and decoding does not allocate")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack while it is executed, and decoding does not allocate"
+)]
 pub enum Request<'a> {
     /// `get <key>*` and `gets <key>*`
     Get {

@@ -221,7 +221,7 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
             continue;
         }
         while offset + item::SIZE_MIN <= tail {
-            let header = region.item_header(region.mapped().segment(segment) + offset);
+            let header = region.items().item_header(region.mapped().segment(segment) + offset);
             let Some(header) = header.validate(tail - offset) else {
                 report.problem(
                     7,
@@ -304,7 +304,7 @@ fn check_index(region: &Region, report: &mut Report, census: &mut Census, progre
         };
         for index in 0..SLOTS {
             let place = Place::new(bucket, bucket_at, index);
-            let word = region.word_in(place);
+            let word = region.slots().word_in(place);
             check_slot(region, place, word, &pending, &mut keys, report, census);
         }
     }
@@ -364,7 +364,7 @@ fn check_slot(
     if word.payload_is_empty() {
         return;
     }
-    let seen = match region.look_in(place, word) {
+    let seen = match region.index().look_in(place, word) {
         Followed::Got(seen) => seen,
         Followed::Moved | Followed::Corrupt => {
             return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
@@ -409,7 +409,7 @@ fn check_slot(
         }
         return;
     }
-    if bucket == homes[2] && !region.has_thirds() && !word.is_frozen() {
+    if bucket == homes[2] && !region.index().has_thirds() && !word.is_frozen() {
         report.problem(
             5,
             format!("bucket {bucket}, slot {index}: key '{shown}' is in its third bucket, where nobody looks"),
@@ -422,9 +422,9 @@ fn check_slot(
             format!("bucket {bucket}, slot {index}: key '{shown}' names an item that is marked dead"),
         );
     }
-    let item = region.facts(&seen, (place, word), true, 0);
-    if region.has_checksums()
-        && let Err(unread) = region.append_verified(&seen, &key, &item, true, &mut census.value)
+    let item = region.index().facts(&seen, (place, word), true, 0);
+    if region.items().has_checksums()
+        && let Err(unread) = region.items().append_verified(&seen, &key, &item, true, &mut census.value)
     {
         let what = match unread {
             Unread::Changed => "does not match its checksums",
@@ -435,11 +435,11 @@ fn check_slot(
     census.value.clear();
     census.counts.items += 1;
     *census.live.entry(seen.segment).or_default() += seen.header.size();
-    census.bytes = census.bytes.saturating_add(region.size(&seen));
+    census.bytes = census.bytes.saturating_add(region.items().size(&seen));
     if !keys.insert(key) {
         report.problem(6, format!("bucket {bucket}, slot {index}: key '{shown}' has a second entry"));
     }
-    if region.chain(&seen).is_some() {
+    if region.items().chain(&seen).is_some() {
         census.chains.push((seen, shown, key_hash));
     }
 }
@@ -447,7 +447,7 @@ fn check_slot(
 fn check_chains(region: &Region, report: &mut Report, census: &mut Census) {
     let room = region.mapped().layout().shape.segment_size - CHAIN_HEADER_SIZE;
     for (seen, key, key_hash) in std::mem::take(&mut census.chains) {
-        let Some(chain) = region.chain(&seen) else { continue };
+        let Some(chain) = region.items().chain(&seen) else { continue };
         let parts = chain.value_len.div_ceil(room).max(1);
         let mut link = chain.first;
         for part in 0..parts.min(region.mapped().segments()) {
@@ -493,9 +493,10 @@ fn count_dead(region: &Region, census: &mut Census) {
     for segment in census.starts.keys().filter(|segment| is_open(segment)) {
         let live = census.live.get(segment).copied().unwrap_or(0);
         let given = region
+            .segments()
             .given_to_items(*segment)
-            .saturating_sub(region.rest_being_filled(*segment));
-        let (dead, marked) = (given.saturating_sub(live), region.dead_bytes(*segment));
+            .saturating_sub(region.segments().rest_being_filled(*segment));
+        let (dead, marked) = (given.saturating_sub(live), region.segments().dead_bytes(*segment));
         let counted = region.mapped().header(*segment).dead.load(Relaxed);
         let counts = &mut census.counts;
         counts.dead += dead;

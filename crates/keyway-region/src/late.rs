@@ -217,7 +217,7 @@ impl Ground {
     }
 
     fn thread_that(&self, process: usize, evict: bool) -> Thread {
-        let process = self.region.attach(process, 1, UNIX_S);
+        let process = self.region.recovery().attach(process, 1, UNIX_S);
         self.region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict,
@@ -254,10 +254,11 @@ impl Ground {
     /// The item of a key: the place of its word, the word, and what it leads to.
     pub fn item(&self, key: &str) -> Option<(Place, Slot, ItemView)> {
         let region = &self.region;
-        self.words().find_map(|(place, word)| match region.look_in(place, word) {
-            Followed::Got(seen) if region.has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
-            _ => None,
-        })
+        self.words()
+            .find_map(|(place, word)| match region.index().look_in(place, word) {
+                Followed::Got(seen) if region.items().has_key(&seen, key.as_bytes()) => Some((place, word, seen)),
+                _ => None,
+            })
     }
 
     /// The segment of a key's item.
@@ -268,7 +269,7 @@ impl Ground {
     /// The segments of a key's large value.
     pub fn parts(&self, key: &str) -> Vec<usize> {
         let (_, _, seen) = self.item(key).expect("an item of the key");
-        let mut link = self.region.chain(&seen).expect("a large value").first;
+        let mut link = self.region.items().chain(&seen).expect("a large value").first;
         let mut parts = Vec::new();
         while link != Link::NONE {
             parts.push(link.segment());
@@ -285,7 +286,7 @@ impl Ground {
             let at = region.directory().bucket(bucket).expect("a bucket of the index");
             (0..SLOTS).filter_map(move |index| {
                 let place = Place::new(bucket, at, index);
-                let word = region.word_in(place);
+                let word = region.slots().word_in(place);
                 word.is_item().then_some((place, word))
             })
         })
@@ -364,6 +365,12 @@ impl Thread {
 
     fn now(&self) -> u32 {
         self.session().region().clock().tick(Moment::from_secs(UNIX_S))
+    }
+
+    /// Splits so many buckets. `false`: the index cannot grow now.
+    pub fn grow_index(&self, splits: usize, now: u32) -> bool {
+        let session = self.session();
+        session.index().publisher().splits().grow(session.reclaimer(), splits, now)
     }
 
     /// Stores a value of this length, which contains its key and this number.
@@ -468,7 +475,7 @@ impl Thread {
     pub fn compact(&self, victim: Victim) -> bool {
         let now = self.now();
         let session = self.session();
-        session.empty_step(victim, usize::MAX, now).0 == Step::Freed
+        session.reclaimer().empty_step(victim, usize::MAX, now).0 == Step::Freed
     }
 
     /// Ends the thread's extents, so that their segments can be reclaimed.

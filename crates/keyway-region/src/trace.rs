@@ -57,119 +57,117 @@ pub struct Trace {
     pub is_complete: bool,
 }
 
-impl Region {
-    /// Searches the index and all segments for what is left of a key. `now`: a tick.
-    pub fn trace(&self, key: &[u8], now: u32) -> Trace {
-        self.mapped().learn();
-        let hash = self.mapped().hasher().hash(key);
-        let mut trace = Trace {
-            is_ghost: self.has_ghost(hash),
-            ..Trace::default()
-        };
-        let mut has_left = false;
-        for segment in 0..self.mapped().segments() {
-            let life = self.mapped().segment_life(segment);
-            has_left |= life.generation > SegmentLife::FIRST.generation;
-            self.trace_segment(segment, life, (key, hash), now, &mut trace);
-        }
-        trace.is_complete = !has_left;
-        trace
+/// Searches the index and all segments for what is left of a key. `now`: a tick.
+pub fn trace(region: &Region, key: &[u8], now: u32) -> Trace {
+    region.mapped().learn();
+    let hash = region.mapped().hasher().hash(key);
+    let mut trace = Trace {
+        is_ghost: region.ghosts().has_ghost(hash),
+        ..Trace::default()
+    };
+    let mut has_left = false;
+    for segment in 0..region.mapped().segments() {
+        let life = region.mapped().segment_life(segment);
+        has_left |= life.generation > SegmentLife::FIRST.generation;
+        trace_segment(region, segment, life, (key, hash), now, &mut trace);
     }
+    trace.is_complete = !has_left;
+    trace
+}
 
-    /// Adds what one segment has of the key.
-    fn trace_segment(&self, segment: usize, life: SegmentLife, (key, hash): (&[u8], u64), now: u32, trace: &mut Trace) {
-        let (header, shape) = (self.mapped().header(segment), self.mapped().layout().shape);
-        // PAIRS: open, large, owner: as in `Session::empty_step`.
-        let state = State(header.state.load(Acquire));
-        // A free segment has what its last generation left.
-        let (generation, is_emptied) = match state.kind() {
-            Some(Kind::Open) => (life.generation, false),
-            Some(Kind::Retired | Kind::Claimed) => (life.generation, true),
-            Some(Kind::Free) => match life.generation.checked_sub(1) {
-                Some(generation) => (generation, true),
-                None => return,
-            },
-            _ => return,
-        };
-        // PAIRS: leasing: the exchange in `Session::lease_in`.
-        let lease = LeaseWord(header.lease.load(Acquire));
-        if !lease.is_of_generation(generation) || lease.cells() > shape.cells() {
-            return;
+/// Adds what one segment has of the key.
+fn trace_segment(region: &Region, segment: usize, life: SegmentLife, (key, hash): (&[u8], u64), now: u32, trace: &mut Trace) {
+    let (header, shape) = (region.mapped().header(segment), region.mapped().layout().shape);
+    // PAIRS: open, large, owner: as in `Session::empty_step`.
+    let state = State(header.state.load(Acquire));
+    // A free segment has what its last generation left.
+    let (generation, is_emptied) = match state.kind() {
+        Some(Kind::Open) => (life.generation, false),
+        Some(Kind::Retired | Kind::Claimed) => (life.generation, true),
+        Some(Kind::Free) => match life.generation.checked_sub(1) {
+            Some(generation) => (generation, true),
+            None => return,
+        },
+        _ => return,
+    };
+    // PAIRS: leasing: the exchange in `Session::lease_in`.
+    let lease = LeaseWord(header.lease.load(Acquire));
+    if !lease.is_of_generation(generation) || lease.cells() > shape.cells() {
+        return;
+    }
+    let base = region.mapped().segment(segment);
+    let sequence = header.sequence.load(Relaxed);
+    let opened = header.opened.load(Relaxed);
+    let epoch = region.flushes().epoch_unchanged(now);
+    let mut found: Vec<Left> = Vec::new();
+    for (first, end) in lease.extents() {
+        let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
+        // PAIRS: extent: the store in `Session::begin_extent`.
+        if start >= end || ExtentWord(region.mapped().word(base + start).load(Acquire)).generation() != generation {
+            continue;
         }
-        let base = self.mapped().segment(segment);
-        let sequence = header.sequence.load(Relaxed);
-        let opened = header.opened.load(Relaxed);
-        let epoch = self.flushes().epoch_unchanged(now);
-        let mut found: Vec<Left> = Vec::new();
-        for (first, end) in lease.extents() {
-            let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
-            // PAIRS: extent: the store in `Session::begin_extent`.
-            if start >= end || ExtentWord(self.mapped().word(base + start).load(Acquire)).generation() != generation {
-                continue;
-            }
-            // PAIRS: tail: the store in `Session::commit`.
-            let tail = TailWord(self.mapped().word(base + start + 8).load(Acquire)).tail().min(end);
-            let mut offset = start + EXTENT_HEADER_SIZE;
-            while offset + item::SIZE_MIN <= tail {
-                let Some(header) = self.item_header(base + offset).validate(tail - offset) else {
-                    break;
+        // PAIRS: tail: the store in `Session::commit`.
+        let tail = TailWord(region.mapped().word(base + start + 8).load(Acquire)).tail().min(end);
+        let mut offset = start + EXTENT_HEADER_SIZE;
+        while offset + item::SIZE_MIN <= tail {
+            let Some(header) = region.items().item_header(base + offset).validate(tail - offset) else {
+                break;
+            };
+            let seen = ItemView {
+                segment,
+                life,
+                at: base + offset,
+                offset,
+                header,
+            };
+            if region.items().has_key(&seen, key) {
+                let expiry = header.expiry();
+                let whereabouts = match header.has(flag::DEAD) {
+                    true => Whereabouts::Dead,
+                    false if names(region, hash, segment, offset) => Whereabouts::InIndex,
+                    false if is_emptied => Whereabouts::Emptied,
+                    false => Whereabouts::Lost,
                 };
-                let seen = ItemView {
-                    segment,
-                    life,
-                    at: base + offset,
-                    offset,
-                    header,
-                };
-                if self.has_key(&seen, key) {
-                    let expiry = header.expiry();
-                    let whereabouts = match header.has(flag::DEAD) {
-                        true => Whereabouts::Dead,
-                        false if self.names(hash, segment, offset) => Whereabouts::InIndex,
-                        false if is_emptied => Whereabouts::Emptied,
-                        false => Whereabouts::Lost,
-                    };
-                    let since = |tick: u32| u32::try_from(seconds_of(now).saturating_sub(seconds_of(tick))).unwrap_or(u32::MAX);
-                    found.push(Left {
-                        whereabouts,
-                        stored_within_s: since(opened),
-                        expired_for_s: (expiry != 0 && header.is_expired(now)).then(|| since(expiry)),
-                        is_flushed: !life.is_since(epoch),
-                        size: header.size(),
-                        order: (self.cas_unique(&seen), sequence),
-                    });
-                }
-                offset += header.size();
+                let since = |tick: u32| u32::try_from(seconds_of(now).saturating_sub(seconds_of(tick))).unwrap_or(u32::MAX);
+                found.push(Left {
+                    whereabouts,
+                    stored_within_s: since(opened),
+                    expired_for_s: (expiry != 0 && header.is_expired(now)).then(|| since(expiry)),
+                    is_flushed: !life.is_since(epoch),
+                    size: header.size(),
+                    order: (region.items().cas_unique(&seen), sequence),
+                });
             }
-        }
-        // PAIRS: generation: as in `Region::is_still`.
-        fence(Acquire);
-        let is_same = self.mapped().segment_life(segment).generation == life.generation;
-        // A free segment that was taken meanwhile is not free any more.
-        // PAIRS: open, large, owner: as above.
-        let is_same = is_same && (!is_emptied || State(header.state.load(Acquire)) == state);
-        if !is_same {
-            return;
-        }
-        trace.left += found.len();
-        let is_newer = |left: &Left, than: &Left| {
-            (left.whereabouts == Whereabouts::InIndex, left.order) > (than.whereabouts == Whereabouts::InIndex, than.order)
-        };
-        for left in found {
-            if trace.newest.as_ref().is_none_or(|newest| is_newer(&left, newest)) {
-                trace.newest = Some(left);
-            }
+            offset += header.size();
         }
     }
+    // PAIRS: generation: as in `Items::is_still`.
+    fence(Acquire);
+    let is_same = region.mapped().segment_life(segment).generation == life.generation;
+    // A free segment that was taken meanwhile is not free any more.
+    // PAIRS: open, large, owner: as above.
+    let is_same = is_same && (!is_emptied || State(header.state.load(Acquire)) == state);
+    if !is_same {
+        return;
+    }
+    trace.left += found.len();
+    let is_newer = |left: &Left, than: &Left| {
+        (left.whereabouts == Whereabouts::InIndex, left.order) > (than.whereabouts == Whereabouts::InIndex, than.order)
+    };
+    for left in found {
+        if trace.newest.as_ref().is_none_or(|newest| is_newer(&left, newest)) {
+            trace.newest = Some(left);
+        }
+    }
+}
 
-    /// Whether the index leads to this place by this hash.
-    fn names(&self, hash: u64, segment: usize, offset: usize) -> bool {
-        let here = Slot::confirmed(0, 0, segment, offset);
-        let buckets = self.buckets(hash, self.directory().table());
-        buckets.is_some_and(|buckets| {
-            buckets
-                .iter()
-                .any(|(_, at)| here.same_places(&self.mapped().memory().line(at)) != 0)
-        })
-    }
+/// Whether the index leads to this place by this hash.
+fn names(region: &Region, hash: u64, segment: usize, offset: usize) -> bool {
+    let here = Slot::confirmed(0, 0, segment, offset);
+    let buckets = region.index().buckets(hash, region.directory().table());
+    buckets.is_some_and(|buckets| {
+        buckets
+            .iter()
+            .any(|(_, at)| here.same_places(&region.mapped().memory().line(at)) != 0)
+    })
 }

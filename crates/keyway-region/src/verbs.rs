@@ -98,6 +98,17 @@ pub struct Get {
 }
 
 impl Get {
+    /// Whether this get wins the right to recache (protocol.txt, "Meta Get", flags N, R and the answer W).
+    pub(crate) fn wins(&self, item: &Item, ttl_s: Option<u32>) -> bool {
+        if item.win_sent {
+            return false;
+        }
+        let soon = self
+            .recache_s
+            .is_some_and(|limit| ttl_s.is_some_and(|ttl| i64::from(ttl) < limit));
+        soon || (item.stale && self.win_stale)
+    }
+
     /// The value, and what is known of the item without other cache lines.
     pub const VALUE: &'static Self = &Self {
         value: true,

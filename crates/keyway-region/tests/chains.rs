@@ -97,7 +97,7 @@ impl<'scope> Stopped<'scope> {
 /// What the two threads did, and what was wrong at the end.
 fn try_once(first: usize, again: usize, second: usize) -> (Vec<Access>, Vec<Access>, Option<String>) {
     let (_pages, region) = private::region(2 << 20);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     region.limits().write(&Limits {
         item_size_max: 1 << 20,
         evict: false,
@@ -115,7 +115,7 @@ fn try_once(first: usize, again: usize, second: usize) -> (Vec<Access>, Vec<Acce
     let mut lost = session();
     let id = lost.id();
     lost.abandon();
-    assert!(region.take_back_own(process, id));
+    assert!(region.recovery().take_back_own(process, id));
     let did = std::thread::scope(|scope| {
         let deleter = Stopped::new(scope, first, || {
             deletes.delete(b"first", &Delete::default(), now).expect("a good key");

@@ -26,7 +26,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let (pages, region) = private::region(2 << 20);
-        let process = region.attach(0, 1, UNIX_S);
+        let process = region.recovery().attach(0, 1, UNIX_S);
         region.limits().write(&Limits {
             item_size_max: 1 << 19,
             evict: true,

@@ -23,7 +23,7 @@ struct World {
 impl World {
     fn new(sessions: usize) -> Self {
         let (pages, region) = private::region(1 << 20);
-        let process = region.attach(0, 1, UNIX_S);
+        let process = region.recovery().attach(0, 1, UNIX_S);
         region.limits().write(&Limits {
             item_size_max: 1 << 20,
             evict: true,
@@ -69,7 +69,7 @@ impl World {
 
     fn visible(&self) -> usize {
         let mut items = 0;
-        let end = self.region.walk(0, usize::MAX, self.now, |_, _| items += 1);
+        let end = self.region.index().walk(0, usize::MAX, self.now, |_, _| items += 1);
         assert_eq!(end, None);
         items
     }

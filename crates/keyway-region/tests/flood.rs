@@ -39,7 +39,7 @@ struct World {
 impl World {
     fn new(evict: bool) -> Self {
         let (pages, region) = private::region(16 << 20);
-        let process = region.attach(0, 1, UNIX_S);
+        let process = region.recovery().attach(0, 1, UNIX_S);
         region.limits().write(&Limits {
             item_size_max: 1 << 20,
             evict,

@@ -16,7 +16,7 @@ const OLD_S: u32 = 500;
 #[test]
 fn idle_times_are_exact_for_some_seconds_and_not_too_long_for_minutes() {
     let (_pages, region) = private::region(4 << 20);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     region.limits().write(&Limits {
         item_size_max: 1 << 20,
         evict: true,
@@ -57,7 +57,7 @@ fn idle_times_are_exact_for_some_seconds_and_not_too_long_for_minutes() {
 #[test]
 fn the_age_of_what_was_evicted_last_is_known() {
     let (_pages, region) = private::region(2 << 20);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     let mut session = region.session(process).expect("a slot");
     let then = region.clock().tick(Moment::from_secs(UNIX_S));
     let fill = |session: &mut Session, from: u32, now: u32| {
@@ -71,13 +71,17 @@ fn the_age_of_what_was_evicted_last_is_known() {
         }
         unreachable!("the memory is bounded")
     };
-    assert_eq!(region.ages(then).evicted_s, 0);
+    assert_eq!(region.victims().ages(then).evicted_s, 0);
     let next = fill(&mut session, 0, then);
-    assert_eq!(region.ages(then).evicted_s, 0, "as old as the one that took its place");
+    assert_eq!(
+        region.victims().ages(then).evicted_s,
+        0,
+        "as old as the one that took its place"
+    );
     for gone in 0..100 {
         session.upkeep(then + gone);
     }
     fill(&mut session, next, then + 100);
-    let age = region.ages(then + 100).evicted_s;
+    let age = region.victims().ages(then + 100).evicted_s;
     assert!((100 - COARSE_S..=100).contains(&age), "{age} s");
 }

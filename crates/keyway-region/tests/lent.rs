@@ -47,7 +47,7 @@ fn overwrite_all(session: &mut Session, which: &str, now: u32) {
 fn what_is_pinned_stays_what_it_is_and_is_recycled_afterwards() {
     let (pages, region) = private::region(MEMORY);
     region.limits().write(&LIMITS);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     let [mut reader, mut writer] = [(); 2].map(|()| region.session(process).expect("a slot"));
     let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     let value = value();
@@ -90,7 +90,7 @@ fn what_is_pinned_stays_what_it_is_and_is_recycled_afterwards() {
 fn short_values_and_those_with_segments_of_their_own_are_copied() {
     let (_pages, region) = private::region(MEMORY);
     region.limits().write(&LIMITS);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     let mut session = region.session(process).expect("a slot");
     let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     for len in [0, 1, 1000, 300_000] {
@@ -114,7 +114,7 @@ fn short_values_and_those_with_segments_of_their_own_are_copied() {
 fn a_session_that_has_given_its_slot_back_leaves_the_next_ones_hazard_pointers_alone() {
     let (pages, region) = private::region(MEMORY);
     region.limits().write(&LIMITS);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     let mut gone = region.session(process).expect("a slot");
     let value = value();

@@ -140,7 +140,7 @@ fn world_with(spare: usize) -> World {
         })
     });
     region.limits().write(&LIMITS);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     World {
         region,
         system,
@@ -249,7 +249,7 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
     let evicted = || world.region.threads().counters().evictions;
     assert_eq!(evicted(), 0);
 
-    let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
+    let allowed = world.region.victims().lower(all / 2, LIMITS.item_size_max);
     assert_eq!(allowed, all / 2);
     world.shrink(&mut session);
     let counts = world.assert_sound();
@@ -299,7 +299,10 @@ fn a_lower_limit_evicts_and_gives_pages_back_and_a_higher_one_uses_them_again() 
 fn pages_are_given_back_after_the_grace_only() {
     let world = world();
     let mut session = world.session();
-    world.region.lower(world.region.mapped().segments() / 2, LIMITS.item_size_max);
+    world
+        .region
+        .victims()
+        .lower(world.region.mapped().segments() / 2, LIMITS.item_size_max);
     while matches!(session.shrink(world.now()), Shrinking::More) {}
     assert!(world.region.mapped().withdrawn() == world.region.mapped().withheld() && world.holes() == 0);
     world.second.fetch_add(1, SeqCst);
@@ -318,7 +321,7 @@ fn writers_alone_shrink_the_region() {
     for key in 0..6000 {
         set(&mut session, key, 1000, world.now());
     }
-    world.region.lower(all / 2, LIMITS.item_size_max);
+    world.region.victims().lower(all / 2, LIMITS.item_size_max);
     let mut key = 6000;
     while world.region.mapped().given_back() < all - all / 2 {
         set(&mut session, key, 1000, world.now());
@@ -340,10 +343,10 @@ fn a_limit_below_what_the_region_needs_goes_as_low_as_it_can_and_the_largest_ite
     for key in 0..6000 {
         set(&mut session, key, 1000, world.now());
     }
-    let allowed = world.region.lower(1, LIMITS.item_size_max);
+    let allowed = world.region.victims().lower(1, LIMITS.item_size_max);
     assert!((20..80).contains(&allowed), "{allowed}");
     assert_eq!(
-        world.region.lower(1000, LIMITS.item_size_max),
+        world.region.victims().lower(1000, LIMITS.item_size_max),
         allowed,
         "lower() raises nothing"
     );
@@ -363,7 +366,7 @@ fn what_the_system_cannot_allocate_stays_out_of_use() {
     let world = world();
     let mut session = world.session();
     let all = world.region.mapped().segments();
-    let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
+    let allowed = world.region.victims().lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
     world.system.is_full.store(true, SeqCst);
     assert!(world.region.mapped().grow(all).is_err());
@@ -389,7 +392,7 @@ fn the_limit_stays_where_the_region_cannot_grow_beyond_it() {
     let world = world_with(8);
     let mut session = world.session();
     let all = world.region.mapped().segments();
-    let allowed = world.region.lower(all / 2, LIMITS.item_size_max);
+    let allowed = world.region.victims().lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
     assert!(world.region.mapped().grow(all + 8).is_err());
     assert_eq!(
@@ -408,7 +411,7 @@ fn what_is_out_of_use_stays_so_after_a_repair() {
     for key in 0..1000 {
         set(&mut session, key, 1000, world.now());
     }
-    world.region.lower(all / 2, LIMITS.item_size_max);
+    world.region.victims().lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
     drop(session);
     // What was not written back: the counts.
@@ -416,7 +419,7 @@ fn what_is_out_of_use_stays_so_after_a_repair() {
     for count in [&sb.free, &sb.withdrawn, &sb.given_back] {
         count.store(3, Relaxed);
     }
-    world.region.repair(|_| {}).expect("a sound region");
+    world.region.recovery().repair(|_| {}).expect("a sound region");
     assert_eq!(
         (world.region.mapped().withdrawn(), world.region.mapped().given_back()),
         (all - all / 2, all - all / 2)
@@ -434,7 +437,7 @@ fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_b
     let world = world();
     let mut session = world.session();
     let all = world.region.mapped().segments();
-    world.region.lower(all / 2, LIMITS.item_size_max);
+    world.region.victims().lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
     let (region, process) = (Arc::clone(&world.region), world.process);
     let second = world.second.load(SeqCst);
@@ -443,7 +446,7 @@ fn a_thread_that_sleeps_while_it_raises_the_limit_frees_nothing_that_was_given_b
         // One half of the segments and then the other one: each of them was out of use before.
         for second in [second, second + 20, second + 40] {
             region.mapped().grow(all).expect("there is memory");
-            region.lower(all / 2, LIMITS.item_size_max);
+            region.victims().lower(all / 2, LIMITS.item_size_max);
             for second in second..second + 20 {
                 let now = region.clock().tick(Moment::from_secs(UNIX_S + second));
                 while matches!(other.shrink(now), Shrinking::More) {}
@@ -470,7 +473,10 @@ fn a_system_that_takes_no_pages_back_is_asked_once() {
     let world = world();
     let mut session = world.session();
     world.system.keeps.store(true, SeqCst);
-    world.region.lower(world.region.mapped().segments() / 2, LIMITS.item_size_max);
+    world
+        .region
+        .victims()
+        .lower(world.region.mapped().segments() / 2, LIMITS.item_size_max);
     let mut refused = 0;
     for _ in 0..1000 {
         refused += usize::from(matches!(session.shrink(world.now()), Shrinking::Refused(_)));
@@ -492,8 +498,8 @@ fn a_system_that_takes_no_pages_back_is_asked_once() {
 fn a_thread_that_dies_while_it_gives_pages_back_loses_nothing() {
     let world = world();
     let all = world.region.mapped().segments();
-    world.region.lower(all / 2, LIMITS.item_size_max);
-    let other = world.region.attach(1, 2, UNIX_S);
+    world.region.victims().lower(all / 2, LIMITS.item_size_max);
+    let other = world.region.recovery().attach(1, 2, UNIX_S);
     let mut dying = world.region.session(other).expect("a slot");
     while matches!(dying.shrink(world.now()), Shrinking::More) {}
     world.second.fetch_add(5, SeqCst);
@@ -567,7 +573,7 @@ fn threads_read_and_write_while_the_limit_goes_down_and_up() {
         }
         let mut session = world.session();
         for round in 0..20 {
-            world.region.lower(all / 2 - round, LIMITS.item_size_max);
+            world.region.victims().lower(all / 2 - round, LIMITS.item_size_max);
             let enough = writes.load(Relaxed) + 500;
             while writes.load(Relaxed) < enough || world.holes() == 0 {
                 let _ = session.shrink(world.now());
@@ -581,7 +587,7 @@ fn threads_read_and_write_while_the_limit_goes_down_and_up() {
     assert!(writes.load(Relaxed) > 1000 && hits.load(Relaxed) > 1000);
     assert!(world.system.asked.load(SeqCst) > 100, "pages went back and came again");
     let mut session = world.session();
-    world.region.lower(all / 2, LIMITS.item_size_max);
+    world.region.victims().lower(all / 2, LIMITS.item_size_max);
     world.shrink(&mut session);
     let counts = world.assert_sound();
     assert_eq!(counts.withdrawn, all - all / 2);

@@ -41,7 +41,7 @@ fn get(session: &mut Session, key: &str, now: u32) -> Option<Vec<u8>> {
 #[test]
 fn a_region_with_items_of_other_keys_in_its_slots_is_used_as_any_other() {
     let (mut pages, region) = private::region(MEMORY);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     region.limits().write(&Limits {
         item_size_max: 1 << 18,
         evict: true,

@@ -44,7 +44,7 @@ const SESSIONS: u64 = 3;
 impl World {
     fn new(memory: u64, evicts: bool) -> Self {
         let (pages, region) = private::region(memory);
-        let process = region.attach(0, 1, UNIX_S);
+        let process = region.recovery().attach(0, 1, UNIX_S);
         let mut world = Self {
             region,
             process,

@@ -21,7 +21,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let (pages, region) = private::region(4 << 20);
-        let process = region.attach(0, 1, UNIX_S);
+        let process = region.recovery().attach(0, 1, UNIX_S);
         region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict: true,

@@ -38,7 +38,7 @@ struct World {
 impl World {
     fn new(is_watched: bool) -> Self {
         let (pages, region) = private::region(MEMORY);
-        let process = region.attach(0, 1, UNIX_S);
+        let process = region.recovery().attach(0, 1, UNIX_S);
         region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict: true,
@@ -136,21 +136,23 @@ impl World {
         region.trail().follow_trail(&mut self.trail, &mut Vec::new());
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            cursor = region.walk(at, 1000, now, |_, _| ());
+            cursor = region.index().walk(at, 1000, now, |_, _| ());
         }
         let _ = region.hot().hot_snapshot().ranges(By::Gets, None);
-        let _ = region.key_of_hash(region.mapped().hash(b"key-1"), now, &mut Vec::with_capacity(600));
+        let _ = region
+            .index()
+            .key_of_hash(region.mapped().hash(b"key-1"), now, &mut Vec::with_capacity(600));
         let _ = region
             .hot()
             .hot_name(region.mapped().hash(b"key-1"), &mut Vec::with_capacity(600));
         let _ = (
             region.threads().counters(),
             region.latencies().sum(),
-            region.ages(now),
-            region.seated(),
+            region.victims().ages(now),
+            region.overview().seated(),
         );
         let _ = (
-            region.segment_map(16),
+            region.overview().segment_map(16),
             region.threads().sessions(),
             region.flushes().flush_at_s(),
         );
@@ -158,13 +160,13 @@ impl World {
         let _ = (region.clock().clock_error_s(at), region.clock().unix_set_by_s(at));
         let _ = (
             region.mapped().grow(region.mapped().segments()),
-            region.lower(region.mapped().segments() - 3, 1 << 17),
+            region.victims().lower(region.mapped().segments() - 3, 1 << 17),
         );
         region.clock().note_use(at);
         region.hot().watch_hot(now);
         region.trail().keep_trail(0, now);
         region.changes().mend_stripes();
-        region.recover();
+        region.recovery().recover();
         if random.below(8) == 0 {
             let _ = self.sessions[0].flush_all([0, 5][random.index(2)], now);
         }

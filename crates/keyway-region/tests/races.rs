@@ -28,7 +28,7 @@ fn main() {
 
 fn stress(calls: u64) {
     let (_pages, region) = private::region(MEMORY);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     region.limits().write(&Limits {
         item_size_max: 1 << 20,
         evict: true,

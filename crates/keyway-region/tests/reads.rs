@@ -27,7 +27,7 @@ fn observer(event: Event) {
 #[test]
 fn only_the_hints_of_first_hits_exchange_a_word() {
     let (_pages, region) = private::region(2 << 20);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     let mut session = region.session(process).expect("a slot");
     let now = region.clock().tick(keyway_region::Moment::from_secs(UNIX_S));
     for (key, len) in [(b"short", 5), (b"large", 40_000)] {

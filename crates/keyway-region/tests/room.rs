@@ -27,7 +27,7 @@ struct Room {
 impl Room {
     fn new(memory: u64, sessions: usize, evict: bool) -> Self {
         let (pages, region) = private::region(memory);
-        let process = region.attach(0, 1, UNIX_S);
+        let process = region.recovery().attach(0, 1, UNIX_S);
         region.limits().write(&Limits {
             item_size_max: 1 << 20,
             evict,
@@ -87,7 +87,7 @@ impl Room {
     fn live_bytes(&self, now: u32) -> usize {
         let (mut sum, mut cursor) = (0, Some(0));
         while let Some(from) = cursor {
-            cursor = self.region.walk(from, 1 << 20, now, |_, item| sum += item.size);
+            cursor = self.region.index().walk(from, 1 << 20, now, |_, item| sum += item.size);
         }
         sum
     }
@@ -372,7 +372,7 @@ fn short_sessions(count: u64, key: impl Fn(u64) -> u64, mut end: impl FnMut(&Roo
 fn die(room: &Room, mut session: Session) {
     let id = session.id();
     session.abandon();
-    assert!(room.region.take_back_own(room.process, id));
+    assert!(room.region.recovery().take_back_own(room.process, id));
 }
 
 #[test]

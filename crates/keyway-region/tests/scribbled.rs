@@ -56,7 +56,7 @@ fn value(key: usize) -> Vec<u8> {
 impl World {
     fn new() -> Self {
         let (pages, region) = private::region(MEMORY);
-        let process = region.attach(0, 1, UNIX_S);
+        let process = region.recovery().attach(0, 1, UNIX_S);
         region.limits().write(&Limits {
             item_size_max: 1 << 18,
             evict: false,
@@ -94,8 +94,8 @@ impl World {
         // Before the gets, as a program does that gets many: it reads the same words.
         for first in (0..KEYS).step_by(AHEAD_MAX) {
             let names: Vec<String> = (first..KEYS.min(first + AHEAD_MAX)).map(name).collect();
-            let ahead = self.region.ahead(names.iter().map(String::as_bytes));
-            self.region.prefetch(&ahead);
+            let ahead = self.region.index().ahead(names.iter().map(String::as_bytes));
+            self.region.index().prefetch(&ahead);
         }
         for key in 0..KEYS {
             let mut out = b"before".to_vec();

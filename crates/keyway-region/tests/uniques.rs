@@ -35,7 +35,7 @@ fn cas_of(session: &mut Session, key: &[u8], now: u32) -> u64 {
 
 fn world(sessions: usize) -> (Vec<private::Page>, Vec<Session>, u32) {
     let (pages, region) = private::region(64 << 20);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     region.limits().write(&Limits {
         item_size_max: 1 << 20,
         evict: true,

@@ -27,7 +27,7 @@ fn session(region: &Arc<Region>) -> Session {
 /// A region, its memory, and a watcher of these kinds.
 fn watched(memory: u64, kinds: u64) -> (Vec<private::Page>, Arc<Region>, Watching) {
     let (pages, region) = private::region(memory);
-    region.attach(0, 1, UNIX_S);
+    region.recovery().attach(0, 1, UNIX_S);
     let watching = Watching::new(Arc::clone(&region));
     region.watch().want_events(kinds, now(&region));
     (pages, region, watching)

@@ -39,7 +39,7 @@ fn get(session: &mut Session, key: &str, now: u32) -> Option<Vec<u8>> {
 #[test]
 fn a_key_is_all_of_its_bytes() {
     let (_pages, region) = private::region(MEMORY);
-    let mut session = session(&region, region.attach(0, 1, UNIX_S));
+    let mut session = session(&region, region.recovery().attach(0, 1, UNIX_S));
     let now = region.clock().tick(Moment::from_secs(UNIX_S));
     for n in 0..3_000 {
         set(&mut session, &format!("there-{n:06}"), format!("{n}").as_bytes(), now);
@@ -62,7 +62,7 @@ fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
     /// The lowest bit of a word's generation.
     const GENERATION: u64 = 1 << 37;
     let (mut pages, region) = private::region(MEMORY);
-    let mut session = session(&region, region.attach(0, 1, UNIX_S));
+    let mut session = session(&region, region.recovery().attach(0, 1, UNIX_S));
     let now = region.clock().tick(Moment::from_secs(UNIX_S));
     set(&mut session, "key", b"value", now);
     let seed = region.mapped().seed();
@@ -84,12 +84,12 @@ fn a_word_that_names_another_life_of_its_segment_leads_to_nothing() {
 #[test]
 fn a_session_that_is_taken_for_dead_gets_an_error_and_keeps_its_slot() {
     let (_pages, region) = private::region_where(MEMORY, Life::Suspect);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     let now = region.clock().tick(Moment::from_secs(UNIX_S));
     let mut first = session(&region, process);
     set(&mut first, "key", b"value", now);
     assert!(!first.is_fenced());
-    assert_eq!(region.recover(), 0, "no session's death is certain");
+    assert_eq!(region.recovery().recover(), 0, "no session's death is certain");
     assert!(first.is_fenced());
     // The operation that it is in comes to its end.
     set(&mut first, "key", b"other", now);
@@ -106,7 +106,7 @@ fn a_session_that_is_taken_for_dead_gets_an_error_and_keeps_its_slot() {
 #[test]
 fn what_the_dead_had_counted_is_reported() {
     let (_pages, region) = private::region(MEMORY);
-    let process = region.attach(0, 1, UNIX_S);
+    let process = region.recovery().attach(0, 1, UNIX_S);
     let now = region.clock().tick(Moment::from_secs(UNIX_S));
     let mut ends = session(&region, process);
     for n in 0..10 {
@@ -121,6 +121,6 @@ fn what_the_dead_had_counted_is_reported() {
     let id = ends.id();
     ends.abandon();
     drop(ends);
-    assert!(region.take_back_own(process, id));
+    assert!(region.recovery().take_back_own(process, id));
     assert_eq!(told(), 10);
 }

@@ -237,8 +237,8 @@ pub(crate) fn close(opened: &Opened) -> bool {
         others.iter().all(|tenant| region.mapped().host().life(tenant) == Life::Dead) && region.threads().sessions() == 0;
     if is_last {
         // The next boot cannot know that they are dead.
-        others.iter().for_each(|tenant| region.dismiss(tenant));
-        region.detach(process);
+        others.iter().for_each(|tenant| region.recovery().dismiss(tenant));
+        region.recovery().detach(process);
         region.clock().note_use(opened.sessions.clock.now());
         let mut parts = layout.backed(region.mapped().segments()).into_iter();
         is_last = !opened.on_disk || parts.all(|range| region.mapped().host().write_back(range));

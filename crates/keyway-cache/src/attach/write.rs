@@ -141,9 +141,9 @@ pub fn attach(
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
         return Ok(None);
     };
-    region.note_entrance(process, options.entrance());
+    region.recovery().note_entrance(process, options.entrance());
     restart::after_gap(&region, process.slot, seen, now, options);
-    region.recover();
+    region.recovery().recover();
     liveness.seal();
     Ok(Some(Opened {
         sessions: Arc::new(Sessions::new(
@@ -210,8 +210,8 @@ fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) ->
 /// Takes the process slot. `None`: the lock was lost meanwhile, and another process has it.
 fn move_in(region: &Region, liveness: &Liveness, tenant: &Tenant, hold: Hold) -> Option<Process> {
     let own = liveness.own();
-    let process = region.take_over(tenant, std::process::id(), clock::unix_s())?;
-    region.identify(process, hold, own.identity).then_some(process)
+    let process = region.recovery().take_over(tenant, std::process::id(), clock::unix_s())?;
+    region.recovery().identify(process, hold, own.identity).then_some(process)
 }
 
 /// The delay that pmemcached's authors gave each persist barrier (HotStorage 2017).

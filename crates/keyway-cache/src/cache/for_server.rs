@@ -166,13 +166,15 @@ impl ServerCache for Cache {
     }
 
     fn counters_of(&self, id: SessionId) -> Counters {
-        self.sessions().view(|region| region.counters_of(id))
+        self.sessions().view(|region| region.overview().counters_of(id))
     }
 
     fn seated(&self) -> Vec<(Entrance, ThreadInUse)> {
         self.sessions().view(|region| {
-            let seated = region.seated().into_iter();
-            seated.map(|seated| (region.entrance(seated.process).0, seated)).collect()
+            let seated = region.overview().seated().into_iter();
+            seated
+                .map(|seated| (region.overview().entrance(seated.process).0, seated))
+                .collect()
         })
     }
 

@@ -310,7 +310,7 @@ impl Cache {
     /// the oldest of a sample.
     pub fn ages(&self) -> Ages {
         let now = self.sessions().now();
-        self.sessions().view(|region| region.ages(region.clock().tick(now)))
+        self.sessions().view(|region| region.victims().ages(region.clock().tick(now)))
     }
 
     /// Properties of the region and how full it is. In a forked child: zeros.
@@ -330,7 +330,7 @@ impl Cache {
             limit_bytes: creation::limit_bytes(region),
             segment_bytes: layout.shape.segment_size as u64,
             segments: region.mapped().segments() as u64,
-            segments_free: region.free_segments().min(region.mapped().segments()) as u64,
+            segments_free: region.segments().free_segments().min(region.mapped().segments()) as u64,
             segments_withdrawn: region.mapped().withdrawn().min(region.mapped().segments()) as u64,
             segments_given_back: region.mapped().given_back().min(region.mapped().segments()) as u64,
             index_buckets: region.directory().index_buckets(),
@@ -344,7 +344,7 @@ impl Cache {
             item_size_max: limits.item_size_max,
             evict: limits.evict,
             flush: limits.flush,
-            checksums: region.has_checksums(),
+            checksums: region.items().has_checksums(),
             gate: at.gate.clone(),
         }
     }
@@ -397,7 +397,7 @@ impl Cache {
         // This is not a verb: what it reports, and the progress callback, run inside too.
         let checked = self.sessions().here(|region| {
             if !self.is_reader() {
-                region.recover();
+                region.recovery().recover();
             }
             keyway_region::check::check(region, progress)
         });
@@ -464,7 +464,8 @@ impl Cache {
     /// ```
     pub fn trace(&self, key: &[u8]) -> Trace {
         let now = self.sessions().now();
-        self.sessions().view(|region| region.trace(key, region.clock().tick(now)))
+        self.sessions()
+            .view(|region| keyway_region::trace(region, key, region.clock().tick(now)))
     }
 
     /// A watcher of these kinds of events, from now on. `None`: this process may only read the region, or is a forked child.

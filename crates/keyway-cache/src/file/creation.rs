@@ -368,7 +368,9 @@ pub(crate) fn grow(region: &Region, memory: u64) -> Result<(), GrowError> {
 /// is already lower stays.
 pub(crate) fn lower(region: &Region, memory: u64) {
     region.mapped().learn();
-    region.lower(segments_within(region, memory), region.limits().read().item_size_max);
+    region
+        .victims()
+        .lower(segments_within(region, memory), region.limits().read().item_size_max);
 }
 
 /// For how many of a region's segments `memory` bytes have room. The arrays of all segments stay as they are.

@@ -167,7 +167,7 @@ fn repair(file: &File, path: &Path, inspected: &Inspected, options: &Options) ->
             log::warn!("{shown}: {percent} % of the region is repaired");
         }
     };
-    let repaired = region.repair(progress).map_err(|why| unusable(path, why))?;
+    let repaired = region.recovery().repair(progress).map_err(|why| unusable(path, why))?;
     let lost = match repaired.lost {
         0 => String::new(),
         lost => format!("; {lost} others were damaged and are gone"),

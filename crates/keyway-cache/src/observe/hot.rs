@@ -130,7 +130,7 @@ impl Watched {
 /// The key with this hash: its item's, or what its counter of the gets has.
 fn name_of_hash(region: &Region, hash: u64, now: u32) -> Option<Vec<u8>> {
     let mut key = Vec::with_capacity(2 * KEY_LEN_MAX);
-    if region.key_of_hash(hash, now, &mut key) {
+    if region.index().key_of_hash(hash, now, &mut key) {
         return Some(key);
     }
     // An item that has gone may have left its key.

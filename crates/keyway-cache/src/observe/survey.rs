@@ -203,7 +203,7 @@ pub(crate) fn see(region: &Region, liveness: &Liveness, now: Moment, is_there: i
         .map(|slot| (slot, region.mapped().tenant(slot)))
         .filter(|(slot, tenant)| is_there(*slot, tenant))
         .map(|(slot, tenant)| {
-            let (entrance, since_unix_s) = region.entrance(slot);
+            let (entrance, since_unix_s) = region.overview().entrance(slot);
             let attached = Attached {
                 pid: tenant.pid,
                 is_known_here: liveness.own().fate_of(tenant.pid, tenant.identity) == Fate::There,
@@ -216,20 +216,20 @@ pub(crate) fn see(region: &Region, liveness: &Liveness, now: Moment, is_there: i
         .collect();
     let program_sessions_max = shape.thread_slots_for(false);
     let mut program_sessions = 0;
-    for seated in region.seated() {
+    for seated in region.overview().seated() {
         program_sessions += u64::from(seated.tenancy.0 < program_sessions_max);
         if let Some((_, attached)) = processes.iter_mut().find(|(slot, _)| *slot == seated.process) {
             attached.threads.push(seated);
         }
     }
-    let (segment_map, segments_per_part) = region.segment_map(MAP_PARTS_MAX);
+    let (segment_map, segments_per_part) = region.overview().segment_map(MAP_PARTS_MAX);
     Seen {
         counters: region.threads().counters(),
         latencies: region.latencies().sum(),
-        ages: region.ages(region.clock().tick(now)),
+        ages: region.victims().ages(region.clock().tick(now)),
         limit_bytes: limit_bytes(region),
         segment_bytes: shape.segment_size as u64,
-        segments: region.segments_by_use(),
+        segments: region.overview().segments_by_use(),
         segment_map,
         segments_per_part,
         processes: processes.into_iter().map(|(_, attached)| attached).collect(),

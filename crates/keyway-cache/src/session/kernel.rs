@@ -103,7 +103,7 @@ impl KernelDoor {
     /// Whether every session now counts its changes. This is a system call that takes milliseconds.
     pub fn is_acknowledged(&self) -> bool {
         self.sessions.inside(|region| {
-            region.recover();
+            region.recovery().recover();
             region.changes().is_door_acknowledged()
         })
     }
@@ -116,7 +116,7 @@ impl KernelDoor {
     /// Repairs the stripes in which a dead thread had begun a change. Returns their number.
     pub fn mend(&self) -> usize {
         self.sessions.inside(|region| {
-            region.recover();
+            region.recovery().recover();
             region.changes().mend_stripes()
         })
     }

@@ -75,9 +75,9 @@ impl Reader {
     pub fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.sessions.home.is_here() {
             let region = &self.sessions.region;
-            let ahead = region.ahead(keys);
+            let ahead = region.index().ahead(keys);
             let _inside = self.sessions.latch.open();
-            region.prefetch(&ahead);
+            region.index().prefetch(&ahead);
         }
     }
 
@@ -116,12 +116,12 @@ impl Reader {
         let now = self.now();
         let (region, latch) = (&self.sessions.region, self.sessions.latch);
         if !latch.is_on() && !S::IS_FOREIGN && sink.reach().is_some() {
-            return region.read(key, how, now, sink);
+            return region.index().read(key, how, now, sink);
         }
         let (key, mut value) = (key.to_vec(), Vec::new());
         let read = {
             let _inside = latch.open();
-            region.read(&key, how, now, &mut value)?
+            region.index().read(&key, how, now, &mut value)?
         };
         if let Read::Hit(item) = &read {
             pass(sink, item, &value)?;
@@ -221,7 +221,7 @@ impl Reader {
         let next = {
             let _inside = self.sessions.latch.open();
             let note = |key: &[u8], item: &Item| walked.note(key, item);
-            self.sessions.region.walk(cursor, budget, now, note)
+            self.sessions.region.index().walk(cursor, budget, now, note)
         };
         walked.hand_over(visit);
         next

@@ -168,7 +168,7 @@ impl Sessions {
             return None;
         };
         let session = self.take_slot(process).or_else(|| {
-            let found = self.inside(Region::recover) + self.dismiss_ended(usize::MAX);
+            let found = self.inside(|region| region.recovery().recover()) + self.dismiss_ended(usize::MAX);
             (found > 0).then(|| self.take_slot(process))?
         })?;
         let thread = Thread::current();
@@ -224,7 +224,7 @@ impl Sessions {
             let at = members.next % members.list.len().max(1);
             match members.list.get(at) {
                 Some(member) if member.has_ended || member.thread.has_ended() => {
-                    self.inside(|region| region.take_back_own(process, member.session_id));
+                    self.inside(|region| region.recovery().take_back_own(process, member.session_id));
                     members.list.swap_remove(at);
                     found += 1;
                 }
@@ -262,7 +262,7 @@ impl Drop for Sessions {
         if let Role::Writer(process) = self.role
             && self.home.is_here()
         {
-            self.inside(|region| region.detach(process));
+            self.inside(|region| region.recovery().detach(process));
         }
     }
 }

@@ -253,9 +253,9 @@ impl Writer {
     pub fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.ready().is_ok() {
             let region = self.inner.region();
-            let ahead = region.ahead(keys);
+            let ahead = region.index().ahead(keys);
             let _inside = self.latch.open();
-            region.prefetch(&ahead);
+            region.index().prefetch(&ahead);
         }
     }
 
@@ -654,7 +654,7 @@ impl Writer {
             return self.walk_behind_gate(cursor, budget, visit);
         }
         let now = self.now();
-        self.inner.region().walk(cursor, budget, now, visit)
+        self.inner.region().index().walk(cursor, budget, now, visit)
     }
 
     #[inline]
@@ -696,7 +696,7 @@ impl Writer {
 
     fn look_by(&mut self, key: Key<'_>) -> Result<Read, WriteError> {
         self.ready()?;
-        self.verb(|inner, now| inner.region().read(key, &Get::default(), now, &mut Vec::new()))
+        self.verb(|inner, now| inner.region().index().read(key, &Get::default(), now, &mut Vec::new()))
     }
 
     /// Works on the region, inside the gate, at the region's time.
@@ -764,7 +764,12 @@ impl Writer {
     /// [`Self::walk`] for a mapping with a gate: `visit` is called when the gate is closed.
     fn walk_behind_gate(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
         let mut walked = Walked::default();
-        let next = self.verb(|inner, now| inner.region().walk(cursor, budget, now, |key, item| walked.note(key, item)));
+        let next = self.verb(|inner, now| {
+            inner
+                .region()
+                .index()
+                .walk(cursor, budget, now, |key, item| walked.note(key, item))
+        });
         walked.hand_over(visit);
         next
     }

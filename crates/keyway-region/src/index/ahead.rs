@@ -9,8 +9,8 @@
 //! (`follow`). So no page is touched that a get would not touch, and none that was given back to the system; a segment that went out of
 //! use just now keeps its pages for seconds. The other addresses are only prefetched, which never faults, whatever the address.
 //!
-//! With a gate, [`Region::ahead`] is called outside it: it follows the caller's pointers, and reads nothing of the region.
-//! [`Region::prefetch`] is called inside it, and follows none.
+//! With a gate, [`Index::ahead`] is called outside it: it follows the caller's pointers, and reads nothing of the region.
+//! [`Index::prefetch`] is called inside it, and follows none.
 //!
 //! Never: writes, or answers anything.
 
@@ -18,10 +18,10 @@
 mod late;
 
 use crate::hash::{Key, choices, tag};
+use crate::index::lookup::Index;
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::memory::KeyRoom;
-use crate::region::Region;
 use core::num::NonZero;
 
 /// Keys that are prefetched together. Each has about six lines under way, and processors follow 16 to 48 misses in parallel; more keys
@@ -30,7 +30,7 @@ pub const AHEAD_MAX: usize = 16;
 
 /// Bytes of an item that are prefetched; the processor's own prefetcher is under way after so many.
 const ITEM_AHEAD: usize = 1024;
-/// From an item's start to the first line that [`Region::follow`] has not asked for, bytes, if the item begins with a line.
+/// From an item's start to the first line that [`Index::follow`] has not asked for, bytes, if the item begins with a line.
 const ITEM_ASKED: usize = 3 * CACHE_LINE;
 const CACHE_LINE: usize = 64;
 
@@ -40,7 +40,7 @@ pub struct Ahead {
     len: usize,
 }
 
-impl Region {
+impl Index {
     /// The hashes of the first [`AHEAD_MAX`] keys. It reads nothing of the region.
     #[inline]
     pub fn ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Ahead {
@@ -52,7 +52,7 @@ impl Region {
         for (hash, key) in ahead.hashes.iter_mut().zip(keys) {
             // A key of a wrong length is refused later.
             if Key::has_len(key) {
-                *hash = self.mapped().key(key, &mut room).hash();
+                *hash = self.mapped.key(key, &mut room).hash();
             }
             ahead.len += 1;
         }
@@ -62,15 +62,15 @@ impl Region {
     /// Prefetches what verbs with these keys need first: buckets, items and hints. It changes nothing, whatever the keys are.
     pub fn prefetch(&self, ahead: &Ahead) {
         let hashes = ahead.hashes.get(..ahead.len).unwrap_or(&ahead.hashes);
-        let table = self.directory().table();
+        let table = self.directory.table();
         let mut buckets = [[0; 2]; AHEAD_MAX];
         for (hash, buckets) in hashes.iter().zip(&mut buckets) {
-            let Some(at) = self.directory().buckets_at(choices(*hash).map(|choice| table.bucket(choice))) else {
+            let Some(at) = self.directory.buckets_at(choices(*hash).map(|choice| table.bucket(choice))) else {
                 // A damaged directory: the verbs find it too.
                 return;
             };
             *buckets = at;
-            buckets.iter().for_each(|at| self.mapped().memory().prefetch::<1>(*at));
+            buckets.iter().for_each(|at| self.mapped.memory().prefetch::<1>(*at));
         }
         let mut items = [None; AHEAD_MAX];
         for ((hash, buckets), item) in hashes.iter().zip(buckets).zip(&mut items) {
@@ -85,7 +85,7 @@ impl Region {
     /// item is.
     #[inline(always)]
     fn prefetch_item(&self, hash: u64, table: Table, buckets: [usize; 2]) -> Option<NonZero<usize>> {
-        let lines = buckets.map(|at| self.mapped().memory().line(at));
+        let lines = buckets.map(|at| self.mapped.memory().line(at));
         let same = Slot::with_tag_in_pair(&lines, tag(hash));
         if same == 0 {
             return None;
@@ -94,8 +94,8 @@ impl Region {
         let ([first, second], [a, b]) = (&lines, choices(hash));
         let (line, choice) = if index < SLOTS { (first, a) } else { (second, b) };
         let led = self.follow(Slot::of(line, index % SLOTS))?;
-        if let Some(hint) = self.directory().hint_at(table.bucket(choice)) {
-            self.mapped().memory().prefetch::<1>(hint);
+        if let Some(hint) = self.directory.hint_at(table.bucket(choice)) {
+            self.mapped.memory().prefetch::<1>(hint);
         }
         NonZero::new(led.at)
     }
@@ -103,11 +103,11 @@ impl Region {
     /// Asks for the lines of an item that [`Self::follow`] has not asked for.
     #[inline(always)]
     fn prefetch_rest(&self, at: usize) {
-        let size = self.item_header(at).size().min(ITEM_AHEAD);
+        let size = self.items.item_header(at).size().min(ITEM_AHEAD);
         for offset in (ITEM_ASKED..size).step_by(CACHE_LINE) {
-            self.mapped().memory().prefetch::<1>(at + offset);
+            self.mapped.memory().prefetch::<1>(at + offset);
         }
         // The item may begin within a line, and then ends in one more.
-        self.mapped().memory().prefetch::<1>(at + size);
+        self.mapped.memory().prefetch::<1>(at + size);
     }
 }

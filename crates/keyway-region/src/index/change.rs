@@ -11,20 +11,21 @@ use crate::atomics::{AtomicU32, Relaxed};
 use crate::flushes::epoch_at_any_time;
 use crate::hash::Key;
 use crate::heap;
+use crate::index::Changer;
 use crate::index::find::{Absent, Glance, Here, Scan, Tagged};
 use crate::index::insert::Insert;
 use crate::index::lookup::Place;
 use crate::index::old::Old;
+use crate::index::slots::Slots;
 use crate::layout::bucket::Table;
 use crate::layout::item::flag;
 use crate::layout::segment::{SegmentHeader, SegmentLife};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::Status;
-use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Value, Written};
+use crate::log::Items;
+use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Supply, Value, Written};
 use crate::mapped::Rules;
-use crate::region::Region;
-use crate::session::Session;
 use crate::sink::Unread;
 use crate::verbs::{Now, WriteError};
 
@@ -117,6 +118,8 @@ pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
 
 /// One attempt at a change.
 struct Attempt<'a, 'k, N, const PLAIN: bool> {
+    /// where segments come from when none is free
+    supply: &'a dyn Supply,
     key: &'a Key<'k>,
     /// the flush epoch when the attempt began
     epoch: u64,
@@ -136,7 +139,7 @@ const AGAIN: Attempted = Ok(None);
 /// Nothing was to be done.
 const KEPT: Attempted = Ok(Some((Changed::Kept, Written::NONE)));
 
-impl Session {
+impl Changer {
     /// Changes a key in one attempt, compiled into the verb, so that values stay in registers from one step to the next, and no
     /// code for rare cases is in between. On anything unusual it gives up (`None`), and the verb begins again with
     /// [`Self::change`]; an item that it has already written is never published, and is dead. Unusual are: durable mode, regions
@@ -145,20 +148,24 @@ impl Session {
     #[inline(always)]
     pub(crate) fn change_fast<'v>(
         &self,
+        supply: &dyn Supply,
         key: Key<'_>,
         now: &mut impl Now,
         mut decide: impl Decide<'v>,
     ) -> Option<(Changed, Written)> {
-        let superblock = self.mapped.superblock();
-        if !self.mapped.is_plain() || !self.counting.enter_known(superblock) {
+        let superblock = self.mapped().superblock();
+        if !self.mapped().is_plain() || !self.publisher().counting.enter_known(superblock) {
             return None;
         }
         let changed = match epoch_at_any_time(superblock) {
-            Some(epoch) => match self.glance(&key) {
-                Some(Glance::Tagged(tagged)) => self.change_tagged(&key, tagged, epoch, now, &mut decide).ok().flatten(),
+            Some(epoch) => match self.finder.glance(&key) {
+                Some(Glance::Tagged(tagged)) => self
+                    .change_tagged(supply, &key, tagged, epoch, now, &mut decide)
+                    .ok()
+                    .flatten(),
                 Some(Glance::Absent(table, pair)) => match decide.decide(None, &mut Vec::new()) {
                     Decision::Put(draft) | Decision::Replace(draft) => self
-                        .put_between((key.bytes, key.hash), draft, table, pair, epoch, now.tick())
+                        .put_between(supply, (key.bytes, key.hash), draft, (table, pair), epoch, now.tick())
                         .map(|written| (Changed::Put, written)),
                     Decision::Keep | Decision::Remove | Decision::Unreadable(_) => Some((Changed::Kept, Written::NONE)),
                 },
@@ -166,7 +173,7 @@ impl Session {
             },
             None => None,
         };
-        self.thread.end_operation();
+        self.thread().end_operation();
         changed
     }
 
@@ -175,6 +182,7 @@ impl Session {
     #[allow(unsafe_code, reason = "a segment that there is")]
     fn change_tagged<'v>(
         &self,
+        supply: &dyn Supply,
         key: &Key<'_>,
         tagged: Tagged<'_>,
         epoch: u64,
@@ -183,6 +191,7 @@ impl Session {
     ) -> Attempted {
         let mut prepared = Prepared::default();
         let mut attempt = Attempt {
+            supply,
             key,
             epoch,
             now,
@@ -193,12 +202,12 @@ impl Session {
         if let Some(draft) = decide.ahead() {
             let stamp = Stamp::Any(stamp_over(tagged.led.life, epoch));
             // SAFETY: `follow_known`, which alone makes an `ItemAt`, has found that there is the segment.
-            let header = unsafe { self.mapped.header_in(self.mapped.memory().view(), tagged.led.segment) };
+            let header = unsafe { self.mapped().header_in(self.mapped().memory().view(), tagged.led.segment) };
             if !self.prepare_over(&mut attempt, draft, stamp, header, tagged.led.offset) {
                 return AGAIN;
             }
         }
-        match self.item_of(key, tagged) {
+        match self.finder.item_of(key, tagged) {
             Some(here) => self.change_here(attempt, here, decide),
             None => self.again(&attempt),
         }
@@ -208,7 +217,7 @@ impl Session {
     #[inline(always)]
     fn again<N, const PLAIN: bool>(&self, attempt: &Attempt<'_, '_, N, PLAIN>) -> Attempted {
         if PLAIN && attempt.prepared.is_written {
-            self.region.count_unpublished(attempt.prepared.written.word);
+            self.publisher().segments.count_unpublished(attempt.prepared.written.word);
         }
         AGAIN
     }
@@ -218,31 +227,38 @@ impl Session {
     /// on the same keys often need that, and their compare-and-swaps fail now and then. It gives up (`None`) like the first attempt.
     #[cold]
     #[inline(never)]
-    pub(crate) fn publish_slow(&self, (bytes, hash): (&[u8], u64), now: u32, draft: Draft<'_>) -> Option<(Changed, Written)> {
-        let superblock = self.mapped.superblock();
-        if !self.mapped.is_plain() || !self.fits_carrying(&Key { bytes, hash }, &draft) || !self.counting.enter_known(superblock)
+    pub(crate) fn publish_slow(
+        &self,
+        supply: &dyn Supply,
+        (bytes, hash): (&[u8], u64),
+        now: u32,
+        draft: Draft<'_>,
+    ) -> Option<(Changed, Written)> {
+        let superblock = self.mapped().superblock();
+        if !self.mapped().is_plain()
+            || !self.publisher().log.fits_carrying(&Key { bytes, hash }, &draft)
+            || !self.publisher().counting.enter_known(superblock)
         {
             return None;
         }
         let written = match epoch_at_any_time(superblock) {
-            Some(epoch) => self.put_held(&Key { bytes, hash }, epoch, now, draft),
+            Some(epoch) => self.put_held(supply, &Key { bytes, hash }, epoch, now, draft),
             None => None,
         };
-        self.thread.end_operation();
+        self.thread().end_operation();
         written.map(|written| (Changed::Put, written))
     }
 
-    fn put_held(&self, key: &Key<'_>, epoch: u64, now: u32, draft: Draft<'_>) -> Option<Written> {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
-        let Some(Glance::Tagged(tagged)) = self.glance(key) else {
+    fn put_held(&self, supply: &dyn Supply, key: &Key<'_>, epoch: u64, now: u32, draft: Draft<'_>) -> Option<Written> {
+        let mapped = self.mapped();
+        let Some(Glance::Tagged(tagged)) = self.finder.glance(key) else {
             return None;
         };
-        let mut here = self.item_of(key, tagged)?;
-        here.word = self.hold(here.slot, here.word)?;
+        let mut here = self.finder.item_of(key, tagged)?;
+        here.word = self.publisher().hold(here.slot, here.word)?;
         let seen = here.seen;
         // As in `change_here`.
-        if !region.still(&seen) {
+        if !self.publisher().index.items.still(&seen) {
             return None;
         }
         let header = mapped.header(seen.segment);
@@ -250,13 +266,13 @@ impl Session {
             key,
             epoch: stamp_over(seen.life, epoch),
             now,
-            replaced: Some(Replaced::held(region, header, &seen)),
+            replaced: Some(Replaced::held(&self.publisher().uniques, header, &seen)),
             rules: Rules::PLAIN.general(),
         };
-        let (written, _) = self.write(&purpose, &draft, &[]).ok()?;
+        let (written, _) = self.publisher().log.write(supply, &purpose, &draft, &[]).ok()?;
         // PUBLISH: the new item, as in `put_here`.
-        if !self.put_over(&here, written.word, Rules::PLAIN) {
-            self.region.count_unpublished(written.word);
+        if !self.publisher().put_over(&here, written.word, Rules::PLAIN) {
+            self.publisher().segments.count_unpublished(written.word);
             return None;
         }
         let first: &AtomicU32 = mapped.memory().get(seen.at);
@@ -269,19 +285,21 @@ impl Session {
     #[inline(never)]
     pub(crate) fn change(
         &self,
+        supply: &dyn Supply,
         key: &Key<'_>,
         now: u32,
         decide: &mut AnyDecision<'_, '_>,
     ) -> Result<(Changed, Written), WriteError> {
-        self.counting.enter()?;
-        self.emitter.begin_event();
+        self.publisher().counting.enter()?;
+        self.publisher().emitter.begin_event();
         let built = &mut *self.built.borrow_mut();
         let mut prepared = Prepared::default();
-        let rules = Rules::of(&self.region);
+        let rules = Rules::of(self.mapped());
         let result = (0..ATTEMPTS_MAX).find_map(|_| {
             let attempt = Attempt {
+                supply,
                 key,
-                epoch: self.region.flushes().epoch(now),
+                epoch: self.publisher().index.flushes.epoch(now),
                 now,
                 rules,
                 built,
@@ -291,18 +309,18 @@ impl Session {
         });
         built.clear();
         heap::shrink(built, BUILT_KEPT_MAX);
-        self.thread.end_operation();
+        self.thread().end_operation();
         self.discard(&mut prepared);
         result.unwrap_or(Err(WriteError::Corrupt))
     }
 
     fn attempt(&self, attempt: Attempt<'_, '_, u32, false>, decide: &mut AnyDecision<'_, '_>) -> Attempted {
-        match self.scan(attempt.key) {
+        match self.finder.scan(attempt.key) {
             Scan::Here(here) => self.change_here(attempt, here, decide),
             Scan::Absent(absent) => {
                 attempt.built.clear();
-                if self.emitter.is_watched() {
-                    self.emitter.note_before(Status::NotFound, 0);
+                if self.publisher().emitter.is_watched() {
+                    self.publisher().emitter.note_before(Status::NotFound, 0);
                 }
                 match decide(None, attempt.built) {
                     Decision::Put(draft) | Decision::Replace(draft) => self.put_absent(attempt, &absent, &draft),
@@ -312,7 +330,7 @@ impl Session {
             Scan::Again => AGAIN,
             Scan::Corrupt => Err(WriteError::Corrupt),
             Scan::Frozen(place, word) => {
-                self.unfreeze(place, word);
+                self.publisher().splits().unfreeze(place, word);
                 AGAIN
             }
         }
@@ -327,11 +345,10 @@ impl Session {
         mut here: Here<'_>,
         decide: &mut D,
     ) -> Attempted {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let (epoch, rules) = (attempt.epoch, attempt.rules);
         let seen = here.seen;
-        match self.hold_unfrozen(here.slot, here.word) {
+        match self.publisher().hold_unfrozen(here.slot, here.word) {
             Some(word) => here.word = word,
             None => return self.again(&attempt),
         }
@@ -342,14 +359,14 @@ impl Session {
         let first: &AtomicU32 = unsafe { view.at(seen.at) };
         // The key was read before the hazard pointer. All forty bits of the generation are the same after it, so the segment was not
         // recycled, and an item does not change in it.
-        if !Region::is_still(words, seen.life) {
+        if !Items::is_still(words, seen.life) {
             return self.again(&attempt);
         }
         let present = !D::LOOKS || seen.is_present(epoch, &mut attempt.now);
         let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
         let old = Old::of(self, attempt.key.bytes, &here, asked, rules.has_checksums());
         attempt.built.clear();
-        if !PLAIN && self.emitter.is_watched() {
+        if !PLAIN && self.publisher().emitter.is_watched() {
             self.note_before_change(present.then_some(&old), seen.header.is_expired(attempt.now.tick()));
         }
         let mut decision = decide.decide(present.then_some(&old), attempt.built);
@@ -361,7 +378,7 @@ impl Session {
                 Outcome::Unasked | Outcome::Intact => {}
             }
         }
-        if !PLAIN && !Region::is_still(words, seen.life) {
+        if !PLAIN && !Items::is_still(words, seen.life) {
             return AGAIN;
         }
         match decision {
@@ -372,22 +389,22 @@ impl Session {
             Decision::Remove if !present => KEPT,
             Decision::Remove => {
                 // PUBLISH: the key is gone.
-                if !self.take_out(&here, rules) {
+                if !self.publisher().take_out(&here, rules) {
                     return AGAIN;
                 }
-                self.count_removed(first, &seen);
+                self.publisher().log.counts().count_removed(first, &seen);
                 if !PLAIN {
-                    self.free_replaced(&seen, None);
+                    self.publisher().free_replaced(&seen, None);
                 }
                 Ok(Some((Changed::Removed, Written::NONE)))
             }
             Decision::Put(draft) => self.put_here(attempt, &here, draft, Stamp::Any(stamp_over(seen.life, epoch))),
             Decision::Replace(draft) if PLAIN && !matches!(draft.value, Value::TextInForm(..)) => {
                 let now = match draft.expiry {
-                    0 => attempt.now.recent(region.clock().seen().0),
+                    0 => attempt.now.recent(self.publisher().clock.seen().0),
                     _ => attempt.now.tick(),
                 };
-                self.put_here_aside((attempt.key.bytes, attempt.key.hash), epoch, now, here, draft)
+                self.put_here_aside(attempt.supply, (attempt.key.bytes, attempt.key.hash), epoch, now, here, draft)
             }
             Decision::Replace(draft) => self.put_here(attempt, &here, draft, Stamp::Once(seen.life.epoch)),
         }
@@ -398,18 +415,27 @@ impl Session {
     #[inline(never)]
     fn note_before_change(&self, old: Option<&Old<'_>>, is_expired: bool) {
         match old {
-            Some(old) => self.emitter.note_before(Status::Found, old.item().value_len),
-            None if is_expired => self.emitter.note_before(Status::Expired, 0),
-            None => self.emitter.note_before(Status::NotFound, 0),
+            Some(old) => self.publisher().emitter.note_before(Status::Found, old.item().value_len),
+            None if is_expired => self.publisher().emitter.note_before(Status::Expired, 0),
+            None => self.publisher().emitter.note_before(Status::NotFound, 0),
         }
     }
 
     /// [`Self::put_here`] of an item that replaces the other one, in a region without rules. A function of its own: the rarer values
     /// would cost those of [`Value::TextInForm`] a register here and there.
     #[inline(never)]
-    fn put_here_aside(&self, (bytes, hash): (&[u8], u64), epoch: u64, now: u32, here: Here<'_>, draft: Draft<'_>) -> Attempted {
+    fn put_here_aside(
+        &self,
+        supply: &dyn Supply,
+        (bytes, hash): (&[u8], u64),
+        epoch: u64,
+        now: u32,
+        here: Here<'_>,
+        draft: Draft<'_>,
+    ) -> Attempted {
         let mut prepared = Prepared::default();
         let attempt = Attempt {
+            supply,
             key: &Key { bytes, hash },
             epoch,
             now,
@@ -430,13 +456,12 @@ impl Session {
         draft: Draft<'_>,
         stamp: Stamp,
     ) -> Attempted {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let (Here { place, seen, .. }, rules) = (*here, attempt.rules);
         // SAFETY: there is the item's segment: see `Here`.
         let header = unsafe { mapped.header_in(mapped.memory().view(), seen.segment) };
         if !PLAIN {
-            let replaced = Replaced::held(region, header, &seen);
+            let replaced = Replaced::held(&self.publisher().uniques, header, &seen);
             self.prepare(&mut attempt, &draft, stamp, Some(replaced))?;
         } else if !self.prepare_over(&mut attempt, &draft, stamp, header, seen.offset)
             || !self.exceeds(&attempt.prepared.written, &draft, &seen)
@@ -450,15 +475,15 @@ impl Session {
             Stays::Fetched | Stays::Form => written.word.fetched(),
         };
         // PUBLISH: the new item. Its extent's tail is out already. Recovery leaves the word that it finds in the slot, old or new.
-        if !self.put_over(here, word, rules) {
+        if !self.publisher().put_over(here, word, rules) {
             return self.again(&attempt);
         }
-        let now = attempt.now.recent(region.clock().seen().0);
+        let now = attempt.now.recent(self.publisher().clock.seen().0);
         // SAFETY: the item is in its segment, and begins at a multiple of 4.
         let first: &AtomicU32 = unsafe { mapped.memory().view().at(seen.at) };
         self.count_replaced(place, (header, first, &seen), stays, &written, now);
         if !PLAIN {
-            self.free_replaced(&seen, Some(&draft.value));
+            self.publisher().free_replaced(&seen, Some(&draft.value));
             self.published(attempt.prepared);
         }
         Ok(Some((Changed::Put, written)))
@@ -470,7 +495,7 @@ impl Session {
         match value {
             Value::TextInForm(..) => Stays::Form,
             Value::Number(..) | Value::Text(..)
-                if written.value_len == self.region.value_len(seen, self.mapped.checksum_size()) =>
+                if written.value_len == self.publisher().index.items.value_len(seen, self.mapped().checksum_size()) =>
             {
                 Stays::Fetched
             }
@@ -489,18 +514,18 @@ impl Session {
         now: u32,
     ) {
         match stays {
-            Stays::Nothing => self.region.set_hint(place, now),
-            Stays::Fetched | Stays::Form => self.region.refresh_hint(place, header, now),
+            Stays::Nothing => Slots::set_hint((self.mapped(), &self.publisher().directory), place, now),
+            Stays::Fetched | Stays::Form => Slots::refresh_hint((self.mapped(), &self.publisher().directory), place, header, now),
         }
         if stays == Stays::Form {
-            return self.mark_dead(first, seen, written.size);
+            return self.publisher().log.counts().mark_dead(first, seen, written.size);
         }
         let size = seen.header.size();
-        self.thread.count(
+        self.thread().count(
             Counter::bytes,
-            (written.size as u64).wrapping_sub(self.region.size_in_all(seen, size) as u64),
+            (written.size as u64).wrapping_sub(self.publisher().index.items.size_in_all(seen, size) as u64),
         );
-        self.mark_dead(first, seen, size);
+        self.publisher().log.counts().mark_dead(first, seen, size);
     }
 
     /// Ends an attempt whose item could not be read.
@@ -509,10 +534,14 @@ impl Session {
     fn meet_unreadable(&self, unread: Unread, key: &[u8], here: &Here<'_>, now: u32) -> Attempted {
         match unread {
             Unread::NoMemory => Err(WriteError::NoMemory {
-                len: self.region.facts(&here.seen, (here.place, here.word), false, now).value_len,
+                len: self
+                    .publisher()
+                    .index
+                    .facts(&here.seen, (here.place, here.word), false, now)
+                    .value_len,
             }),
             Unread::Changed if here.word.same_but_frequency(Slot(here.slot.load(Relaxed))) => {
-                self.remove_damaged(key, here.place, here.word);
+                self.publisher().remove_damaged(key, here.place, here.word);
                 Err(WriteError::Corrupt)
             }
             Unread::Changed => AGAIN,
@@ -523,14 +552,14 @@ impl Session {
     #[inline(never)]
     fn put_between(
         &self,
+        supply: &dyn Supply,
         (bytes, hash): (&[u8], u64),
         draft: Draft<'_>,
-        table: Table,
-        pair: [(u64, usize); 2],
+        (table, pair): (Table, [(u64, usize); 2]),
         epoch: u64,
         now: u32,
     ) -> Option<Written> {
-        let lines = pair.map(|(_, at)| self.mapped.memory().line(at));
+        let lines = pair.map(|(_, at)| self.mapped().memory().line(at));
         let empty = Place::emptiest(pair, &lines)?;
         let absent = Absent {
             table,
@@ -540,10 +569,11 @@ impl Session {
         };
         let mut prepared = Prepared::default();
         let attempt = Attempt {
+            supply,
             key: &Key { bytes, hash },
             epoch,
             now,
-            rules: Rules::of(&self.region),
+            rules: Rules::of(self.mapped()),
             built: &mut Vec::new(),
             prepared: &mut prepared,
         };
@@ -556,26 +586,33 @@ impl Session {
 
     /// An attempt to put an item where there is none.
     fn put_absent(&self, mut attempt: Attempt<'_, '_, u32, false>, absent: &Absent, draft: &Draft<'_>) -> Attempted {
-        let region = &*self.region;
         let (key, epoch, now) = (attempt.key, attempt.epoch, attempt.now);
         if let Some((place, word)) = absent.tentative {
             // Any thread may abort a tentative entry of any other: its owner may be dead.
-            region.abort(place, word);
+            self.publisher().index.slots.abort(place, word);
             return AGAIN;
         }
         let (place, over) = match (absent.empty, absent.victim) {
             (Some(place), _) => (place, Slot::EMPTY),
             // All buckets of the key are full: grow if the index should grow; otherwise evict.
-            _ if self.grow_for_room(attempt.prepared, now) => return AGAIN,
-            (None, Some((place, word))) if word.is_tentative() => {
-                region.abort(place, word);
+            _ if self
+                .publisher()
+                .splits()
+                .grow_for_room(attempt.supply, now, || self.discard(attempt.prepared)) =>
+            {
                 return AGAIN;
             }
-            (None, Some((_, _))) if !self.region.limits().evicts() => return Err(WriteError::OutOfMemory),
+            (None, Some((place, word))) if word.is_tentative() => {
+                self.publisher().index.slots.abort(place, word);
+                return AGAIN;
+            }
+            (None, Some((_, _))) if !self.publisher().index.limits.evicts() => return Err(WriteError::OutOfMemory),
             // A tentative word over a victim could bring it back to life: so the victim is removed first, persistently.
             (None, Some((place, word))) if attempt.rules.is_durable() => {
-                self.evict_word(place, word, epoch, now);
-                self.grow_after_eviction(attempt.prepared, now);
+                self.publisher().evict_word(place, word, epoch, now);
+                self.publisher()
+                    .splits()
+                    .grow_after_eviction(attempt.supply, now, || self.discard(attempt.prepared));
                 return AGAIN;
             }
             (None, Some((place, word))) => (place, word),
@@ -591,13 +628,15 @@ impl Session {
             epoch,
             now,
         };
-        if !self.insert(&insert, &written, attempt.rules) {
+        if !self.publisher().insert(&insert, &written, attempt.rules) {
             return AGAIN;
         }
         self.published(attempt.prepared);
-        self.grow_a_little(now);
+        self.publisher().splits().grow_a_little(attempt.supply, now);
         if !over.is_empty() {
-            self.grow_after_eviction(attempt.prepared, now);
+            self.publisher()
+                .splits()
+                .grow_after_eviction(attempt.supply, now, || self.discard(attempt.prepared));
         }
         Ok(Some((Changed::Put, written)))
     }
@@ -627,12 +666,12 @@ impl Session {
             replaced,
             rules: attempt.rules.general(),
         };
-        (prepared.written, prepared.chain) = self.write(&purpose, draft, attempt.built)?;
+        (prepared.written, prepared.chain) = self.publisher().log.write(attempt.supply, &purpose, draft, attempt.built)?;
         // A CAS unique that follows the replaced item's is for this attempt: another session may give it, too, and be faster.
-        let reusable = reusable.filter(|_| draft.cas.is_some() || self.region.is_unique_of_place(&prepared.written));
+        let reusable = reusable.filter(|_| draft.cas.is_some() || self.publisher().uniques.is_unique_of_place(&prepared.written));
         (prepared.is_written, prepared.reusable) = (true, reusable);
         // The item, and all that its segment needs to be understood, must be persistent before any word leads there.
-        self.mapped.barrier();
+        self.mapped().barrier();
         Ok(())
     }
 
@@ -650,7 +689,11 @@ impl Session {
         if !attempt.prepared.is_written {
             let (Stamp::Any(epoch) | Stamp::Once(epoch)) = stamp;
             let replaced = Replaced::new(header, offset);
-            match self.write_over(attempt.key, epoch, &mut attempt.now, draft, replaced) {
+            match self
+                .publisher()
+                .log
+                .write_over(attempt.supply, attempt.key, epoch, &mut attempt.now, draft, replaced)
+            {
                 Some(written) => attempt.prepared.written = written,
                 None => return false,
             }
@@ -670,16 +713,16 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn exceeds_carried(&self, cas: u64, seen: ItemView) -> bool {
-        cas > self.region.unique_to_exceed(&seen)
+        cas > self.publisher().uniques.unique_to_exceed(&seen)
     }
 
     /// A written item that was never published: its place is dead, and the segments of its value are freed.
     pub(super) fn discard(&self, prepared: &mut Prepared) {
         if std::mem::take(&mut prepared.is_written) {
-            self.region.count_unpublished(prepared.written.word);
+            self.publisher().segments.count_unpublished(prepared.written.word);
         }
         if let Some(chain) = prepared.chain.take() {
-            self.free_chain(chain.first);
+            self.publisher().log.claims().free_chain(chain.first);
         }
     }
 
@@ -687,7 +730,7 @@ impl Session {
     fn published(&self, prepared: &mut Prepared) {
         prepared.is_written = false;
         if let Some(chain) = prepared.chain.take() {
-            self.disown_chain(chain);
+            self.publisher().log.claims().disown_chain(chain);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The fast path of a get: what [`Region::get`] does when both of a key's buckets have one confirmed word with its tag, or none.
+//! The fast path of a get: what [`Index::get`] does when both of a key's buckets have one confirmed word with its tag, or none.
 //!
-//! It is one attempt, made of the same steps in the same order. Everything unusual ends it, and [`Region::get`] starts anew: two
+//! It is one attempt, made of the same steps in the same order. Everything unusual ends it, and [`Index::get`] starts anew: two
 //! words with the tag, a word that is tentative, frozen or dirty, a third bucket, an expired or flushed item,
 //! another key's item, a value with segments of its own, anything that changed meanwhile, or a word that leads nowhere.
 
@@ -11,17 +11,18 @@ use crate::atomics::{Acquire, AtomicU64};
 use crate::clock::ttl;
 use crate::directory::Directory;
 use crate::hash::{Key, choices, tag};
+use crate::index::Finder;
 use crate::index::long_value::LONG_FROM;
-use crate::index::lookup::{Place, has_thirds};
+use crate::index::lookup::{Index, Place, has_thirds};
+use crate::index::slots::Slots;
 use crate::layout::bucket::SLOTS;
 use crate::layout::item::{LARGE, padded};
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ItemView;
+use crate::log::Items;
 use crate::memory::View;
-use crate::region::Region;
-use crate::session::Session;
 use crate::sink::Sink;
 use crate::verbs::{Get, Item, Now};
 
@@ -37,26 +38,26 @@ pub(crate) enum Fast<R> {
 /// An item of the key that was asked for, the word that led there, and the seconds that it has left.
 type Got = (Place, Slot, ItemView, Option<u32>);
 
-impl Session {
+impl Finder {
     /// A get that [`Get::is_plain`], in a region with neither durable mode nor checksums, in which this flush epoch is in force.
     #[inline(always)]
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
     pub(crate) fn find_fast<S: Sink, R>(
         &self,
-        (region, view, epoch): (&Region, View<'_>, u64),
+        (view, epoch): (View<'_>, u64),
         key: &Key<'_>,
         how: &Get,
         mut now: impl Now,
         sink: &mut S,
         hit: impl FnOnce(Item) -> R,
     ) -> Fast<R> {
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         debug_assert!(mapped.is_plain());
         let superblock = view.get(0);
-        let table = region.directory().table_kept(superblock, &self.table);
+        let table = self.publisher.directory.table_kept(superblock, &self.table);
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let Some([first, second]) = region.directory().buckets_at([a, b]) else {
+        let Some([first, second]) = self.publisher.directory.buckets_at([a, b]) else {
             return Fast::Unusual;
         };
         // Both, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
@@ -85,7 +86,7 @@ impl Session {
         if !word.is_confirmed_with(wanted) {
             return Fast::Unusual;
         }
-        let Some(led) = region.follow_known(view, word).filter(|led| led.life.is_since(epoch)) else {
+        let Some(led) = Index::follow_known(mapped, view, word).filter(|led| led.life.is_since(epoch)) else {
             return Fast::Unusual;
         };
         // The nine bits of generation in a slot wrap: it must still name the segment.
@@ -93,7 +94,7 @@ impl Session {
         if Slot(slot.load(Acquire)) != word {
             return Fast::Unusual;
         }
-        let header = region.header_of(view, &led);
+        let header = Index::header_of(view, &led);
         let room = mapped.layout().shape.segment_size - led.offset;
         // No segment has room for the length that a value with segments of its own has in its header.
         const _: () = assert!(SIZE_MAX < LARGE);
@@ -121,7 +122,7 @@ impl Session {
             },
         };
         // SAFETY: the whole item is in its segment, which there is; its value has no segments of its own.
-        unsafe { self.take_fast((region, view), (place, word, seen, ttl_s), how, now, sink, hit) }
+        unsafe { self.take_fast(view, (place, word, seen, ttl_s), how, now, sink, hit) }
     }
 
     /// Gives the item to the sink, and marks the hit.
@@ -133,7 +134,7 @@ impl Session {
     #[allow(unsafe_code, reason = "contract above")]
     unsafe fn take_fast<S: Sink, R>(
         &self,
-        (region, view): (&Region, View<'_>),
+        view: View<'_>,
         (place, word, seen, ttl_s): Got,
         how: &Get,
         mut now: impl Now,
@@ -142,7 +143,7 @@ impl Session {
     ) -> Fast<R> {
         let (len, value_at) = (seen.header.inline_len(), seen.at + seen.header.value_offset());
         let start = sink.len();
-        let item = region.plain_facts(&seen, len, padded(seen.header.end()), ttl_s);
+        let item = Index::plain_facts(self.mapped(), &seen, len, padded(seen.header.end()), ttl_s);
         let is_copied = !(sink.begin(&item) && how.value) || {
             if len >= LONG_FROM {
                 self.ask_long(word, len, place.bucket);
@@ -151,15 +152,20 @@ impl Session {
             sink.put_region(unsafe { view.window(value_at, len) }).is_ok()
         };
         // SAFETY: there is the segment.
-        let words = unsafe { self.mapped.words_in(view, seen.segment) };
-        if !is_copied || !Region::is_still(words, seen.life) {
+        let words = unsafe { self.mapped().words_in(view, seen.segment) };
+        if !is_copied || !Items::is_still(words, seen.life) {
             sink.truncate(start);
             return Fast::Unusual;
         }
         if !how.no_bump {
-            region.bump(place, word, now.recent(region.clock().seen().0));
+            Slots::bump(
+                (self.mapped(), &self.publisher.directory),
+                place,
+                word,
+                now.recent(self.publisher.clock.seen().0),
+            );
         }
-        self.thread.count(Counter::get_hits, 1);
+        self.thread().count(Counter::get_hits, 1);
         Fast::Hit(hit(item))
     }
 }

@@ -7,14 +7,16 @@
 use crate::atomics::{Acquire, AtomicU64};
 use crate::directory::Directory;
 use crate::hash::{Key, choices, tag};
-use crate::index::lookup::{Followed, ItemAt, Place, has_thirds};
+use crate::index::Finder;
+use crate::index::lookup::{Followed, Index, ItemAt, Place, has_thirds};
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::LARGE;
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::log::ItemView;
+use crate::mapped::Mapped;
 use crate::memory::Line;
-use crate::session::Session;
+use crate::threads::Thread;
 
 /// The result of a glance.
 pub(super) enum Glance<'r> {
@@ -63,7 +65,19 @@ pub(crate) struct Absent {
     pub victim: Option<(Place, Slot)>,
 }
 
-impl Session {
+impl Finder {
+    /// The mapped bytes.
+    #[inline(always)]
+    pub(super) fn mapped(&self) -> &Mapped {
+        self.publisher.log.mapped()
+    }
+
+    /// The thread's slot.
+    #[inline(always)]
+    pub(super) fn thread(&self) -> &Thread {
+        self.publisher.log.thread()
+    }
+
     /// Searches both buckets, even if the key is in the first: each is equally likely, and a processor predicts such a branch badly.
     /// `None`: it takes a [`Self::scan`].
     ///
@@ -73,14 +87,13 @@ impl Session {
     #[inline(always)]
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
     pub(super) fn glance(&self, key: &Key<'_>) -> Option<Glance<'_>> {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let view = mapped.memory().view();
         let superblock = view.get(0);
-        let table = region.directory().table_kept(superblock, &self.table);
+        let table = self.publisher.directory.table_kept(superblock, &self.table);
         let [a, b] = choices(key.hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let [first, second] = region.directory().buckets_at([a, b])?;
+        let [first, second] = self.publisher.directory.buckets_at([a, b])?;
         // SAFETY: buckets are 64 bytes that are mapped, at multiples of 64.
         let lines = unsafe { [view.line(first), view.line(second)] };
         let wanted = tag(key.hash);
@@ -102,7 +115,7 @@ impl Session {
         if !word.is_confirmed_with(wanted) {
             return None;
         }
-        let led = region.follow_known(view, word)?;
+        let led = Index::follow_known(mapped, view, word)?;
         Some(Glance::Tagged(Tagged { place, slot, word, led }))
     }
 
@@ -111,15 +124,14 @@ impl Session {
     #[allow(unsafe_code, reason = "a place that was compared with the layout")]
     pub(super) fn item_of<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
         let Tagged { place, slot, word, led } = tagged;
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         // The nine bits of generation in a slot wrap: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if Slot(slot.load(Acquire)) != word {
             return None;
         }
         let view = mapped.memory().view();
-        let header = region.header_of(view, &led);
+        let header = Index::header_of(view, &led);
         let room = mapped.layout().shape.segment_size - led.offset;
         // No segment has room for the length that a value with segments of its own has in its header.
         const _: () = assert!(SIZE_MAX < LARGE);
@@ -142,10 +154,9 @@ impl Session {
 
     /// First look: all slots of both buckets, and only then a result.
     pub(super) fn scan(&self, key: &Key<'_>) -> Scan<'_> {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
-        let table = region.directory().table();
-        let Some(buckets) = region.buckets(key.hash, table) else {
+        let mapped = self.mapped();
+        let table = self.publisher.directory.table();
+        let Some(buckets) = self.publisher.index.buckets(key.hash, table) else {
             return Scan::Corrupt;
         };
         let wanted = tag(key.hash);
@@ -168,7 +179,7 @@ impl Session {
         }
         let lines = [a, b];
         let empty = Place::emptiest([first, second], &lines);
-        if region.directory().table() != table {
+        if self.publisher.directory.table() != table {
             return Scan::Again;
         }
         if empty.is_none() {
@@ -191,7 +202,6 @@ impl Session {
         wanted: u64,
         tentative: &mut Option<(Place, Slot)>,
     ) -> Option<Scan<'_>> {
-        let region = &*self.region;
         if Slot::any_frozen(line) {
             return Some(scan_frozen(line, bucket, bucket_at));
         }
@@ -206,23 +216,23 @@ impl Session {
             }
             if word.is_dirty() {
                 // What is decided on this word, or on its absence, requires that it is persistent.
-                region.persist_word(place.at, word);
+                self.publisher.index.slots.persist_word(place.at, word);
                 return Some(Scan::Again);
             }
-            match region.look(region.slot(place.at), word) {
+            match self.publisher.index.look(self.publisher.index.slots.slot(place.at), word) {
                 Followed::Moved => return Some(Scan::Again),
                 Followed::Corrupt => {
-                    self.drop_corrupt(place, word);
+                    self.publisher.drop_corrupt(place, word);
                     return Some(Scan::Again);
                 }
                 Followed::Got(seen) => {
-                    let ours = region.has_key(&seen, key.bytes);
+                    let ours = self.publisher.index.items.has_key(&seen, key.bytes);
                     if ours && !word.is_tentative() {
                         // The second look, after the hazard pointer, shows whether it was the item.
-                        let slot = region.slot(place.at);
+                        let slot = self.publisher.index.slots.slot(place.at);
                         return Some(Scan::Here(Here { place, slot, word, seen }));
                     }
-                    if !region.still(&seen) {
+                    if !self.publisher.index.items.still(&seen) {
                         return Some(Scan::Again);
                     }
                     if ours {
@@ -245,11 +255,11 @@ impl Session {
         pair: [(u64, usize); 2],
         [a, b]: [Line; 2],
     ) -> Scan<'_> {
-        let Some(third) = self.region.third_bucket(key.hash, table) else {
+        let Some(third) = self.publisher.index.third_bucket(key.hash, table) else {
             return Scan::Corrupt;
         };
         let (bucket, at) = third;
-        let line = self.mapped.memory().line(at);
+        let line = self.mapped().memory().line(at);
         if Slot::any_frozen(&line) {
             return scan_frozen(&line, bucket, at);
         }

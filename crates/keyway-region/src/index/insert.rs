@@ -5,13 +5,14 @@
 
 use crate::atomics::{Relaxed, Release, SeqCst};
 use crate::hash::{Key, choices, tag};
+use crate::index::Publisher;
 use crate::index::lookup::{Followed, Place};
+use crate::index::slots::Slots;
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::{ATTEMPTS_MAX, Written};
 use crate::mapped::Rules;
-use crate::session::Session;
 use keyway_probes as probes;
 
 /// Where a key's item is to be put.
@@ -27,7 +28,7 @@ pub(super) struct Insert<'a, 'k> {
     pub now: u32,
 }
 
-impl Session {
+impl Publisher {
     /// Puts a written item into a slot that is empty, or over a victim's confirmed word.
     pub(super) fn insert(&self, insert: &Insert<'_, '_>, written: &Written, rules: Rules<false>) -> bool {
         let &Insert {
@@ -38,24 +39,23 @@ impl Session {
             epoch,
             now,
         } = insert;
-        let region = &*self.region;
-        let slot = region.slot(place.at);
+        let slot = self.index.slots.slot(place.at);
         let mut evicted = None;
         if !over.is_empty() {
             match self.hold(slot, over) {
                 Some(word) => over = word,
                 None => return false,
             }
-            match region.look(slot, over) {
+            match self.index.look(slot, over) {
                 Followed::Got(seen) => evicted = Some(seen),
                 Followed::Moved => return false,
-                Followed::Corrupt => self.thread.count(Counter::corrupt, 1),
+                Followed::Corrupt => self.thread().count(Counter::corrupt, 1),
             }
         }
         self.announce_third(key, table, place);
         // Put on record before the word is in the slot: recovery aborts it if this thread dies here.
         let tentative = written.word.tentative();
-        self.thread.pend(place.at, tentative);
+        self.thread().pend(place.at, tentative);
         // SeqCst, as the loads of the rescan: of two inserters of one key at least one sees the other's tentative word.
         // PAIRS: twins: the load in the other inserter's `rescan`.
         let put = || slot.compare_exchange(over.0, tentative.0, SeqCst, Relaxed).is_ok();
@@ -67,7 +67,7 @@ impl Session {
         };
         if !won {
             self.emitter.end_removal();
-            self.thread.settle();
+            self.thread().settle();
             return false;
         }
         if let Some(seen) = evicted {
@@ -79,8 +79,8 @@ impl Session {
         }
         // First twins (tentative words of the same key), then the table word, then the epoch: the model's order.
         let confirmed = self.rescan(key, table, place)
-            && region.directory().table() == table
-            && region.flushes().epoch(now) == epoch
+            && self.directory.table() == table
+            && self.index.flushes.epoch(now) == epoch
             && self.emitter.stamp_insert()
             // PUBLISH: the key is there. Before it no reader returns the entry, and any thread may abort it.
             && self.counting.counted(tentative, || {
@@ -92,15 +92,15 @@ impl Session {
         if !confirmed {
             let _ = slot.compare_exchange(tentative.0, Slot::EMPTY.0, Relaxed, Relaxed);
         }
-        self.thread.settle();
+        self.thread().settle();
         if confirmed {
             if rules.is_durable() {
-                region.persist_word(place.at, rules.dirty(written.word));
+                self.index.slots.persist_word(place.at, rules.dirty(written.word));
             }
-            region.set_hint(place, now);
-            self.thread.count(Counter::curr_items, 1);
-            self.thread.count(Counter::bytes, written.size as u64);
-            self.count_items(self.thread.slot(), 1);
+            Slots::set_hint((self.mapped(), &self.directory), place, now);
+            self.thread().count(Counter::curr_items, 1);
+            self.thread().count(Counter::bytes, written.size as u64);
+            self.log.counts().count_items(self.thread().slot(), 1);
         }
         confirmed
     }
@@ -108,18 +108,16 @@ impl Session {
     /// Before an entry goes into a key's third bucket: from now on every thread searches third buckets too.
     #[inline]
     fn announce_third(&self, key: &Key<'_>, table: Table, place: Place) {
-        let region = &self.region;
         let is_third = || !choices(key.hash).iter().any(|c| table.bucket(*c) == place.bucket);
-        if !region.has_thirds() && is_third() {
-            // PAIRS: third: the load in `Region::has_thirds`. Not written back in durable mode: the repair after a power failure sets it.
-            region.mapped().superblock().thirds.store(1, SeqCst);
+        if !self.index.has_thirds() && is_third() {
+            // PAIRS: third: the load in `Index::has_thirds`. Not written back in durable mode: the repair after a power failure sets it.
+            self.mapped().superblock().thirds.store(1, SeqCst);
         }
     }
 
     /// Whether no other thread has, or can get, an entry for the key while this thread's tentative word stays in `mine`.
     fn rescan(&self, key: &Key<'_>, table: Table, mine: Place) -> bool {
-        let region = &self.region;
-        let Some(buckets) = region.buckets(key.hash, table) else {
+        let Some(buckets) = self.index.buckets(key.hash, table) else {
             return false;
         };
         let wanted = tag(key.hash);
@@ -133,7 +131,7 @@ impl Session {
                         continue;
                     }
                     // PAIRS: twins: the other inserter's tentative word, in `insert`.
-                    let word = Slot(region.slot(place.at).load(SeqCst));
+                    let word = Slot(self.index.slots.slot(place.at).load(SeqCst));
                     if word.is_frozen() || word == Slot::UNSET {
                         return false;
                     }
@@ -144,13 +142,13 @@ impl Session {
                         // A removed twin must not come back to life beside this word: the next look makes sure.
                         return false;
                     }
-                    let seen = match region.look(region.slot(place.at), word) {
+                    let seen = match self.index.look(self.index.slots.slot(place.at), word) {
                         Followed::Got(seen) => seen,
                         Followed::Moved => continue 'again,
                         Followed::Corrupt => continue,
                     };
-                    let ours = region.has_key(&seen, key.bytes);
-                    if !region.still(&seen) {
+                    let ours = self.index.items.has_key(&seen, key.bytes);
+                    if !self.index.items.still(&seen) {
                         continue 'again;
                     }
                     if !ours {
@@ -159,7 +157,7 @@ impl Session {
                     if !word.is_tentative() || before_mine {
                         return false;
                     }
-                    region.abort(place, word);
+                    self.index.slots.abort(place, word);
                     continue 'again;
                 }
             }

@@ -5,16 +5,16 @@
 #[cfg(all(test, feature = "observe"))]
 mod late;
 
+use crate::index::Finder;
 use crate::layout::slot::Slot;
 use crate::memory::{CACHE_LINE, COPIED_AHEAD};
-use crate::session::Session;
 
 /// Bytes of a value from which on it is prefetched.
 pub(super) const LONG_FROM: usize = *COPIED_AHEAD.start();
 /// Bytes of an item before its value, mostly: a header, and a key of the usual length.
 const BEFORE_VALUE: usize = CACHE_LINE;
 
-impl Session {
+impl Finder {
     /// Asks for the item of this word, whose value has this length, and for the hints of its bucket.
     ///
     /// A processor gets here by predicted branches, before the item's header has arrived from memory. So what is done here must not wait
@@ -24,8 +24,7 @@ impl Session {
         if !COPIED_AHEAD.contains(&len) {
             return;
         }
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let at = mapped.segment(word.segment()) + word.offset();
         let last = self.long_len.replace(len);
         let mut asked = 0;
@@ -33,7 +32,7 @@ impl Session {
             mapped.memory().prefetch_to_read(at, last + BEFORE_VALUE);
             asked = last;
         }
-        if let Some(hint) = region.directory().hint_at(bucket) {
+        if let Some(hint) = self.publisher.directory.hint_at(bucket) {
             mapped.memory().prefetch::<1>(hint);
         }
         if asked < len {

@@ -5,19 +5,29 @@
 
 use crate::atomics::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, fence};
 use crate::clock::ttl;
+use crate::directory::Directory;
+use crate::flushes::Flushes;
+use crate::hash::Keyed;
 use crate::hash::{Key, choices, tag, third_choice};
 use crate::heap::List;
+use crate::index::slots::Slots;
+use crate::layout::bucket;
 use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::{Header, LIFETIME_OFFSET, SIZE_MIN};
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
 use crate::layout::superblock::Superblock;
+use crate::limits::LimitWords;
+use crate::log::Items;
 use crate::log::{ATTEMPTS_MAX, ItemView};
 use crate::mapped::Mapped;
+use crate::memory::KeyRoom;
 use crate::memory::{Line, View};
-use crate::region::Region;
+use crate::sink::Nowhere;
 use crate::sink::{Sink, Unread};
 use crate::verbs::{Get, Item};
+use crate::verbs::{Read, WriteError};
+use std::sync::Arc;
 
 /// Items of a slot that are followed for their key, one after the other, when each was replaced meanwhile.
 const REPLACED_MAX: usize = 100;
@@ -117,7 +127,7 @@ pub(crate) struct FoundItem {
 /// What a lookup found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lookup {
-    /// reported separately: see [`Region::get`]
+    /// reported separately: see [`Index::get`]
     Hit,
     Miss,
     Expired,
@@ -142,13 +152,65 @@ pub(super) fn has_thirds(superblock: &Superblock) -> bool {
     superblock.thirds.load(SeqCst) != 0
 }
 
-impl Region {
+/// From a key to its item.
+#[derive(Clone)]
+pub struct Index {
+    pub(super) mapped: Arc<Mapped>,
+    pub(super) directory: Arc<Directory>,
+    pub(super) items: Items,
+    pub(super) slots: Slots,
+    pub(super) flushes: Flushes,
+    pub(super) limits: LimitWords,
+}
+
+impl Index {
+    pub(crate) fn new(directory: &Arc<Directory>, flushes: &Flushes, items: &Items, slots: &Slots, limits: &LimitWords) -> Self {
+        Self {
+            mapped: Arc::clone(&slots.mapped),
+            directory: Arc::clone(directory),
+            items: items.clone(),
+            slots: slots.clone(),
+            flushes: flushes.clone(),
+            limits: limits.clone(),
+        }
+    }
+
+    /// The items, as they are read.
+    #[inline(always)]
+    pub(crate) fn items(&self) -> &Items {
+        &self.items
+    }
+
+    /// The slots, one by one.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Where the buckets are.
+    #[inline(always)]
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The flush word.
+    #[inline(always)]
+    pub(crate) fn flushes(&self) -> &Flushes {
+        &self.flushes
+    }
+
+    /// What the region allows.
+    #[inline(always)]
+    pub(crate) fn limits(&self) -> &LimitWords {
+        &self.limits
+    }
+
     /// The buckets in which the key of a hash may be. `None`: the directory lacks one, so shared memory is corrupted.
     #[inline(always)]
     pub(crate) fn buckets(&self, hash: u64, table: Table) -> Option<Buckets> {
         let [a, b] = choices(hash);
         let [a, b] = [table.bucket(a), table.bucket(b)];
-        let [a, b] = [(a, self.directory().bucket(a)?), (b, self.directory().bucket(b)?)];
+        let [a, b] = [(a, self.directory.bucket(a)?), (b, self.directory.bucket(b)?)];
         if self.has_thirds() {
             let third = self.third_bucket(hash, table)?;
             return Some(Buckets {
@@ -167,7 +229,7 @@ impl Region {
     /// SeqCst: if an inserter reads "no" after it has stored its tentative word, an inserter that stores "yes" later sees that word.
     #[inline(always)]
     pub(crate) fn has_thirds(&self) -> bool {
-        has_thirds(self.mapped().superblock())
+        has_thirds(self.mapped.superblock())
     }
 
     /// The bucket of a hash's third choice.
@@ -175,28 +237,15 @@ impl Region {
     #[inline(never)]
     pub(super) fn third_bucket(&self, hash: u64, table: Table) -> Option<(u64, usize)> {
         let bucket = table.bucket(third_choice(hash));
-        let at = self.directory().bucket(bucket)?;
-        self.mapped().memory().prefetch::<1>(at);
+        let at = self.directory.bucket(bucket)?;
+        self.mapped.memory().prefetch::<1>(at);
         Some((bucket, at))
-    }
-
-    /// A slot's word, for a change.
-    #[inline(always)]
-    pub(super) fn slot(&self, at: usize) -> &AtomicU64 {
-        self.mapped().word(at)
-    }
-
-    /// A slot's current word.
-    #[inline]
-    pub(crate) fn word_in(&self, place: Place) -> Slot {
-        // PAIRS: item: the publish of the word.
-        Slot(self.slot(place.at).load(Acquire))
     }
 
     /// Follows a word to the item's header, from the slot at this place.
     #[inline]
     pub(crate) fn look_in(&self, place: Place, word: Slot) -> Followed<ItemView> {
-        self.look(self.slot(place.at), word)
+        self.look(self.slots.slot(place.at), word)
     }
 
     /// The first word in the key's buckets that is among the `candidates` and for which `is_it` is true, with its slot. `Err`: a
@@ -208,12 +257,12 @@ impl Region {
         mut is_it: impl FnMut(Place, Slot) -> bool,
     ) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
         for _ in 0..ATTEMPTS_MAX {
-            let table = self.directory().table();
+            let table = self.directory.table();
             let Some(buckets) = self.buckets(hash, table) else {
                 return Ok(None);
             };
             for (bucket, bucket_at) in buckets.iter() {
-                let line = self.mapped().memory().line(bucket_at);
+                let line = self.mapped.memory().line(bucket_at);
                 if Slot::any_frozen(&line) {
                     let frozen = (0..SLOTS).find(|index| Slot::of(&line, *index).is_frozen()).unwrap_or(0);
                     return Err((Place::new(bucket, bucket_at, frozen), Slot::of(&line, frozen)));
@@ -228,7 +277,7 @@ impl Region {
                     }
                 }
             }
-            if self.directory().table() == table {
+            if self.directory.table() == table {
                 return Ok(None);
             }
         }
@@ -247,31 +296,31 @@ impl Region {
     /// First half of [`Self::look`]: checks the generation and prefetches the item. `None`: the word leads to no item, or not any more.
     #[inline(always)]
     pub(super) fn follow(&self, word: Slot) -> Option<ItemAt> {
-        self.mapped()
+        self.mapped
             .has(word.segment())
-            .then(|| self.follow_known(self.mapped().memory().view(), word))
+            .then(|| Self::follow_known(&self.mapped, self.mapped.memory().view(), word))
             .flatten()
     }
 
     /// Checks the generation and prefetches the item, for a caller that does not check whether the region has grown.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the segment's words; its number was compared before")]
-    pub(super) fn follow_known(&self, view: View<'_>, word: Slot) -> Option<ItemAt> {
+    pub(super) fn follow_known(mapped: &Mapped, view: View<'_>, word: Slot) -> Option<ItemAt> {
         let (segment, offset) = (word.segment(), word.offset());
-        if segment >= self.mapped().segments() {
+        if segment >= mapped.segments() {
             return None;
         }
-        let at = self.mapped().segment(segment) + offset;
+        let at = mapped.segment(segment) + offset;
         // Header, key and the beginning of the value arrive together, while the words are being compared: three lines.
         view.prefetch_three(at);
         let led = ItemAt {
             segment,
             // SAFETY: there is the segment.
-            life: Mapped::life_of(unsafe { self.mapped().words_in(view, segment) }),
+            life: Mapped::life_of(unsafe { mapped.words_in(view, segment) }),
             at,
             offset,
         };
-        let fits = offset + SIZE_MIN <= self.mapped().layout().shape.segment_size;
+        let fits = offset + SIZE_MIN <= mapped.layout().shape.segment_size;
         (word.is_of_generation(led.life.generation) && fits).then_some(led)
     }
 
@@ -283,10 +332,7 @@ impl Region {
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {
             return Followed::Moved;
         }
-        match self
-            .header_of(self.mapped().memory().view(), &led)
-            .validate(self.mapped().layout().shape.segment_size - led.offset)
-        {
+        match Self::header_of(self.mapped.memory().view(), &led).validate(self.mapped.layout().shape.segment_size - led.offset) {
             Some(header) => Followed::Got(ItemView {
                 segment: led.segment,
                 life: led.life,
@@ -297,7 +343,7 @@ impl Region {
             None => {
                 // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
                 fence(Acquire);
-                if self.mapped().segment_life(led.segment).generation == led.life.generation {
+                if self.mapped.segment_life(led.segment).generation == led.life.generation {
                     unlooked(slot, word)
                 } else {
                     Followed::Moved
@@ -309,7 +355,7 @@ impl Region {
     /// The header at the place to which a word leads, or what is now in its place.
     #[inline(always)]
     #[allow(unsafe_code, reason = "the item's first words, where `follow` has led")]
-    pub(super) fn header_of(&self, view: View<'_>, led: &ItemAt) -> Header {
+    pub(super) fn header_of(view: View<'_>, led: &ItemAt) -> Header {
         // SAFETY: `follow`, which alone makes this, has found that there is the segment, and that the smallest item, which has both
         // words, ends in it. Items begin at multiples of 4.
         // PAIRS: dead-mark: the store in `Session::mark_dead`.
@@ -332,15 +378,15 @@ impl Region {
         let start = sink.len();
         let wanted = tag(key.hash);
         'again: for _ in 0..ATTEMPTS_MAX {
-            let epoch = self.flushes().epoch(now);
-            let table = self.directory().table();
+            let epoch = self.flushes.epoch(now);
+            let table = self.directory.table();
             let Some(buckets) = self.buckets(key.hash, table) else {
                 return Lookup::Corrupt;
             };
-            self.mapped().memory().prefetch::<1>(buckets.pair()[0].1);
-            self.mapped().memory().prefetch::<1>(buckets.pair()[1].1);
+            self.mapped.memory().prefetch::<1>(buckets.pair()[0].1);
+            self.mapped.memory().prefetch::<1>(buckets.pair()[1].1);
             for (bucket, bucket_at) in buckets.iter() {
-                let line = self.mapped().memory().line(bucket_at);
+                let line = self.mapped.memory().line(bucket_at);
                 let mut same = Slot::with_tag(&line, wanted);
                 while same != 0 {
                     let index = same.trailing_zeros() as usize;
@@ -349,28 +395,28 @@ impl Region {
                     let place = Place::new(bucket, bucket_at, index);
                     if word.is_dirty() {
                         // Its answer depends on this word, so the word must be persistent first.
-                        self.persist_word(place.at, word);
+                        self.slots.persist_word(place.at, word);
                         continue 'again;
                     }
                     if !word.is_item() {
                         continue;
                     }
-                    let seen = match self.look(self.slot(place.at), word) {
+                    let seen = match self.look(self.slots.slot(place.at), word) {
                         Followed::Got(seen) => seen,
                         Followed::Moved => continue 'again,
                         Followed::Corrupt => continue,
                     };
                     if how.value {
-                        self.mapped().memory().prefetch_to_copy(seen.at, seen.header.value_len());
+                        self.mapped.memory().prefetch_to_copy(seen.at, seen.header.value_len());
                     }
-                    if !self.has_key(&seen, key.bytes) {
-                        if self.still(&seen) {
+                    if !self.items.has_key(&seen, key.bytes) {
+                        if self.items.still(&seen) {
                             continue;
                         }
                         continue 'again;
                     }
                     if !seen.is_present(epoch, now) {
-                        if !self.still(&seen) {
+                        if !self.items.still(&seen) {
                             continue 'again;
                         }
                         return if seen.life.epoch < epoch {
@@ -379,17 +425,17 @@ impl Region {
                             Lookup::Expired
                         };
                     }
-                    let checksum_size = if VERIFIED { self.mapped().checksum_size() } else { 0 };
+                    let checksum_size = if VERIFIED { self.mapped.checksum_size() } else { 0 };
                     let item = self.facts_before(&seen, (place, word), how.details, now, checksum_size);
                     let wants_value = sink.begin(&item)
                         && how.value
                         && how.unless_cas.is_none_or(|cas| cas != item.cas)
                         && how.at_most.is_none_or(|most| item.value_len <= most);
                     let copied = if VERIFIED {
-                        self.append_verified(&seen, key.bytes, &item, wants_value, sink)
+                        self.items.append_verified(&seen, key.bytes, &item, wants_value, sink)
                     } else if wants_value {
                         let begun = sink.len();
-                        let appended = self.append_value(&seen, sink);
+                        let appended = self.items.append_value(&seen, sink);
                         appended.and(if sink.len() - begun == item.value_len {
                             Ok(())
                         } else {
@@ -398,15 +444,16 @@ impl Region {
                     } else {
                         Ok(())
                     };
-                    if copied.is_err() || !self.still(&seen) {
+                    if copied.is_err() || !self.items.still(&seen) {
                         sink.truncate(start);
                         // A value's segments are freed, and an item is marked dead, only after its slot has changed (or the
                         // table word, where a split left a frozen word). So if neither has changed, the item is corrupted.
                         let unchanged = || {
-                            word.same_but_frequency(Slot(self.slot(place.at).load(Relaxed))) && self.directory().table() == table
+                            word.same_but_frequency(Slot(self.slots.slot(place.at).load(Relaxed)))
+                                && self.directory.table() == table
                         };
                         if let Err(unread) = copied
-                            && self.still(&seen)
+                            && self.items.still(&seen)
                             && unchanged()
                         {
                             return match unread {
@@ -422,7 +469,7 @@ impl Region {
                 }
             }
             // A split may have moved the key between the two loads of the table word.
-            if self.directory().table() == table {
+            if self.directory.table() == table {
                 return Lookup::Miss;
             }
         }
@@ -432,26 +479,32 @@ impl Region {
     /// What is known of an item besides its key and value. With `details`, also what needs other cache lines.
     #[inline]
     pub(crate) fn facts(&self, seen: &ItemView, slot: (Place, Slot), details: bool, now: u32) -> Item {
-        self.facts_before(seen, slot, details, now, self.mapped().checksum_size())
+        self.facts_before(seen, slot, details, now, self.mapped.checksum_size())
     }
 
     /// What is known of an item whose body ends before this many bytes of checksum. With `details`, also what needs other cache
     /// lines.
     #[inline(always)]
     fn facts_before(&self, seen: &ItemView, (place, word): (Place, Slot), details: bool, now: u32, checksum_size: usize) -> Item {
-        let value_len = self.value_len(seen, checksum_size);
-        let mut item = self.plain_facts(seen, value_len, self.size(seen), ttl(seen.header.expiry(), now));
+        let value_len = self.items.value_len(seen, checksum_size);
+        let mut item = Self::plain_facts(
+            &self.mapped,
+            seen,
+            value_len,
+            self.items.size(seen),
+            ttl(seen.header.expiry(), now),
+        );
         if details {
-            item.cas = self.cas_unique(seen);
-            (item.fetched, item.idle_s) = (word.is_fetched(), self.idle_s(seen, place, now));
+            item.cas = self.items.cas_unique(seen);
+            (item.fetched, item.idle_s) = (word.is_fetched(), self.slots.idle_s(seen, place, now));
         }
         item
     }
 
     /// The facts that need no other cache line, of an item with this length, size and time left.
     #[inline(always)]
-    pub(super) fn plain_facts(&self, seen: &ItemView, value_len: usize, size: usize, ttl_s: Option<u32>) -> Item {
-        let (marks, flags) = self.marks_and_flags(seen);
+    pub(super) fn plain_facts(mapped: &Mapped, seen: &ItemView, value_len: usize, size: usize, ttl_s: Option<u32>) -> Item {
+        let (marks, flags) = Items::marks_and_flags(mapped, seen);
         Item {
             value_len,
             flags,
@@ -463,9 +516,9 @@ impl Region {
 
     /// Appends the key of the item with this hash to `key`, which has space for the longest. `false`: there is no such item at `now`.
     pub fn key_of_hash(&self, hash: u64, now: u32, key: &mut Vec<u8>) -> bool {
-        let epoch = self.flushes().epoch_unchanged(now);
+        let epoch = self.flushes.epoch_unchanged(now);
         for _ in 0..ATTEMPTS_MAX {
-            let table = self.directory().table();
+            let table = self.directory.table();
             let Some(buckets) = self.buckets(hash, table) else {
                 return false;
             };
@@ -477,7 +530,7 @@ impl Region {
                     }
                 }
             }
-            if self.directory().table() == table {
+            if self.directory.table() == table {
                 return false;
             }
         }
@@ -489,7 +542,7 @@ impl Region {
         let start = key.len();
         // The hottest keys may have another item before the first one's lines have come from memory.
         for _ in 0..REPLACED_MAX {
-            let word = self.word_in(place);
+            let word = self.slots.word_in(place);
             if !word.is_item_with(tag(hash)) {
                 return None;
             }
@@ -497,11 +550,11 @@ impl Region {
                 continue;
             };
             let _ = self
-                .mapped()
+                .mapped
                 .memory()
                 .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
-            let is_it = self.mapped().hash(key.get(start..).unwrap_or_default()) == hash;
-            let is_whole = self.still(&seen);
+            let is_it = self.mapped.hash(key.get(start..).unwrap_or_default()) == hash;
+            let is_whole = self.items.still(&seen);
             if is_whole && is_it {
                 return Some(seen);
             }
@@ -517,31 +570,31 @@ impl Region {
     /// Returns the next cursor, `None` at the end. An item that is present all the time is visited at least once; one that a
     /// split moves may be visited twice.
     pub fn walk(&self, cursor: u64, budget: usize, now: u32, mut visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
-        let epoch = self.flushes().epoch_unchanged(now);
+        let epoch = self.flushes.epoch_unchanged(now);
         let mut key = List::with_capacity(crate::verbs::KEY_LEN_MAX);
         let key = key.as_vec();
         let mut looked = 0;
         let mut bucket = cursor;
-        while bucket < self.directory().table().count {
+        while bucket < self.directory.table().count {
             if looked >= budget {
                 return Some(bucket);
             }
             looked += 1;
-            let bucket_at = self.directory().bucket(bucket)?;
+            let bucket_at = self.directory.bucket(bucket)?;
             for index in 0..SLOTS {
                 let place = Place::new(bucket, bucket_at, index);
                 for _ in 0..ATTEMPTS_MAX {
                     // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
-                    let word = Slot(self.slot(place.at).load(Acquire));
+                    let word = Slot(self.slots.slot(place.at).load(Acquire));
                     if word.is_dirty() {
-                        self.persist_word(place.at, word);
+                        self.slots.persist_word(place.at, word);
                         continue;
                     }
                     if !word.is_item() {
                         break;
                     }
                     looked += 1;
-                    let seen = match self.look(self.slot(place.at), word) {
+                    let seen = match self.look(self.slots.slot(place.at), word) {
                         Followed::Got(seen) => seen,
                         Followed::Moved => continue,
                         Followed::Corrupt => break,
@@ -549,16 +602,18 @@ impl Region {
                     key.clear();
                     // `out` has the space already.
                     let _ = self
-                        .mapped()
+                        .mapped
                         .memory()
                         .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
                     let item = self.facts(&seen, (place, word), true, now);
-                    if !self.still(&seen) {
+                    if !self.items.still(&seen) {
                         continue;
                     }
-                    if self.has_checksums() && self.append_verified(&seen, key, &item, false, &mut Vec::new()).is_err() {
+                    if self.items.has_checksums()
+                        && self.items.append_verified(&seen, key, &item, false, &mut Vec::new()).is_err()
+                    {
                         // The item was replaced meanwhile, or it is corrupted.
-                        match word.same_but_frequency(Slot(self.slot(place.at).load(Relaxed))) {
+                        match word.same_but_frequency(Slot(self.slots.slot(place.at).load(Relaxed))) {
                             true => break,
                             false => continue,
                         }
@@ -572,6 +627,64 @@ impl Region {
             bucket += 1;
         }
         None
+    }
+
+    /// Whether the item to which this word leads does not match its checksums, or there is none.
+    pub(super) fn is_damaged(&self, key: &[u8], place: Place, word: Slot) -> bool {
+        match self.look_in(place, word) {
+            Followed::Got(seen) => {
+                let item = self.facts(&seen, (place, word), true, 0);
+                self.items.append_verified(&seen, key, &item, true, &mut Nowhere) == Err(Unread::Changed)
+            }
+            Followed::Moved => false,
+            Followed::Corrupt => true,
+        }
+    }
+
+    /// Starts to write back a key's buckets, before the caller relies on it that no word in them leads to some place.
+    #[cfg_attr(feature = "observe", track_caller)]
+    pub(crate) fn write_back_buckets(&self, hash: u64) {
+        if self.mapped.is_durable()
+            && let Some(buckets) = self.buckets(hash, self.directory.table())
+        {
+            for (_, at) in buckets.iter() {
+                self.mapped.write_back(at, bucket::SIZE);
+            }
+        }
+    }
+
+    /// Get, for a process that has no session and may only read: nothing is stored, counted or marked. Otherwise as
+    /// [`Session::get`](crate::Session::get).
+    ///
+    /// # Errors
+    ///
+    /// A bad key.
+    pub fn read<S: Sink>(&self, key: impl Keyed, how: &Get, now: u32, sink: &mut S) -> Result<Read, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = key.keyed(self.mapped.hasher(), &mut room)?;
+        if how.exptime.is_some() {
+            return Ok(Read::Change);
+        }
+        let start = sink.len();
+        let mut hit = FoundItem::default();
+        let found = if self.items.has_checksums() {
+            self.get::<true, _>(&key, how, now, sink, &mut hit)
+        } else {
+            self.get::<false, _>(&key, how, now, sink, &mut hit)
+        };
+        let item = hit.item;
+        Ok(match found {
+            Lookup::Hit if how.wins(&item, item.ttl_s) => {
+                sink.truncate(start);
+                Read::Change
+            }
+            Lookup::Hit => Read::Hit(item),
+            Lookup::Corrupt | Lookup::Damaged { .. } => Read::Miss,
+            Lookup::NoMemory { len } => return Err(WriteError::NoMemory { len }),
+            Lookup::Miss | Lookup::Expired | Lookup::Flushed if how.vivify.is_some() => Read::Change,
+            Lookup::Expired => Read::Expired,
+            Lookup::Miss | Lookup::Flushed => Read::Miss,
+        })
     }
 }
 

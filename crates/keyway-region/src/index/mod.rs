@@ -2,7 +2,9 @@
 //!
 //! Holds look-up (`lookup`, its fast path `fast_get`, hints for the processor before it `ahead`, and within it `long_value`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`),
 //! the publish of each kind of change (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots
-//! (`hints`), and items that leave it unasked (`evicted`).
+//! (`hints`; each slot by itself: `slots`), and items that leave it unasked (`evicted`).
+//!
+//! [`Slots`] has what is done with one slot, [`Index`] leads from a key to its item.
 //!
 //! - Every change of a key is one compare-and-swap of one slot. Before it the change is invisible. After it nothing has to be
 //!   repaired before the next operation.
@@ -26,11 +28,132 @@ mod lookup;
 mod old;
 mod persist;
 mod publish;
+mod slots;
 mod split;
 
+use crate::changes::Counting;
+use crate::clock::Clock;
+use crate::directory::Directory;
+use crate::layout::bucket::Table;
+use crate::layout::slot::Slot;
+use crate::log::{Appender, Segments, Uniques, Verified};
+use crate::mapped::Mapped;
+use crate::threads::Thread;
+use crate::watch::Emitter;
 pub use ahead::{AHEAD_MAX, Ahead};
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
 pub(crate) use change::{Changed, Decide, Decision};
 pub(crate) use fast_get::Fast;
 pub(crate) use hints::{HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
+pub use lookup::Index;
 pub(crate) use lookup::{Followed, FoundItem, Lookup, Place};
 pub(crate) use old::Old;
+pub use slots::Slots;
+
+/// What a thread publishes: the words of slots.
+pub(crate) struct Publisher {
+    /// the index, as all threads share it
+    index: Index,
+    segments: Segments,
+    uniques: Uniques,
+    clock: Clock,
+    log: Appender,
+    /// the region's, at hand for the fast paths
+    directory: Arc<Directory>,
+    /// the word of the present operation's item, as long as its hazard pointer stands
+    held: Cell<Slot>,
+    /// how its changes are counted
+    counting: Counting,
+    /// where it emits events for watchers
+    emitter: Emitter,
+}
+
+/// A thread's part in splits of buckets.
+#[derive(Clone, Copy)]
+pub(crate) struct Splits<'p> {
+    publisher: &'p Publisher,
+}
+
+/// How a thread looks for keys.
+pub(crate) struct Finder {
+    publisher: Publisher,
+    /// the table as its word was last
+    table: Cell<Table>,
+    /// bytes of the last long value that it got
+    long_len: Cell<usize>,
+}
+
+/// How a thread changes keys.
+pub(crate) struct Changer {
+    finder: Finder,
+    /// in a region with checksums: the item of the present operation
+    verified: Verified,
+    /// a buffer for values that an operation builds
+    built: RefCell<Vec<u8>>,
+}
+
+impl Splits<'_> {
+    /// The mapped bytes.
+    #[inline(always)]
+    fn mapped(&self) -> &Mapped {
+        self.publisher.log.mapped()
+    }
+
+    /// The thread's slot.
+    #[inline(always)]
+    fn thread(&self) -> &Thread {
+        self.publisher.log.thread()
+    }
+}
+
+impl Changer {
+    pub fn new(index: &Index, clock: &Clock, log: Appender, counting: Counting, emitter: Emitter) -> Self {
+        let publisher = Publisher {
+            index: index.clone(),
+            segments: log.claims().segments().clone(),
+            uniques: log.claims().uniques().clone(),
+            clock: clock.clone(),
+            log,
+            directory: Arc::clone(&index.directory),
+            held: Cell::new(Slot::EMPTY),
+            counting,
+            emitter,
+        };
+        let finder = Finder {
+            table: Cell::new(index.directory.table()),
+            long_len: Cell::new(usize::MAX),
+            publisher,
+        };
+        Self {
+            finder,
+            verified: Verified::default(),
+            built: RefCell::default(),
+        }
+    }
+
+    /// How it looks for keys.
+    #[inline(always)]
+    pub fn finder(&self) -> &Finder {
+        &self.finder
+    }
+
+    /// What it publishes.
+    #[inline(always)]
+    pub fn publisher(&self) -> &Publisher {
+        &self.finder.publisher
+    }
+
+    /// The mapped bytes.
+    #[inline(always)]
+    fn mapped(&self) -> &Mapped {
+        self.publisher().log.mapped()
+    }
+
+    /// The thread's slot.
+    #[inline(always)]
+    fn thread(&self) -> &Thread {
+        self.publisher().log.thread()
+    }
+}

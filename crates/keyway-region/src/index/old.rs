@@ -2,21 +2,22 @@
 //! verified copy.
 
 use crate::decimal::{self, Digits};
+use crate::index::Changer;
+use crate::index::Index;
 use crate::index::find::Here;
 use crate::index::lookup::Place;
 use crate::layout::item::{Header, flag};
 use crate::layout::slot::Slot;
+use crate::log::Items;
 use crate::log::{Chain, ItemView, Outcome, Verified, chain_of};
-use crate::region::Region;
-use crate::session::Session;
 use crate::sink::{Sink, Unread};
 use crate::verbs::Item;
 
 /// The present item, shown to a decision.
 #[derive(Clone, Copy)]
 pub(crate) struct Old<'r> {
-    session: &'r Session,
-    region: &'r Region,
+    verified: &'r Verified,
+    index: &'r Index,
     key: &'r [u8],
     seen: ItemView,
     slot: (Place, Slot),
@@ -28,10 +29,10 @@ pub(crate) struct Old<'r> {
 impl<'r> Old<'r> {
     /// The item of this key, which the session holds. Without the time [`Self::item`] is not called.
     #[inline(always)]
-    pub(super) fn of(session: &'r Session, key: &'r [u8], here: &Here<'_>, now: Option<u32>, has_checksums: bool) -> Self {
+    pub(super) fn of(changer: &'r Changer, key: &'r [u8], here: &Here<'_>, now: Option<u32>, has_checksums: bool) -> Self {
         Self {
-            session,
-            region: &session.region,
+            verified: &changer.verified,
+            index: &changer.publisher().index,
             key,
             seen: here.seen,
             slot: (here.place, here.word),
@@ -45,7 +46,7 @@ impl<'r> Old<'r> {
         if self.has_checksums {
             return self.copy().item.get();
         }
-        self.region.facts(&self.seen, self.slot, true, self.now())
+        self.index.facts(&self.seen, self.slot, true, self.now())
     }
 
     fn now(&self) -> u32 {
@@ -60,7 +61,7 @@ impl<'r> Old<'r> {
             let item = self.item();
             return (item.marks(), item.flags);
         }
-        self.region.marks_and_flags(&self.seen)
+        Items::marks_and_flags(&self.index.mapped, &self.seen)
     }
 
     /// Its header, if an item has the same one that differs from it only in the bytes of the value, and is written now.
@@ -68,14 +69,14 @@ impl<'r> Old<'r> {
     pub fn header_of_same_form(&self) -> Option<Header> {
         let header = self.seen.header;
         // A new item has no CAS unique of its own, and is stale if this one was written before a gap.
-        let is_same = !header.has(flag::CAS | flag::DEAD) && !self.region.is_any_before_gap();
+        let is_same = !header.has(flag::CAS | flag::DEAD) && !Items::is_any_before_gap(&self.index.mapped);
         is_same.then_some(header)
     }
 
     /// The client's flags of an item with this header.
     #[inline(always)]
     pub fn flags(&self) -> u32 {
-        self.region.flags_of(&self.seen)
+        Items::flags_of(&self.index.mapped, &self.seen)
     }
 
     /// The digits of the number in the value, if it consists of one to eight of them. Only in a region without checksums.
@@ -89,7 +90,7 @@ impl<'r> Old<'r> {
         // The bytes before the value are read with it, and ignored: header and key, and before a short key what precedes the item.
         let end = self.seen.at + header.value_offset() + len;
         // SAFETY: the item ends in its segment (see `Here`), and more than 8 bytes of the region are before the first segment.
-        let last = unsafe { self.region.mapped().memory().view().u64_unaligned(end - decimal::SHORT_MAX) };
+        let last = unsafe { self.index.mapped.memory().view().u64_unaligned(end - decimal::SHORT_MAX) };
         Some((Digits::read(last, len)?, len))
     }
 
@@ -108,7 +109,7 @@ impl<'r> Old<'r> {
         if self.has_checksums {
             return self.append_copy(out);
         }
-        self.region.append_value(&self.seen, out)
+        self.index.items.append_value(&self.seen, out)
     }
 
     /// The value, copied to `out`. `None` if it is longer, or has segments of its own.
@@ -118,14 +119,14 @@ impl<'r> Old<'r> {
             // The caller takes it from the verified copy instead, which is as good.
             return None;
         }
-        self.region.short_value(&self.seen, out)
+        self.index.items.short_value(&self.seen, out)
     }
 
     /// The number in the value, its length in bytes, and its digits, unless they are more than eight. Only for a value of one to
     /// sixteen decimal digits, or of up to eight with blanks after them, in a region without checksums.
     pub fn number(&self) -> Option<(u64, usize, Option<Digits>)> {
         let (header, len) = (self.seen.header, self.seen.header.value_len());
-        let memory = &self.region.mapped().memory();
+        let memory = &self.index.mapped.memory();
         // As in `digits`.
         let end = self.seen.at + header.value_offset() + len;
         if self.has_checksums || len == 0 || len > 2 * decimal::SHORT_MAX {
@@ -145,17 +146,17 @@ impl<'r> Old<'r> {
         if self.has_checksums {
             return chain_of(&self.copy().body.borrow()).filter(|_| self.seen.header.is_large());
         }
-        self.region.chain(&self.seen)
+        self.index.items.chain(&self.seen)
     }
 
     /// The item, copied and verified once. In a region with checksums a decision takes everything of the old item from this copy.
     #[cold]
     fn copy(&self) -> &'r Verified {
-        let copy = &self.session.verified;
+        let copy = self.verified;
         if copy.outcome.get() == Outcome::Unasked {
-            let mut item = self.region.facts(&self.seen, self.slot, true, self.now());
+            let mut item = self.index.facts(&self.seen, self.slot, true, self.now());
             let body = &mut copy.body.borrow_mut();
-            let mut outcome = match self.region.read_verified(&self.seen, self.key, &item, body) {
+            let mut outcome = match self.index.items.read_verified(&self.seen, self.key, &item, body) {
                 Ok(()) => Outcome::Intact,
                 Err(Unread::Changed) => Outcome::Damaged,
                 Err(Unread::NoMemory) => Outcome::NoMemory,
@@ -177,7 +178,7 @@ impl<'r> Old<'r> {
     fn append_copy(&self, out: &mut impl Sink) -> Result<(), Unread> {
         let copy = self.copy();
         if let Some(chain) = self.chain() {
-            return self.region.append_chain(chain, out);
+            return self.index.items.append_chain(chain, out);
         }
         let body = copy.body.borrow();
         if copy.outcome.get() == Outcome::NoMemory {

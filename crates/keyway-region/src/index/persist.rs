@@ -2,23 +2,23 @@
 
 use crate::atomics::{Relaxed, Release};
 use crate::index::lookup::Place;
+use crate::index::slots::Slots;
 use crate::layout::bucket::{self, Split};
 use crate::layout::segment::{Kind, State};
 use crate::layout::slot::Slot;
-use crate::region::Region;
 
-impl Region {
+impl Slots {
     /// Makes a slot's word persistent, no matter which thread wrote it, and then clears its dirty bit.
     #[cold]
     #[inline(never)]
     #[cfg_attr(feature = "observe", track_caller)]
     pub(super) fn persist_word(&self, at: usize, word: Slot) {
-        if self.mapped().is_read_only() {
+        if self.mapped.is_read_only() {
             // A region in durable mode is never mapped read-only, so the bit means that shared memory is corrupted.
             return;
         }
-        self.mapped().write_back(at, 8);
-        self.mapped().barrier();
+        self.mapped.write_back(at, 8);
+        self.mapped.barrier();
         // A word with this bit is written once, so the exchange cannot hit a later one. The cleared bit is not written back: if
         // the bit survives, the next thread that finds it writes back once more.
         // PAIRS: settled: the loads of slots: a thread that finds the bit gone comes after the barrier.
@@ -28,7 +28,7 @@ impl Region {
     /// PUBLISH of a removal: the slot's item is gone. `false`: the slot had changed.
     #[cfg_attr(feature = "observe", track_caller)]
     pub(crate) fn vacate(&self, at: usize, word: Slot) -> bool {
-        let is_durable = self.mapped().is_durable();
+        let is_durable = self.mapped.is_durable();
         let gone = if is_durable { word.removed() } else { Slot::EMPTY };
         // PAIRS: changes: the loads of slots: a thread that sees the removal sees what the removing thread had changed before.
         let done = self.slot(at).compare_exchange(word.0, gone.0, Release, Relaxed).is_ok();
@@ -62,42 +62,30 @@ impl Region {
 
     /// Whether a slot of the index can be at this offset.
     fn is_index_slot(&self, at: usize) -> bool {
-        let start = self.mapped().layout().segments;
+        let start = self.mapped.layout().segments;
         if at < start || !at.is_multiple_of(8) {
             return false;
         }
-        let segment = (at - start) / self.mapped().layout().shape.segment_size;
-        self.mapped().has(segment) && State(self.mapped().header(segment).state.load(Relaxed)).kind() == Some(Kind::Index)
-    }
-
-    /// Starts to write back a key's buckets, before the caller relies on it that no word in them leads to some place.
-    #[cfg_attr(feature = "observe", track_caller)]
-    pub(crate) fn write_back_buckets(&self, hash: u64) {
-        if self.mapped().is_durable()
-            && let Some(buckets) = self.buckets(hash, self.directory().table())
-        {
-            for (_, at) in buckets.iter() {
-                self.mapped().write_back(at, bucket::SIZE);
-            }
-        }
+        let segment = (at - start) / self.mapped.layout().shape.segment_size;
+        self.mapped.has(segment) && State(self.mapped.header(segment).state.load(Relaxed)).kind() == Some(Kind::Index)
     }
 
     /// Before a split advances the table word: makes persistent all that a reader of the new count relies on, whichever thread wrote it.
     pub(super) fn persist_split(&self, split: Split) {
-        if !self.mapped().is_durable() {
+        if !self.mapped.is_durable() {
             return;
         }
         for bucket in [split.source, split.target] {
-            if let Some(at) = self.directory().bucket(bucket) {
-                self.mapped().write_back(at, bucket::SIZE);
+            if let Some(at) = self.directory.bucket(bucket) {
+                self.mapped.write_back(at, bucket::SIZE);
             }
         }
         for (kind, entry) in [
-            (Kind::Index, self.directory().bucket_entry(split.target)),
-            (Kind::Hints, self.directory().hint_entry(split.target)),
+            (Kind::Index, self.directory.bucket_entry(split.target)),
+            (Kind::Hints, self.directory.hint_entry(split.target)),
         ] {
-            self.mapped().write_back(self.directory().directory_entry_at(kind, entry), 4);
+            self.mapped.write_back(self.directory.directory_entry_at(kind, entry), 4);
         }
-        self.mapped().barrier();
+        self.mapped.barrier();
     }
 }

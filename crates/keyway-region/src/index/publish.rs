@@ -4,16 +4,21 @@
 //! or that has claimed the segment.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};
+use crate::changes::Counting;
+use crate::index::Index;
+use crate::index::Publisher;
+use crate::index::Splits;
 use crate::index::find::Here;
 use crate::index::lookup::{Followed, Place};
 use crate::layout::session::OPERATION;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::log::Appender;
 use crate::log::{Chain, ItemView, Value};
+use crate::mapped::Mapped;
 use crate::mapped::Rules;
-use crate::region::Region;
-use crate::session::Session;
-use crate::sink::{Nowhere, Unread};
+use crate::threads::Thread;
+use crate::watch::Emitter;
 use keyway_probes as probes;
 
 /// What an item's word becomes.
@@ -25,41 +30,55 @@ enum Next {
     Gone(Slot),
 }
 
-impl Region {
-    /// Makes a slot lead to the copy of its item. `false`: the slot has changed.
-    pub(crate) fn move_item(&self, place: Place, word: Slot, copy: Slot) -> bool {
-        let slot = self.slot(place.at);
-        self.mapped().barrier();
-        // PUBLISH: the copy. Before it the item is where it was; the old place is reclaimed only after it.
-        // PAIRS: item: the loads of slots: a reader that sees the word sees the copy.
-        let moved = slot.compare_exchange(word.0, copy.0, Release, Relaxed).is_ok();
-        if moved {
-            self.mapped().write_back(place.at, 8);
-        }
-        moved
+impl Publisher {
+    /// Its end of the log.
+    #[inline(always)]
+    pub fn log(&self) -> &Appender {
+        &self.log
     }
 
-    /// Whether the item to which this word leads does not match its checksums, or there is none.
-    fn is_damaged(&self, key: &[u8], place: Place, word: Slot) -> bool {
-        match self.look_in(place, word) {
-            Followed::Got(seen) => {
-                let item = self.facts(&seen, (place, word), true, 0);
-                self.append_verified(&seen, key, &item, true, &mut Nowhere) == Err(Unread::Changed)
-            }
-            Followed::Moved => false,
-            Followed::Corrupt => true,
-        }
+    /// How its changes are counted.
+    #[inline(always)]
+    pub fn counting(&self) -> &Counting {
+        &self.counting
     }
 
-    /// Gives a slot's item this frequency, if its word is still the same.
-    pub(crate) fn set_frequency(&self, place: Place, word: Slot, frequency: u64) {
-        let _ = self
-            .slot(place.at)
-            .compare_exchange(word.0, word.with_frequency(frequency).0, Relaxed, Relaxed);
+    /// Where it emits events for watchers.
+    #[inline(always)]
+    pub fn emitter(&self) -> &Emitter {
+        &self.emitter
     }
-}
 
-impl Session {
+    /// The index, as all threads share it.
+    #[inline(always)]
+    pub fn all(&self) -> &Index {
+        &self.index
+    }
+
+    /// Its part in splits.
+    #[inline(always)]
+    pub fn splits(&self) -> Splits<'_> {
+        Splits { publisher: self }
+    }
+
+    /// The mapped bytes.
+    #[inline(always)]
+    pub(super) fn mapped(&self) -> &Mapped {
+        self.log.mapped()
+    }
+
+    /// The thread's slot.
+    #[inline(always)]
+    pub(super) fn thread(&self) -> &Thread {
+        self.log.thread()
+    }
+
+    /// Whether this thread's own operation uses exactly this item. It may evict other items of the segment, if the segment then
+    /// stays where it is.
+    pub(crate) fn operates_on_item(&self, segment: usize, offset: usize) -> bool {
+        self.thread().operates_on(segment) && self.held.get().offset() == offset
+    }
+
     /// Stores the hazard pointer for a word's segment and re-reads its slot. Returns the slot's current word, if it names the same item and
     /// is not frozen.
     pub(crate) fn hold(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
@@ -76,7 +95,7 @@ impl Session {
     pub(super) fn hold_unfrozen(&self, slot: &AtomicU64, word: Slot) -> Option<Slot> {
         debug_assert!(!word.is_frozen());
         self.held.set(word);
-        self.thread.protect(OPERATION, word.segment());
+        self.thread().protect(OPERATION, word.segment());
         // PAIRS: item: the publish of the word that is there now. The fence of `protect` keeps this load after the hazard pointer.
         let now = Slot(slot.load(Acquire));
         now.same_but_frequency(word).then_some(now)
@@ -85,8 +104,8 @@ impl Session {
     /// Stores the hazard pointer for a word's segment, and returns the item to which the word leads. `None`: the slot has another
     /// word, or it is frozen, or it leads to no item.
     pub(crate) fn hold_item(&self, place: Place, word: Slot) -> Option<ItemView> {
-        let slot = self.region.slot(place.at);
-        match self.region.look(slot, self.hold(slot, word)?) {
+        let slot = self.index.slots.slot(place.at);
+        match self.index.look(slot, self.hold(slot, word)?) {
             Followed::Got(seen) => Some(seen),
             Followed::Moved | Followed::Corrupt => None,
         }
@@ -132,14 +151,14 @@ impl Session {
     ///
     /// The item is read once more, and nothing of that copy is in a caller's memory: what a caller does with its own memory removes no item.
     pub(crate) fn remove_damaged(&self, key: &[u8], place: Place, word: Slot) {
-        let has_checksums = self.region.has_checksums();
-        if has_checksums && !self.region.is_damaged(key, place, word) {
+        let has_checksums = self.index.items.has_checksums();
+        if has_checksums && !self.index.is_damaged(key, place, word) {
             return;
         }
-        self.thread.count(Counter::corrupt, 1);
-        if has_checksums && !word.is_frozen() && self.region.vacate(place.at, word) {
-            self.thread.count(Counter::curr_items, 1u64.wrapping_neg());
-            self.count_items(self.thread.slot(), -1);
+        self.thread().count(Counter::corrupt, 1);
+        if has_checksums && !word.is_frozen() && self.index.slots.vacate(place.at, word) {
+            self.thread().count(Counter::curr_items, 1u64.wrapping_neg());
+            self.log.counts().count_items(self.thread().slot(), -1);
         }
     }
 
@@ -170,7 +189,7 @@ impl Session {
             let done = self.swap(here.slot, here.word, to);
             if done && rules.is_durable() {
                 let (Next::Item(word) | Next::Gone(word)) = to;
-                self.region.persist_word(here.place.at, word);
+                self.index.slots.persist_word(here.place.at, word);
             }
             done
         })
@@ -178,9 +197,9 @@ impl Session {
 
     /// Evicts the item of a word to free a slot in its bucket.
     pub(super) fn evict_word(&self, place: Place, word: Slot, epoch: u64, now: u32) {
-        let slot = self.region.slot(place.at);
+        let slot = self.index.slots.slot(place.at);
         let Some(word) = self.hold(slot, word) else { return };
-        let seen = match self.region.look(slot, word) {
+        let seen = match self.index.look(slot, word) {
             Followed::Got(seen) => Some(seen),
             Followed::Moved => return,
             Followed::Corrupt => None,
@@ -197,7 +216,9 @@ impl Session {
     /// PUBLISH of an eviction, or of a removal for age: the slot's item is gone. `false`: the slot had changed.
     pub(crate) fn evict_slot(&self, place: Place, word: Slot) -> bool {
         self.emitter.stamp_removal();
-        let gone = self.counting.counted_eviction(word, || self.region.vacate(place.at, word));
+        let gone = self
+            .counting
+            .counted_eviction(word, || self.index.slots.vacate(place.at, word));
         if !gone {
             self.emitter.end_removal();
         }
@@ -207,9 +228,9 @@ impl Session {
     /// Removes a word that leads to nothing from the index.
     #[cold]
     pub(super) fn drop_corrupt(&self, place: Place, word: Slot) {
-        self.thread.count(Counter::corrupt, 1);
-        let slot = self.region.slot(place.at);
-        // PAIRS: changes: the loads of slots, as in `Region::vacate`.
+        self.thread().count(Counter::corrupt, 1);
+        let slot = self.index.slots.slot(place.at);
+        // PAIRS: changes: the loads of slots, as in `Slots::vacate`.
         self.counting.counted_eviction(word, || {
             slot.compare_exchange(word.0, Slot::EMPTY.0, Release, Relaxed).is_ok()
         });
@@ -229,10 +250,10 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn free_replaced_chain(&self, seen: ItemView, kept: Option<Chain>) {
-        if let Some(chain) = self.region.chain(&seen)
+        if let Some(chain) = self.index.items.chain(&seen)
             && kept != Some(chain)
         {
-            self.free_chain(chain.first);
+            self.log.claims().free_chain(chain.first);
         }
     }
 }

@@ -8,7 +8,8 @@ mod late;
 
 use crate::atomics::{Acquire, Relaxed, Release};
 use crate::hash::all_choices;
-use crate::index::change::Prepared;
+use crate::index::Splits;
+use crate::index::lookup::Index;
 use crate::index::lookup::{Followed, Place};
 use crate::layout::bucket::{self, SLOTS, Split, Table};
 use crate::layout::segment::Kind;
@@ -16,8 +17,7 @@ use crate::layout::session::UPKEEP;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::ATTEMPTS_MAX;
-use crate::region::Region;
-use crate::session::Session;
+use crate::log::Supply;
 use crate::verbs::KEY_LEN_MAX;
 
 /// The index begins to double when this many of 100 slots are taken. Below it, in a table that grows by splits, no insert was
@@ -55,9 +55,9 @@ enum KeyHash {
     Corrupt,
 }
 
-impl Region {
+impl Index {
     fn key_hash(&self, place_at: usize, word: Slot) -> KeyHash {
-        let seen = match self.look(self.slot(place_at), word) {
+        let seen = match self.look(self.slots.slot(place_at), word) {
             Followed::Got(seen) => seen,
             Followed::Moved => return KeyHash::Moved,
             Followed::Corrupt => return KeyHash::Corrupt,
@@ -66,16 +66,16 @@ impl Region {
         let Some(key) = bytes.get_mut(..seen.header.key_len()) else {
             return KeyHash::Corrupt;
         };
-        self.mapped().memory().read(seen.at + seen.header.key_offset(), key);
-        if self.still(&seen) {
-            KeyHash::Of(self.mapped().hasher().hash(key))
+        self.mapped.memory().read(seen.at + seen.header.key_offset(), key);
+        if self.items.still(&seen) {
+            KeyHash::Of(self.mapped.hasher().hash(key))
         } else {
             KeyHash::Moved
         }
     }
 
     fn places(&self, bucket: u64) -> Option<[Place; SLOTS]> {
-        let at = self.directory().bucket(bucket)?;
+        let at = self.directory.bucket(bucket)?;
         Some(core::array::from_fn(|index| Place {
             at: at + index * 8,
             bucket,
@@ -87,7 +87,7 @@ impl Region {
     /// their items to the count in batches, and those that died did not add the last ones.
     fn items_at_least(&self, table: Table) -> u64 {
         let counted = self
-            .mapped()
+            .mapped
             .superblock()
             .items
             .load(Relaxed)
@@ -98,7 +98,7 @@ impl Region {
         let taken = (0..buckets)
             .filter_map(|i| self.places(i * table.count / buckets))
             .flatten()
-            .filter(|place| !self.word_in(*place).payload_is_empty())
+            .filter(|place| !self.slots.word_in(*place).payload_is_empty())
             .count() as u64;
         let sampled = taken * table.count / buckets;
         if sampled > counted + table.count * SLOTS as u64 / SAMPLE_DOUBT {
@@ -111,8 +111,8 @@ impl Region {
     /// Whether the index may have this bucket, too.
     fn may_have(&self, bucket: u64) -> bool {
         let (share, of) = INDEX_SHARE_MAX;
-        let segments = self.directory().bucket_entry(bucket) + self.directory().hint_entry(bucket) + 2;
-        bucket < self.directory().buckets_max() && (!self.limits().evicts() || segments * of <= self.mapped().allowed() * share)
+        let segments = self.directory.bucket_entry(bucket) + self.directory.hint_entry(bucket) + 2;
+        bucket < self.directory.buckets_max() && (!self.limits.evicts() || segments * of <= self.mapped.allowed() * share)
     }
 }
 
@@ -122,28 +122,29 @@ fn have_one_hash(items: u64, table: Table) -> bool {
     items < table.base * SLOTS as u64 * GROW_FROM_PERCENT / 100
 }
 
-impl Session {
+impl Splits<'_> {
     /// After an insert: begins to double the index when it is full enough, and does a share of a doubling that is under way.
     #[inline]
-    pub(super) fn grow_a_little(&self, now: u32) {
-        let table = self.region.directory().table();
-        let items = self.mapped.superblock().items.load(Relaxed);
+    pub(super) fn grow_a_little(&self, supply: &dyn Supply, now: u32) {
+        let table = self.publisher.directory.table();
+        let items = self.mapped().superblock().items.load(Relaxed);
         let slots = table.count * SLOTS as u64;
         let suffices = table.is_even() && items < slots * GROW_AT_PERCENT / 100 || self.index_suffices(items, slots);
         if suffices && !self.grows_ahead(table) {
             return;
         }
         // New segments for the index come from the reserve of free segments too.
-        self.pay(SPLITS_PER_INSERT * (bucket::SIZE + SLOTS), now);
-        self.grow(SPLITS_PER_INSERT, now);
+        supply.pay(SPLITS_PER_INSERT * (bucket::SIZE + SLOTS), now);
+        self.grow(supply, SPLITS_PER_INSERT, now);
     }
 
     /// Whether the index grows before it has the items: a session that evicts nothing gets no segment for it once the log has them.
     #[inline]
     fn grows_ahead(&self, table: Table) -> bool {
-        !self.region.limits().evicts()
-            && table.count < (self.mapped.allowed() * self.mapped.layout().shape.segment_size) as u64 / MEMORY_PER_BUCKET_AHEAD
-            && !self.is_full()
+        !self.publisher.index.limits.evicts()
+            && table.count
+                < (self.mapped().allowed() * self.mapped().layout().shape.segment_size) as u64 / MEMORY_PER_BUCKET_AHEAD
+            && !self.publisher.log.claims().is_full()
     }
 
     /// Whether this many slots suffice when memory is full, if future items are like the present ones.
@@ -152,72 +153,88 @@ impl Session {
         if items > u64::MAX / 2 {
             return true;
         }
-        if self.is_full() {
+        if self.publisher.log.claims().is_full() {
             return items < slots * GROW_AT_PERCENT_WHEN_FULL / 100;
         }
-        let (used, all) = (self.used_segments() as u64, self.mapped.allowed() as u64);
+        let (used, all) = (
+            self.publisher.log.claims().used_segments() as u64,
+            self.mapped().allowed() as u64,
+        );
         items.saturating_mul(all) / used.max(1) <= slots * FULL_PERCENT / 100
     }
 
     /// An insert found all of its buckets full. `true`: buckets were split, there may be an empty slot now.
     #[cold]
-    pub(super) fn grow_for_room(&self, prepared: &mut Prepared, now: u32) -> bool {
-        let table = self.region.directory().table();
-        let items = self.region.items_at_least(table);
-        if have_one_hash(items, table) || self.region.limits().evicts() && self.index_suffices(items, table.count * SLOTS as u64)
+    pub(super) fn grow_for_room(&self, supply: &dyn Supply, now: u32, discard: impl FnOnce()) -> bool {
+        let table = self.publisher.directory.table();
+        let items = self.publisher.index.items_at_least(table);
+        if have_one_hash(items, table)
+            || self.publisher.index.limits.evicts() && self.index_suffices(items, table.count * SLOTS as u64)
         {
             return false;
         }
         // A new segment for the index may need an eviction, whose copies may close the extent of the prepared item. After that
         // the item must not be published any more.
-        self.discard(prepared);
-        self.grow(SPLITS_FOR_ROOM, now)
+        discard();
+        self.grow(supply, SPLITS_FOR_ROOM, now)
     }
 
     /// An item was evicted because all buckets of another key are full. While memory is not, this shall be rare, so the index grows,
     /// even if it would suffice for the items.
     #[cold]
-    pub(super) fn grow_after_eviction(&self, prepared: &mut Prepared, now: u32) {
-        let table = self.region.directory().table();
-        if !self.is_full() && !have_one_hash(self.region.items_at_least(table), table) {
+    pub(super) fn grow_after_eviction(&self, supply: &dyn Supply, now: u32, discard: impl FnOnce()) {
+        let table = self.publisher.directory.table();
+        if !self.publisher.log.claims().is_full() && !have_one_hash(self.publisher.index.items_at_least(table), table) {
             // As in `grow_for_room`.
-            self.discard(prepared);
-            self.grow(SPLITS_FOR_ROOM, now);
+            discard();
+            self.grow(supply, SPLITS_FOR_ROOM, now);
         }
     }
 
     /// Splits up to `splits` buckets, at most to the end of a round. `false`: the index cannot grow now.
     #[cold]
-    pub(crate) fn grow(&self, splits: usize, now: u32) -> bool {
+    pub(crate) fn grow(&self, supply: &dyn Supply, splits: usize, now: u32) -> bool {
         for done in 0..splits {
-            let table = self.region.directory().table();
+            let table = self.publisher.directory.table();
             if table.is_even() && done > 0 {
                 return true;
             }
-            let split = table.next_split(self.region.directory().buckets_initial());
-            if !self.region.may_have(split.target) || !self.prepare_bucket(split.target, now) {
+            let split = table.next_split(self.publisher.directory.buckets_initial());
+            if !self.publisher.index.may_have(split.target) || !self.prepare_bucket(supply, split.target, now) {
                 return false;
             }
             self.finish_last_split();
             if self.help_split(split) {
-                self.thread.count(Counter::splits, 1);
+                self.thread().count(Counter::splits, 1);
             }
         }
         true
     }
 
     /// Makes sure that the directories have the new bucket's segments.
-    fn prepare_bucket(&self, bucket: u64, now: u32) -> bool {
-        (self.region.directory().bucket(bucket).is_some()
-            || self.prepare_segment(Kind::Index, self.region.directory().bucket_entry(bucket), now))
-            && (self.region.directory().hint(bucket, 0).is_some()
-                || self.prepare_segment(Kind::Hints, self.region.directory().hint_entry(bucket), now))
+    fn prepare_bucket(&self, supply: &dyn Supply, bucket: u64, now: u32) -> bool {
+        (self.publisher.directory.bucket(bucket).is_some()
+            || self.publisher.log.claims().prepare_segment(
+                supply,
+                Kind::Index,
+                self.publisher.directory.bucket_entry(bucket),
+                now,
+            ))
+            && (self.publisher.directory.hint(bucket, 0).is_some()
+                || self.publisher.log.claims().prepare_segment(
+                    supply,
+                    Kind::Hints,
+                    self.publisher.directory.hint_entry(bucket),
+                    now,
+                ))
     }
 
     /// Steps 1 to 4 of a split. Any thread may call it, any number of times, however late. `true`: this call advanced the table word.
     pub(super) fn help_split(&self, split: Split) -> bool {
-        let region = &self.region;
-        let (Some(source), Some(target)) = (region.places(split.source), region.places(split.target)) else {
+        let (Some(source), Some(target)) = (
+            self.publisher.index.places(split.source),
+            self.publisher.index.places(split.target),
+        ) else {
             return false;
         };
         // 1. Freeze.
@@ -229,27 +246,30 @@ impl Session {
         // 2. Fill the new bucket, slot by slot at the same index.
         for (from, to) in source.into_iter().zip(target) {
             // PAIRS: item: the publish in `Session::swap_same` and in `insert`: the copy that follows hands the item on.
-            let word = Slot(region.slot(from.at).load(Acquire));
+            let word = Slot(self.publisher.index.slots.slot(from.at).load(Acquire));
             if !word.is_frozen_by(split.round) {
                 return false;
             }
             let mut copy = Slot::EMPTY;
             if word.is_item() {
-                match region.key_hash(from.at, word) {
+                match self.publisher.index.key_hash(from.at, word) {
                     KeyHash::Of(hash) if split.moves(all_choices(hash)) => copy = word.thaw(),
                     KeyHash::Of(_) => {}
                     KeyHash::Moved => return false,
-                    KeyHash::Corrupt => self.thread.count(Counter::corrupt, 1),
+                    KeyHash::Corrupt => self.thread().count(Counter::corrupt, 1),
                 }
             }
             // PAIRS: item: the loads of slots: a reader that sees the copied word sees the item.
-            if region
+            if self
+                .publisher
+                .index
+                .slots
                 .slot(to.at)
                 .compare_exchange(Slot::UNSET.0, copy.0, Release, Relaxed)
                 .is_ok()
                 && let (Some(old), Some(new)) = (
-                    region.directory().hint(from.bucket, from.index),
-                    region.directory().hint(to.bucket, to.index),
+                    self.publisher.directory.hint(from.bucket, from.index),
+                    self.publisher.directory.hint(to.bucket, to.index),
                 )
             {
                 new.store(old.load(Relaxed), Relaxed);
@@ -257,8 +277,8 @@ impl Session {
         }
         // 3. PUBLISH: the table word. Before it the old bucket holds the truth (frozen words are read as confirmed ones), after
         // it both do.
-        region.persist_split(split);
-        let done = region.directory().advance_table(split.target);
+        self.publisher.index.slots.persist_split(split);
+        let done = self.publisher.directory.advance_table(split.target);
         // 4. Thaw the words that stay, empty the slots of those that moved.
         self.finish(split);
         done
@@ -266,32 +286,34 @@ impl Session {
 
     /// Step 1 for one slot. `false`: the split is over, this thread is late.
     fn freeze(&self, place: Place, split: Split) -> bool {
-        let region = &self.region;
         for _ in 0..ATTEMPTS_MAX {
             // PAIRS: freeze: the exchange below, in another thread: the table word that is read after this is at least that of its split.
-            let word = Slot(region.slot(place.at).load(Acquire));
+            let word = Slot(self.publisher.index.slots.slot(place.at).load(Acquire));
             if word.is_frozen() {
                 if word.is_frozen_by(split.round) {
                     return true;
                 }
-                if region.directory().table().count != split.target {
+                if self.publisher.directory.table().count != split.target {
                     return false;
                 }
-                match Split::of(place.bucket, word.mark(), region.directory().buckets_initial()) {
+                match Split::of(place.bucket, word.mark(), self.publisher.directory.buckets_initial()) {
                     Some(older) => self.repair(place, word, older),
                     None => {
-                        self.drop_corrupt(place, word);
+                        self.publisher.drop_corrupt(place, word);
                     }
                 }
                 continue;
             }
             if word.is_dirty() {
                 // In a frozen word this bit is part of the mark.
-                region.persist_word(place.at, word);
+                self.publisher.index.slots.persist_word(place.at, word);
                 continue;
             }
             // PAIRS: freeze: the loads of slots.
-            if region
+            if self
+                .publisher
+                .index
+                .slots
                 .slot(place.at)
                 .compare_exchange(word.0, word.freeze(split.round).0, Release, Relaxed)
                 .is_ok()
@@ -305,21 +327,21 @@ impl Session {
     /// Step 4 of the most recent split.
     pub(crate) fn finish_last_split(&self) {
         if let Some(split) = self
-            .region
-            .directory()
+            .publisher
+            .directory
             .table()
-            .last_split(self.region.directory().buckets_initial())
+            .last_split(self.publisher.directory.buckets_initial())
         {
             self.finish(split);
         }
     }
 
     fn finish(&self, split: Split) {
-        let Some(places) = self.region.places(split.source) else {
+        let Some(places) = self.publisher.index.places(split.source) else {
             return;
         };
         for place in places {
-            let word = Slot(self.region.slot(place.at).load(Relaxed));
+            let word = Slot(self.publisher.index.slots.slot(place.at).load(Relaxed));
             if word.is_frozen_by(split.round) {
                 self.repair(place, word, split);
             }
@@ -328,17 +350,16 @@ impl Session {
 
     /// Step 4 for one slot: its split is done.
     fn repair(&self, place: Place, word: Slot, split: Split) {
-        let region = &self.region;
-        let slot = region.slot(place.at);
+        let slot = self.publisher.index.slots.slot(place.at);
         if !word.is_item() {
             // PAIRS: split: the loads of slots: a thread that finds the slot emptied sees the split's count of buckets.
             let _ = slot.compare_exchange(word.0, Slot::EMPTY.0, Release, Relaxed);
             return;
         }
-        self.thread.protect(UPKEEP, word.segment());
+        self.thread().protect(UPKEEP, word.segment());
         // PAIRS: item: the publish of the word that is there now, as in `hold`.
         if slot.load(Acquire) == word.0 {
-            match region.key_hash(place.at, word) {
+            match self.publisher.index.key_hash(place.at, word) {
                 KeyHash::Of(hash) => {
                     let new = if split.moves(all_choices(hash)) {
                         Slot::EMPTY
@@ -350,26 +371,25 @@ impl Session {
                 }
                 KeyHash::Moved => {}
                 KeyHash::Corrupt => {
-                    self.drop_corrupt(place, word);
+                    self.publisher.drop_corrupt(place, word);
                 }
             }
         }
-        self.thread.release(UPKEEP);
+        self.thread().release(UPKEEP);
     }
 
     /// For a writer that met a frozen slot: finishes the split if it is under way, or this slot if the split is done. The table
     /// word is read after the slot.
     pub(crate) fn unfreeze(&self, place: Place, word: Slot) {
-        let region = &self.region;
-        let count = region.directory().table().count;
-        match Split::of(place.bucket, word.mark(), region.directory().buckets_initial()) {
+        let count = self.publisher.directory.table().count;
+        match Split::of(place.bucket, word.mark(), self.publisher.directory.buckets_initial()) {
             Some(split) if split.target == count => {
                 self.help_split(split);
             }
             Some(split) if split.target < count => self.repair(place, word, split),
             _ => {
                 // No split that has begun froze this word.
-                self.drop_corrupt(place, word);
+                self.publisher.drop_corrupt(place, word);
             }
         }
     }

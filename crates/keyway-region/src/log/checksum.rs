@@ -11,9 +11,9 @@ use crate::atomics::Relaxed;
 use crate::heap::List;
 use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentLife};
+use crate::log::Items;
 use crate::log::item_view::{Chain, ItemView};
 use crate::memory::{Window, copy_bytes};
-use crate::region::Region;
 use crate::sink::{CHUNK, Nowhere, Sink, Unread};
 use crate::verbs::{Item, KEY_LEN_MAX};
 use std::cell::{Cell, RefCell};
@@ -131,27 +131,27 @@ pub(super) fn begin_part(link: Link, words: [u64; 4]) -> u32 {
     crc32c::crc32c(&bytes)
 }
 
-impl Region {
+impl Items {
     /// Whether items carry checksums.
     #[inline(always)]
     pub fn has_checksums(&self) -> bool {
-        self.mapped().checksum_size() != 0
+        self.mapped.checksum_size() != 0
     }
 
     /// Writes an item's body and its checksum; the rest of the item is complete.
     #[cold]
     #[inline(never)]
     pub(super) fn write_body(&self, cover: &Cover, key: &[u8], body: &[u8]) {
-        let at = self.mapped().segment(cover.segment) + cover.offset + cover.header.value_offset();
+        let at = self.mapped.segment(cover.segment) + cover.offset + cover.header.value_offset();
         if cover.header.is_large() {
             // It is no caller's.
-            self.mapped().memory().write(at, body);
-            self.mapped()
+            self.mapped.memory().write(at, body);
+            self.mapped
                 .memory()
                 .write(at + LARGE_CHECKSUM_AT, &cover.sum(key, body).to_le_bytes());
         } else {
             let sum = self.write_summed(at, body, cover.begin(key));
-            self.mapped().memory().write(at + body.len(), &sum.to_le_bytes());
+            self.mapped.memory().write(at + body.len(), &sum.to_le_bytes());
         }
     }
 
@@ -162,7 +162,7 @@ impl Region {
         chunks.fold(begun, |sum, (chunk, at)| {
             let own = own.get_mut(..chunk.len()).unwrap_or_default();
             copy_bytes(chunk, own);
-            self.mapped().memory().write(at, own);
+            self.mapped.memory().write(at, own);
             crc32c::crc32c_append(sum, own)
         })
     }
@@ -177,8 +177,8 @@ impl Region {
             } else {
                 body.len()
             };
-            let at = self.mapped().segment(cover.segment) + cover.offset + cover.header.value_offset() + within;
-            self.mapped().memory().write(at, &cover.sum(key, body).to_le_bytes());
+            let at = self.mapped.segment(cover.segment) + cover.offset + cover.header.value_offset() + within;
+            self.mapped.memory().write(at, &cover.sum(key, body).to_le_bytes());
         }
     }
 
@@ -223,7 +223,7 @@ impl Region {
         let (cover, body_len) = self.cover(seen, item).ok_or(Unread::Changed)?;
         let begun = cover.begin(key);
         let at = seen.at + header.value_offset();
-        let body = self.mapped().memory().window(at, body_len);
+        let body = self.mapped.memory().window(at, body_len);
         let sum = match wants_value {
             true => out.append_summed(body, begun)?,
             false => Nowhere.append_summed(body, begun)?,
@@ -239,7 +239,7 @@ impl Region {
         let (cover, body_len) = self.cover(seen, item).ok_or(Unread::Changed)?;
         let at = seen.at + seen.header.value_offset();
         body.clear();
-        if !self.mapped().memory().append_to(at, body_len, body) {
+        if !self.mapped.memory().append_to(at, body_len, body) {
             return Err(Unread::NoMemory);
         }
         let sum = if seen.header.is_large() {
@@ -275,7 +275,7 @@ impl Region {
 
     fn checksum_at(&self, at: usize) -> u32 {
         let mut bytes = [0; CHECKSUM_SIZE];
-        self.mapped().memory().read(at, &mut bytes);
+        self.mapped.memory().read(at, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
@@ -288,8 +288,8 @@ impl Region {
         part: Window<'_>,
         out: &mut impl Sink,
     ) -> Result<bool, Unread> {
-        let at = self.mapped().segment(link.segment());
-        let [hash, len] = [2, CHAIN_LEN_WORD].map(|i| self.mapped().word(at + i * 8).load(Relaxed));
+        let at = self.mapped.segment(link.segment());
+        let [hash, len] = [2, CHAIN_LEN_WORD].map(|i| self.mapped.word(at + i * 8).load(Relaxed));
         let begun = begin_part(link, [next.0, last.0, hash, part.len() as u64]);
         let sum = out.append_summed(part, begun)?;
         Ok(len == part.len() as u64 | u64::from(sum) << 32)

@@ -5,11 +5,12 @@ use crate::layout::item::Header;
 use crate::layout::segment::{LifetimeClass, SegmentLife, Stream};
 use crate::layout::session::UPKEEP;
 use crate::layout::stats::Counter;
+use crate::log::Appender;
+use crate::log::Supply;
 use crate::log::checksum::Cover;
 use crate::log::extents::Extent;
 use crate::log::item_view::ItemView;
 use crate::mapped::Rules;
-use crate::session::Session;
 
 /// What became of an item to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,18 +40,19 @@ impl CopyOf<'_> {
     }
 }
 
-impl Session {
+impl Appender {
     /// Copies an item unchanged to a place of its own in this pool, for a compaction or because the item stays for another
     /// round. Its CAS unique stays the same. Takes free segments only. The caller has claimed the item's segment. Afterwards the
     /// hazard pointer for the segment ([`UPKEEP`]) stands.
     pub(crate) fn write_copy(
         &self,
+        supply: &dyn Supply,
         copy: &CopyOf<'_>,
         (pool, is_compaction): (usize, bool),
         epoch: u64,
         now: u32,
     ) -> Result<(usize, SegmentLife, usize), Relocated> {
-        let verified = if self.region.has_checksums() {
+        let verified = if self.claims().items.has_checksums() {
             Some(self.verified_copy(copy)?)
         } else {
             None
@@ -62,7 +64,8 @@ impl Session {
         } else {
             LifetimeClass::Plain
         };
-        let extent = self.room_for_copy(
+        let extent = self.extents.room_for_copy(
+            supply,
             size,
             Stream {
                 pool,
@@ -73,15 +76,16 @@ impl Session {
             now,
         );
         if let Some(extent) = &extent {
-            let segment_at = self.mapped.segment(extent.segment);
+            let segment_at = self.claims().mapped.segment(extent.segment);
             match &verified {
                 Some(bytes) => self.put_verified(copy.header, bytes, extent),
                 None => self.put_copy(copy, segment_at + extent.next),
             }
-            self.thread.protect_written(UPKEEP, extent.segment);
-            let room = self.room_in(*extent);
-            let tail_word = self.mapped.word(segment_at + room.tail_offset());
-            self.commit(&room, tail_word, segment_at, size, expiry, Rules::of(&self.region));
+            self.claims().thread.protect_written(UPKEEP, extent.segment);
+            let room = self.extents.room_in(*extent);
+            let tail_word = self.claims().mapped.word(segment_at + room.tail_offset());
+            self.extents
+                .commit(&room, tail_word, segment_at, size, expiry, Rules::of(&self.claims().mapped));
         }
         if let Some(bytes) = verified {
             self.scratch.set(bytes);
@@ -94,10 +98,13 @@ impl Session {
     /// Copies from one place of the region to another. The lengths are those of the header that was read and validated once. The
     /// bytes are not judged: a reader of the copy does that, as it would at the old place.
     fn put_copy(&self, copy: &CopyOf<'_>, at: usize) {
-        let memory = &self.mapped.memory();
+        let memory = &self.claims().mapped.memory();
         let header = copy.header;
         self.write_header(at, header);
-        memory.write(at + header.cas_offset(), &self.region.cas_unique(copy.seen).to_le_bytes());
+        memory.write(
+            at + header.cas_offset(),
+            &self.claims().items.cas_unique(copy.seen).to_le_bytes(),
+        );
         let (from, len) = copy.kept();
         memory.copy(from, at + header.client_flags_offset(), len);
     }
@@ -105,34 +112,33 @@ impl Session {
     /// The copy in this process's own memory, where no other process changes it between its verification and its new checksum.
     #[cold]
     fn verified_copy(&self, copy: &CopyOf<'_>) -> Result<Vec<u8>, Relocated> {
-        let (region, header, seen) = (&*self.region, copy.header, copy.seen);
+        let (header, seen) = (copy.header, copy.seen);
         let mut bytes = self.scratch.take();
         bytes.clear();
         let (from, len) = copy.kept();
         let has_memory = heap::try_reserve(&mut bytes, header.size() + size_of::<u64>()) && {
             bytes.extend_from_slice(&header.0.to_le_bytes());
             bytes.truncate(header.cas_offset());
-            bytes.extend_from_slice(&region.cas_unique(seen).to_le_bytes());
-            region.mapped().memory().append_to(from, len, &mut bytes)
+            bytes.extend_from_slice(&self.claims().items.cas_unique(seen).to_le_bytes());
+            self.claims().mapped.memory().append_to(from, len, &mut bytes)
         };
         if !has_memory {
             self.scratch.set(bytes);
             return Err(Relocated::NoRoom);
         }
         bytes.resize(header.size(), 0);
-        if !region.is_copy_intact(seen, header, &bytes) {
+        if !self.claims().items.is_copy_intact(seen, header, &bytes) {
             self.scratch.set(bytes);
-            self.thread.count(Counter::corrupt, 1);
+            self.claims().thread.count(Counter::corrupt, 1);
             return Err(Relocated::Unfit);
         }
         Ok(bytes)
     }
 
     fn put_verified(&self, header: Header, bytes: &[u8], extent: &Extent) {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = &*self.claims().mapped;
         mapped.memory().write(mapped.segment(extent.segment) + extent.next, bytes);
         let cover = Cover::of_copy(bytes, header, (extent.segment, extent.life, extent.next));
-        region.write_checksum_of_copy(&cover, bytes);
+        self.claims().items.write_checksum_of_copy(&cover, bytes);
     }
 }

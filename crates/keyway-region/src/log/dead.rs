@@ -10,8 +10,8 @@ use crate::layout::item::{self, flag};
 use crate::layout::segment::{EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, State, TailWord};
 use crate::layout::session::LEASING;
 use crate::layout::slot::Slot;
-use crate::region::Region;
-use crate::session::Session;
+use crate::log::Claims;
+use crate::log::Segments;
 
 /// An extent that was leased in a segment's present generation. Offsets in bytes from the segment's start.
 struct Leasehold {
@@ -39,7 +39,7 @@ impl Leasehold {
     }
 }
 
-impl Region {
+impl Segments {
     /// Bytes of a log segment that are dead.
     pub(crate) fn dead_bytes(&self, segment: usize) -> usize {
         let Some(lease) = self.lease_of(segment) else { return 0 };
@@ -68,7 +68,7 @@ impl Region {
 
     /// Bytes in which no extent can be leased any more.
     fn sealed_rest(&self, lease: LeaseWord) -> usize {
-        let shape = self.mapped().layout().shape;
+        let shape = self.mapped.layout().shape;
         let cells = if lease.is_sealed() {
             shape.cells().saturating_sub(lease.cells())
         } else {
@@ -86,10 +86,10 @@ impl Region {
     }
 
     fn dead_items(&self, segment: usize, extent: &Leasehold) -> usize {
-        let (at, tail) = (self.mapped().segment(segment), extent.tail());
+        let (at, tail) = (self.mapped.segment(segment), extent.tail());
         let (mut offset, mut dead) = (extent.start + EXTENT_HEADER_SIZE, 0);
         while offset + item::SIZE_MIN <= tail
-            && let Some(header) = self.item_header(at + offset).validate(tail - offset)
+            && let Some(header) = self.items.item_header(at + offset).validate(tail - offset)
         {
             dead += if header.has(flag::DEAD) { header.size() } else { 0 };
             offset += header.size();
@@ -102,7 +102,7 @@ impl Region {
     pub(crate) fn recount_dead(&self, segment: usize) {
         if self.is_log(segment) {
             let dead = self.dead_bytes(segment);
-            self.mapped().header(segment).dead.fetch_max(dead as u64, Relaxed);
+            self.mapped.header(segment).dead.fetch_max(dead as u64, Relaxed);
         }
     }
 
@@ -111,9 +111,9 @@ impl Region {
     #[inline(never)]
     pub(crate) fn count_unpublished(&self, word: Slot) {
         let (segment, offset) = (word.segment(), word.offset());
-        if self.mapped().has(segment)
-            && let Some(room) = self.mapped().layout().shape.segment_size.checked_sub(offset)
-            && let Some(header) = self.item_header(self.mapped().segment(segment) + offset).validate(room)
+        if self.mapped.has(segment)
+            && let Some(room) = self.mapped.layout().shape.segment_size.checked_sub(offset)
+            && let Some(header) = self.items.item_header(self.mapped.segment(segment) + offset).validate(room)
         {
             self.count_dead(segment, header.size());
         }
@@ -125,7 +125,7 @@ impl Region {
         let first = lease.last_extent()?;
         let last = self
             .leaseholds(segment, lease)
-            .find(|extent| extent.start == first * self.mapped().layout().shape.cell_size())?;
+            .find(|extent| extent.start == first * self.mapped.layout().shape.cell_size())?;
         let is_current = |word: &ExtentWord| word.hands() == lease.hands();
         let (word, _) = last.header.filter(|(word, _)| word.is_closed() && is_current(word))?;
         let tail = last.tail();
@@ -139,7 +139,7 @@ impl Region {
 
     /// Takes bytes of a segment back from its count: a thread is about to fill them.
     pub(super) fn uncount_dead(&self, segment: usize, bytes: usize) {
-        let counter = &self.mapped().header(segment).dead;
+        let counter = &self.mapped.header(segment).dead;
         let mut dead = counter.load(Relaxed);
         // A count that a death has cost some bytes does not fall below zero.
         while let Err(now) = counter.compare_exchange(dead, dead.saturating_sub(bytes as u64), Relaxed, Relaxed) {
@@ -149,8 +149,8 @@ impl Region {
 
     /// Where the extent that starts there ends.
     pub(super) fn end_of_extent(&self, segment: usize, start: usize) -> usize {
-        let cell_size = self.mapped().layout().shape.cell_size();
-        let lease = LeaseWord(self.mapped().header(segment).lease.load(Relaxed));
+        let cell_size = self.mapped.layout().shape.cell_size();
+        let lease = LeaseWord(self.mapped.header(segment).lease.load(Relaxed));
         let mut extents = lease.extents();
         extents
             .find(|(first, _)| first * cell_size == start)
@@ -158,32 +158,32 @@ impl Region {
     }
 
     fn is_log(&self, segment: usize) -> bool {
-        let kind = || State(self.mapped().header(segment).state.load(Relaxed)).kind();
-        self.mapped().has(segment) && matches!(kind(), Some(Kind::Open | Kind::Retired))
+        let kind = || State(self.mapped.header(segment).state.load(Relaxed)).kind();
+        self.mapped.has(segment) && matches!(kind(), Some(Kind::Open | Kind::Retired))
     }
 
     /// The lease word, if cells were leased in this generation.
     pub(super) fn lease_of(&self, segment: usize) -> Option<LeaseWord> {
         // PAIRS: leasing: the exchange in `Session::lease_in`.
-        let lease = LeaseWord(self.mapped().header(segment).lease.load(Acquire));
+        let lease = LeaseWord(self.mapped.header(segment).lease.load(Acquire));
         lease
-            .is_of_generation(self.mapped().segment_life(segment).generation)
+            .is_of_generation(self.mapped.segment_life(segment).generation)
             .then_some(lease)
     }
 
     fn leaseholds(&self, segment: usize, lease: LeaseWord) -> impl Iterator<Item = Leasehold> {
-        let shape = self.mapped().layout().shape;
-        let generation = self.mapped().segment_life(segment).generation;
+        let shape = self.mapped.layout().shape;
+        let generation = self.mapped.segment_life(segment).generation;
         lease
             .extents()
             .map(move |(first, end)| (first * shape.cell_size(), end * shape.cell_size()))
             .filter(move |(_, end)| *end <= shape.segment_size)
             .map(move |(start, end)| {
-                let at = self.mapped().segment(segment) + start;
+                let at = self.mapped.segment(segment) + start;
                 // PAIRS: extent: the store in `Session::begin_extent`. PAIRS: dead-extent: the exchange in `close_dead_extents`.
-                let word = ExtentWord(self.mapped().word(at).load(Acquire));
+                let word = ExtentWord(self.mapped.word(at).load(Acquire));
                 // PAIRS: tail: the store in `Session::commit`.
-                let tail = || TailWord(self.mapped().word(at + 8).load(Acquire));
+                let tail = || TailWord(self.mapped.word(at + 8).load(Acquire));
                 Leasehold {
                     start,
                     end,
@@ -201,26 +201,30 @@ impl Region {
     /// Whether a thread may still put an item into the extent.
     fn is_being_filled(&self, segment: usize, extent: &Leasehold) -> bool {
         match extent.header {
-            Some((word, tail)) => !word.is_closed() && self.threads().is_held(word.owner_with(tail)),
+            Some((word, tail)) => !word.is_closed() && self.threads.is_held(word.owner_with(tail)),
             // Its thread is about to write it, or died before it did.
-            None => self.threads().is_leasing(segment),
+            None => self.threads.is_leasing(segment),
         }
     }
 }
 
-impl Session {
+impl Claims {
     /// Closes the extents of dead threads in a log segment: their rests are dead. Several threads may do it concurrently.
     pub(crate) fn close_dead_extents(&self, segment: usize) {
-        let region = &*self.region;
         let mapped = &*self.mapped;
-        let Some(lease) = region.is_log(segment).then(|| region.lease_of(segment)).flatten() else {
+        let Some(lease) = self
+            .segments
+            .is_log(segment)
+            .then(|| self.segments.lease_of(segment))
+            .flatten()
+        else {
             return;
         };
         let is_of_dead = |extent: &Leasehold| {
             let is_open = extent.header.is_some_and(|(word, _)| !word.is_closed());
-            is_open && !region.is_being_filled(segment, extent)
+            is_open && !self.segments.is_being_filled(segment, extent)
         };
-        for extent in region.leaseholds(segment, lease).filter(is_of_dead) {
+        for extent in self.segments.leaseholds(segment, lease).filter(is_of_dead) {
             let Some((word, _)) = extent.header else { continue };
             // As in `seal`.
             self.thread.protect(LEASING, segment);
@@ -231,20 +235,20 @@ impl Session {
                     .word(mapped.segment(segment) + extent.start)
                     .compare_exchange(word.0, word.close().0, Release, Relaxed);
             if closed.is_ok() {
-                region.count_dead(segment, extent.end - extent.tail());
+                self.segments.count_dead(segment, extent.end - extent.tail());
             }
             self.thread.release(LEASING);
         }
         // Cells whose thread died before it wrote their header are in no count, because recovery took it for about to write it.
-        if region.leaseholds(segment, lease).any(|extent| extent.header.is_none()) && !region.threads().is_leasing(segment) {
-            region.recount_dead(segment);
+        if self.segments.leaseholds(segment, lease).any(|extent| extent.header.is_none()) && !self.threads.is_leasing(segment) {
+            self.segments.recount_dead(segment);
         }
-        region.offer_filled(segment);
+        self.segments.offer_filled(segment);
     }
 
     /// Seals a segment, if it still has this generation: no more extents are leased in it, so the cells that are left are dead.
     pub(crate) fn seal(&self, segment: usize, generation: u64) {
-        let (region, header) = (&*self.region, self.mapped.header(segment));
+        let header = self.mapped.header(segment);
         let is_open = |lease: LeaseWord| !lease.is_sealed() && lease.is_of_generation(generation);
         let mut old = LeaseWord(header.lease.load(Relaxed));
         if !is_open(old) {
@@ -255,7 +259,7 @@ impl Session {
         while is_open(old) {
             match header.lease.compare_exchange(old.0, old.seal().0, Relaxed, Relaxed) {
                 Ok(_) => {
-                    region.count_dead(segment, region.sealed_rest(old.seal()));
+                    self.segments.count_dead(segment, self.segments.sealed_rest(old.seal()));
                     break;
                 }
                 Err(now) => old = LeaseWord(now),

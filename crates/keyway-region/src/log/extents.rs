@@ -12,10 +12,12 @@ use crate::layout::segment::{
     EXTENT_HEADER_SIZE, ExtentWord, Kind, LeaseWord, LifetimeClass, SegmentLife, State, Stream, TailWord,
 };
 use crate::layout::session::LEASING;
+use crate::log::Extents;
+use crate::log::Items;
+use crate::log::Supply;
 use crate::log::dead::Closed;
 use crate::log::item_view::ATTEMPTS_MAX;
 use crate::mapped::Rules;
-use crate::session::Session;
 use crate::verbs::WriteError;
 use std::cell::Cell;
 
@@ -203,20 +205,27 @@ pub(super) struct Room<'s> {
     kept: Option<&'s Leased>,
 }
 
-impl Session {
+impl Extents {
     /// Space for this many bytes in an extent of this stream and epoch.
-    pub(super) fn room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Room<'_>, WriteError> {
-        match self.extents.get(stream.index()).and_then(|leased| leased.room(size, epoch)) {
+    pub(super) fn room(
+        &self,
+        supply: &dyn Supply,
+        size: usize,
+        stream: Stream,
+        epoch: u64,
+        now: u32,
+    ) -> Result<Room<'_>, WriteError> {
+        match self.leased.get(stream.index()).and_then(|leased| leased.room(size, epoch)) {
             Some(room) => Ok(room),
-            None => self.room_paid(size, stream, epoch, now),
+            None => self.room_paid(supply, size, stream, epoch, now),
         }
     }
 
     /// Space for the fast path, if the present extent has none. `None`: there is none, or its place gives no CAS unique.
     #[cold]
     #[inline(never)]
-    pub(super) fn more_room(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
-        let room = self.room_paid(size, stream, epoch, now).ok()?;
+    pub(super) fn more_room(&self, supply: &dyn Supply, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Room<'_>> {
+        let room = self.room_paid(supply, size, stream, epoch, now).ok()?;
         if room.carries {
             self.leave_room(&room);
             return None;
@@ -241,17 +250,17 @@ impl Session {
             carries: extent.carries,
             start: extent.start,
             next: extent.next,
-            kept: self.extents.get(extent.stream.index()).filter(|leased| leased.is(&extent)),
+            kept: self.leased.get(extent.stream.index()).filter(|leased| leased.is(&extent)),
         }
     }
 
     /// That space, if the present extent is full, or the work for the rest of it is not done.
     #[cold]
     #[inline(never)]
-    fn room_paid(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Room<'_>, WriteError> {
+    fn room_paid(&self, supply: &dyn Supply, size: usize, stream: Stream, epoch: u64, now: u32) -> Result<Room<'_>, WriteError> {
         let portion = size.max(PORTION);
-        let bytes = self.pay(portion, now);
-        let kept = self.extents.get(stream.index());
+        let bytes = supply.pay(portion, now);
+        let kept = self.leased.get(stream.index());
         if let Some(room) = kept.and_then(|leased| leased.room_paid(size, bytes, epoch)) {
             return Ok(room);
         }
@@ -264,18 +273,18 @@ impl Session {
             self.keep(paid(extent));
             return Ok(self.room_in(paid(extent)));
         }
-        let extent = paid(self.lease(size, stream, epoch, now, true)?);
+        let extent = paid(self.lease(supply, size, stream, epoch, now, true)?);
         Ok(self.room_in(self.keep_better(extent, size)))
     }
 
     /// Space for a relocated item: in the present extent or in a free segment, without reclaiming work. `None`: neither has any.
-    pub(super) fn room_for_copy(&self, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Extent> {
+    pub(super) fn room_for_copy(&self, supply: &dyn Supply, size: usize, stream: Stream, epoch: u64, now: u32) -> Option<Extent> {
         let at_hand = self.extent(stream).filter(|e| e.life.epoch == epoch);
         if let Some(extent) = at_hand.and_then(|e| self.with_room(e, size)) {
             self.keep(extent);
             return Some(extent);
         }
-        let extent = self.lease(size, stream, epoch, now, false).ok()?;
+        let extent = self.lease(supply, size, stream, epoch, now, false).ok()?;
         Some(self.keep_better(extent, size))
     }
 
@@ -293,7 +302,7 @@ impl Session {
     fn keep_better(&self, extent: Extent, size: usize) -> Extent {
         // Words that another process has written over may say that more is filled than was leased.
         let left = |e: &Extent| e.leased.saturating_sub(e.next);
-        let behind = self.region.cells_left(extent.segment) * self.mapped.layout().shape.cell_size();
+        let behind = self.claims.segments.cells_left(extent.segment) * self.claims.mapped.layout().shape.cell_size();
         match self.extent(extent.stream) {
             Some(old) if old.life.epoch == extent.life.epoch && left(&old) > (left(&extent) + behind).saturating_sub(size) => {
                 self.leave_open(extent.segment, extent.life.epoch, extent.stream);
@@ -320,22 +329,22 @@ impl Session {
     ) {
         let tail = room.next + size;
         // Prefetches the next item's place; otherwise its write would wait for these lines.
-        self.mapped.memory().prefetch_four_to_write(segment_at + tail);
+        self.claims.mapped.memory().prefetch_four_to_write(segment_at + tail);
         if PREFETCHED.contains(&size) {
             self.prefetch_more(room, segment_at, size);
         }
         if expiry != 0 {
-            let expires = &self.mapped.header(room.segment).expires;
+            let expires = &self.claims.mapped.header(room.segment).expires;
             if expires.load(Relaxed) < expiry {
                 expires.fetch_max(expiry, Relaxed);
             }
         }
         // PAIRS: tail: the loads in `Session::empty_items` and in `check`: everything before the tail is complete.
-        tail_word.store(TailWord::new(tail, self.thread.owner().incarnation).0, Release);
+        tail_word.store(TailWord::new(tail, self.claims.thread.owner().incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier is between this and the publish. Not so the header with the
         // latest expiry, which is a hint: a reclaim because of it looks at each item.
         if rules.is_durable() {
-            self.mapped.write_back(segment_at + room.next, size);
+            self.claims.mapped.write_back(segment_at + room.next, size);
         }
         match room.kept {
             Some(leased) => leased.next.set(tail),
@@ -349,25 +358,25 @@ impl Session {
         let tail = room.next + size;
         let leased = room.kept.map_or(0, |leased| leased.leased.get());
         let len = size.min(leased.saturating_sub(tail));
-        self.mapped.memory().prefetch_to_write(segment_at + tail, len);
+        self.claims.mapped.memory().prefetch_to_write(segment_at + tail, len);
     }
 
     #[inline]
     fn extent(&self, stream: Stream) -> Option<Extent> {
-        self.extents.get(stream.index()).and_then(Leased::get)
+        self.leased.get(stream.index()).and_then(Leased::get)
     }
 
     fn keep(&self, extent: Extent) {
-        if let Some(cell) = self.extents.get(extent.stream.index()) {
+        if let Some(cell) = self.leased.get(extent.stream.index()) {
             cell.set(extent);
         }
     }
 
     /// Closes the extent of the stream with this number.
     pub(crate) fn close_extent(&self, stream: usize) {
-        if let Some(extent) = self.extents.get(stream).and_then(Leased::take) {
+        if let Some(extent) = self.leased.get(stream).and_then(Leased::take) {
             self.close(extent.segment, extent.start, extent.life);
-            if !self.region.is_current(extent.segment) {
+            if !self.claims.segments.is_current(extent.segment) {
                 self.leave_open(extent.segment, extent.life.epoch, extent.stream);
             }
         }
@@ -377,7 +386,7 @@ impl Session {
     pub(crate) fn close_extents_in(&self, segment: usize) {
         for stream in 0..Stream::MAX {
             if self
-                .extents
+                .leased
                 .get(stream)
                 .and_then(Leased::get)
                 .is_some_and(|e| e.segment == segment)
@@ -390,32 +399,34 @@ impl Session {
     /// Closes one of this session's extents: its rest is dead.
     #[inline(never)]
     fn close(&self, segment: usize, start: usize, life: SegmentLife) {
-        let region = &self.region;
-        let at = region.mapped().segment(segment) + start;
-        let tail = TailWord(region.mapped().word(at + 8).load(Relaxed)).tail();
+        let at = self.claims.mapped.segment(segment) + start;
+        let tail = TailWord(self.claims.mapped.word(at + 8).load(Relaxed)).tail();
         // First counted: if this thread dies before it has closed the extent, recovery counts the segment again.
-        region.count_dead(segment, region.end_of_extent(segment, start).saturating_sub(tail));
-        let hands = ExtentWord(region.mapped().word(at).load(Relaxed)).hands();
-        let word = ExtentWord::new(life.generation, self.thread.owner().slot)
+        self.claims.segments.count_dead(
+            segment,
+            self.claims.segments.end_of_extent(segment, start).saturating_sub(tail),
+        );
+        let hands = ExtentWord(self.claims.mapped.word(at).load(Relaxed)).hands();
+        let word = ExtentWord::new(life.generation, self.claims.thread.owner().slot)
             .in_hands(hands)
             .close();
-        // PAIRS: closed: the load in `Region::has_live_extent`: a recycler that sees the extent closed sees every publish from
+        // PAIRS: closed: the load in `Segments::has_live_extent`: a recycler that sees the extent closed sees every publish from
         // it, and the hazard pointer for what is still to be published.
-        region.mapped().word(at).store(word.0, Release);
+        self.claims.mapped.word(at).store(word.0, Release);
         // A thread that took it off the list when it was counted could not reclaim it yet.
-        region.offer_filled(segment);
+        self.claims.segments.offer_filled(segment);
     }
 
     /// Cells to lease at a time for items of this size.
     fn comfortable(&self, size: usize) -> usize {
-        let shape = self.mapped.layout().shape;
+        let shape = self.claims.mapped.layout().shape;
         (size * ITEMS_OF_AN_EXTENT / shape.cell_size()).min(shape.cells() / EXTENTS_OF_A_SEGMENT)
     }
 
     /// Leases the cells after an extent, if no other thread has.
     fn extend(&self, mut extent: Extent, size: usize) -> Option<Extent> {
-        let shape = self.mapped.layout().shape;
-        let lease = &self.mapped.header(extent.segment).lease;
+        let shape = self.claims.mapped.layout().shape;
+        let lease = &self.claims.mapped.header(extent.segment).lease;
         let old = LeaseWord(lease.load(Relaxed));
         let needed = (extent.next + size - extent.leased).div_ceil(shape.cell_size());
         let left = shape.cells().saturating_sub(old.cells());
@@ -430,16 +441,26 @@ impl Session {
         lease
             .compare_exchange(old.0, old.lease(cells, false).0, Relaxed, Relaxed)
             .ok()?;
-        self.mapped.write_back_header(extent.segment);
-        self.mapped
-            .fault_in(self.mapped.segment(extent.segment) + extent.leased, cells * shape.cell_size());
+        self.claims.mapped.write_back_header(extent.segment);
+        self.claims.mapped.fault_in(
+            self.claims.mapped.segment(extent.segment) + extent.leased,
+            cells * shape.cell_size(),
+        );
         extent.leased += cells * shape.cell_size();
         Some(extent)
     }
 
     /// Leases an extent with space for `size` bytes, in the open segment or in a new one.
-    fn lease(&self, size: usize, stream: Stream, epoch: u64, now: u32, make_room: bool) -> Result<Extent, WriteError> {
-        let shape = self.mapped.layout().shape;
+    fn lease(
+        &self,
+        supply: &dyn Supply,
+        size: usize,
+        stream: Stream,
+        epoch: u64,
+        now: u32,
+        make_room: bool,
+    ) -> Result<Extent, WriteError> {
+        let shape = self.claims.mapped.layout().shape;
         let needed = (size + EXTENT_HEADER_SIZE).div_ceil(shape.cell_size());
         let cells = needed.max(self.comfortable(size));
         let alone = self.fills_alone(stream);
@@ -461,7 +482,7 @@ impl Session {
             } else if self.open_hint(stream) != hint {
                 continue;
             }
-            let segment = self.take_segment(now, make_room)?;
+            let segment = supply.take_segment(now, make_room)?;
             let extent = self.open_segment(segment, cells, epoch, stream, now);
             if !alone {
                 self.leave_open(segment, epoch, stream);
@@ -473,7 +494,7 @@ impl Session {
 
     /// Whether this session fills segments of its own.
     fn fills_alone(&self, stream: Stream) -> bool {
-        stream.class == 0 && self.region.threads().threads_used() * SEGMENTS_OF_A_SESSION <= self.mapped.allowed()
+        stream.class == 0 && self.claims.threads.threads_used() * SEGMENTS_OF_A_SESSION <= self.claims.mapped.allowed()
     }
 
     /// Leaves the rest of a segment to the next session that leases, if the rest is large enough, and larger than that of the
@@ -483,7 +504,8 @@ impl Session {
         let open = self.named(hint);
         let room_left = |segment| self.room_left_open(segment, epoch, stream);
         let left = room_left(segment);
-        let is_better = left >= self.mapped.layout().shape.segment_size / RESTS_OF_A_SEGMENT && left > open.map_or(0, room_left);
+        let is_better =
+            left >= self.claims.mapped.layout().shape.segment_size / RESTS_OF_A_SEGMENT && left > open.map_or(0, room_left);
         let finished = if is_better && self.replace_hint(stream, hint, segment as u64 + 1) {
             open
         } else {
@@ -497,9 +519,11 @@ impl Session {
     /// Leaves the rest of a log segment that no session fills to the next one that leases. Such a segment is its dead owner's, or was not
     /// left because of a race.
     pub(crate) fn leave_to_others(&self, segment: usize) {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
-        if !region.is_sealed(segment) && !region.is_current(segment) && !region.has_live_extent(segment) {
+        let mapped = &*self.claims.mapped;
+        if !self.claims.segments.is_sealed(segment)
+            && !self.claims.segments.is_current(segment)
+            && !self.claims.segments.has_live_extent(segment)
+        {
             let stream = State(mapped.header(segment).state.load(Relaxed)).stream();
             self.leave_open(segment, mapped.segment_life(segment).epoch, stream);
         }
@@ -507,60 +531,63 @@ impl Session {
 
     /// Ends leasing in this segment: its rest is dead, unless a thread is about to fill it.
     pub(crate) fn finish_segment(&self, segment: usize) {
-        let generation = self.mapped.segment_life(segment).generation;
-        let state = State(self.mapped.header(segment).state.load(Relaxed));
+        let generation = self.claims.mapped.segment_life(segment).generation;
+        let state = State(self.claims.mapped.header(segment).state.load(Relaxed));
         if state.kind() != Some(Kind::Open) || state.owner().is_some() {
             return;
         }
-        if !self.region.is_sealed(segment) && !self.region.has_live_extent(segment) {
-            self.seal(segment, generation);
+        if !self.claims.segments.is_sealed(segment) && !self.claims.segments.has_live_extent(segment) {
+            self.claims.seal(segment, generation);
         }
-        self.region.offer_filled(segment);
+        self.claims.segments.offer_filled(segment);
     }
 
     /// Stores another segment, plus 1, as the one that is open to all; 0: none.
     fn replace_hint(&self, stream: Stream, old: u64, new: u64) -> bool {
         // PAIRS: open-hint: the load in `open_hint`.
-        self.region
+        self.claims
+            .segments
             .open_word(stream)
             .is_some_and(|word| word.compare_exchange(old, new, Release, Relaxed).is_ok())
     }
 
     fn open_hint(&self, stream: Stream) -> u64 {
         // PAIRS: open-hint: the exchange in `replace_hint`: a thread that is led to a segment finds it open.
-        self.region.open_word(stream).map_or(0, |w| w.load(Acquire))
+        self.claims.segments.open_word(stream).map_or(0, |w| w.load(Acquire))
     }
 
     /// The segment that this word names, if any.
     fn named(&self, hint: u64) -> Option<usize> {
-        index(hint).checked_sub(1).filter(|segment| self.mapped.has(*segment))
+        index(hint).checked_sub(1).filter(|segment| self.claims.mapped.has(*segment))
     }
 
     /// Bytes of an open segment that the next session can lease: the rest of the last extent, and the cells after it.
     fn room_left_open(&self, segment: usize, epoch: u64, stream: Stream) -> usize {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = &*self.claims.mapped;
         let lease = LeaseWord(mapped.header(segment).lease.load(Relaxed));
         let usable = mapped.segment_life(segment).epoch == epoch
             && mapped.header(segment).state.load(Relaxed) == State::of(Kind::Open, stream).0
             && !lease.is_sealed()
             // A new item there would be stale.
-            && !region.is_opened_before_gap(segment);
+            && !Items::is_opened_before_gap(&self.claims.mapped, segment);
         if !usable {
             return 0;
         }
-        let closed = region.closed_last(segment, lease).filter(|_| lease.hand_on().is_some());
-        let cells = region.cells_left(segment) * mapped.layout().shape.cell_size();
+        let closed = self
+            .claims
+            .segments
+            .closed_last(segment, lease)
+            .filter(|_| lease.hand_on().is_some());
+        let cells = self.claims.segments.cells_left(segment) * mapped.layout().shape.cell_size();
         cells + closed.map_or(0, |closed| closed.end - closed.tail)
     }
 
     /// Leases an extent in an open segment: the rest of the last one, with cells after it, if no thread fills it any more, or cells of its own.
     fn lease_in(&self, segment: usize, size: usize, cells: usize, epoch: u64, stream: Stream) -> Option<Extent> {
-        let region = &self.region;
-        let shape = region.mapped().layout().shape;
-        let header = region.mapped().header(segment);
+        let shape = self.claims.mapped.layout().shape;
+        let header = self.claims.mapped.header(segment);
         for _ in 0..ATTEMPTS_MAX {
-            let life = region.mapped().segment_life(segment);
+            let life = self.claims.mapped.segment_life(segment);
             let old = LeaseWord(header.lease.load(Relaxed));
             // PAIRS: open: the store in `open_segment`: a thread that sees it open sees its words.
             let usable = header.state.load(Acquire) == State::of(Kind::Open, stream).0
@@ -576,23 +603,23 @@ impl Session {
             let new = handed.map(|(_, new)| new).or_else(own)?;
             // A recycler that finds the cells before their header is written looks for this hazard pointer (hazard pointer). Its fence
             // is before every byte that this thread writes there, as that of `claim_from_free` is for the thread that opened the segment.
-            self.thread.protect(LEASING, segment);
-            // PAIRS: leasing: the load in `Region::has_live_extent`: a recycler that sees the lease sees the hazard pointer.
+            self.claims.thread.protect(LEASING, segment);
+            // PAIRS: leasing: the load in `Segments::has_live_extent`: a recycler that sees the lease sees the hazard pointer.
             if header.lease.compare_exchange(old.0, new.0, Release, Relaxed).is_err() {
-                self.thread.release(LEASING);
+                self.claims.thread.release(LEASING);
                 continue;
             }
             let extent = match handed {
                 None => Some(self.start_extent(segment, old.cells(), cells, stream)),
                 // The segment may have been recycled since the extent was looked at, until the lease word was the same.
-                Some((closed, _)) if region.closed_last(segment, old) != Some(closed) => None,
+                Some((closed, _)) if self.claims.segments.closed_last(segment, old) != Some(closed) => None,
                 Some((closed, new)) => Some(self.take_extent(segment, closed, new, stream)),
             };
-            self.thread.release(LEASING);
+            self.claims.thread.release(LEASING);
             let extent = extent?;
             // The thread that opened the segment may not have reached its barrier yet.
-            region.mapped().write_back_header(segment);
-            region.mapped().write_back_words(segment);
+            self.claims.mapped.write_back_header(segment);
+            self.claims.mapped.write_back_words(segment);
             // After the lease the segment cannot be recycled. It may have been between the checks and the lease.
             if extent.life == life {
                 return Some(extent);
@@ -605,8 +632,8 @@ impl Session {
     /// The last extent of a segment with this lease word, if it is closed and has space for `size` bytes, perhaps with cells after it that no
     /// thread has leased; and the lease word after it was handed on.
     fn hand_on(&self, segment: usize, size: usize, cells: usize, lease: LeaseWord) -> Option<(Closed, LeaseWord)> {
-        let shape = self.mapped.layout().shape;
-        let closed = self.region.closed_last(segment, lease)?;
+        let shape = self.claims.mapped.layout().shape;
+        let closed = self.claims.segments.closed_last(segment, lease)?;
         let rest = closed.end - closed.tail;
         let left = shape.cells().saturating_sub(lease.cells());
         let more = (cells * shape.cell_size())
@@ -620,47 +647,44 @@ impl Session {
 
     /// Writes the header of an extent that was just handed on to this session, and whose segment has this lease word.
     fn take_extent(&self, segment: usize, closed: Closed, lease: LeaseWord, stream: Stream) -> Extent {
-        let region = &self.region;
-        let end = lease.cells() * region.mapped().layout().shape.cell_size();
-        let at = region.mapped().segment(segment) + closed.start;
-        region
-            .mapped()
-            .fault_in(region.mapped().segment(segment) + closed.tail, end - closed.tail);
+        let end = lease.cells() * self.claims.mapped.layout().shape.cell_size();
+        let at = self.claims.mapped.segment(segment) + closed.start;
+        self.claims
+            .mapped
+            .fault_in(self.claims.mapped.segment(segment) + closed.tail, end - closed.tail);
         // What a thread that died has put in front may not be persistent, and recovery reads an extent's items one after the other.
-        region.mapped().write_back(at, closed.tail - closed.start);
+        self.claims.mapped.write_back(at, closed.tail - closed.start);
         let extent = self.begin_extent(segment, [closed.start, closed.tail, end], lease.hands(), stream);
-        region.uncount_dead(segment, closed.end - closed.tail);
+        self.claims.segments.uncount_dead(segment, closed.end - closed.tail);
         extent
     }
 
     /// Writes the header of an extent whose cells were just leased.
     fn start_extent(&self, segment: usize, first_cell: usize, cells: usize, stream: Stream) -> Extent {
-        let region = &self.region;
-        let cell_size = region.mapped().layout().shape.cell_size();
+        let cell_size = self.claims.mapped.layout().shape.cell_size();
         let (start, end) = (first_cell * cell_size, (first_cell + cells) * cell_size);
-        region
-            .mapped()
-            .fault_in(region.mapped().segment(segment) + start, end - start);
+        self.claims
+            .mapped
+            .fault_in(self.claims.mapped.segment(segment) + start, end - start);
         self.begin_extent(segment, [start, start + EXTENT_HEADER_SIZE, end], 0, stream)
     }
 
     /// Writes the header of an extent that is this session's from now on: where it starts, where its items end, and where it ends.
     fn begin_extent(&self, segment: usize, [start, next, end]: [usize; 3], hands: u64, stream: Stream) -> Extent {
-        let region = &self.region;
-        let life = region.mapped().segment_life(segment);
-        let at = region.mapped().segment(segment) + start;
-        region
-            .mapped()
+        let life = self.claims.mapped.segment_life(segment);
+        let at = self.claims.mapped.segment(segment) + start;
+        self.claims
+            .mapped
             .word(at + 8)
-            .store(TailWord::new(next, self.thread.owner().incarnation).0, Relaxed);
-        let header = ExtentWord::new(life.generation, self.thread.owner().slot).in_hands(hands);
-        // PAIRS: extent: the load in `Region::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
-        region.mapped().word(at).store(header.0, Release);
+            .store(TailWord::new(next, self.claims.thread.owner().incarnation).0, Relaxed);
+        let header = ExtentWord::new(life.generation, self.claims.thread.owner().slot).in_hands(hands);
+        // PAIRS: extent: the load in `Segments::has_live_extent`: a thread that sees the header sees its tail, and its owner's lease.
+        self.claims.mapped.word(at).store(header.0, Release);
         Extent {
             segment,
             life,
-            sequence: region.mapped().header(segment).sequence.load(Relaxed),
-            carries: region.mapped().header(segment).carries.load(Relaxed) != 0,
+            sequence: self.claims.mapped.header(segment).sequence.load(Relaxed),
+            carries: self.claims.mapped.header(segment).carries.load(Relaxed) != 0,
             stream,
             start,
             next,
@@ -671,30 +695,29 @@ impl Session {
 
     /// Opens a claimed segment, with a first extent for this thread.
     fn open_segment(&self, segment: usize, cells: usize, epoch: u64, stream: Stream, now: u32) -> Extent {
-        let region = &self.region;
-        let shape = region.mapped().layout().shape;
-        let header = region.mapped().header(segment);
-        let generation = region.mapped().segment_life(segment).generation;
+        let shape = self.claims.mapped.layout().shape;
+        let header = self.claims.mapped.header(segment);
+        let generation = self.claims.mapped.segment_life(segment).generation;
         // Before the cells are written: they are in no cache, and a locked instruction waits for the stores before it.
-        let (sequence, carries) = region.take_uniques(now);
+        let (sequence, carries) = self.claims.uniques.take_uniques(now);
         header.sequence.store(sequence, Relaxed);
         header.carries.store(carries.into(), Relaxed);
         for cell in 0..shape.cells() {
-            region
-                .mapped()
-                .word(region.mapped().segment(segment) + cell * shape.cell_size())
+            self.claims
+                .mapped
+                .word(self.claims.mapped.segment(segment) + cell * shape.cell_size())
                 .store(0, Relaxed);
         }
         header.dead.store(0, Relaxed);
         header.opened.store(now, Relaxed);
         header.expires.store(if stream.class == 0 { u32::MAX } else { 0 }, Relaxed);
         header.lease.store(LeaseWord::new(generation).lease(cells, true).0, Relaxed);
-        region.mapped().words(segment).epoch.store(epoch, Relaxed);
+        self.claims.mapped.words(segment).epoch.store(epoch, Relaxed);
         let extent = self.start_extent(segment, 0, cells, stream);
         // PAIRS: open: the load in `lease_in`: a thread that sees it open sees its words.
         header.state.store(State::of(Kind::Open, stream).0, Release);
-        region.mapped().write_back_header(segment);
-        region.mapped().write_back_words(segment);
+        self.claims.mapped.write_back_header(segment);
+        self.claims.mapped.write_back_words(segment);
         extent
     }
 }

@@ -6,10 +6,13 @@
 //! and any value is harmless.
 
 use crate::atomics::Relaxed;
+use crate::directory::Directory;
 use crate::layout::index;
 use crate::layout::segment::Kind;
-use crate::region::Region;
-use crate::session::Session;
+use crate::log::Claims;
+use crate::log::Supply;
+use crate::mapped::Mapped;
+use std::sync::Arc;
 
 /// Bytes of a line.
 pub(crate) const LINE_SIZE: usize = 64;
@@ -29,14 +32,28 @@ pub(crate) const SPREAD: u64 = 0xD6E8_FEB8_6659_FD93;
 const GROW: (u64, u64) = (9, 8);
 const SHRINK: (u64, u64) = (1, 2);
 
-impl Region {
+/// The fingerprints of keys that were evicted without a hit.
+#[derive(Clone)]
+pub struct Ghosts {
+    mapped: Arc<Mapped>,
+    directory: Arc<Directory>,
+}
+
+impl Ghosts {
+    pub(crate) fn new(mapped: &Arc<Mapped>, directory: &Arc<Directory>) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            directory: Arc::clone(directory),
+        }
+    }
+
     /// Remembers that the key with this hash was evicted.
     pub(crate) fn add_ghost(&self, hash: u64) {
         let Some((line, mut fingerprint)) = self.ghost(hash) else {
             return;
         };
         for i in 0..LINE_SIZE / 8 {
-            let word = self.mapped().word(line + i * 8);
+            let word = self.mapped.word(line + i * 8);
             let old = word.load(Relaxed);
             word.store((old << BITS | fingerprint) & ALL, Relaxed);
             fingerprint = old >> (BITS * (LANES - 1)) & LOWEST;
@@ -59,7 +76,7 @@ impl Region {
             return false;
         };
         for i in 0..LINE_SIZE / 8 {
-            let word = self.mapped().word(line + i * 8);
+            let word = self.mapped.word(line + i * 8);
             let old = word.load(Relaxed);
             // The lowest lane without a difference: a zero lane borrows from its neighbour's top bit.
             let differing = old ^ (fingerprint * ONES);
@@ -76,12 +93,7 @@ impl Region {
 
     /// The place of a hash's ghost, and its fingerprint, never 0. `None`: nothing was evicted yet.
     fn ghost(&self, hash: u64) -> Option<(usize, u64)> {
-        let lines = self
-            .mapped()
-            .superblock()
-            .ghost_lines
-            .load(Relaxed)
-            .min(self.ghost_lines_max());
+        let lines = self.mapped.superblock().ghost_lines.load(Relaxed).min(self.ghost_lines_max());
         if lines == 0 {
             return None;
         }
@@ -89,39 +101,39 @@ impl Region {
         let mixed = (hash ^ hash >> 29).wrapping_mul(SPREAD);
         let line = usize::try_from((u128::from(mixed) * u128::from(lines)) >> 64).unwrap_or(0);
         let in_segment = self.ghost_lines_in_segment();
-        let segment = self.directory().ghost_segment(line / in_segment)?;
-        let at = self.mapped().segment(segment) + line % in_segment * LINE_SIZE;
+        let segment = self.directory.ghost_segment(line / in_segment)?;
+        let at = self.mapped.segment(segment) + line % in_segment * LINE_SIZE;
         Some((at, (mixed & LOWEST).max(1)))
     }
 
     fn ghost_lines_in_segment(&self) -> usize {
-        self.mapped().layout().shape.segment_size / LINE_SIZE
+        self.mapped.layout().shape.segment_size / LINE_SIZE
     }
 
     fn ghost_lines_max(&self) -> u64 {
-        (self.directory().directory_len(Kind::Ghosts) * self.ghost_lines_in_segment()) as u64
+        (self.directory.directory_len(Kind::Ghosts) * self.ghost_lines_in_segment()) as u64
     }
 }
 
-impl Session {
+impl Ghosts {
     /// Makes the table as long as the main pool, within the share of segments that it may take, by one segment at a time.
-    pub(crate) fn fit_ghosts(&self, now: u32) {
-        let region = &*self.region;
+    pub(crate) fn fit(&self, claims: &Claims, supply: &dyn Supply, now: u32) {
         let mapped = &*self.mapped;
         let sb = mapped.superblock();
         let items = sb.items.load(Relaxed);
         if items > u64::MAX / 2 {
             return;
         }
-        let in_segment = region.ghost_lines_in_segment() as u64;
-        let wanted = (items / LINE_LANES).clamp(1, region.ghost_lines_max());
+        let in_segment = self.ghost_lines_in_segment() as u64;
+        let wanted = (items / LINE_LANES).clamp(1, self.ghost_lines_max());
         // Rounded to the nearest. Segments are never given back, because a thread that slept may still store a ghost there.
         let segments = index((wanted + in_segment / 2) / in_segment).max(1);
         let there = (0..segments)
-            .take_while(|entry| region.directory().ghost_segment(*entry).is_some())
+            .take_while(|entry| self.directory.ghost_segment(*entry).is_some())
             .count();
         // Not from the reserve: otherwise a thread would do reclaiming work for it within the operation.
-        let grows = there < segments && self.has_more_than_reserve() && self.prepare_segment(Kind::Ghosts, there, now);
+        let grows =
+            there < segments && claims.has_more_than_reserve() && claims.prepare_segment(supply, Kind::Ghosts, there, now);
         let there = there + usize::from(grows);
         let wanted = wanted.min(there as u64 * in_segment);
         let lines = sb.ghost_lines.load(Relaxed);

@@ -1,15 +1,17 @@
 //! An item that a reader has found: where it is, and what its bytes say.
 //!
-//! Nothing here knows which slot leads to an item. What was read counts only if [`Region::still`] says afterwards that the
+//! Nothing here knows which slot leads to an item. What was read counts only if [`Items::still`] says afterwards that the
 //! segment still has the generation in which the item was found.
 
 use crate::atomics::{Acquire, AtomicU32, Relaxed, fence};
 use crate::layout::index;
 use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, flag};
 use crate::layout::segment::{Link, SegmentLife, SegmentWords};
-use crate::region::Region;
+use crate::log::Items;
+use crate::mapped::Mapped;
 use crate::sink::{Sink, Unread};
 use crate::verbs::Now;
+use std::sync::Arc;
 
 /// How often an operation starts again before it calls the region corrupted. Contention takes a few attempts. Only a word that
 /// no version of Keyway writes makes an endless loop, and this bound turns that into an error.
@@ -18,7 +20,7 @@ pub(crate) const ATTEMPTS_MAX: usize = 1 << 16;
 /// Longest value: the largest item that can be allowed.
 const VALUE_LEN_MAX: usize = 1 << 30;
 
-/// An item that a reader has found: valid as long as [`Region::still`] says so.
+/// An item that a reader has found: valid as long as [`Items::still`] says so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ItemView {
     pub segment: usize,
@@ -60,19 +62,25 @@ impl Chain {
     }
 }
 
-impl Region {
+impl Items {
+    pub(crate) fn new(mapped: &Arc<Mapped>) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+        }
+    }
+
     /// The header of an item, or what is now in its place.
     #[inline(always)]
     pub(crate) fn item_header(&self, at: usize) -> Header {
         // PAIRS: dead-mark: the store in `Session::mark_dead`.
-        let word = |at| self.mapped().memory().get::<AtomicU32>(at).load(Acquire);
+        let word = |at| self.mapped.memory().get::<AtomicU32>(at).load(Acquire);
         Header::of(word(at), || word(at + LIFETIME_OFFSET))
     }
 
     /// Whether everything read so far at this item's place was the item.
     #[inline(always)]
     pub(crate) fn still(&self, seen: &ItemView) -> bool {
-        Self::is_still(self.mapped().words(seen.segment), seen.life)
+        Self::is_still(self.mapped.words(seen.segment), seen.life)
     }
 
     /// Whether the segment with these words still has the generation that was read before its bytes.
@@ -86,21 +94,25 @@ impl Region {
     /// Whether the item has this key. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
     pub(crate) fn has_key(&self, seen: &ItemView, key: &[u8]) -> bool {
-        seen.header.key_len() == key.len() && self.mapped().memory().equals(seen.at + seen.header.key_offset(), key)
+        seen.header.key_len() == key.len() && self.mapped.memory().equals(seen.at + seen.header.key_offset(), key)
     }
 
     /// The item's marks ([`flag::MARKS`]) and the client's flags. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
-    pub(crate) fn marks_and_flags(&self, seen: &ItemView) -> (u64, u32) {
-        let stale = if self.is_of_before_gap(seen) { flag::STALE } else { 0 };
-        (seen.header.given() & flag::MARKS | stale, self.flags_of(seen))
+    pub(crate) fn marks_and_flags(mapped: &Mapped, seen: &ItemView) -> (u64, u32) {
+        let stale = if Self::is_of_before_gap(mapped, seen) {
+            flag::STALE
+        } else {
+            0
+        };
+        (seen.header.given() & flag::MARKS | stale, Self::flags_of(mapped, seen))
     }
 
     /// The client's flags. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
-    pub(crate) fn flags_of(&self, seen: &ItemView) -> u32 {
+    pub(crate) fn flags_of(mapped: &Mapped, seen: &ItemView) -> u32 {
         if seen.header.has(flag::CLIENT_FLAGS) {
-            self.client_flags(seen)
+            Self::client_flags(mapped, seen)
         } else {
             0
         }
@@ -108,21 +120,21 @@ impl Region {
 
     /// Whether there was a gap after which all older items are stale.
     #[inline(always)]
-    pub(crate) fn is_any_before_gap(&self) -> bool {
-        self.mapped().superblock().stale_before.load(Relaxed) != 0
+    pub(crate) fn is_any_before_gap(mapped: &Mapped) -> bool {
+        mapped.superblock().stale_before.load(Relaxed) != 0
     }
 
     /// Whether the item was written before a gap after which all older items are stale.
     #[inline(always)]
-    pub(crate) fn is_of_before_gap(&self, seen: &ItemView) -> bool {
-        self.is_opened_before_gap(seen.segment)
+    pub(crate) fn is_of_before_gap(mapped: &Mapped, seen: &ItemView) -> bool {
+        Self::is_opened_before_gap(mapped, seen.segment)
     }
 
     /// Whether all items in this segment are stale for that reason.
     #[inline(always)]
-    pub(super) fn is_opened_before_gap(&self, segment: usize) -> bool {
-        let before = self.mapped().superblock().stale_before.load(Relaxed);
-        before != 0 && self.mapped().header(segment).sequence.load(Relaxed) < before
+    pub(super) fn is_opened_before_gap(mapped: &Mapped, segment: usize) -> bool {
+        let before = mapped.superblock().stale_before.load(Relaxed);
+        before != 0 && mapped.header(segment).sequence.load(Relaxed) < before
     }
 
     #[inline]
@@ -154,12 +166,12 @@ impl Region {
     fn size_with_chain(&self, seen: &ItemView) -> usize {
         seen.header
             .size()
-            .saturating_add(self.value_len(seen, self.mapped().checksum_size()))
+            .saturating_add(self.value_len(seen, self.mapped.checksum_size()))
     }
 
     #[inline(always)]
-    fn client_flags(&self, seen: &ItemView) -> u32 {
-        self.mapped()
+    fn client_flags(mapped: &Mapped, seen: &ItemView) -> u32 {
+        mapped
             .memory()
             .get::<AtomicU32>(seen.at + seen.header.client_flags_offset())
             .load(Relaxed)
@@ -168,9 +180,9 @@ impl Region {
     /// The item's CAS unique: the one that it carries, or else the one that its place gives it.
     pub(crate) fn cas_unique(&self, seen: &ItemView) -> u64 {
         if seen.header.has(flag::CAS) {
-            self.mapped().memory().u64_unaligned(seen.at + seen.header.cas_offset())
+            self.mapped.memory().u64_unaligned(seen.at + seen.header.cas_offset())
         } else {
-            cas_of(self.mapped().header(seen.segment).sequence.load(Relaxed), seen.offset)
+            cas_of(self.mapped.header(seen.segment).sequence.load(Relaxed), seen.offset)
         }
     }
 
@@ -180,7 +192,7 @@ impl Region {
             return None;
         }
         let at = seen.at + seen.header.value_offset();
-        Chain::of([at, at + 8, at + 16].map(|at| self.mapped().memory().u64_unaligned(at)))
+        Chain::of([at, at + 8, at + 16].map(|at| self.mapped.memory().u64_unaligned(at)))
     }
 
     /// Copies the item's value to the end of `out`.
@@ -189,14 +201,14 @@ impl Region {
             return self.append_chain(self.chain(seen).ok_or(Unread::Changed)?, out);
         }
         let at = seen.at + seen.header.value_offset();
-        out.append_region(self.mapped().memory().window(at, seen.header.value_len()))
+        out.append_region(self.mapped.memory().window(at, seen.header.value_len()))
     }
 
     /// The item's value, copied to `out`; `None` if it is longer, or has segments of its own.
     #[inline]
     pub(crate) fn short_value<'o>(&self, seen: &ItemView, out: &'o mut [u8]) -> Option<&'o [u8]> {
         let out = out.get_mut(..seen.header.value_len()).filter(|_| !seen.header.is_large())?;
-        self.mapped().memory().read(seen.at + seen.header.value_offset(), out);
+        self.mapped.memory().read(seen.at + seen.header.value_offset(), out);
         Some(out)
     }
 }

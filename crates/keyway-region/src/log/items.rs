@@ -2,18 +2,33 @@
 
 use crate::atomics::{AtomicU32, Relaxed};
 use crate::decimal;
+use crate::directory::Directory;
 use crate::hash::{Key, tag};
 use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag, padded};
 use crate::layout::segment::{EXTENT_HEADER_SIZE, SIZE_MAX, SegmentHeader, Stream};
 use crate::layout::session::WRITTEN;
 use crate::layout::slot::Slot;
 use crate::limits::ITEM_SIZES;
+use crate::log::Appender;
+use crate::log::Claims;
+use crate::log::Extents;
+use crate::log::Ghosts;
+use crate::log::ItemCounts;
+use crate::log::Leased;
+use crate::log::Segments;
+use crate::log::Steps;
+use crate::log::Supply;
+use crate::log::Uniques;
 use crate::log::checksum::Cover;
+use crate::log::dead_factor;
 use crate::log::extents::Room;
 use crate::log::item_view::{Chain, cas_of};
+use crate::mapped::Mapped;
 use crate::mapped::Rules;
-use crate::session::Session;
+use crate::threads::Thread;
 use crate::verbs::{Item, Now, WriteError};
+use std::cell::Cell;
+use std::sync::Arc;
 
 /// A new item, apart from its key.
 #[derive(Clone, Copy, Debug)]
@@ -166,11 +181,77 @@ impl Written {
     };
 }
 
-impl Session {
+impl Appender {
+    /// The end of the log of the thread in this slot.
+    pub fn new(thread: &Thread, directory: &Arc<Directory>, segments: &Segments, ghosts: &Ghosts, uniques: &Uniques) -> Self {
+        let mapped = &segments.mapped;
+        let claims = Claims {
+            mapped: Arc::clone(mapped),
+            thread: thread.clone(),
+            threads: segments.threads.clone(),
+            directory: Arc::clone(directory),
+            items: segments.items.clone(),
+            segments: segments.clone(),
+            uniques: uniques.clone(),
+        };
+        Self {
+            counts: ItemCounts {
+                mapped: Arc::clone(mapped),
+                thread: thread.clone(),
+                items: segments.items.clone(),
+                segments: segments.clone(),
+                dead_factor: dead_factor(mapped.layout().shape.segment_size),
+            },
+            extents: Extents {
+                claims,
+                leased: [const { Leased::none() }; Stream::MAX],
+            },
+            ghosts: ghosts.clone(),
+            steps: Steps::default(),
+            scratch: Cell::default(),
+        }
+    }
+
+    /// The mapped bytes.
+    #[inline(always)]
+    pub fn mapped(&self) -> &Mapped {
+        &self.extents.claims.mapped
+    }
+
+    /// The thread's slot.
+    #[inline(always)]
+    pub fn thread(&self) -> &Thread {
+        &self.extents.claims.thread
+    }
+
+    /// Its segments.
+    #[inline(always)]
+    pub fn claims(&self) -> &Claims {
+        &self.extents.claims
+    }
+
+    /// Its extents.
+    #[inline(always)]
+    pub fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
+    /// The ghosts of evicted keys.
+    pub fn ghosts(&self) -> &Ghosts {
+        &self.ghosts
+    }
+
+    /// What it counts.
+    #[inline(always)]
+    pub fn counts(&self) -> &ItemCounts {
+        &self.counts
+    }
+
     /// Writes an item to a place of its own, with the `built` value if the draft says so. Returns also the segments that belong to
     /// it alone, if it has any.
     pub(crate) fn write(
         &self,
+        supply: &dyn Supply,
         purpose: &Purpose<'_, '_>,
         draft: &Draft<'_>,
         built: &[u8],
@@ -178,15 +259,17 @@ impl Session {
         let mut text = [0; decimal::LEN_MAX];
         let bytes = match draft.value.bytes(built, &mut text) {
             Ok(bytes) => bytes,
-            Err(chain) => return self.write_large(purpose, draft, Body::Chain(chain)),
+            Err(chain) => return self.write_large(supply, purpose, draft, Body::Chain(chain)),
         };
-        let Some(form) = self.planned(purpose.key, draft, bytes, self.mapped.checksum_size()) else {
-            return self.write_large(purpose, draft, Body::Bytes(bytes));
+        let Some(form) = self.planned(purpose.key, draft, bytes, self.claims().mapped.checksum_size()) else {
+            return self.write_large(supply, purpose, draft, Body::Bytes(bytes));
         };
-        let room = self.room(form.size, self.stream_for(purpose, draft), purpose.epoch, purpose.now)?;
+        let room = self
+            .extents
+            .room(supply, form.size, self.stream_for(purpose, draft), purpose.epoch, purpose.now)?;
         if let Some(cas) = self.unique_to_carry(purpose.key.hash, draft, &room, purpose.replaced) {
-            self.leave_room(&room);
-            return self.write(purpose, &draft.with_cas(cas), built);
+            self.extents.leave_room(&room);
+            return self.write(supply, purpose, &draft.with_cas(cas), built);
         }
         Ok((self.write_item(purpose.key, purpose.rules, draft, form, &room), None))
     }
@@ -198,9 +281,9 @@ impl Session {
         }
         match replaced {
             Some(replaced) if room.carries || cas_of(room.sequence, room.next) <= replaced.unique => {
-                Some(self.unique_over(hash, &replaced))
+                Some(self.steps.unique_over(&self.claims().uniques, hash, &replaced))
             }
-            None if room.carries => Some(self.region.draw_unique()),
+            None if room.carries => Some(self.claims().uniques.draw_unique()),
             _ => None,
         }
     }
@@ -210,6 +293,7 @@ impl Session {
     #[inline(always)]
     pub(crate) fn write_over(
         &self,
+        supply: &dyn Supply,
         key: &Key<'_>,
         epoch: u64,
         now: &mut impl Now,
@@ -238,16 +322,16 @@ impl Session {
             expiry => self.class(expiry, now.tick()),
         };
         let stream = self.stream(key.hash, Some(&replaced), class);
-        let kept = self.extents.get(stream.index())?;
+        let kept = self.extents.leased.get(stream.index())?;
         let room = match kept.room_that_gives(form.size, epoch) {
             Some(room) => room,
-            None => self.more_room(form.size, stream, epoch, now.tick())?,
+            None => self.extents.more_room(supply, form.size, stream, epoch, now.tick())?,
         };
         // One comparison: which of the two decides, a processor would predict badly.
         let by_place = |sequence: u64, offset: usize| u128::from(sequence) << 64 | offset as u128;
         let is_above = by_place(room.sequence, room.next) > by_place(replaced.sequence, replaced.offset);
         if !is_above && draft.cas.is_none() {
-            self.leave_room(&room);
+            self.extents.leave_room(&room);
             return None;
         }
         Some(self.write_item(key, Rules::PLAIN, draft, form, &room))
@@ -260,7 +344,7 @@ impl Session {
             .bytes(&[], &mut [0; decimal::LEN_MAX])
             .map_or(usize::MAX, <[u8]>::len);
         let flags = draft.with_cas(0).flags();
-        let segment_size = self.mapped.layout().shape.segment_size;
+        let segment_size = self.claims().mapped.layout().shape.segment_size;
         body < segment_size && item::size(key.bytes.len(), body, flags, draft.expiry) + EXTENT_HEADER_SIZE <= segment_size
     }
 
@@ -269,7 +353,7 @@ impl Session {
     fn planned<'b>(&self, key: &Key<'_>, draft: &Draft<'_>, body: &'b [u8], checksum_size: usize) -> Option<Form<'b>> {
         // What fits into a segment has a length that fits into the header.
         const _: () = assert!(SIZE_MAX <= item::INLINE_VALUE_MAX);
-        let mapped = &*self.mapped;
+        let mapped = &*self.claims().mapped;
         let (flags, body_len) = (draft.flags(), body.len() + checksum_size);
         let size = item::size(key.bytes.len(), body_len, flags, draft.expiry);
         if size + EXTENT_HEADER_SIZE > mapped.layout().shape.segment_size {
@@ -284,6 +368,7 @@ impl Session {
     #[inline(never)]
     fn write_large(
         &self,
+        supply: &dyn Supply,
         purpose: &Purpose<'_, '_>,
         draft: &Draft<'_>,
         body: Body<'_>,
@@ -296,13 +381,15 @@ impl Session {
                 if bytes.len() > *ITEM_SIZES.end() {
                     return Err(WriteError::Corrupt);
                 }
-                let chain = self.write_chain(purpose.key, bytes, (stream, draft.expiry), purpose.now)?;
+                let chain = self
+                    .claims()
+                    .write_chain(supply, purpose.key, bytes, (stream, draft.expiry), purpose.now)?;
                 (chain, Some(chain))
             }
         };
-        let written = self.write_head(purpose, draft, chain, stream);
+        let written = self.write_head(supply, purpose, draft, chain, stream);
         if let (Err(_), Some(chain)) = (&written, own) {
-            self.free_chain(chain.first);
+            self.claims().free_chain(chain.first);
         }
         Ok((written?, own))
     }
@@ -310,6 +397,7 @@ impl Session {
     /// Writes the item that leads to a value in segments of its own.
     fn write_head(
         &self,
+        supply: &dyn Supply,
         purpose: &Purpose<'_, '_>,
         draft: &Draft<'_>,
         chain: Chain,
@@ -323,10 +411,10 @@ impl Session {
             to.copy_from_slice(&from.to_le_bytes());
         }
         let size = item::size(key.bytes.len(), LARGE_BODY_SIZE, flags, draft.expiry);
-        let room = self.room(size, stream, purpose.epoch, purpose.now)?;
+        let room = self.extents.room(supply, size, stream, purpose.epoch, purpose.now)?;
         if let Some(cas) = self.unique_to_carry(purpose.key.hash, draft, &room, purpose.replaced) {
-            self.leave_room(&room);
-            return self.write_head(purpose, &draft.with_cas(cas), chain, stream);
+            self.extents.leave_room(&room);
+            return self.write_head(supply, purpose, &draft.with_cas(cas), chain, stream);
         }
         let form = Form {
             header: Header::large(key.bytes.len(), flags, draft.expiry),
@@ -352,8 +440,7 @@ impl Session {
         Form { header, body, size }: Form<'_>,
         room: &Room<'_>,
     ) -> Written {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = &*self.claims().mapped;
         let offset = room.next;
         let segment_at = mapped.segment(room.segment);
         let at = segment_at + offset;
@@ -392,12 +479,12 @@ impl Session {
                 cas: draft.cas.unwrap_or(0),
                 client_flags: draft.client_flags,
             };
-            region.write_body(&cover, key.bytes, body);
+            self.claims().items.write_body(&cover, key.bytes, body);
         }
-        self.thread.protect_written(WRITTEN, room.segment);
+        self.claims().thread.protect_written(WRITTEN, room.segment);
         // SAFETY: the extent's own words are before its items, of which one is in the mapping, and at multiples of 8.
         let tail_word = unsafe { view.at(segment_at + room.tail_offset()) };
-        self.commit(room, tail_word, segment_at, size, draft.expiry, rules);
+        self.extents.commit(room, tail_word, segment_at, size, draft.expiry, rules);
         let cas = match draft.cas {
             Some(cas) => cas,
             None => cas_of(room.sequence, offset),
@@ -412,7 +499,7 @@ impl Session {
 
     #[inline(always)]
     pub(super) fn write_header(&self, at: usize, header: Header) {
-        let memory = &self.mapped.memory();
+        let memory = &self.claims().mapped.memory();
         let (word, lifetime) = header.words();
         memory.get::<AtomicU32>(at).store(word, Relaxed);
         if let Some(lifetime) = lifetime {

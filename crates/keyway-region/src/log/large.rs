@@ -8,28 +8,29 @@ use crate::hash::Key;
 use crate::heap::List;
 use crate::layout::segment::{CHAIN_HEADER_SIZE, CHAIN_LEN_WORD, Kind, Link, State, Stream};
 use crate::layout::session::FREEING;
+use crate::log::Claims;
+use crate::log::Items;
+use crate::log::Supply;
 use crate::log::checksum::begin_part;
 use crate::log::item_view::Chain;
-use crate::region::Region;
-use crate::session::Session;
 use crate::sink::{Sink, Unread};
 use crate::verbs::WriteError;
 
-impl Region {
+impl Items {
     pub(crate) fn append_chain(&self, chain: Chain, out: &mut impl Sink) -> Result<(), Unread> {
-        let room = self.mapped().layout().shape.segment_size - CHAIN_HEADER_SIZE;
+        let room = self.mapped.layout().shape.segment_size - CHAIN_HEADER_SIZE;
         let (mut link, mut left) = (chain.first, chain.value_len);
         let mut walked = 0;
-        while walked < self.mapped().segments() {
+        while walked < self.mapped.segments() {
             walked += 1;
             let segment = link.segment();
-            if !self.mapped().has(segment) || self.mapped().segment_life(segment).generation != link.generation() {
+            if !self.mapped.has(segment) || self.mapped.segment_life(segment).generation != link.generation() {
                 return Err(Unread::Changed);
             }
-            let at = self.mapped().segment(segment);
-            let next = Link(self.mapped().word(at).load(Relaxed));
+            let at = self.mapped.segment(segment);
+            let next = Link(self.mapped.word(at).load(Relaxed));
             let part = left.min(room);
-            let window = self.mapped().memory().window(at + CHAIN_HEADER_SIZE, part);
+            let window = self.mapped.memory().window(at + CHAIN_HEADER_SIZE, part);
             let intact = if self.has_checksums() {
                 self.append_part((link, next, chain.last), window, out)
             } else {
@@ -37,7 +38,7 @@ impl Region {
             };
             // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
             fence(Acquire);
-            if self.mapped().segment_life(segment).generation != link.generation() {
+            if self.mapped.segment_life(segment).generation != link.generation() {
                 return Err(Unread::Changed);
             }
             if !intact? {
@@ -53,10 +54,11 @@ impl Region {
     }
 }
 
-impl Session {
+impl Claims {
     /// Puts a value into segments of its own, last part first, so that each part is complete before another names it.
     pub(super) fn write_chain(
         &self,
+        supply: &dyn Supply,
         key: &Key<'_>,
         value: &[u8],
         (stream, expiry): (Stream, u32),
@@ -70,48 +72,46 @@ impl Session {
         }
         let (mut next, mut last) = (Link::NONE, Link::NONE);
         for part in value.chunks(room).rev() {
-            self.pay(self.mapped.layout().shape.segment_size, now);
-            let segment = match self.take_segment(now, true) {
+            supply.pay(self.mapped.layout().shape.segment_size, now);
+            let segment = match supply.take_segment(now, true) {
                 Ok(segment) => segment,
                 Err(e) => {
                     self.free_chain(next);
                     return Err(e);
                 }
             };
-            let region = &self.region;
-            let generation = region.mapped().segment_life(segment).generation;
+            let generation = self.mapped.segment_life(segment).generation;
             let link = Link::new(segment, generation);
             if last == Link::NONE {
                 last = link;
             }
-            let at = region.mapped().segment(segment);
-            region.mapped().fault_in(at, CHAIN_HEADER_SIZE + part.len());
+            let at = self.mapped.segment(segment);
+            self.mapped.fault_in(at, CHAIN_HEADER_SIZE + part.len());
             let words = [next.0, last.0, key.hash, part.len() as u64];
-            let checksum = if region.has_checksums() {
-                let sum = region.write_summed(at + CHAIN_HEADER_SIZE, part, begin_part(link, words));
+            let checksum = if self.items.has_checksums() {
+                let sum = self.items.write_summed(at + CHAIN_HEADER_SIZE, part, begin_part(link, words));
                 u64::from(sum) << 32
             } else {
-                region.mapped().memory().write(at + CHAIN_HEADER_SIZE, part);
+                self.mapped.memory().write(at + CHAIN_HEADER_SIZE, part);
                 0
             };
             for (i, word) in words.into_iter().enumerate() {
                 let checksum = if i == CHAIN_LEN_WORD { checksum } else { 0 };
-                region.mapped().word(at + i * 8).store(word | checksum, Relaxed);
+                self.mapped.word(at + i * 8).store(word | checksum, Relaxed);
             }
-            region
-                .mapped()
+            self.mapped
                 .header(segment)
                 .sequence
-                .store(region.take_uniques(now).0, Relaxed);
+                .store(self.uniques.take_uniques(now).0, Relaxed);
             let expires = if expiry == 0 { u32::MAX } else { expiry };
-            region.mapped().header(segment).expires.store(expires, Relaxed);
+            self.mapped.header(segment).expires.store(expires, Relaxed);
             let none = State::of(Kind::Large, stream);
             let state = none.take(Kind::Large, self.thread.owner());
             // PAIRS: large: the load in `Session::empty_step`: a thread that sees it large sees its words.
-            region.mapped().header(segment).state.store(state.0, Release);
+            self.mapped.header(segment).state.store(state.0, Release);
             // The thread that gave the segment its generation may not have reached a barrier.
-            region.mapped().write_back(at, CHAIN_HEADER_SIZE + part.len());
-            region.mapped().write_back_words(segment);
+            self.mapped.write_back(at, CHAIN_HEADER_SIZE + part.len());
+            self.mapped.write_back_words(segment);
             next = link;
         }
         Ok(Chain {
@@ -124,9 +124,9 @@ impl Session {
     /// The chain's head is published: its segments have no owner any more and belong to the head.
     #[inline(never)]
     pub(crate) fn disown_chain(&self, chain: Chain) {
-        self.each_of_chain(chain.first, |session, segment, old| {
-            if old.kind() == Some(Kind::Large) && old.owner() == Some(session.thread.owner()) {
-                let state = &session.region.mapped().header(segment).state;
+        self.each_of_chain(chain.first, |claims, segment, old| {
+            if old.kind() == Some(Kind::Large) && old.owner() == Some(claims.thread.owner()) {
+                let state = &self.mapped.header(segment).state;
                 // PAIRS: chain-owner: the load in `empty_step`: a thread that finds no owner finds the head.
                 let _ = state.compare_exchange(old.0, old.leave(Kind::Large).0, Release, Relaxed);
             }
@@ -137,15 +137,15 @@ impl Session {
     #[inline(never)]
     pub(crate) fn free_chain(&self, first: Link) {
         let mut claimed = List::new();
-        self.each_of_chain(first, |session, segment, state| {
-            if state.kind() == Some(Kind::Large) && session.claim(segment, state) {
+        self.each_of_chain(first, |claims, segment, state| {
+            if state.kind() == Some(Kind::Large) && claims.claim(segment, state) {
                 claimed.push(segment);
             }
         });
         if claimed.is_empty() {
             return;
         }
-        let protected = self.region.threads().protected_by_others(self.thread.owner());
+        let protected = self.threads.protected_by_others(self.thread.owner());
         for segment in claimed.iter() {
             if self.bump_large(*segment, &protected) {
                 self.free_segment(*segment);
@@ -173,21 +173,20 @@ impl Session {
     /// belong to that generation. If the segment was not claimed either, the generation stays as long as the hazard pointer, however
     /// long this thread sleeps in between.
     fn each_of_chain(&self, first: Link, mut each: impl FnMut(&Self, usize, State)) {
-        let region = &self.region;
         let mut link = first;
         let mut walked = 0;
-        while walked < region.mapped().segments() {
+        while walked < self.mapped.segments() {
             walked += 1;
             let segment = link.segment();
-            if link == Link::NONE || !region.mapped().has(segment) {
+            if link == Link::NONE || !self.mapped.has(segment) {
                 break;
             }
             self.thread.protect(FREEING, segment);
-            let state = State(region.mapped().header(segment).state.load(Relaxed));
-            let next = Link(region.mapped().word(region.mapped().segment(segment)).load(Relaxed));
+            let state = State(self.mapped.header(segment).state.load(Relaxed));
+            let next = Link(self.mapped.word(self.mapped.segment(segment)).load(Relaxed));
             // PAIRS: chain: the fence of the segment's next owner, in `claim_from_free`.
             fence(Acquire);
-            if region.mapped().words(segment).generation.load(Relaxed) != link.generation() {
+            if self.mapped.words(segment).generation.load(Relaxed) != link.generation() {
                 break;
             }
             each(self, segment, state);

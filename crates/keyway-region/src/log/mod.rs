@@ -28,10 +28,71 @@ mod uniques;
 pub(crate) use checksum::{Outcome, Verified, chain_of};
 pub(crate) use copies::{CopyOf, Relocated};
 pub(crate) use extents::{Leased, PORTION};
+pub use ghost::Ghosts;
 pub(crate) use ghost::{BITS as GHOST_BITS, LINE_SIZE as GHOST_LINE_SIZE, SPREAD as GHOST_SPREAD};
 pub(crate) use item_view::{ATTEMPTS_MAX, Chain, ItemView};
 pub(crate) use items::{Draft, Purpose, Replaced, Value, Written};
 pub(crate) use segments::Supply;
 pub(crate) use sparse::{counts_samples, dead_factor};
 pub(crate) use streams::{CLASS_TTL_FEW_S, CLASS_TTL_S};
+pub use uniques::Uniques;
 pub(crate) use uniques::{Steps, UNIQUES_LOST};
+
+use crate::directory::Directory;
+use crate::layout::segment::Stream;
+use crate::mapped::Mapped;
+use crate::threads::{Thread, Threads};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// The items of the log, as they are read.
+#[derive(Clone)]
+pub struct Items {
+    mapped: Arc<Mapped>,
+}
+
+/// The segments, as the log uses them.
+#[derive(Clone)]
+pub struct Segments {
+    mapped: Arc<Mapped>,
+    threads: Threads,
+    items: Items,
+}
+
+/// The segments that a thread claims, fills and frees.
+pub(crate) struct Claims {
+    mapped: Arc<Mapped>,
+    thread: Thread,
+    threads: Threads,
+    directory: Arc<Directory>,
+    items: Items,
+    segments: Segments,
+    uniques: Uniques,
+}
+
+/// The extents that a thread has leased.
+pub(crate) struct Extents {
+    claims: Claims,
+    leased: [Leased; Stream::MAX],
+}
+
+/// A thread's end of the log, where it writes items.
+pub(crate) struct Appender {
+    extents: Extents,
+    counts: ItemCounts,
+    ghosts: Ghosts,
+    /// which CAS uniques may follow those that it has given
+    steps: Steps,
+    /// in a region with checksums: a buffer for copies during a reclaim
+    scratch: Cell<Vec<u8>>,
+}
+
+/// What a thread counts of the items that come and go.
+pub(crate) struct ItemCounts {
+    mapped: Arc<Mapped>,
+    thread: Thread,
+    items: Items,
+    segments: Segments,
+    /// how it draws which dead items it counts
+    dead_factor: u64,
+}

@@ -7,56 +7,73 @@ use crate::atomics::{AcqRel, AtomicU64, Relaxed, Release, fence};
 use crate::layout::segment::{Kind, LeaseWord, LifetimeClass, SegmentHeader, State, Stream};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{FREE, SPARSE_WAYS};
+use crate::log::Claims;
+use crate::log::Items;
+use crate::log::Segments;
+use crate::log::Uniques;
+use crate::log::items::Replaced;
+use crate::log::streams::{SEGMENTS_FOR_POOLS, SETTLED_PART};
+use crate::mapped::Mapped;
 use crate::mapped::number;
-use crate::region::Region;
-use crate::session::Session;
+use crate::threads::Threads;
 use crate::verbs::WriteError;
+use std::sync::Arc;
 
 /// Free segments kept in reserve: one in this many of the region's, within bounds.
 const RESERVE_SHARE: usize = 320;
 const RESERVE_MIN: usize = 3;
 const RESERVE_MAX: usize = 8;
 
-/// Where segments come from when none is free. The room that reclaims them knows the log; the log does not know that room. So
-/// each session carries that room's two entry points for the log to call.
-#[derive(Clone, Copy)]
-pub(crate) struct Supply {
-    /// as [`Session::take_segment`]
-    pub take_segment: fn(&Session, u32, bool) -> Result<usize, WriteError>,
-    /// as [`Session::pay`]
-    pub pay: fn(&Session, usize, u32) -> usize,
+/// Where segments come from when none is free, and who does the work that is due for them. The room that reclaims knows the log; the
+/// log does not know that room, so a caller brings it along.
+pub(crate) trait Supply {
+    /// A claimed segment, reclaimed, with a new generation. With `make_room` it reclaims one if necessary; otherwise it takes only
+    /// a free one.
+    fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError>;
+
+    /// Does the work that is due for taking this many bytes. Returns for how many it is done: more if the region is not full, and
+    /// without a bound if nothing is dead either.
+    fn pay(&self, bytes: usize, now: u32) -> usize;
 }
 
-impl Region {
+impl Segments {
+    pub(crate) fn new(mapped: &Arc<Mapped>, threads: &Threads, items: &Items) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            threads: threads.clone(),
+            items: items.clone(),
+        }
+    }
+
     /// Free segments, approximately.
     pub fn free_segments(&self) -> usize {
-        number(&self.mapped().superblock().free)
+        number(&self.mapped.superblock().free)
     }
 
     /// Cells in which extents can be leased or extended.
     pub(crate) fn cells_left(&self, segment: usize) -> usize {
-        let lease = LeaseWord(self.mapped().header(segment).lease.load(Relaxed));
+        let lease = LeaseWord(self.mapped.header(segment).lease.load(Relaxed));
         if lease.is_sealed() {
             0
         } else {
-            self.mapped().layout().shape.cells().saturating_sub(lease.cells())
+            self.mapped.layout().shape.cells().saturating_sub(lease.cells())
         }
     }
 
     /// Whether no extent can be leased in the segment any more.
     pub(super) fn is_sealed(&self, segment: usize) -> bool {
-        LeaseWord(self.mapped().header(segment).lease.load(Relaxed)).is_sealed()
+        LeaseWord(self.mapped.header(segment).lease.load(Relaxed)).is_sealed()
     }
 
     /// Whether new extents are leased in this segment now.
     pub(crate) fn is_current(&self, segment: usize) -> bool {
         let name = segment as u64 + 1;
-        self.mapped().superblock().open_words().any(|open| open.load(Relaxed) == name)
+        self.mapped.superblock().open_words().any(|open| open.load(Relaxed) == name)
     }
 
     /// The word with the open segment of a stream, plus 1: a hint.
     pub(super) fn open_word(&self, stream: Stream) -> Option<&AtomicU64> {
-        let sb = self.mapped().superblock();
+        let sb = self.mapped.superblock();
         match stream.lifetime_class {
             LifetimeClass::Plain => sb.open.get(stream.pool)?.get(stream.class),
             LifetimeClass::LongLived => sb.open_settled.get(stream.pool),
@@ -72,7 +89,7 @@ impl Region {
     /// Segments that were opened after the one with this sequence number, as long as segments take CAS uniques.
     #[inline(always)]
     pub(super) fn age_of(&self, sequence: u64) -> u64 {
-        self.mapped().superblock().sequence.load(Relaxed).wrapping_sub(sequence) >> self.mapped().words_shift()
+        self.mapped.superblock().sequence.load(Relaxed).wrapping_sub(sequence) >> self.mapped.words_shift()
     }
 
     /// Whether a live thread may still publish an item of this segment. The lease word must be sealed, otherwise the answer can
@@ -80,21 +97,40 @@ impl Region {
     pub(crate) fn has_live_extent(&self, segment: usize) -> bool {
         // From before it leases until its extent has a header, a thread has this hazard pointer: what is about to be leased is live.
         self.lease_of(segment)
-            .is_some_and(|lease| self.threads().is_leasing(segment) || self.has_open_extent(segment, lease))
+            .is_some_and(|lease| self.threads.is_leasing(segment) || self.has_open_extent(segment, lease))
+    }
+
+    /// The lifetime class expected of an item that replaces this one, in a region of which so many segments may be in use: as long
+    /// as that item has lived.
+    #[inline(always)]
+    pub(super) fn lifetime_class(&self, replaced: &Replaced<'_>, allowed: usize) -> LifetimeClass {
+        if self.age_of(replaced.sequence) >= allowed as u64 / SETTLED_PART {
+            LifetimeClass::LongLived
+        } else {
+            LifetimeClass::Plain
+        }
+    }
+
+    /// Whether there are enough segments for two pools.
+    pub(crate) fn has_pools(&self) -> bool {
+        self.mapped.allowed() >= SEGMENTS_FOR_POOLS
     }
 }
 
-impl Session {
-    /// A claimed segment, reclaimed, with a new generation. With `make_room` it reclaims one if necessary; otherwise it takes only
-    /// a free one.
-    pub(crate) fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
-        (self.supply.take_segment)(self, now, make_room)
+impl Claims {
+    /// The segments, as all threads share them.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
     }
 
-    /// Does the work that is due for taking this many bytes. Returns for how many it is done: more if the region is not full, and
-    /// without a bound if nothing is dead either.
-    pub(crate) fn pay(&self, bytes: usize, now: u32) -> usize {
-        (self.supply.pay)(self, bytes, now)
+    /// The thread slots.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+
+    /// The CAS uniques that the region gives.
+    pub fn uniques(&self) -> &Uniques {
+        &self.uniques
     }
 
     pub(crate) fn reserve(&self) -> usize {
@@ -119,14 +155,14 @@ impl Session {
     }
 
     pub(crate) fn free_segments(&self) -> usize {
-        self.region.free_segments()
+        self.segments.free_segments()
     }
 
     /// Takes a free segment. The count of free segments is decremented first: a thread that stops in between withholds one
     /// segment from the others, not more. If it dies there, recovery counts again.
     pub(crate) fn claim_free(&self) -> Option<usize> {
-        let (region, segments) = (&self.region, self.mapped.segments());
-        let sb = region.mapped().superblock();
+        let segments = self.mapped.segments();
+        let sb = self.mapped.superblock();
         let mut free = sb.free.load(Relaxed);
         loop {
             if free == 0 || free > u64::MAX / 2 {
@@ -138,7 +174,7 @@ impl Session {
             }
         }
         // Most recently freed first: they are probably in a cache, and memory that was never touched costs more.
-        let mut freed = (0..SPARSE_WAYS).map_while(|_| region.take_of_level(FREE));
+        let mut freed = (0..SPARSE_WAYS).map_while(|_| self.segments.take_of_level(FREE));
         if let Some(segment) = freed.find(|segment| self.claim_from_free(*segment)) {
             return Some(segment);
         }
@@ -152,7 +188,7 @@ impl Session {
             }
         }
         // The count was too high; recount.
-        region.mapped().doubt_free();
+        self.mapped.doubt_free();
         None
     }
 
@@ -161,7 +197,7 @@ impl Session {
         let claimed = self.claim(segment, State::FREE);
         if claimed {
             // The segment was given its generation before it was freed.
-            // PAIRS: generation: the acquire fences of readers (`Region::still`): a reader takes no byte that is written after
+            // PAIRS: generation: the acquire fences of readers (`Items::still`): a reader takes no byte that is written after
             // this for one of an earlier generation.
             fence(Release);
         }
@@ -191,7 +227,7 @@ impl Session {
         self.mapped.header(segment).state.store(State::FREE.0, Release);
         let sb = self.mapped.superblock();
         sb.free.fetch_add(1, Relaxed);
-        self.region.offer(segment, FREE);
+        self.segments.offer(segment, FREE);
         // While the region is not full, reuse this segment before memory that was never touched.
         if !self.is_full() {
             sb.free_hint.store(segment as u64, Relaxed);
@@ -199,24 +235,22 @@ impl Session {
     }
 }
 
-impl Session {
+impl Claims {
     /// Gives a directory a segment. For ghosts it takes only a free one, because they are no reason to evict.
-    pub(crate) fn prepare_segment(&self, kind: Kind, entry: usize, now: u32) -> bool {
-        let Ok(segment) = self.take_segment(now, kind != Kind::Ghosts) else {
+    pub(crate) fn prepare_segment(&self, supply: &dyn Supply, kind: Kind, entry: usize, now: u32) -> bool {
+        let Ok(segment) = supply.take_segment(now, kind != Kind::Ghosts) else {
             return false;
         };
-        let region = &self.region;
         // Unset slots are zeros. No thread can reach the segment before the directory names it.
-        region
-            .mapped()
+        self.mapped
             .memory()
-            .zero(region.mapped().segment(segment), region.mapped().layout().shape.segment_size);
-        let header = region.mapped().header(segment);
+            .zero(self.mapped.segment(segment), self.mapped.layout().shape.segment_size);
+        let header = self.mapped.header(segment);
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.thread.owner());
         // PAIRS: owner: the load in `Session::empty_step`: a thread that sees the owner sees the owner's lease, and the entry.
         header.state.store(owned.0, Release);
-        let directory = region.directory().directory_entry(kind, entry);
+        let directory = self.directory.directory_entry(kind, entry);
         let name = u32::try_from(segment + 1).unwrap_or(0);
         // PAIRS: directory: the load in `Directory::segment_named`.
         if directory.compare_exchange(0, name, Release, Relaxed).is_ok() {

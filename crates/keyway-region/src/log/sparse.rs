@@ -6,11 +6,12 @@
 //! Segments on no list are found by a survey.
 
 use crate::atomics::{AtomicU32, Relaxed, Release};
+use crate::layout::session::ThreadSlot;
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_FROM, SPARSE_LEVELS, SPARSE_WAYS};
+use crate::log::ItemCounts;
+use crate::log::Segments;
 use crate::log::item_view::ItemView;
-use crate::region::Region;
-use crate::session::Session;
 
 /// In large segments small items are counted by samples of this many bytes: a segment has 128 and more. A power of two.
 const SAMPLE_SIZE: usize = 1024;
@@ -28,11 +29,11 @@ pub(crate) const fn dead_factor(segment_size: usize) -> u64 {
     if counts_samples(segment_size) { GOLDEN } else { 0 }
 }
 
-impl Region {
+impl Segments {
     /// Counts bytes that no item uses any more, or that no thread will fill, and lists the segment when they take it to the next level.
     #[inline(never)]
     pub(crate) fn count_dead(&self, segment: usize, bytes: usize) {
-        let before = self.mapped().header(segment).dead.fetch_add(bytes as u64, Relaxed);
+        let before = self.mapped.header(segment).dead.fetch_add(bytes as u64, Relaxed);
         let level = self.level_of(before.wrapping_add(bytes as u64));
         if level > self.level_of(before)
             && let Some(level) = level
@@ -43,12 +44,12 @@ impl Region {
 
     /// The level of the list to which a segment belongs. `None`: it has too few dead bytes to be worth compacting.
     pub(crate) fn level(&self, segment: usize) -> Option<usize> {
-        self.level_of(self.mapped().header(segment).dead.load(Relaxed))
+        self.level_of(self.mapped.header(segment).dead.load(Relaxed))
     }
 
     #[inline]
     fn level_of(&self, dead: u64) -> Option<usize> {
-        let sixteenths = dead >> (self.mapped().layout().shape.segment_size.trailing_zeros() - 4);
+        let sixteenths = dead >> (self.mapped.layout().shape.segment_size.trailing_zeros() - 4);
         let level = sixteenths.checked_sub(SPARSE_FROM)?;
         Some(usize::try_from(level).unwrap_or(usize::MAX).min(SPARSE_LEVELS - 1))
     }
@@ -61,17 +62,17 @@ impl Region {
         if self.level(segment).is_none() {
             return 0;
         }
-        let shift = self.mapped().layout().shape.segment_size.trailing_zeros() - PARTS.trailing_zeros();
-        let dead = (self.mapped().header(segment).dead.load(Relaxed) >> shift).min(PARTS);
+        let shift = self.mapped.layout().shape.segment_size.trailing_zeros() - PARTS.trailing_zeros();
+        let dead = (self.mapped.header(segment).dead.load(Relaxed) >> shift).min(PARTS);
         let living = (PARTS - dead).max(1);
         // A corrupted header may hold any value.
-        let age = self.age(self.mapped().header(segment)).clamp(1, 1 << 24);
+        let age = self.age(self.mapped.header(segment)).clamp(1, 1 << 24);
         ((dead * dead * age) << 16) / (living * living)
     }
 
     /// Lists a segment in which no more extents are leased, if it is sparse.
     pub(crate) fn offer_filled(&self, segment: usize) {
-        if self.mapped().has(segment)
+        if self.mapped.has(segment)
             && let Some(level) = self.level(segment)
         {
             self.offer(segment, level);
@@ -81,7 +82,7 @@ impl Region {
     /// Lists a segment; in a full level it replaces another one.
     #[cold]
     pub(crate) fn offer(&self, segment: usize, level: usize) {
-        let sb = self.mapped().superblock();
+        let sb = self.mapped.superblock();
         let (Some(filled), Some(row), Ok(name)) = (sb.sparse_filled.get(level), sb.sparse.get(level), u32::try_from(segment + 1))
         else {
             return;
@@ -104,14 +105,14 @@ impl Region {
     /// Takes a segment of this level off the list: the one listed last, because its header is most probably in a cache. `None`:
     /// the level is empty.
     pub(super) fn take_of_level(&self, level: usize) -> Option<usize> {
-        let sb = self.mapped().superblock();
+        let sb = self.mapped.superblock();
         let (filled, row) = (sb.sparse_filled.get(level)?, sb.sparse.get(level)?);
         for _ in 0..SPARSE_WAYS {
             let way = filled.load(Relaxed).checked_ilog2()?;
             let entry = row.get(way as usize)?;
             let was = filled.fetch_and(!(1 << way), Relaxed);
             let segment = (entry.load(Relaxed) as usize).wrapping_sub(1);
-            if was & 1 << way != 0 && self.mapped().has(segment) {
+            if was & 1 << way != 0 && self.mapped.has(segment) {
                 return Some(segment);
             }
         }
@@ -119,7 +120,10 @@ impl Region {
     }
 }
 
-impl Session {
+/// Changes of the item count that a session collects before it adds them to the superblock's.
+const ITEMS_BATCH: u64 = 64;
+
+impl ItemCounts {
     /// Marks an item dead whose word this thread has taken out of the index, while its hazard pointer or claim of the segment stands: a
     /// reclaim need not look for its word. Its bytes are counted. A segment's count is in a cache line that every writer wants. So in
     /// large segments the place of a small item decides whether it counts as one sample, or not at all: on average each counts as
@@ -127,7 +131,7 @@ impl Session {
     /// header says ([`crate::layout::item::Header::size`]).
     #[inline(always)]
     pub(crate) fn mark_dead(&self, first: &AtomicU32, seen: &ItemView, size: usize) {
-        // PAIRS: dead-mark: the loads in `Region::skip_dead` and `item_header`: a reclaim that sees it dead sees its slot without it.
+        // PAIRS: dead-mark: the loads in `Victims::skip_dead` and `item_header`: a reclaim that sees it dead sees its slot without it.
         first.store(seen.header.dead_word(), Release);
         let drawn = (seen.offset as u64).wrapping_mul(self.dead_factor) >> (u64::BITS - SAMPLE_SIZE.trailing_zeros());
         if drawn < size as u64 {
@@ -139,7 +143,7 @@ impl Session {
     #[inline(never)]
     fn count_sample(&self, segment: usize, size: usize) {
         let least = if self.dead_factor == 0 { 0 } else { SAMPLE_SIZE };
-        self.region.count_dead(segment, size.max(least));
+        self.segments.count_dead(segment, size.max(least));
     }
 
     /// An item left the index. `first`: its first word.
@@ -155,8 +159,22 @@ impl Session {
         let size = seen.header.size();
         let thread = self.thread.slot();
         thread.count(Counter::curr_items, 1u64.wrapping_neg());
-        thread.count(Counter::bytes, (self.region.size_in_all(seen, size) as u64).wrapping_neg());
+        thread.count(Counter::bytes, (self.items.size_in_all(seen, size) as u64).wrapping_neg());
         self.count_items(thread, -1);
         size
+    }
+
+    /// Counts one more, or one less, item in the index. `thread`: the session's thread slot, which the caller has at hand.
+    #[inline(always)]
+    pub(crate) fn count_items(&self, thread: &ThreadSlot, n: i64) {
+        // In the thread slot, so that recovery finds it.
+        let uncounted = &thread.items;
+        let items = uncounted.load(Relaxed).cast_signed().wrapping_add(n);
+        if !(1 - ITEMS_BATCH.cast_signed()..ITEMS_BATCH.cast_signed()).contains(&items) {
+            uncounted.store(0, Relaxed);
+            self.mapped.superblock().items.fetch_add(items.cast_unsigned(), Relaxed);
+        } else {
+            uncounted.store(items.cast_unsigned(), Relaxed);
+        }
     }
 }

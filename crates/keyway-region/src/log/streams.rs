@@ -5,9 +5,8 @@
 use crate::atomics::Relaxed;
 use crate::layout::segment::{ADMISSION, LifetimeClass, MAIN, State, Stream};
 use crate::layout::stats::Counter;
+use crate::log::Appender;
 use crate::log::items::{Draft, Purpose, Replaced};
-use crate::region::Region;
-use crate::session::Session;
 
 /// Upper bounds of the TTL classes, seconds left. Class 0 is everything longer, and "never". An expired item waits for the last
 /// item of its segment, so for at most four times its own time.
@@ -16,31 +15,13 @@ pub(crate) const CLASS_TTL_S: [u32; 7] = [60, 240, 960, 3_840, 15_360, 61_440, 2
 pub(crate) const CLASS_TTL_FEW_S: [u32; 1] = [240];
 const SEGMENTS_FOR_ALL_CLASSES: usize = 256;
 /// With fewer segments than this everything is in one pool, and in one lifetime class, except what compaction copies.
-const SEGMENTS_FOR_POOLS: usize = 64;
+pub(super) const SEGMENTS_FOR_POOLS: usize = 64;
 
 /// An item is long-lived (*settled*) if one in this many of the region's segments was opened since it was written. In a
 /// simulated region that is half full of items drawn by Zipf's law, all values from a quarter to a sixteenth copy about as much.
-const SETTLED_PART: u64 = 8;
+pub(super) const SETTLED_PART: u64 = 8;
 
-impl Region {
-    /// The lifetime class expected of an item that replaces this one, in a region of which so many segments may be in use: as long
-    /// as that item has lived.
-    #[inline(always)]
-    fn lifetime_class(&self, replaced: &Replaced<'_>, allowed: usize) -> LifetimeClass {
-        if self.age_of(replaced.sequence) >= allowed as u64 / SETTLED_PART {
-            LifetimeClass::LongLived
-        } else {
-            LifetimeClass::Plain
-        }
-    }
-
-    /// Whether there are enough segments for two pools.
-    pub(crate) fn has_pools(&self) -> bool {
-        self.mapped().allowed() >= SEGMENTS_FOR_POOLS
-    }
-}
-
-impl Session {
+impl Appender {
     /// The stream of a new item.
     pub(super) fn stream_for(&self, purpose: &Purpose<'_, '_>, draft: &Draft<'_>) -> Stream {
         let class = self.class(draft.expiry, purpose.now);
@@ -50,13 +31,13 @@ impl Session {
     /// The stream of a new item of this TTL class: in the pool of the item that it replaces.
     #[inline(always)]
     pub(super) fn stream(&self, hash: u64, replaced: Option<&Replaced<'_>>, class: usize) -> Stream {
-        let allowed = self.mapped.allowed();
+        let allowed = self.claims().mapped.allowed();
         let (pool, lifetime_class) = match replaced {
             _ if allowed < SEGMENTS_FOR_POOLS => (ADMISSION, LifetimeClass::Plain),
             None => (self.pool_of_new(hash), LifetimeClass::Plain),
             Some(replaced) => {
                 let lifetime_class = if class == 0 {
-                    self.region.lifetime_class(replaced, allowed)
+                    self.claims().segments.lifetime_class(replaced, allowed)
                 } else {
                     LifetimeClass::Plain
                 };
@@ -73,8 +54,8 @@ impl Session {
     /// The pool for an item of a new key: the main pool if the key was evicted lately.
     #[inline(never)]
     fn pool_of_new(&self, hash: u64) -> usize {
-        if self.region.take_ghost(hash) {
-            self.thread.count(Counter::ghost_hits, 1);
+        if self.ghosts.take_ghost(hash) {
+            self.claims().thread.count(Counter::ghost_hits, 1);
             MAIN
         } else {
             ADMISSION
@@ -93,7 +74,7 @@ impl Session {
 
     #[inline(never)]
     fn class_of_ttl(&self, ttl: u32) -> usize {
-        let bounds: &[u32] = if self.mapped.allowed() < SEGMENTS_FOR_ALL_CLASSES {
+        let bounds: &[u32] = if self.claims().mapped.allowed() < SEGMENTS_FOR_ALL_CLASSES {
             &CLASS_TTL_FEW_S
         } else {
             &CLASS_TTL_S

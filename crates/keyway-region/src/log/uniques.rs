@@ -18,11 +18,12 @@ use crate::atomics::Relaxed;
 use crate::clock::{START_S, seconds_of};
 use crate::layout::item::{ALIGNMENT, flag};
 use crate::layout::segment::SegmentHeader;
+use crate::log::Items;
 use crate::log::item_view::{ItemView, cas_of};
 use crate::log::items::{Replaced, Written};
-use crate::region::Region;
-use crate::session::Session;
+use crate::mapped::Mapped;
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// Keys for which a session remembers the unique that it gave. Where two sessions set items drawn by a zipfian (0.99), one in a
 /// hundred sets needs a unique of a sequence number with 64 of them, and one in eight with 16 found by the unique.
@@ -78,10 +79,10 @@ impl Steps {
 
 impl<'r> Replaced<'r> {
     /// An item that the caller holds, in a segment with this header.
-    pub(crate) fn held(region: &Region, header: &'r SegmentHeader, seen: &ItemView) -> Self {
+    pub(crate) fn held(uniques: &Uniques, header: &'r SegmentHeader, seen: &ItemView) -> Self {
         let words = seen.header.size() / ALIGNMENT;
         Self {
-            unique: region.unique_to_exceed(seen),
+            unique: uniques.unique_to_exceed(seen),
             spare: if seen.header.has(flag::CAS) {
                 0
             } else {
@@ -92,13 +93,27 @@ impl<'r> Replaced<'r> {
     }
 }
 
-impl Region {
+/// The CAS uniques that the region gives.
+#[derive(Clone)]
+pub struct Uniques {
+    mapped: Arc<Mapped>,
+    items: Items,
+}
+
+impl Uniques {
+    pub(crate) fn new(mapped: &Arc<Mapped>, items: &Items) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            items: items.clone(),
+        }
+    }
+
     /// The value that the CAS unique of an item's successor must exceed. 0 if a client chose the item's unique, and so high that
     /// it was not given yet: such a unique is not exceeded.
     #[inline(never)]
     pub(crate) fn unique_to_exceed(&self, seen: &ItemView) -> u64 {
-        let unique = self.cas_unique(seen);
-        if unique < self.mapped().superblock().sequence.load(Relaxed) {
+        let unique = self.items.cas_unique(seen);
+        if unique < self.mapped.superblock().sequence.load(Relaxed) {
             unique
         } else {
             0
@@ -107,19 +122,19 @@ impl Region {
 
     /// Whether a written item has the CAS unique that its place gives it.
     pub(crate) fn is_unique_of_place(&self, written: &Written) -> bool {
-        let sequence = self.mapped().header(written.word.segment()).sequence.load(Relaxed);
+        let sequence = self.mapped.header(written.word.segment()).sequence.load(Relaxed);
         written.cas == cas_of(sequence, written.word.offset())
     }
 
     /// A CAS unique that no other item has, above all that were given.
     #[cold]
     pub(super) fn draw_unique(&self) -> u64 {
-        self.mapped().superblock().sequence.fetch_add(1, Relaxed)
+        self.mapped.superblock().sequence.fetch_add(1, Relaxed)
     }
 
     /// The sequence number of a segment that is opened now, and whether its items must carry their uniques.
     pub(crate) fn take_uniques(&self, now: u32) -> (u64, bool) {
-        let next = &self.mapped().superblock().sequence;
+        let next = &self.mapped.superblock().sequence;
         let carries = next.load(Relaxed) > uniques_at(seconds_of(now).saturating_sub(START_S));
         let taken = if carries { 1 } else { self.uniques_of_segment() };
         (next.fetch_add(taken, Relaxed), carries)
@@ -127,7 +142,7 @@ impl Region {
 
     /// Uniques that belong to the words of a segment.
     pub(crate) fn uniques_of_segment(&self) -> u64 {
-        1 << self.mapped().words_shift()
+        1 << self.mapped.words_shift()
     }
 }
 
@@ -136,14 +151,14 @@ fn uniques_at(age_s: u64) -> u64 {
     UNIQUES_AT_ONCE.saturating_add(age_s.saturating_mul(UNIQUES_PER_S))
 }
 
-impl Session {
+impl Steps {
     /// A CAS unique for an item of this key, whose place gives it none above that of the item that it replaces.
-    pub(super) fn unique_over(&self, hash: u64, replaced: &Replaced<'_>) -> u64 {
+    pub(super) fn unique_over(&self, uniques: &Uniques, hash: u64, replaced: &Replaced<'_>) -> u64 {
         let next = match replaced.spare {
-            0 => self.steps.next(hash, replaced.unique),
-            spare => self.steps.first(hash, replaced.unique, spare),
+            0 => self.next(hash, replaced.unique),
+            spare => self.first(hash, replaced.unique, spare),
         };
-        next.unwrap_or_else(|| self.region.draw_unique())
+        next.unwrap_or_else(|| uniques.draw_unique())
     }
 }
 

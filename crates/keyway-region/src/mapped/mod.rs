@@ -287,7 +287,7 @@ impl Mapped {
     /// The tenant of a process slot: the process that took it last.
     pub fn tenant(&self, slot: usize) -> Tenant {
         let process = self.process(slot);
-        // PAIRS: tenancy: the exchange in `Region::identify`: a hold of kind mapping or descriptor comes with the words of that
+        // PAIRS: tenancy: the exchange in `Recovery::identify`: a hold of kind mapping or descriptor comes with the words of that
         // incarnation.
         let tenancy = Tenancy(process.tenancy.load(Acquire));
         Tenant {

@@ -1,7 +1,7 @@
 //! What a change has to heed in this region, beyond the change itself: read once for an operation.
 
 use crate::layout::slot::{DIRTY_BIT, Slot};
-use crate::region::Region;
+use crate::mapped::Mapped;
 
 /// The rules of a region for one operation. `PLAIN`: cache mode, no checksums, and the session's changes are not counted. Then
 /// all of this is known when the program is compiled, and no code for the rest remains.
@@ -21,10 +21,10 @@ impl Rules<true> {
 
 impl Rules<false> {
     /// Of this region.
-    pub fn of(region: &Region) -> Self {
+    pub fn of(mapped: &Mapped) -> Self {
         Self {
-            is_durable: region.mapped().is_durable(),
-            has_checksums: region.mapped().checksum_size() != 0,
+            is_durable: mapped.is_durable(),
+            has_checksums: mapped.checksum_size() != 0,
         }
     }
 }

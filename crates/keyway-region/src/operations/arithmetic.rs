@@ -61,10 +61,10 @@ impl Session {
     fn count_fast(&self, key: Key<'_>, by: By, now: &mut impl Now) -> Option<(Sum, Written)> {
         let mut sum = Sum::default();
         let plain = PlainSum { by, sum: &mut sum };
-        let (Changed::Put, written) = self.change_fast(key, now, plain)? else {
+        let (Changed::Put, written) = self.index().change_fast(self.reclaimer(), key, now, plain)? else {
             return None;
         };
-        self.thread.count(
+        self.thread().count(
             if by.decrement {
                 Counter::decr_hits
             } else {
@@ -84,7 +84,7 @@ impl Session {
             decrement,
             ..Arithmetic::default()
         };
-        self.arithmetic_if((key, self.mapped.hasher().hash(key)), how, now)
+        self.arithmetic_if((key, self.mapped().hasher().hash(key)), how, now)
             .map(Number::from)
     }
 
@@ -95,7 +95,7 @@ impl Session {
             Ok((counted, hit)) => (Ok(counted), hit),
             Err(error) => (Err(error), false),
         };
-        if self.emitter.is_watched() {
+        if self.emitter().is_watched() {
             self.emit_sum(key.0, &how, counted.as_ref().ok(), hit, now);
         }
         counted
@@ -105,7 +105,7 @@ impl Session {
     #[inline(never)]
     fn emit_sum(&self, key: &[u8], how: &Arithmetic, counted: Option<&Counted>, hit: bool, now: u32) {
         let Some(Counted::Value { item, .. }) = counted else {
-            return self.emitter.emit_change(key, None);
+            return self.emitter().emit_change(key, None);
         };
         // As memcached, whose watchers see of arithmetic only what creates an item.
         let (kind, command, exptime) = match (hit, how.decrement) {
@@ -121,7 +121,7 @@ impl Session {
             ttl_s: exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
             cas: item.cas,
         };
-        self.emitter.emit_change(key, Some(done));
+        self.emitter().emit_change(key, Some(done));
     }
 
     #[inline(never)]
@@ -132,11 +132,13 @@ impl Session {
         now: u32,
     ) -> Result<(Counted, bool), WriteError> {
         let mut sum = Sum::default();
-        let (what, written) = self.change(&Key { bytes, hash }, now, &mut |old, built| {
-            let decision;
-            (decision, sum) = self::sum(self, &how, now, old, built);
-            decision
-        })?;
+        let (what, written) = self
+            .index()
+            .change(self.reclaimer(), &Key { bytes, hash }, now, &mut |old, built| {
+                let decision;
+                (decision, sum) = self::sum(self, &how, now, old, built);
+                decision
+            })?;
         Ok((self.counted_sum(&how, what, sum, &written, now), sum.hit))
     }
 
@@ -151,7 +153,7 @@ impl Session {
             (_, Refusal::Exists) => return Counted::Exists,
             (_, Refusal::NotANumber) => return Counted::NotANumber,
         };
-        self.thread.count(
+        self.thread().count(
             match (how.decrement, sum.hit) {
                 (false, true) => Counter::incr_hits,
                 (false, false) => Counter::incr_misses,

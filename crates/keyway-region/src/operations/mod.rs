@@ -8,17 +8,17 @@ use crate::clock::{EXPIRED, Moment, expiry_at, seconds_of, ttl};
 use crate::flushes::epoch_at_any_time;
 use crate::hash::{Key, Keyed};
 use crate::heap;
-use crate::index::{Changed, Decide, Decision, Fast, FoundItem, Lookup, Old, Place};
+use crate::index::{Changed, Decide, Decision, Fast, FoundItem, Lookup, Old, Place, Slots};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
 use crate::log::{Draft, Value, Written};
 use crate::memory::KeyRoom;
-use crate::region::Region;
+use crate::reclaim::Shrinking;
 use crate::session::Session;
 use crate::sink::{PinnedValue, Sink, Unread};
-use crate::verbs::{Delete, Deleted, Get, Item, Now, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored, WriteError};
+use crate::verbs::{Delete, Deleted, Get, Item, Now, RELATIVE_EXPTIME_MAX, Store, StoreMode, Stored, WriteError};
 use crate::watch::Done;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -77,42 +77,6 @@ impl Decide<'static> for Remove {
     }
 }
 
-impl Region {
-    /// Get, for a process that has no session and may only read: nothing is stored, counted or marked. Otherwise as
-    /// [`Session::get`].
-    ///
-    /// # Errors
-    ///
-    /// A bad key.
-    pub fn read<S: Sink>(&self, key: impl Keyed, how: &Get, now: u32, sink: &mut S) -> Result<Read, WriteError> {
-        let mut room = KeyRoom::new();
-        let key = key.keyed(self.mapped().hasher(), &mut room)?;
-        if how.exptime.is_some() {
-            return Ok(Read::Change);
-        }
-        let start = sink.len();
-        let mut hit = FoundItem::default();
-        let found = if self.has_checksums() {
-            self.get::<true, _>(&key, how, now, sink, &mut hit)
-        } else {
-            self.get::<false, _>(&key, how, now, sink, &mut hit)
-        };
-        let item = hit.item;
-        Ok(match found {
-            Lookup::Hit if wins(&item, item.ttl_s, how) => {
-                sink.truncate(start);
-                Read::Change
-            }
-            Lookup::Hit => Read::Hit(item),
-            Lookup::Corrupt | Lookup::Damaged { .. } => Read::Miss,
-            Lookup::NoMemory { len } => return Err(WriteError::NoMemory { len }),
-            Lookup::Miss | Lookup::Expired | Lookup::Flushed if how.vivify.is_some() => Read::Change,
-            Lookup::Expired => Read::Expired,
-            Lookup::Miss | Lookup::Flushed => Read::Miss,
-        })
-    }
-}
-
 impl Session {
     /// Get ("Retrieval command", "Get And Touch", "Meta Get"). The sink takes the item's properties and, if it is asked for, its
     /// value. It may begin again, after it was cut back. A miss leaves a vector as it was, and leaves garbage in a caller's
@@ -146,7 +110,7 @@ impl Session {
 
     /// Whether [`Self::get_fast`] may be called: always, or never.
     pub fn has_fast_path(&self) -> bool {
-        self.mapped.is_plain()
+        self.mapped().is_plain()
     }
 
     /// [`Self::get`] of the common case, compiled into the caller, for one that needs only those of the item's properties that `hit`
@@ -176,9 +140,7 @@ impl Session {
         leave: impl Fn(),
         hit: impl FnOnce(Item) -> R,
     ) -> Option<Option<R>> {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
-        let view = mapped.memory().view();
+        let view = self.mapped().memory().view();
         let epoch = epoch_at_any_time(view.get(0)).filter(|_| how.is_plain());
         let Some(epoch) = epoch else {
             leave();
@@ -188,10 +150,10 @@ impl Session {
             leave();
             hit(item)
         };
-        match self.find_fast((region, view, epoch), &key, how, now, sink, hit) {
+        match self.index().finder().find_fast((view, epoch), &key, how, now, sink, hit) {
             Fast::Hit(found) => Some(Some(found)),
             Fast::Miss => {
-                self.thread.count(Counter::get_misses, 1);
+                self.thread().count(Counter::get_misses, 1);
                 leave();
                 Some(None)
             }
@@ -207,13 +169,15 @@ impl Session {
     #[cold]
     #[inline(never)]
     pub fn get_watched<S: Sink>(&mut self, key: Key<'_>, how: &Get, now: impl Now, sink: &mut S) -> Option<Option<Item>> {
-        if !how.is_plain() || !self.mapped.is_plain() {
+        if !how.is_plain() || !self.mapped().is_plain() {
             return None;
         }
         let epoch = self.region.flushes().epoch_if_watched()?;
-        let region = &*self.region;
-        let mapped = &*self.mapped;
-        let found = match self.find_fast((region, mapped.memory().view(), epoch), &key, how, now, sink, |item| item) {
+        let found = match self
+            .index()
+            .finder()
+            .find_fast((self.mapped().memory().view(), epoch), &key, how, now, sink, |item| item)
+        {
             Fast::Hit(item) => Some(item),
             Fast::Miss => None,
             Fast::Unusual => return None,
@@ -221,12 +185,12 @@ impl Session {
         let status = match found {
             Some(_) => Status::Found,
             None => {
-                self.thread.count(Counter::get_misses, 1);
+                self.thread().count(Counter::get_misses, 1);
                 Status::NotFound
             }
         };
         let (size, cas) = found.map_or((0, 0), |item| (item.value_len, item.cas));
-        self.emitter.emit_fetch(key.bytes, status, size, cas);
+        self.emitter().emit_fetch(key.bytes, status, size, cas);
         Some(found)
     }
 
@@ -237,7 +201,7 @@ impl Session {
     /// No memory for a copy of the value; and, if `how` requests a change, the errors of a write.
     #[inline]
     pub fn get_slow<S: Sink>(&mut self, key: Key<'_>, how: &Get, now: u32, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        if self.region.has_checksums() {
+        if self.region.items().has_checksums() {
             self.get_verified::<true, _>((key.bytes, key.hash), how, now, sink)
         } else {
             self.get_verified::<false, _>((key.bytes, key.hash), how, now, sink)
@@ -261,14 +225,14 @@ impl Session {
         let start = sink.len();
         if how.exptime.is_none() {
             let mut hit = FoundItem::default();
-            let found = self.region.get::<VERIFIED, _>(key, how, now, sink, &mut hit);
+            let found = self.region.index().get::<VERIFIED, _>(key, how, now, sink, &mut hit);
             match found {
                 Lookup::Hit => {
                     let FoundItem { item, place, word } = hit;
-                    if !wins(&item, item.ttl_s, how) {
-                        self.thread.count(Counter::get_hits, 1);
+                    if !how.wins(&item, item.ttl_s) {
+                        self.thread().count(Counter::get_hits, 1);
                         if !how.no_bump {
-                            self.region.bump(place, word, now);
+                            Slots::bump((self.mapped(), self.region.directory()), place, word, now);
                         }
                         if lends && how.at_most.is_some_and(|most| item.value_len > most) {
                             let wanted = how.unless_cas.is_none_or(|cas| cas != item.cas) && how.value;
@@ -277,7 +241,7 @@ impl Session {
                                 return self.copy_slow(key, &copying, now, sink);
                             }
                         }
-                        self.emitter.emit_fetch(key.bytes, Status::Found, item.value_len, item.cas);
+                        self.emitter().emit_fetch(key.bytes, Status::Found, item.value_len, item.cas);
                         return Ok(Some(item));
                     }
                     sink.truncate(start);
@@ -291,7 +255,7 @@ impl Session {
                         } else {
                             Status::NotFound
                         };
-                        self.emitter.emit_fetch(key.bytes, status, 0, 0);
+                        self.emitter().emit_fetch(key.bytes, status, 0, 0);
                         return Ok(None);
                     }
                     return self.change_by_get(key, how, now, sink);
@@ -300,7 +264,7 @@ impl Session {
         }
         let item = self.change_by_get(key, how, now, sink)?;
         // memcached counts a get that touches as a touch.
-        self.thread.count(
+        self.thread().count(
             match (how.exptime, &item) {
                 (None, Some(_)) => Counter::get_hits,
                 (None, None) => Counter::get_misses,
@@ -315,12 +279,12 @@ impl Session {
     /// Counts a get that found nothing, or nothing that it could copy, with the reason.
     #[inline(never)]
     fn count_missed(&self, key: &[u8], found: Lookup) -> Result<(), WriteError> {
-        self.thread.count(Counter::get_misses, 1);
+        self.thread().count(Counter::get_misses, 1);
         match found {
-            Lookup::Damaged { place, word } => self.remove_damaged(key, place, word),
-            Lookup::Corrupt => self.thread.count(Counter::corrupt, 1),
-            Lookup::Expired => self.thread.count(Counter::get_expired, 1),
-            Lookup::Flushed => self.thread.count(Counter::get_flushed, 1),
+            Lookup::Damaged { place, word } => self.index().publisher().remove_damaged(key, place, word),
+            Lookup::Corrupt => self.thread().count(Counter::corrupt, 1),
+            Lookup::Expired => self.thread().count(Counter::get_expired, 1),
+            Lookup::Flushed => self.thread().count(Counter::get_flushed, 1),
             Lookup::NoMemory { len } => return Err(WriteError::NoMemory { len }),
             Lookup::Miss | Lookup::Hit => {}
         }
@@ -338,12 +302,14 @@ impl Session {
             return false;
         }
         let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         // Its length must be as said before: the word's nine bits of generation may have wrapped.
         let seen = self
+            .index()
+            .publisher()
             .hold_item(place, word)
             .filter(|seen| seen.header.value_len() == len && !seen.header.is_large())
-            .filter(|seen| region.has_key(seen, key.bytes) && region.still(seen));
+            .filter(|seen| region.items().has_key(seen, key.bytes) && region.items().still(seen));
         if let Some(seen) = &seen {
             let lent = PinnedValue {
                 memory: mapped.memory(),
@@ -352,7 +318,7 @@ impl Session {
             };
             sink.pin(&lent);
         }
-        self.thread.end_operation();
+        self.thread().end_operation();
         seen.is_some()
     }
 
@@ -360,7 +326,7 @@ impl Session {
     #[cold]
     fn copy_slow(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
         let mut hit = FoundItem::default();
-        match self.region.get::<false, _>(key, how, now, sink, &mut hit) {
+        match self.region.index().get::<false, _>(key, how, now, sink, &mut hit) {
             Lookup::Hit => Ok(Some(hit.item)),
             Lookup::NoMemory { len } => Err(WriteError::NoMemory { len }),
             // The item was removed between the two looks.
@@ -374,7 +340,7 @@ impl Session {
             Ok((found, what)) => (Ok(found), what),
             Err(error) => (Err(error), Changed::Kept),
         };
-        if self.emitter.is_watched() {
+        if self.emitter().is_watched() {
             let done = Done {
                 kind: Kind::Update,
                 command: if how.exptime.is_some() {
@@ -393,7 +359,7 @@ impl Session {
                 cas: item.cas,
                 ..done
             });
-            self.emitter.emit_change(key.bytes, done);
+            self.emitter().emit_change(key.bytes, done);
         }
         found
     }
@@ -407,7 +373,7 @@ impl Session {
     ) -> Result<(Option<Item>, Changed), WriteError> {
         let start = sink.len();
         let (mut answer, mut panic) = (None, None);
-        let changed = self.change(key, now, &mut |old, built| {
+        let changed = self.index().change(self.reclaimer(), key, now, &mut |old, built| {
             // The sink may call code of the caller's. If that panics, the change ends first.
             let decided = catch_unwind(AssertUnwindSafe(|| {
                 sink.truncate(start);
@@ -433,7 +399,7 @@ impl Session {
                 let mut item = old.item();
                 let expiry = how.exptime.map_or(old.expiry(), |exptime| self.expiry(exptime, now));
                 let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
-                item.win = wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before }, how);
+                item.win = how.wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before });
                 let keep = !item.win && how.exptime.is_none();
                 let has_room = sink.begin(&item);
                 if has_room
@@ -479,7 +445,7 @@ impl Session {
                 item.cas = written.cas;
                 item.size = written.size;
                 sink.begin(item);
-                self.thread.count(Counter::total_items, 1);
+                self.thread().count(Counter::total_items, 1);
                 self.mark_fetched(key, now);
             }
             ((Changed::Put, _), Some(_)) => self.mark_fetched(key, now),
@@ -492,9 +458,9 @@ impl Session {
     fn mark_fetched(&self, key: &Key<'_>, now: u32) {
         let how = Get::default();
         let mut hit = FoundItem::default();
-        let found = self.region.get::<false, _>(key, &how, now, &mut Vec::new(), &mut hit);
+        let found = self.region.index().get::<false, _>(key, &how, now, &mut Vec::new(), &mut hit);
         if matches!(found, Lookup::Hit) {
-            self.region.bump(hit.place, hit.word, now);
+            Slots::bump((self.mapped(), self.region.directory()), hit.place, hit.word, now);
         }
     }
 
@@ -542,11 +508,14 @@ impl Session {
             },
             value: Value::Bytes(value),
         };
-        match self.change_fast(key, &mut now, Put(draft)) {
+        match self.index().change_fast(self.reclaimer(), key, &mut now, Put(draft)) {
             Some(changed) => self.stored(Ok(changed), Stored::NotStored),
             None => {
                 let tick = now.tick();
-                if let Some(changed) = self.publish_slow((key.bytes, key.hash), tick, draft) {
+                if let Some(changed) = self
+                    .index()
+                    .publish_slow(self.reclaimer(), (key.bytes, key.hash), tick, draft)
+                {
                     return self.stored(Ok(changed), Stored::NotStored);
                 }
                 let how = Store {
@@ -579,9 +548,9 @@ impl Session {
     /// Counts a store, and refuses it if no item can have this size.
     #[inline(always)]
     fn admit(&self, key: &Key<'_>, value: &[u8], flags: u32) -> Result<(), WriteError> {
-        self.thread.count(Counter::cmd_set, 1);
+        self.thread().count(Counter::cmd_set, 1);
         if let Some(error) = self.region.limits().too_large(key.bytes.len(), value.len(), flags) {
-            self.thread.count(Counter::store_too_large, 1);
+            self.thread().count(Counter::store_too_large, 1);
             return Err(error);
         }
         Ok(())
@@ -604,7 +573,7 @@ impl Session {
     fn stored(&self, changed: Result<(Changed, Written), WriteError>, refused: Stored) -> Result<Stored, WriteError> {
         match changed {
             Ok((Changed::Put, written)) => {
-                self.thread.count(Counter::total_items, 1);
+                self.thread().count(Counter::total_items, 1);
                 Ok(Stored::Stored {
                     cas: written.cas,
                     value_len: written.value_len,
@@ -613,7 +582,7 @@ impl Session {
             }
             Ok(_) => Ok(refused),
             Err(error) => {
-                self.thread
+                self.thread()
                     .count(Counter::store_no_memory, u64::from(error == WriteError::OutOfMemory));
                 Err(error)
             }
@@ -625,7 +594,7 @@ impl Session {
     #[inline(never)]
     fn refused(&self, key: &[u8], len: usize, command: Command, error: WriteError) -> WriteError {
         if self.region.watch().is_watched(Kind::Mutation.bit()) {
-            self.emitter.emit_refused(key, command, len);
+            self.emitter().emit_refused(key, command, len);
         }
         error
     }
@@ -634,7 +603,7 @@ impl Session {
     #[inline(never)]
     fn store_if(&self, key: (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
         let stored = self.store_unwatched(key, value, how, now);
-        if self.emitter.is_watched() {
+        if self.emitter().is_watched() {
             self.emit_store(key.0, value.len(), how, &stored, now);
         }
         stored
@@ -665,14 +634,14 @@ impl Session {
             ttl_s: self.ttl_of(how.exptime, now),
             cas,
         };
-        self.emitter.emit_change(key, Some(done));
+        self.emitter().emit_change(key, Some(done));
     }
 
     /// As which command watchers see a store.
     fn command_of(&self, how: &Store) -> Command {
         match how.mode {
             StoreMode::Set if how.compare_cas.is_some() => Command::Cas,
-            StoreMode::Replace if how.compare_cas.is_some() && self.emitter.is_meta() => Command::Cas,
+            StoreMode::Replace if how.compare_cas.is_some() && self.emitter().is_meta() => Command::Cas,
             StoreMode::Set => Command::Set,
             StoreMode::Add => Command::Add,
             StoreMode::Replace => Command::Replace,
@@ -702,7 +671,7 @@ impl Session {
         let mut refused = Stored::NotStored;
         let mut error = None;
         let mut counter = None;
-        let changed = self.change(key, now, &mut |old, built| {
+        let changed = self.index().change(self.reclaimer(), key, now, &mut |old, built| {
             (refused, error, counter) = (Stored::NotStored, None, None);
             let Some(old) = old else {
                 if compares && !joins {
@@ -759,10 +728,10 @@ impl Session {
             }
         });
         if let Some(counter) = counter {
-            self.thread.count(counter, 1);
+            self.thread().count(counter, 1);
         }
         if let Some(error) = error {
-            self.thread.count(Counter::store_too_large, 1);
+            self.thread().count(Counter::store_too_large, 1);
             return Err(error);
         }
         self.stored(changed, refused)
@@ -783,10 +752,10 @@ impl Session {
     /// One attempt at a plain delete, compiled into the caller. `None`: [`Self::delete`] knows more.
     #[inline(always)]
     pub fn delete_fast(&mut self, key: Key<'_>, how: &Delete, now: &mut impl Now) -> Option<Deleted> {
-        if how.invalidate || how.remove_value || how.compare_cas.is_some() || !self.mapped.is_plain() {
+        if how.invalidate || how.remove_value || how.compare_cas.is_some() || !self.mapped().is_plain() {
             return None;
         }
-        let (changed, _) = self.change_fast(key, now, Remove)?;
+        let (changed, _) = self.index().change_fast(self.reclaimer(), key, now, Remove)?;
         let answer = match changed {
             Changed::Removed => Deleted::Deleted,
             Changed::Kept | Changed::Put => Deleted::NotFound,
@@ -803,7 +772,7 @@ impl Session {
             } else {
                 Counter::delete_hits
             };
-            self.thread.count(counter, 1);
+            self.thread().count(counter, 1);
         }
     }
 
@@ -814,7 +783,7 @@ impl Session {
             Ok((deleted, written)) => (Ok(deleted), written),
             Err(error) => (Err(error), Written::NONE),
         };
-        if self.emitter.is_watched() {
+        if self.emitter().is_watched() {
             let done = Done {
                 // An item that is marked as stale is still there.
                 kind: if how.invalidate || how.uncounted {
@@ -822,17 +791,17 @@ impl Session {
                 } else {
                     Kind::Deletion
                 },
-                command: if self.emitter.is_meta() {
+                command: if self.emitter().is_meta() {
                     Command::MetaDelete
                 } else {
                     Command::Delete
                 },
                 status: Status::Stored,
-                size: if how.remove_value { 0 } else { self.emitter.size_before() },
+                size: if how.remove_value { 0 } else { self.emitter().size_before() },
                 ttl_s: how.exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
                 cas: written.cas,
             };
-            self.emitter
+            self.emitter()
                 .emit_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
         }
         deleted
@@ -843,7 +812,7 @@ impl Session {
         let key = &Key { bytes, hash };
         let mut answer = Deleted::NotFound;
         let mut stays_fetched = false;
-        let (_, written) = self.change(key, now, &mut |old, built| {
+        let (_, written) = self.index().change(self.reclaimer(), key, now, &mut |old, built| {
             stays_fetched = false;
             let Some(old) = old else {
                 answer = Deleted::NotFound;
@@ -899,7 +868,7 @@ impl Session {
             ..Get::default()
         };
         let hit = self.change_by_get(&key, &how, now, &mut Vec::new())?.is_some();
-        self.thread
+        self.thread()
             .count(if hit { Counter::touch_hits } else { Counter::touch_misses }, 1);
         Ok(hit)
     }
@@ -913,33 +882,44 @@ impl Session {
         if !self.region.limits().read().flush {
             return Err(WriteError::FlushRefused);
         }
-        self.thread.count(Counter::cmd_flush, 1);
+        self.thread().count(Counter::cmd_flush, 1);
         let at = if exptime <= 0 { 0 } else { self.expiry(exptime, now) };
         let at = if at <= now { 0 } else { at };
-        self.counting.enter()?;
+        self.counting().enter()?;
         // A delayed flush is counted now, when it is set: no copy is given out for longer than until it begins.
-        self.counting.counted_flush(|| self.region.flushes().flush_at_tick(at));
-        self.emitter.emit_flush();
-        self.counting.leave();
+        self.counting().counted_flush(|| self.region.flushes().flush_at_tick(at));
+        self.emitter().emit_flush();
+        self.counting().leave();
         Ok(())
     }
 
     /// Housekeeping in a bounded step, about once a second: dead threads are recovered, dead segments freed, hints aged.
     pub fn upkeep(&mut self, now: u32) {
-        self.region.recover();
-        self.region.age_hints(now);
+        self.region.recovery().recover();
+        self.region.slots().age_hints(now);
         self.region.flushes().epoch(now);
         // Wishes of watchers that are gone end here, too.
         self.region.watch().wanted();
         // A session that cannot count its changes may make none.
-        if self.counting.enter().is_ok() {
-            self.reclaim_lost(UPKEEP_LOST, now);
-            self.reclaim_dead(now);
-            self.counting.leave();
+        if self.counting().enter().is_ok() {
+            self.reclaimer().reclaim_lost(UPKEEP_LOST, now);
+            self.reclaimer().reclaim_dead(now);
+            self.counting().leave();
         }
         // A refusal of the system is for callers that can report it.
-        let _ = self.shrink(now);
+        let _ = self.reclaimer().shrink(now);
         self.region.changes().mend_stripes();
+    }
+
+    /// A bounded step towards the memory limit: segments are reclaimed and withdrawn while more than the limit are in use, and
+    /// the pages of withdrawn ones go back to the system.
+    pub fn shrink(&mut self, now: u32) -> Shrinking {
+        self.reclaimer().shrink(now)
+    }
+
+    /// Gives up every extent, so that others can use what is left of it, and their segments can be reclaimed. The next write leases new ones.
+    pub fn release_extents(&self) {
+        self.reclaimer().release_extents();
     }
 
     /// A holder of copies has answered from one: the item counts as used, as if it had been fetched here.
@@ -953,17 +933,6 @@ impl Session {
 
 /// Segments that one upkeep checks for a dead owner.
 const UPKEEP_LOST: usize = 1024;
-
-/// Whether this get wins the right to recache (protocol.txt, "Meta Get", flags N, R and the answer W).
-fn wins(item: &Item, ttl_s: Option<u32>, how: &Get) -> bool {
-    if item.win_sent {
-        return false;
-    }
-    let soon = how
-        .recache_s
-        .is_some_and(|limit| ttl_s.is_some_and(|ttl| i64::from(ttl) < limit));
-    soon || (item.stale && how.win_stale)
-}
 
 /// The old value under a new head: copied when it is small, handed over when it has segments of its own.
 fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decision<'v> {

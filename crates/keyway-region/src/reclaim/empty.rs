@@ -17,11 +17,12 @@ use crate::layout::segment::{
 use crate::layout::session::{FREEING, UPKEEP};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::log::Items;
 use crate::log::{ATTEMPTS_MAX, CopyOf, ItemView, Relocated};
 use crate::memory::Line;
+use crate::reclaim::Reclaimer;
+use crate::reclaim::Victims;
 use crate::reclaim::evict::Victim;
-use crate::region::Region;
-use crate::session::Session;
 use crate::verbs::KEY_LEN_MAX;
 
 /// Items whose headers are prefetched before they are looked at.
@@ -59,13 +60,13 @@ struct Emptying {
     stuck: bool,
 }
 
-impl Region {
+impl Victims {
     /// Walks over the items of a segment that no slot names any more, from this offset on, as long as they begin before `until`.
     /// Returns the offset that it reached, and how many items it passed. A function of its own, because most of what is reclaimed is dead.
     #[inline(never)]
     fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
         // PAIRS: dead-mark: the store in `Session::mark_dead`.
-        let word_at = |offset: usize| self.mapped().memory().get::<AtomicU32>(segment_at + offset).load(Acquire);
+        let word_at = |offset: usize| self.mapped.memory().get::<AtomicU32>(segment_at + offset).load(Acquire);
         let (mut offset, mut items) = (from, 0);
         while offset < until && offset + item::SIZE_MIN <= tail {
             let word = word_at(offset);
@@ -79,9 +80,7 @@ impl Region {
             let end = until.min(tail + 1 - size);
             loop {
                 // Where a later header is if these items are of one size. The next step profits too.
-                self.mapped()
-                    .memory()
-                    .prefetch::<1>(segment_at + offset + HEADERS_AHEAD * size);
+                self.mapped.memory().prefetch::<1>(segment_at + offset + HEADERS_AHEAD * size);
                 offset += size;
                 items += 1;
                 if offset >= end || word_at(offset) != word {
@@ -93,24 +92,23 @@ impl Region {
     }
 }
 
-impl Session {
+impl Reclaimer {
     /// A step of emptying a victim: about `budget` bytes of items. Returns what it did, and the bytes.
     pub(crate) fn empty_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let segment = victim.segment;
         // PAIRS: owner: the claim, in `Session::claim`. PAIRS: large: the store in `write_chain`. PAIRS: chain-owner: the exchange in
         // `disown_chain`.
         let state = State(mapped.header(segment).state.load(Acquire));
         if let Some(owner) = state.owner()
-            && (owner == self.thread.owner() || region.threads().is_held(owner))
+            && (owner == self.thread().owner() || self.log().claims().threads().is_held(owner))
         {
             return (Step::Passed, 0);
         }
         let claimed = match state.kind() {
             Some(Kind::Open) => self.claim_open(victim, state),
-            Some(Kind::Retired) => !self.thread.operates_on(segment) && self.claim_in_life(victim, state),
-            Some(Kind::Claimed) => !self.thread.operates_on(segment) && self.claim_idle(victim, state),
+            Some(Kind::Retired) => !self.thread().operates_on(segment) && self.claim_in_life(victim, state),
+            Some(Kind::Claimed) => !self.thread().operates_on(segment) && self.claim_idle(victim, state),
             Some(Kind::Large) => {
                 return (
                     self.reclaim_large(segment, state, Some(victim.spare), now),
@@ -131,25 +129,25 @@ impl Session {
     /// Seals an open segment and claims it, unless a live thread may still publish from it.
     fn claim_open(&self, victim: Victim, state: State) -> bool {
         let segment = victim.segment;
-        if self.thread.operates_on(segment) {
+        if self.thread().operates_on(segment) {
             return false;
         }
-        self.seal(segment, victim.generation);
-        self.close_extents_in(segment);
-        !self.region.has_live_extent(segment) && self.claim_idle(victim, state)
+        self.log().claims().seal(segment, victim.generation);
+        self.log().extents().close_extents_in(segment);
+        !self.log().claims().segments().has_live_extent(segment) && self.claim_idle(victim, state)
     }
 
     /// Claims the victim, if it still has the generation in which it was chosen. State words do not contain generations, so a
     /// thread that slept may have claimed a recycled segment: it gives that back unchanged.
     fn claim_in_life(&self, victim: Victim, state: State) -> bool {
         let segment = victim.segment;
-        if !self.claim(segment, state) {
+        if !self.log().claims().claim(segment, state) {
             return false;
         }
-        let same = self.mapped.segment_life(segment).generation == victim.generation;
+        let same = self.mapped().segment_life(segment).generation == victim.generation;
         if !same {
             // PAIRS: retire: the claim by the thread that continues: it comes after the threads that left the segment before.
-            self.mapped.header(segment).state.store(state.0, Release);
+            self.mapped().header(segment).state.store(state.0, Release);
         }
         same
     }
@@ -161,12 +159,12 @@ impl Session {
             return false;
         }
         let segment = victim.segment;
-        self.seal(segment, victim.generation);
-        let is_idle = !self.region.has_live_extent(segment);
+        self.log().claims().seal(segment, victim.generation);
+        let is_idle = !self.log().claims().segments().has_live_extent(segment);
         if !is_idle {
             let open = state.leave(Kind::Open);
             // PAIRS: retire: as in `claim_in_life`.
-            self.mapped.header(segment).state.store(open.0, Release);
+            self.mapped().header(segment).state.store(open.0, Release);
         }
         is_idle
     }
@@ -175,12 +173,12 @@ impl Session {
     /// none is evicted: the dead thread may have been compacting it.
     pub(super) fn reclaim_if_lost(&self, segment: usize, now: u32) -> Step {
         // PAIRS: owner, chain-owner, large: as in `empty_step`.
-        let state = State(self.mapped.header(segment).state.load(Acquire));
+        let state = State(self.mapped().header(segment).state.load(Acquire));
         match (state.kind(), state.owner()) {
             (Some(Kind::Claimed | Kind::Index | Kind::Hints | Kind::Ghosts | Kind::Withdrawn), Some(_)) => {
                 let victim = Victim {
                     segment,
-                    generation: self.mapped.segment_life(segment).generation,
+                    generation: self.mapped().segment_life(segment).generation,
                     spare: Spare::All,
                     in_turn: false,
                     is_offered: false,
@@ -188,15 +186,15 @@ impl Session {
                 self.empty_step(victim, usize::MAX, now).0
             }
             (Some(Kind::Open), None) => {
-                self.close_dead_extents(segment);
-                self.leave_to_others(segment);
+                self.log().claims().close_dead_extents(segment);
+                self.log().extents().leave_to_others(segment);
                 Step::Passed
             }
             (Some(Kind::Retired), None) => {
-                self.region.offer_begun(segment);
+                self.victims.offer_begun(segment);
                 Step::Passed
             }
-            (Some(Kind::Large), owner) if owner.is_none_or(|owner| !self.region.threads().is_held(owner)) => {
+            (Some(Kind::Large), owner) if owner.is_none_or(|owner| !self.log().claims().threads().is_held(owner)) => {
                 self.reclaim_large(segment, state, None, now)
             }
             _ => Step::Passed,
@@ -205,8 +203,7 @@ impl Session {
 
     /// A step for a claimed segment: removes words that name it from the index, and after the last one gives it its next generation.
     fn emptying(&self, segment: usize, state: State, spare: Spare, budget: usize, now: u32) -> (Step, usize) {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let life = mapped.segment_life(segment);
         let saved = Cursor::of(mapped.header(segment).cursor.load(Relaxed), life.generation);
         let mut cursor = saved.unwrap_or(Cursor::start(spare));
@@ -214,7 +211,7 @@ impl Session {
             cursor.spare = spare;
         }
         // A sleeping writer's hazard pointer (hazard pointer) may stand for hours: do not begin before it is gone.
-        if cursor.offset == 0 && region.threads().is_protected(segment, self.thread.owner()) {
+        if cursor.offset == 0 && self.log().claims().threads().is_protected(segment, self.thread().owner()) {
             self.retire(segment, state, life, cursor);
             return (Step::Passed, 0);
         }
@@ -222,7 +219,7 @@ impl Session {
             segment,
             life,
             cursor,
-            pool: if cursor.spare == Spare::All || !region.has_pools() {
+            pool: if cursor.spare == Spare::All || !self.log().claims().segments().has_pools() {
                 state.pool()
             } else {
                 MAIN
@@ -232,7 +229,7 @@ impl Session {
             stuck: false,
         };
         let (ended, used) = self.empty_items(&mut emptying, budget, now);
-        self.thread.count(Counter::purged, emptying.items);
+        self.thread().count(Counter::purged, emptying.items);
         // Every word that this step removed, or found replaced, must be persistent before the bytes that it led to get another owner.
         mapped.barrier();
         if !ended {
@@ -240,22 +237,22 @@ impl Session {
             return (if emptying.stuck { Step::Passed } else { Step::More }, used);
         }
         // Splits that were done since the last item was looked for may have left a word of it frozen in their old bucket.
-        self.finish_last_split();
-        if region.threads().is_protected(segment, self.thread.owner()) {
+        self.index.publisher().splits().finish_last_split();
+        if self.log().claims().threads().is_protected(segment, self.thread().owner()) {
             self.retire(segment, state, life, Cursor::start(cursor.spare));
             return (Step::Passed, used);
         }
-        self.bump(segment);
-        self.free_segment(segment);
+        self.log().claims().bump(segment);
+        self.log().claims().free_segment(segment);
         if cursor.spare == Spare::Promoted {
-            self.fit_ghosts(now);
+            self.log().ghosts().fit(self.log().claims(), self, now);
         }
         (Step::Freed, used)
     }
 
     /// Leaves a claimed segment to the thread that does the next step.
     fn retire(&self, segment: usize, state: State, life: SegmentLife, cursor: Cursor) {
-        let header = self.mapped.header(segment);
+        let header = self.mapped().header(segment);
         header.cursor.store(cursor.word(life.generation), Relaxed);
         // PAIRS: retire: the claim in `claim_in_life`: the thread that continues sees how far the reclaim has come.
         header.state.store(state.leave(Kind::Retired).0, Release);
@@ -263,8 +260,7 @@ impl Session {
 
     /// Reclaims items from the cursor on. Returns whether it reached the end, and the bytes that it processed.
     fn empty_items(&self, emptying: &mut Emptying, budget: usize, now: u32) -> (bool, usize) {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let shape = mapped.layout().shape;
         let generation = emptying.life.generation;
         let lease = LeaseWord(mapped.header(emptying.segment).lease.load(Relaxed));
@@ -286,7 +282,9 @@ impl Session {
             let tail = TailWord(mapped.word(at + start + 8).load(Acquire)).tail().min(end);
             let mut offset = emptying.cursor.offset.max(start + EXTENT_HEADER_SIZE);
             while offset + item::SIZE_MIN <= tail {
-                let (living, dead) = region.skip_dead(at, offset, tail, offset.saturating_add(budget.saturating_sub(used)));
+                let (living, dead) = self
+                    .victims
+                    .skip_dead(at, offset, tail, offset.saturating_add(budget.saturating_sub(used)));
                 emptying.items += dead;
                 used += living - offset;
                 offset = living;
@@ -297,8 +295,8 @@ impl Session {
                 if offset + item::SIZE_MIN > tail {
                     break;
                 }
-                let Some(header) = region.item_header(at + offset).validate(tail - offset) else {
-                    self.thread.count(Counter::corrupt, 1);
+                let Some(header) = self.all().items().item_header(at + offset).validate(tail - offset) else {
+                    self.thread().count(Counter::corrupt, 1);
                     break;
                 };
                 mapped.memory().prefetch::<1>(at + offset + HEADERS_AHEAD * header.size());
@@ -318,8 +316,7 @@ impl Session {
 
     /// Removes one item of a claimed segment from the index, or moves it.
     fn empty_item(&self, emptying: &mut Emptying, offset: usize, header: Header, now: u32) {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let at = mapped.segment(emptying.segment) + offset;
         let mut bytes = [0; KEY_LEN_MAX];
         let Some(key) = bytes.get_mut(..header.key_len()) else {
@@ -330,17 +327,17 @@ impl Session {
         let here = Slot::confirmed(0, 0, emptying.segment, offset);
         for _ in 0..ATTEMPTS_MAX {
             // Words that the last split left frozen in its old bucket name items of keys that are now in another bucket.
-            let count = region.directory().table().count;
+            let count = self.all().directory().table().count;
             if emptying.finished != count {
-                self.finish_last_split();
+                self.index.publisher().splits().finish_last_split();
                 emptying.finished = count;
             }
-            let found = region.find_word(key_hash, |line| here.same_places(line), |_, _| true);
+            let found = self.all().find_word(key_hash, |line| here.same_places(line), |_, _| true);
             let (place, word) = match found {
                 Ok(Some(found)) => found,
-                Ok(None) => return region.write_back_buckets(key_hash),
+                Ok(None) => return self.all().write_back_buckets(key_hash),
                 Err((place, word)) => {
-                    self.unfreeze(place, word);
+                    self.index.publisher().splits().unfreeze(place, word);
                     continue;
                 }
             };
@@ -352,10 +349,10 @@ impl Session {
                 header,
             };
             if word.is_tentative() {
-                region.abort(place, word);
+                self.all().slots().abort(place, word);
                 continue;
             }
-            let present = emptying.life.epoch >= region.flushes().epoch(now) && !header.is_expired(now);
+            let present = emptying.life.epoch >= self.all().flushes().epoch(now) && !header.is_expired(now);
             if present && let Some(frequency) = self.spared(emptying, word) {
                 match self.relocate(emptying, place, word.with_frequency(frequency), word, &seen, now) {
                     Relocated::Yes => return,
@@ -368,25 +365,25 @@ impl Session {
                     Relocated::Changed => continue,
                 }
             }
-            if self.evict_slot(place, word) {
-                self.count_emptied(&seen, (place, word), present, now);
+            if self.index.publisher().evict_slot(place, word) {
+                self.index.publisher().count_emptied(&seen, (place, word), present, now);
                 if present && emptying.cursor.spare == Spare::Promoted {
-                    region.add_ghost(key_hash);
+                    self.log().ghosts().add_ghost(key_hash);
                 }
-                if let Some(chain) = region.chain(&seen) {
-                    self.free_chain(chain.first);
+                if let Some(chain) = self.all().items().chain(&seen) {
+                    self.log().claims().free_chain(chain.first);
                 }
                 return;
             }
         }
-        self.thread.count(Counter::corrupt, 1);
+        self.thread().count(Counter::corrupt, 1);
     }
 
     /// Whether to copy the item, and with what frequency.
     fn spared(&self, emptying: &Emptying, word: Slot) -> Option<u64> {
         let frequency = word.frequency();
         let (part, whole) = SPARED_MAX;
-        let room = emptying.cursor.relocated < self.mapped.layout().shape.segment_size / whole * part;
+        let room = emptying.cursor.relocated < self.mapped().layout().shape.segment_size / whole * part;
         match emptying.cursor.spare {
             Spare::Nothing => None,
             Spare::All => Some(frequency),
@@ -398,32 +395,39 @@ impl Session {
     /// Copies an item to the log's head and swaps its slot to the copy, which begins with the frequency of `like`. This thread
     /// has claimed the segment, so no other thread recycles it meanwhile.
     fn relocate(&self, emptying: &mut Emptying, place: Place, like: Slot, word: Slot, seen: &ItemView, now: u32) -> Relocated {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
-        let stale = if region.is_of_before_gap(seen) { flag::STALE } else { 0 };
+        let mapped = self.mapped();
+        let stale = if Items::is_of_before_gap(self.mapped(), seen) {
+            flag::STALE
+        } else {
+            0
+        };
         let header = seen.header.with(flag::CAS | stale);
         if header.size() + EXTENT_HEADER_SIZE > mapped.layout().shape.segment_size {
             return Relocated::Unfit;
         }
         let is_compaction = emptying.cursor.spare == Spare::All;
         let copy = CopyOf { seen, header };
-        let (segment, life, offset) = match self.write_copy(&copy, (emptying.pool, is_compaction), emptying.life.epoch, now) {
-            Ok(place) => place,
-            Err(why) => return why,
-        };
+        let (segment, life, offset) =
+            match self
+                .log()
+                .write_copy(self, &copy, (emptying.pool, is_compaction), emptying.life.epoch, now)
+            {
+                Ok(place) => place,
+                Err(why) => return why,
+            };
         // A word that may not be persistent yet does not become persistent by moving.
         let new = Slot::confirmed(word.tag(), life.generation, segment, offset)
             .copy_of(like)
             .as_dirty_as(word);
-        let moved = region.move_item(place, word, new);
-        self.thread.release(UPKEEP);
+        let moved = self.all().slots().move_item(place, word, new);
+        self.thread().release(UPKEEP);
         if !moved {
-            region.count_dead(segment, header.size());
+            self.log().claims().segments().count_dead(segment, header.size());
             return Relocated::Changed;
         }
         emptying.cursor.relocated += header.size();
-        self.thread.count(Counter::relocations, 1);
-        self.thread
+        self.thread().count(Counter::relocations, 1);
+        self.thread()
             .count(Counter::bytes, (header.size() as u64).wrapping_sub(seen.header.size() as u64));
         Relocated::Yes
     }
@@ -433,15 +437,14 @@ impl Session {
     fn reclaim_large(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
         // While this hazard pointer stands, no thread gives the segment a new generation: what is found out about it stays true until it
         // is claimed.
-        self.thread.protect(FREEING, segment);
+        self.thread().protect(FREEING, segment);
         let step = self.reclaim_large_protected(segment, state, spare, now);
-        self.thread.release(FREEING);
+        self.thread().release(FREEING);
         step
     }
 
     fn reclaim_large_protected(&self, segment: usize, state: State, spare: Option<Spare>, now: u32) -> Step {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let at = mapped.segment(segment);
         let generation = mapped.segment_life(segment).generation;
         let (last, key_hash) = (Link(mapped.word(at + 8).load(Relaxed)), mapped.word(at + 16).load(Relaxed));
@@ -455,8 +458,8 @@ impl Session {
             let tagged = |line: &Line| Slot::with_tag(line, tag(key_hash));
             // A head that changes during the search may have handed its segments to its successor: not an orphan until nothing changes.
             let mut moved = false;
-            let found = region.find_word(key_hash, tagged, |place, word| {
-                let seen = match region.look_in(place, word) {
+            let found = self.all().find_word(key_hash, tagged, |place, word| {
+                let seen = match self.all().look_in(place, word) {
                     Followed::Got(seen) => seen,
                     Followed::Moved => {
                         moved = true;
@@ -464,8 +467,8 @@ impl Session {
                     }
                     Followed::Corrupt => return false,
                 };
-                let ours = word.is_item() && region.chain(&seen).is_some_and(|c| c.last == last);
-                moved |= !region.still(&seen);
+                let ours = word.is_item() && self.all().items().chain(&seen).is_some_and(|c| c.last == last);
+                moved |= !self.all().items().still(&seen);
                 if ours && !moved {
                     head = Some(seen);
                 }
@@ -475,11 +478,13 @@ impl Session {
                 continue;
             }
             match (found, head) {
-                (Err((place, word)), _) => self.unfreeze(place, word),
-                (Ok(Some(_)), Some(seen)) if self.operates_on_item(seen.segment, seen.offset) => return Step::Passed,
+                (Err((place, word)), _) => self.index.publisher().splits().unfreeze(place, word),
+                (Ok(Some(_)), Some(seen)) if self.index.publisher().operates_on_item(seen.segment, seen.offset) => {
+                    return Step::Passed;
+                }
                 (Ok(Some((place, word))), Some(seen)) => {
                     let Some(spare) = spare else { return Step::Passed };
-                    let present = seen.is_present(region.flushes().epoch(now), now);
+                    let present = seen.is_present(self.all().flushes().epoch(now), now);
                     if present && spare == Spare::All {
                         // It was believed to be expired, but was touched since.
                         let expiry = seen.header.expiry();
@@ -490,37 +495,41 @@ impl Session {
                     if present && self.spare_large((segment, state), last, (place, word), spare, now) {
                         return Step::Spared;
                     }
-                    self.thread.protect(UPKEEP, seen.segment);
-                    let chain = match region.look_in(place, word) {
-                        Followed::Got(seen) => region.chain(&seen).filter(|c| c.last == last && region.still(&seen)),
+                    self.thread().protect(UPKEEP, seen.segment);
+                    let chain = match self.all().look_in(place, word) {
+                        Followed::Got(seen) => self
+                            .all()
+                            .items()
+                            .chain(&seen)
+                            .filter(|c| c.last == last && self.all().items().still(&seen)),
                         _ => None,
                     };
-                    let gone = chain.is_some() && self.evict_slot(place, word);
+                    let gone = chain.is_some() && self.index.publisher().evict_slot(place, word);
                     if gone {
-                        self.count_gone(&seen, (place, word), present, now);
+                        self.index.publisher().count_gone(&seen, (place, word), present, now);
                         if present && spare == Spare::Promoted {
-                            region.add_ghost(key_hash);
+                            self.log().ghosts().add_ghost(key_hash);
                         }
                     }
-                    self.thread.release(UPKEEP);
+                    self.thread().release(UPKEEP);
                     if let (Some(chain), true) = (chain, gone) {
-                        self.free_chain(chain.first);
+                        self.log().claims().free_chain(chain.first);
                         return Step::Freed;
                     }
                 }
                 _ => {
                     // No item leads here, and no live writer is about to make one: an orphan.
-                    if !self.claim(segment, state) {
+                    if !self.log().claims().claim(segment, state) {
                         return Step::Passed;
                     }
                     // The word that replaced its head may be of a thread that did not reach a barrier.
-                    region.write_back_buckets(key_hash);
+                    self.all().write_back_buckets(key_hash);
                     mapped.barrier();
-                    let protected = region.threads().protected_by_others(self.thread.owner());
-                    if !self.bump_large(segment, &protected) {
+                    let protected = self.log().claims().threads().protected_by_others(self.thread().owner());
+                    if !self.log().claims().bump_large(segment, &protected) {
                         return Step::Passed;
                     }
-                    self.free_segment(segment);
+                    self.log().claims().free_segment(segment);
                     return Step::Freed;
                 }
             }
@@ -531,8 +540,7 @@ impl Session {
     /// Gives a large item that was hit another chance: its segments go to the queue's end, one by one as they are met. The last
     /// part was opened first, so it is met first and decides for all.
     fn spare_large(&self, own: (usize, State), last: Link, slot: (Place, Slot), spare: Spare, now: u32) -> bool {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let (segment, state) = own;
         let header = mapped.header(segment);
         let (place, word) = slot;
@@ -552,11 +560,17 @@ impl Session {
             if word.frequency() < least {
                 return false;
             }
-            region.set_frequency(place, word, after);
-            if region.has_pools() { MAIN } else { ADMISSION }
+            self.all().slots().set_frequency(place, word, after);
+            if self.log().claims().segments().has_pools() {
+                MAIN
+            } else {
+                ADMISSION
+            }
         };
         let stream = Stream { pool, ..state.stream() };
-        header.sequence.store(region.take_uniques(now).0, Relaxed);
+        header
+            .sequence
+            .store(self.log().claims().uniques().take_uniques(now).0, Relaxed);
         let _ = header
             .state
             .compare_exchange(state.0, State::of(Kind::Large, stream).0, Relaxed, Relaxed);
@@ -566,42 +580,41 @@ impl Session {
     /// A segment that was about to join the index, or the ghost table, when its owner died: completed if the directory has it,
     /// freed otherwise.
     fn reclaim_index(&self, segment: usize, state: State) -> Step {
-        let region = &self.region;
-        let entry = usize::try_from(region.mapped().header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
+        let entry = usize::try_from(self.mapped().header(segment).sequence.load(Relaxed)).unwrap_or(usize::MAX);
         let Some(kind) = state
             .kind()
-            .filter(|kind| state.owner().is_some() && entry < region.directory().directory_len(*kind))
+            .filter(|kind| state.owner().is_some() && entry < self.all().directory().directory_len(*kind))
         else {
             return Step::Passed;
         };
-        let directory = region.directory().directory_entry(kind, entry);
+        let directory = self.all().directory().directory_entry(kind, entry);
         if directory.load(Relaxed) as usize == segment + 1 {
-            let _ = region
+            let _ = self
                 .mapped()
                 .header(segment)
                 .state
                 .compare_exchange(state.0, State::new(kind, 0).0, Relaxed, Relaxed);
             return Step::Passed;
         }
-        if !self.claim(segment, state) {
+        if !self.log().claims().claim(segment, state) {
             return Step::Passed;
         }
-        self.bump(segment);
-        self.free_segment(segment);
+        self.log().claims().bump(segment);
+        self.log().claims().free_segment(segment);
         Step::Freed
     }
 }
 
-impl Session {
+impl Reclaimer {
     /// After a death: looks at up to `count` of the segments that are still to be looked at, and frees unneeded ones. Returns
     /// whether there were any to look at.
     pub(crate) fn reclaim_lost(&self, count: usize, now: u32) -> bool {
-        let lost = &self.mapped.superblock().lost;
+        let lost = &self.mapped().superblock().lost;
         let mut found = false;
         for _ in 0..count {
-            // PAIRS: sweep: the store in `Region::sweep_lost`.
+            // PAIRS: sweep: the store in `Recovery::sweep_lost`.
             let left = lost.load(Acquire);
-            let last = usize::try_from(left).unwrap_or(usize::MAX).min(self.mapped.segments());
+            let last = usize::try_from(left).unwrap_or(usize::MAX).min(self.mapped().segments());
             let Some(segment) = last.checked_sub(1) else { break };
             found |= self.reclaim_if_lost(segment, now) == Step::Freed;
             // After the look: if this thread dies in it, the next one looks again.

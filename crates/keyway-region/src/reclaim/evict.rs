@@ -13,17 +13,28 @@
 //! waits for another: a segment that cannot be reclaimed now is skipped.
 
 use crate::atomics::Relaxed;
+use crate::changes::Counting;
 use crate::clock::seconds_left;
+use crate::index::Changer;
+use crate::index::Index;
 use crate::layout::index;
+use crate::layout::segment::Stream;
 use crate::layout::segment::{ADMISSION, Kind, MAIN, POOLS, Spare, State};
 use crate::layout::stats::Counter;
 use crate::layout::superblock::{SPARSE_LEVELS, SPARSE_WAYS};
+use crate::log::Appender;
+use crate::log::Segments;
 use crate::log::{PORTION, Supply};
+use crate::mapped::Mapped;
+use crate::reclaim::Reclaimer;
+use crate::reclaim::Victims;
 use crate::reclaim::empty::Step;
-use crate::region::Region;
-use crate::session::Session;
+use crate::recover::Recovery;
+use crate::threads::Thread;
+use crate::threads::Threads;
 use crate::verbs::WriteError;
 use std::cell::Cell;
+use std::sync::Arc;
 /// Bytes that are reclaimed for each byte taken, at most. A reclaim may free only one segment in this many, because relocations fill
 /// the others: see [`crate::reclaim::empty::SPARED_MAX`].
 const WORK_MAX: usize = 8;
@@ -69,7 +80,7 @@ const UPKEEP_WORK: usize = 256 << 10;
 const SAMPLE: usize = 32;
 
 /// Segments that a session remembers to have skipped, and for how many reclaimed segments it remembers them.
-const PASSED: usize = 8;
+pub(super) const PASSED: usize = 8;
 const FORGET_AFTER: u32 = 64;
 
 /// A segment to be reclaimed, and what is spared if its reclaim has not begun.
@@ -85,34 +96,9 @@ pub(crate) struct Victim {
     pub is_offered: bool,
 }
 
-/// What a session is about to reclaim. Private to the session; any other session can find out the same.
-#[derive(Default)]
-pub(crate) struct Reclaim {
-    victim: Cell<Option<Victim>>,
-    survey: Cell<Survey>,
-    next: Cell<usize>,
-    /// segments that its samples have drawn
-    drawn: Cell<u64>,
-    rest: Cell<u32>,
-    /// bytes taken since its last sweep
-    unswept: Cell<usize>,
-    /// segments reclaimed
-    count: Cell<u32>,
-    /// when it looked for dead processes last
-    looked: Cell<u32>,
-    /// segments reclaimed since its last survey
-    unsurveyed: Cell<usize>,
-    /// in each pool only segments opened after this one are next in turn: the older ones could not be reclaimed
-    floors: Cell<[u64; POOLS]>,
-    /// segments, plus 1, that it has skipped because they could not be reclaimed
-    passed: Cell<[usize; PASSED]>,
-    /// how many of those were not in turn
-    passed_out_of_turn: Cell<usize>,
-}
-
 /// What a survey of the segment headers has found so far.
 #[derive(Debug, Default)]
-struct Survey {
+pub(super) struct Survey {
     /// headers still to be read; 0: it has not begun
     left: usize,
     /// under reclaim, without an owner
@@ -153,18 +139,21 @@ pub struct Ages {
     pub evicted_s: u32,
 }
 
-/// The entry points that the log gets.
-pub(crate) const SUPPLY: Supply = Supply {
-    take_segment: Session::take_or_reclaim,
-    pay: Session::pay_share,
-};
+impl Victims {
+    pub(crate) fn new(mapped: &Arc<Mapped>, threads: &Threads, segments: &Segments, recovery: &Recovery) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            threads: threads.clone(),
+            segments: segments.clone(),
+            recovery: recovery.clone(),
+        }
+    }
 
-impl Region {
     /// The ages of the pools, from a sample of the segments if the region is large.
     pub fn ages(&self, now: u32) -> Ages {
         let mut oldest = [None::<u32>; POOLS];
-        for segment in (0..self.mapped().segments()).step_by(self.mapped().segments().div_ceil(AGED_MAX).max(1)) {
-            let header = self.mapped().header(segment);
+        for segment in (0..self.mapped.segments()).step_by(self.mapped.segments().div_ceil(AGED_MAX).max(1)) {
+            let header = self.mapped.header(segment);
             let state = State(header.state.load(Relaxed));
             if state.kind() == Some(Kind::Open)
                 && let Some(oldest) = oldest.get_mut(state.pool())
@@ -184,20 +173,20 @@ impl Region {
             admission_s: age(ADMISSION),
             main_s: age(MAIN),
             // Another process may have written any number.
-            evicted_s: u32::try_from(self.mapped().superblock().evicted_idle_s.load(Relaxed)).unwrap_or(u32::MAX),
+            evicted_s: u32::try_from(self.mapped.superblock().evicted_idle_s.load(Relaxed)).unwrap_or(u32::MAX),
         }
     }
 
     /// Whether every item in the segment is flushed or expired. For a large value's segment: whether the value had expired when
     /// it was last written or met.
     fn is_dead(&self, segment: usize, now: u32, epoch: u64) -> bool {
-        let header = self.mapped().header(segment);
+        let header = self.mapped.header(segment);
         let state = State(header.state.load(Relaxed));
         let expires = header.expires.load(Relaxed);
         let is_over = expires != u32::MAX && expires <= now;
         match state.kind() {
             Some(Kind::Open | Kind::Retired) => {
-                self.mapped().segment_life(segment).epoch < epoch || is_over && self.is_filled(segment)
+                self.mapped.segment_life(segment).epoch < epoch || is_over && self.is_filled(segment)
             }
             Some(Kind::Large) => is_over && state.owner().is_none(),
             _ => false,
@@ -206,15 +195,15 @@ impl Region {
 
     /// Whether it is a filled log segment without an owner, and no session that fills segments of its own is about to fill it.
     fn is_compactable(&self, segment: usize) -> bool {
-        let state = State(self.mapped().header(segment).state.load(Relaxed));
+        let state = State(self.mapped.header(segment).state.load(Relaxed));
         state.0 == State::of(Kind::Open, state.stream()).0
-            && !self.is_current(segment)
-            && (self.cells_left(segment) == 0 || !self.has_live_extent(segment))
+            && !self.segments.is_current(segment)
+            && (self.segments.cells_left(segment) == 0 || !self.segments.has_live_extent(segment))
     }
 
     /// Whether its reclaim has begun, and no thread continues it now.
     fn is_begun(&self, segment: usize) -> bool {
-        let state = State(self.mapped().header(segment).state.load(Relaxed));
+        let state = State(self.mapped.header(segment).state.load(Relaxed));
         state.kind() == Some(Kind::Retired) && state.owner().is_none()
     }
 
@@ -222,44 +211,116 @@ impl Region {
     /// each begin another one would fill the region with what is there twice.
     pub(super) fn offer_begun(&self, segment: usize) {
         if self.is_begun(segment) {
-            self.offer(segment, SPARSE_LEVELS - 1);
+            self.segments.offer(segment, SPARSE_LEVELS - 1);
         }
     }
 
     /// Whether no new extent can be leased in this segment.
     fn is_filled(&self, segment: usize) -> bool {
-        self.cells_left(segment) == 0 || !self.is_current(segment)
+        self.segments.cells_left(segment) == 0 || !self.segments.is_current(segment)
     }
 }
 
-impl Session {
+impl Supply for Reclaimer {
+    fn take_segment(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
+        self.take_or_reclaim(now, make_room)
+    }
+
+    fn pay(&self, bytes: usize, now: u32) -> usize {
+        self.pay_share(bytes, now)
+    }
+}
+
+impl Reclaimer {
+    pub fn new(victims: &Victims, recovery: &Recovery, index: Changer) -> Self {
+        Self {
+            victims: victims.clone(),
+            recovery: recovery.clone(),
+            index,
+            victim: Cell::default(),
+            survey: Cell::default(),
+            next: Cell::default(),
+            drawn: Cell::default(),
+            rest: Cell::default(),
+            unswept: Cell::default(),
+            count: Cell::default(),
+            looked: Cell::default(),
+            unsurveyed: Cell::default(),
+            floors: Cell::default(),
+            passed: Cell::default(),
+            passed_out_of_turn: Cell::default(),
+            given_back_next: Cell::default(),
+        }
+    }
+
+    /// How it changes keys.
+    #[inline(always)]
+    pub fn index(&self) -> &Changer {
+        &self.index
+    }
+
+    /// Gives up every extent, so that others can use what is left of it, and their segments can be reclaimed. The next write leases new ones.
+    pub fn release_extents(&self) {
+        self.leave_victim();
+        for stream in 0..Stream::MAX {
+            self.log().extents().close_extent(stream);
+        }
+    }
+
+    /// The index, as all threads share it.
+    pub(super) fn all(&self) -> &Index {
+        self.index.publisher().all()
+    }
+
+    /// The mapped bytes.
+    #[inline(always)]
+    pub(super) fn mapped(&self) -> &Mapped {
+        self.log().mapped()
+    }
+
+    /// The thread's slot.
+    #[inline(always)]
+    pub(super) fn thread(&self) -> &Thread {
+        self.log().thread()
+    }
+
+    /// Its end of the log.
+    #[inline(always)]
+    pub(super) fn log(&self) -> &Appender {
+        self.index.publisher().log()
+    }
+
+    pub(super) fn counting(&self) -> &Counting {
+        self.index.publisher().counting()
+    }
+
     /// A segment for a session: a free one, or with `make_room` one that is reclaimed for it. The error: none is free, and
     /// nothing can be evicted.
     fn take_or_reclaim(&self, now: u32, make_room: bool) -> Result<usize, WriteError> {
-        self.mapped.catch_up();
-        if self.mapped.is_shrinking() {
+        self.mapped().catch_up();
+        if self.mapped().is_shrinking() {
             self.shrink_a_little(now);
         }
         if !make_room {
-            return self.claim_free().ok_or(WriteError::OutOfMemory);
+            return self.log().claims().claim_free().ok_or(WriteError::OutOfMemory);
         }
         self.sweep_lost_among(SURVEY_STEP, now);
         let (mut need, mut recovered) = (Need::Policy, false);
-        let for_relocations = if self.region.limits().evicts() {
+        let for_relocations = if self.all().limits().evicts() {
             FOR_RELOCATIONS
         } else {
             FOR_RELOCATIONS_ONLY
         };
-        for attempt in 0..2 * self.mapped.segments() {
-            if self.free_segments() > for_relocations
-                && let Some(segment) = self.claim_free()
+        for attempt in 0..2 * self.mapped().segments() {
+            if self.log().claims().free_segments() > for_relocations
+                && let Some(segment) = self.log().claims().claim_free()
             {
                 return Ok(segment);
             }
             if attempt == 0 {
-                self.thread.count(Counter::reserve_empty, 1);
+                self.thread().count(Counter::reserve_empty, 1);
             }
-            if attempt >= PATIENCE && self.region.limits().evicts() {
+            if attempt >= PATIENCE && self.all().limits().evicts() {
                 need = Need::Anything;
             }
             if self.reclaim_one(need, now) {
@@ -267,33 +328,30 @@ impl Session {
             }
             // Nothing found. But dead threads may hold some segments, and skipped ones may be reclaimable now.
             if !recovered {
-                self.region.recover();
-                self.reclaim_lost(self.mapped.segments(), now);
+                self.recovery.recover();
+                self.reclaim_lost(self.mapped().segments(), now);
                 recovered = true;
-            } else if need == Need::Policy && self.region.limits().evicts() {
+            } else if need == Need::Policy && self.all().limits().evicts() {
                 need = Need::Anything;
             } else {
                 break;
             }
         }
-        if !self.region.limits().evicts() {
+        if !self.all().limits().evicts() {
             return Err(WriteError::OutOfMemory);
         }
-        self.claim_free().ok_or(WriteError::OutOfMemory)
+        self.log().claims().claim_free().ok_or(WriteError::OutOfMemory)
     }
 
-    /// Does the work that is due for taking this many bytes. Returns for how many bytes it is done.
     fn pay_share(&self, bytes: usize, now: u32) -> usize {
-        let (free, reserve) = (self.free_segments(), self.reserve());
+        let (free, reserve) = (self.log().claims().free_segments(), self.log().claims().reserve());
         if free > reserve {
             if self.victim_at_hand().is_none() && self.is_sweep_due(bytes) {
                 self.sweep(SWEEP, now);
                 // Reuse what is nearly dead before memory that was never touched, which costs more.
-                if self.reclaim.victim.get().is_none() {
+                if self.victim.get().is_none() {
                     let segment = self.take_sparse(ALL_BUT_DEAD, now);
-                    self.reclaim
-                        .victim
-                        .set(segment.map(|segment| self.victim(segment, Spare::All)));
+                    self.victim.set(segment.map(|segment| self.victim(segment, Spare::All)));
                 }
             }
             let Some(victim) = self.victim_at_hand() else {
@@ -303,9 +361,9 @@ impl Session {
             self.advance(victim, 2 * bytes, now);
             return bytes;
         }
-        let rest = self.reclaim.rest.get();
+        let rest = self.rest.get();
         if rest > 0 {
-            self.reclaim.rest.set(rest - 1);
+            self.rest.set(rest - 1);
             return bytes;
         }
         // The fewer segments are left, the faster. This settles where as many are freed as are taken.
@@ -315,22 +373,22 @@ impl Session {
 
     /// Whether enough has been taken since the last sweep for the next one.
     fn is_sweep_due(&self, bytes: usize) -> bool {
-        let unswept = self.reclaim.unswept.get() + bytes;
-        let is_due = unswept >= self.mapped.layout().shape.segment_size / SWEEPS_A_SEGMENT;
-        self.reclaim.unswept.set(if is_due { 0 } else { unswept });
+        let unswept = self.unswept.get() + bytes;
+        let is_due = unswept >= self.mapped().layout().shape.segment_size / SWEEPS_A_SEGMENT;
+        self.unswept.set(if is_due { 0 } else { unswept });
         is_due
     }
 
     /// Reads the next `count` headers; a segment in which everything is dead becomes the victim.
     fn sweep(&self, count: usize, now: u32) {
-        let segments = self.mapped.segments();
-        let epoch = self.region.flushes().epoch(now);
-        let from = index(self.mapped.superblock().sweep.fetch_add(count as u64, Relaxed));
+        let segments = self.mapped().segments();
+        let epoch = self.all().flushes().epoch(now);
+        let from = index(self.mapped().superblock().sweep.fetch_add(count as u64, Relaxed));
         let dead = (0..count.min(segments))
             .map(|i| from.wrapping_add(i) % segments)
-            .find(|segment| self.region.is_dead(*segment, now, epoch) && !self.is_passed(*segment));
+            .find(|segment| self.victims.is_dead(*segment, now, epoch) && !self.is_passed(*segment));
         if let Some(segment) = dead {
-            self.reclaim.victim.set(Some(self.victim(segment, Spare::All)));
+            self.victim.set(Some(self.victim(segment, Spare::All)));
         }
     }
 
@@ -347,7 +405,7 @@ impl Session {
                 if !self.is_survey_due()
                     && let Some(segment) = self.take_to_compact(now)
                 {
-                    self.reclaim.victim.set(Some(self.victim(segment, Spare::All)));
+                    self.victim.set(Some(self.victim(segment, Spare::All)));
                     continue;
                 }
                 left = left.saturating_sub(SURVEY_COST);
@@ -357,10 +415,10 @@ impl Session {
                 match self.survey(SURVEY_STEP, now) {
                     None => continue,
                     Some(survey) => match self.choose(&survey, Need::Policy, now) {
-                        Some(victim) => self.reclaim.victim.set(Some(victim)),
+                        Some(victim) => self.victim.set(Some(victim)),
                         None => {
                             self.forget_passed();
-                            self.reclaim.rest.set(REST);
+                            self.rest.set(REST);
                             return;
                         }
                     },
@@ -368,7 +426,7 @@ impl Session {
                 continue;
             };
             left = left.saturating_sub(self.advance(victim, left, now).max(STEP_COST));
-            if self.reclaim.victim.get().is_none() && self.free_segments() > self.reserve() {
+            if self.victim.get().is_none() && self.log().claims().free_segments() > self.log().claims().reserve() {
                 return;
             }
         }
@@ -376,15 +434,15 @@ impl Session {
 
     /// Reclaims up to `budget` bytes for a segment that is to be taken out of use. `false`: nothing can be reclaimed now.
     pub(crate) fn make_room(&self, budget: usize, now: u32) -> bool {
-        self.reclaim.rest.set(0);
+        self.rest.set(0);
         self.work(budget, now);
-        let found_nothing = self.reclaim.rest.take() > 0;
-        !found_nothing || self.region.limits().evicts() && self.reclaim_one(Need::Anything, now)
+        let found_nothing = self.rest.take() > 0;
+        !found_nothing || self.all().limits().evicts() && self.reclaim_one(Need::Anything, now)
     }
 
     /// Whether it is long ago that a survey looked for segments that are on no list.
     fn is_survey_due(&self) -> bool {
-        self.reclaim.unsurveyed.get() >= SURVEY_AFTER.max(self.mapped.segments() / SURVEYS_A_ROUND)
+        self.unsurveyed.get() >= SURVEY_AFTER.max(self.mapped().segments() / SURVEYS_A_ROUND)
     }
 
     /// One step of a victim's reclaim. Returns the bytes that it processed.
@@ -393,26 +451,26 @@ impl Session {
         match step {
             // The other sessions go on with it before they begin another one.
             Step::More if !victim.is_offered => {
-                self.region.offer_begun(victim.segment);
-                self.reclaim.victim.set(Some(Victim {
+                self.victims.offer_begun(victim.segment);
+                self.victim.set(Some(Victim {
                     is_offered: true,
                     ..victim
                 }));
             }
             Step::More => {}
             Step::Freed | Step::Spared => {
-                self.reclaim.victim.set(None);
-                self.reclaim.unsurveyed.set(self.reclaim.unsurveyed.get() + 1);
-                self.reclaim.count.set(self.reclaim.count.get().wrapping_add(1));
-                if self.reclaim.count.get().is_multiple_of(FORGET_AFTER) {
+                self.victim.set(None);
+                self.unsurveyed.set(self.unsurveyed.get() + 1);
+                self.count.set(self.count.get().wrapping_add(1));
+                if self.count.get().is_multiple_of(FORGET_AFTER) {
                     self.forget_passed();
                 }
             }
             // The next operation will use another item.
-            Step::Passed if self.thread.operates_on(victim.segment) => return budget,
+            Step::Passed if self.thread().operates_on(victim.segment) => return budget,
             Step::Passed => {
                 self.pass(victim);
-                self.reclaim.victim.set(None);
+                self.victim.set(None);
             }
         }
         used
@@ -422,17 +480,17 @@ impl Session {
     #[cold]
     fn reclaim_one(&self, need: Need, now: u32) -> bool {
         if need == Need::Anything {
-            self.reclaim.victim.set(None);
+            self.victim.set(None);
         }
-        for _ in 0..2 * self.mapped.segments() {
+        for _ in 0..2 * self.mapped().segments() {
             let at_hand = self.victim_at_hand();
-            self.reclaim.victim.set(None);
+            self.victim.set(None);
             let victim = match at_hand {
                 Some(victim) => victim,
                 None => {
-                    self.reclaim.survey.take();
+                    self.survey.take();
                     self.finds_deaths(now);
-                    self.sweep_lost_among(self.mapped.segments(), now);
+                    self.sweep_lost_among(self.mapped().segments(), now);
                     let survey = (0..).find_map(|_| self.survey(SURVEY_STEP, now));
                     let Some(victim) = survey.and_then(|survey| self.choose(&survey, need, now)) else {
                         self.forget_passed();
@@ -453,12 +511,12 @@ impl Session {
 
     /// Looks for dead processes, at most once a second: before anything is evicted. Returns whether there were any.
     fn finds_deaths(&self, now: u32) -> bool {
-        self.reclaim.looked.replace(now) != now && self.region.recover() > 0
+        self.looked.replace(now) != now && self.recovery.recover() > 0
     }
 
     /// After a death: looks at up to `count` of the segments that are still to be looked at. Returns whether there were any.
     fn sweep_lost_among(&self, count: usize, now: u32) -> bool {
-        let has_lost = self.mapped.superblock().lost.load(Relaxed) > 0;
+        let has_lost = self.mapped().superblock().lost.load(Relaxed) > 0;
         if has_lost {
             self.reclaim_lost(count, now);
         }
@@ -467,30 +525,29 @@ impl Session {
 
     /// Reads the next `count` headers. Returns the result once all have been read.
     fn survey(&self, count: usize, now: u32) -> Option<Survey> {
-        let segments = self.mapped.segments();
-        let mut survey = self.reclaim.survey.take();
+        let segments = self.mapped().segments();
+        let mut survey = self.survey.take();
         if survey.left == 0 {
             survey.left = segments.min(SURVEY_MAX);
         }
-        let epoch = self.region.flushes().epoch(now);
-        let mut segment = self.reclaim.next.get();
+        let epoch = self.all().flushes().epoch(now);
+        let mut segment = self.next.get();
         for _ in 0..count.min(survey.left) {
             segment = if segment + 1 < segments { segment + 1 } else { 0 };
             self.survey_one(&mut survey, segment, now, epoch);
             survey.left -= 1;
         }
-        self.reclaim.next.set(segment);
+        self.next.set(segment);
         if survey.left == 0 {
-            self.reclaim.unsurveyed.set(0);
+            self.unsurveyed.set(0);
             return Some(survey);
         }
-        self.reclaim.survey.set(survey);
+        self.survey.set(survey);
         None
     }
 
     fn survey_one(&self, survey: &mut Survey, segment: usize, now: u32, epoch: u64) {
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let header = mapped.header(segment);
         let state = State(header.state.load(Relaxed));
         let (Some(kind), pool) = (state.kind(), state.pool()) else {
@@ -500,7 +557,7 @@ impl Session {
             return;
         }
         if let Some(owner) = state.owner() {
-            let stands = owner == self.thread.owner() || region.threads().is_held(owner);
+            let stands = owner == self.thread().owner() || self.log().claims().threads().is_held(owner);
             if !stands && !self.is_passed(segment) {
                 survey.lost = Some(segment);
             }
@@ -519,25 +576,25 @@ impl Session {
             survey.retired = Some(segment);
             return;
         }
-        if region.is_dead(segment, now, epoch) {
-            region.offer(segment, SPARSE_LEVELS - 1);
+        if self.victims.is_dead(segment, now, epoch) {
+            self.log().claims().segments().offer(segment, SPARSE_LEVELS - 1);
             return;
         }
         if kind == Kind::Open {
-            self.leave_to_others(segment);
-            region.offer_filled(segment);
+            self.log().extents().leave_to_others(segment);
+            self.log().claims().segments().offer_filled(segment);
             let dead = header.dead.load(Relaxed);
-            if survey.sparsest.is_none_or(|(most, _)| dead > most) && region.is_compactable(segment) {
+            if survey.sparsest.is_none_or(|(most, _)| dead > most) && self.victims.is_compactable(segment) {
                 survey.sparsest = Some((dead, segment));
             }
         }
         let sequence = header.sequence.load(Relaxed);
-        let floor = self.reclaim.floors.get().get(pool).copied().unwrap_or(0);
+        let floor = self.floors.get().get(pool).copied().unwrap_or(0);
         let Some(oldest) = survey.oldest.get_mut(pool) else { return };
         if sequence <= floor || oldest.is_some_and(|(first, _)| sequence >= first) {
             return;
         }
-        if kind == Kind::Open && !region.is_filled(segment) {
+        if kind == Kind::Open && !self.victims.is_filled(segment) {
             survey.current = survey.current.min(Some((sequence, segment))).or(Some((sequence, segment)));
         } else {
             *oldest = Some((sequence, segment));
@@ -551,15 +608,15 @@ impl Session {
         let victim = |segment, spare| Some(self.victim(segment, spare));
         // Stopped sessions may hold more such segments than this session remembers to have skipped. Then, if no segment is free,
         // it takes one in turn for once.
-        let has_passed_many = self.reclaim.passed_out_of_turn.get() >= PASSED && self.free_segments() == 0;
-        if !(self.region.limits().evicts() && has_passed_many)
+        let has_passed_many = self.passed_out_of_turn.get() >= PASSED && self.log().claims().free_segments() == 0;
+        if !(self.all().limits().evicts() && has_passed_many)
             && let Some(segment) = survey.retired.or(survey.lost).or_else(|| self.take_to_compact(now))
         {
             return victim(segment, nothing(Spare::All));
         }
-        if !self.region.limits().evicts() {
+        if !self.all().limits().evicts() {
             // Before it refuses, it copies more than a session that may evict would copy for as much space.
-            let least = (self.mapped.layout().shape.segment_size / DEAD_SHARE) as u64;
+            let least = (self.mapped().layout().shape.segment_size / DEAD_SHARE) as u64;
             let worth_it = survey.sparsest.filter(|(dead, _)| *dead >= least);
             return worth_it.and_then(|(_, segment)| victim(segment, Spare::All));
         }
@@ -586,18 +643,18 @@ impl Session {
     /// lose more of its items (Rosenblum and Ousterhout, "The design and implementation of a log-structured file system", TOCS
     /// 1992: cost and benefit).
     fn take_to_compact(&self, now: u32) -> Option<usize> {
-        let region = &*self.region;
         let listed = self.take_sparse(0, now);
-        let goes_first = |segment| region.is_begun(segment) || region.level(segment) >= Some(ALL_BUT_DEAD);
-        if self.free_segments() == 0 || listed.is_some_and(goes_first) {
+        let goes_first =
+            |segment| self.victims.is_begun(segment) || self.log().claims().segments().level(segment) >= Some(ALL_BUT_DEAD);
+        if self.log().claims().free_segments() == 0 || listed.is_some_and(goes_first) {
             return listed;
         }
-        let worth = listed.map_or(0, |segment| region.worth(segment));
+        let worth = listed.map_or(0, |segment| self.log().claims().segments().worth(segment));
         let Some(better) = self.sample(worth) else {
             return listed;
         };
         if let Some(listed) = listed {
-            region.offer_filled(listed);
+            self.log().claims().segments().offer_filled(listed);
         }
         Some(better)
     }
@@ -606,41 +663,39 @@ impl Session {
     fn sample(&self, mut most: u64) -> Option<usize> {
         /// The fractional part of the golden ratio: multiples of it are spread evenly.
         const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-        let region = &*self.region;
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let segments = mapped.segments();
         let mut best = None;
-        let mut drawn = self.reclaim.drawn.get();
+        let mut drawn = self.drawn.get();
         for _ in 0..SAMPLE.min(segments) {
             drawn = drawn.wrapping_add(1);
             let point = drawn
                 .wrapping_mul(GOLDEN)
-                .wrapping_add(u64::from(self.thread.owner().slot) << 48);
+                .wrapping_add(u64::from(self.thread().owner().slot) << 48);
             let segment = index(((point >> 32) * segments as u64) >> 32);
-            let worth = region.worth(segment);
-            if worth > most && region.is_compactable(segment) && !self.is_passed(segment) {
+            let worth = self.log().claims().segments().worth(segment);
+            if worth > most && self.victims.is_compactable(segment) && !self.is_passed(segment) {
                 (best, most) = (Some(segment), worth);
             }
         }
-        self.reclaim.drawn.set(drawn);
+        self.drawn.set(drawn);
         best
     }
 
     /// The segment with the most dead bytes among those listed from this level up, if there is space for its live items.
     fn take_sparse(&self, least: usize, now: u32) -> Option<usize> {
-        let region = &*self.region;
-        let epoch = region.flushes().epoch(now);
+        let epoch = self.all().flushes().epoch(now);
         // Without space for the copies, compaction would evict items that it must keep. If nothing may be evicted, the copies go as far as
         // there is space in segments that are open.
-        let has_space = self.free_segments() > 0 || !self.region.limits().evicts();
+        let has_space = self.log().claims().free_segments() > 0 || !self.all().limits().evicts();
         let least = if has_space { least } else { SPARSE_LEVELS - 1 };
         for _ in 0..SPARSE_LEVELS * SPARSE_WAYS {
-            let (segment, level) = region.take_listed(least)?;
+            let (segment, level) = self.log().claims().segments().take_listed(least)?;
             if self.is_passed(segment) {
                 continue;
             }
-            let is_sparse = region.level(segment) >= Some(level) && region.is_compactable(segment);
-            if is_sparse || region.is_begun(segment) || region.is_dead(segment, now, epoch) {
+            let is_sparse = self.log().claims().segments().level(segment) >= Some(level) && self.victims.is_compactable(segment);
+            if is_sparse || self.victims.is_begun(segment) || self.victims.is_dead(segment, now, epoch) {
                 return Some(segment);
             }
         }
@@ -649,23 +704,23 @@ impl Session {
 
     /// Leaves the reclaim that this session has begun to others.
     pub(crate) fn leave_victim(&self) {
-        if let Some(victim) = self.reclaim.victim.take() {
-            self.region.offer_begun(victim.segment);
+        if let Some(victim) = self.victim.take() {
+            self.victims.offer_begun(victim.segment);
         }
     }
 
     /// What this session was about to reclaim, if no other session has reclaimed it since.
     fn victim_at_hand(&self) -> Option<Victim> {
-        let is_same = |victim: &Victim| self.mapped.segment_life(victim.segment).generation == victim.generation;
-        let victim = self.reclaim.victim.get().filter(is_same);
-        self.reclaim.victim.set(victim);
+        let is_same = |victim: &Victim| self.mapped().segment_life(victim.segment).generation == victim.generation;
+        let victim = self.victim.get().filter(is_same);
+        self.victim.set(victim);
         victim
     }
 
     fn victim(&self, segment: usize, spare: Spare) -> Victim {
         Victim {
             segment,
-            generation: self.mapped.segment_life(segment).generation,
+            generation: self.mapped().segment_life(segment).generation,
             spare,
             in_turn: false,
             is_offered: false,
@@ -674,7 +729,7 @@ impl Session {
 
     /// What a reclaim of this pool's segments spares.
     fn spared_of(&self, pool: usize) -> Spare {
-        if pool == ADMISSION && self.region.has_pools() {
+        if pool == ADMISSION && self.log().claims().segments().has_pools() {
             Spare::Promoted
         } else {
             Spare::Hit
@@ -684,31 +739,31 @@ impl Session {
     /// The victim could not be reclaimed: try others first. If it was in turn, younger segments of its pool may still be
     /// reclaimable; if it was not, older ones may be.
     fn pass(&self, victim: Victim) {
-        let header = self.mapped.header(victim.segment);
+        let header = self.mapped().header(victim.segment);
         let state = State(header.state.load(Relaxed));
-        let mut floors = self.reclaim.floors.get();
+        let mut floors = self.floors.get();
         if !victim.in_turn {
-            self.reclaim.passed_out_of_turn.set(self.reclaim.passed_out_of_turn.get() + 1);
+            self.passed_out_of_turn.set(self.passed_out_of_turn.get() + 1);
         } else if matches!(state.kind(), Some(Kind::Open | Kind::Large))
             && let Some(floor) = floors.get_mut(state.pool())
         {
             *floor = (*floor).max(header.sequence.load(Relaxed));
-            self.reclaim.floors.set(floors);
+            self.floors.set(floors);
         }
-        let mut passed = self.reclaim.passed.get();
+        let mut passed = self.passed.get();
         passed.rotate_right(1);
         passed[0] = victim.segment + 1;
-        self.reclaim.passed.set(passed);
+        self.passed.set(passed);
     }
 
     fn is_passed(&self, segment: usize) -> bool {
-        self.reclaim.passed.get().contains(&(segment + 1))
+        self.passed.get().contains(&(segment + 1))
     }
 
     fn forget_passed(&self) {
-        self.reclaim.passed.take();
-        self.reclaim.passed_out_of_turn.take();
-        self.reclaim.floors.take();
+        self.passed.take();
+        self.passed_out_of_turn.take();
+        self.floors.take();
     }
 
     /// Frees segments in which everything is dead, up to a bounded number of bytes: for a caller that has time.
@@ -720,7 +775,7 @@ impl Session {
             if self.victim_at_hand().is_none() {
                 self.sweep(UPKEEP_SWEEP, now);
             }
-            let Some(victim) = self.reclaim.victim.get() else { return };
+            let Some(victim) = self.victim.get() else { return };
             left = left.saturating_sub(self.advance(victim, left, now).max(STEP_COST));
         }
     }

@@ -32,9 +32,9 @@ use crate::clock::seconds_left;
 use crate::layout::index;
 use crate::layout::segment::{Kind, State};
 use crate::mapped::LOG_MIN;
+use crate::reclaim::Reclaimer;
+use crate::reclaim::Victims;
 use crate::reclaim::empty::Step;
-use crate::region::Region;
-use crate::session::Session;
 use core::ops::Range;
 use std::io;
 /// Segments that an idle session may hold, because it has begun an extent in each.
@@ -70,58 +70,58 @@ pub enum Shrinking {
     Refused(io::Error),
 }
 
-impl Region {
+impl Victims {
     /// Lowers the limit to this many segments, or as far as the region can still work: it keeps space for items of this size,
     /// and for what cannot be reclaimed (the index). A limit that is already lower stays. Returns how many segments may be in
     /// use now. Nothing is reclaimed yet; see [`Session::shrink`].
     pub fn lower(&self, segments: usize, item_size_max: usize) -> usize {
-        self.mapped().catch_up();
+        self.mapped.catch_up();
         let least = self.allowed_min(item_size_max);
-        let allowed = segments.max(least).min(self.mapped().allowed());
-        if allowed < self.mapped().allowed() {
-            self.mapped().withhold(self.mapped().segments() - allowed);
+        let allowed = segments.max(least).min(self.mapped.allowed());
+        if allowed < self.mapped.allowed() {
+            self.mapped.withhold(self.mapped.segments() - allowed);
             // A small region has fewer streams: do not keep an open segment for a stream that gets no more items.
-            for word in self.mapped().superblock().open_words() {
+            for word in self.mapped.superblock().open_words() {
                 word.store(0, Relaxed);
             }
             // What is left of those segments is for the sweep to finish.
-            self.sweep_lost();
+            self.recovery.sweep_lost();
         }
         allowed
     }
 
     fn allowed_min(&self, item_size_max: usize) -> usize {
         let is_kept = |segment: &usize| {
-            let state = State(self.mapped().header(*segment).state.load(Relaxed));
+            let state = State(self.mapped.header(*segment).state.load(Relaxed));
             matches!(state.kind(), Some(Kind::Index | Kind::Hints | Kind::Ghosts))
         };
-        let kept = (0..self.mapped().segments()).filter(is_kept).count();
+        let kept = (0..self.mapped.segments()).filter(is_kept).count();
         // A value takes at most half of the segments.
-        let item = 2 * item_size_max.div_ceil(self.mapped().layout().shape.segment_size);
-        kept + LOG_MIN + HELD_BY_A_SESSION * self.threads().threads_used() + item
+        let item = 2 * item_size_max.div_ceil(self.mapped.layout().shape.segment_size);
+        kept + LOG_MIN + HELD_BY_A_SESSION * self.threads.threads_used() + item
     }
 }
 
-impl Session {
+impl Reclaimer {
     /// A bounded step towards the memory limit: segments are reclaimed and withdrawn while more than the limit are in use, and
     /// the pages of withdrawn ones go back to the system.
-    pub fn shrink(&mut self, now: u32) -> Shrinking {
-        self.mapped.catch_up();
-        if !self.mapped.is_shrinking() {
+    pub fn shrink(&self, now: u32) -> Shrinking {
+        self.mapped().catch_up();
+        if !self.mapped().is_shrinking() {
             return Shrinking::Done;
         }
         // A session that cannot count its changes may make none.
-        if self.counting.enter().is_err() {
+        if self.counting().enter().is_err() {
             return Shrinking::Waiting;
         }
         let has_more = self.withdraw(now);
         self.take_back_missed();
-        let given_back = self.give_back_among(self.mapped.segments(), GIVEN_BACK_A_STEP, now);
-        self.counting.leave();
+        let given_back = self.give_back_among(self.mapped().segments(), GIVEN_BACK_A_STEP, now);
+        self.counting().leave();
         match given_back {
             Err(error) => Shrinking::Refused(error),
             Ok(came_to_bound) if came_to_bound || has_more => Shrinking::More,
-            Ok(_) if self.mapped.is_shrinking() => Shrinking::Waiting,
+            Ok(_) if self.mapped().is_shrinking() => Shrinking::Waiting,
             Ok(_) => Shrinking::Done,
         }
     }
@@ -130,26 +130,26 @@ impl Session {
     /// calls [`Self::shrink`].
     pub(super) fn shrink_a_little(&self, now: u32) {
         for _ in 0..WITHDRAWN_A_SEGMENT {
-            if !self.has_more_than_reserve() || !self.withdraw_one(now) {
+            if !self.log().claims().has_more_than_reserve() || !self.withdraw_one(now) {
                 break;
             }
         }
         // A caller of `shrink` gets the error.
-        let _ = self.give_back_among(LOOKED_AT_A_SEGMENT, self.mapped.layout().shape.segment_size, now);
+        let _ = self.give_back_among(LOOKED_AT_A_SEGMENT, self.mapped().layout().shape.segment_size, now);
     }
 
     /// Withdraws segments. Returns whether there is more to do now.
     fn withdraw(&self, now: u32) -> bool {
-        if self.mapped.withdrawn() >= self.mapped.withheld() {
+        if self.mapped().withdrawn() >= self.mapped().withheld() {
             return false;
         }
         self.release_extents();
         let mut left = STEP_WORK;
-        while self.mapped.withdrawn() < self.mapped.withheld() {
+        while self.mapped().withdrawn() < self.mapped().withheld() {
             if left == 0 {
                 return true;
             }
-            let cost = if self.has_more_than_reserve() {
+            let cost = if self.log().claims().has_more_than_reserve() {
                 if !self.withdraw_one(now) {
                     return false;
                 }
@@ -168,10 +168,10 @@ impl Session {
     /// Takes a free segment out of use, if the limit requires one more. It is counted first: a thread that dies in between
     /// leaves a count that is too high, until recovery counts again.
     fn withdraw_one(&self, now: u32) -> bool {
-        let (region, sb) = (&*self.region, self.mapped.superblock());
+        let sb = self.mapped().superblock();
         let mut withdrawn = sb.withdrawn.load(Relaxed);
         loop {
-            if index(withdrawn) >= region.mapped().withheld() {
+            if index(withdrawn) >= self.mapped().withheld() {
                 return false;
             }
             match sb.withdrawn.compare_exchange(withdrawn, withdrawn + 1, Relaxed, Relaxed) {
@@ -179,15 +179,15 @@ impl Session {
                 Err(other) => withdrawn = other,
             }
         }
-        let Some(segment) = self.claim_free() else {
+        let Some(segment) = self.log().claims().claim_free() else {
             sb.withdrawn.fetch_sub(1, Relaxed);
             return false;
         };
-        region.mapped().header(segment).opened.store(now, Relaxed);
+        self.mapped().header(segment).opened.store(now, Relaxed);
         self.leave_withdrawn(segment, false);
         // If others counted after this thread's count and before this point, one more was withdrawn than the limit says.
-        if region.mapped().withdrawn() >= region.mapped().withheld() {
-            region.mapped().doubt_free();
+        if self.mapped().withdrawn() >= self.mapped().withheld() {
+            self.mapped().doubt_free();
         }
         true
     }
@@ -195,27 +195,27 @@ impl Session {
     /// Leaves this session's own segment withdrawn, without owner and in its next generation. So a thread that read its state
     /// before, and allocated pages for it, does not take it into use.
     fn leave_withdrawn(&self, segment: usize, pages_given_back: bool) {
-        let word = &self.mapped.words(segment).generation;
+        let word = &self.mapped().words(segment).generation;
         let generation = word.load(Relaxed).wrapping_add(1);
         word.store(generation, Relaxed);
         let state = State::withdrawn(generation, pages_given_back);
         // PAIRS: owner: the load in `Mapped::unowned_withdrawn`: this session does not give back what is allocated after it.
-        self.mapped.header(segment).state.store(state.0, Release);
+        self.mapped().header(segment).state.store(state.0, Release);
     }
 
     /// Takes segments into use that the limit does not keep out of use: a thread grew the region, and did not finish.
     fn take_back_missed(&self) {
-        let withheld = self.mapped.withheld();
-        if self.mapped.withdrawn() > withheld {
+        let withheld = self.mapped().withheld();
+        if self.mapped().withdrawn() > withheld {
             // If there is no memory for them, they stay out of use.
-            let _ = self.mapped.take_into_use(withheld, TAKEN_BACK_A_STEP);
+            let _ = self.mapped().take_into_use(withheld, TAKEN_BACK_A_STEP);
         }
     }
 
     /// Looks at the next headers for withdrawn segments whose grace is over, and gives their pages back, up to this many bytes.
     /// Returns whether it reached that many.
     fn give_back_among(&self, headers: usize, bytes: usize, now: u32) -> io::Result<bool> {
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         if mapped.withdrawn() <= mapped.given_back() || !mapped.may_give_back() {
             return Ok(false);
         }
@@ -245,10 +245,10 @@ impl Session {
     fn are_due(&self, segments: Range<usize>, now: u32) -> bool {
         let mut have_pages = false;
         for segment in segments {
-            let Some(state) = self.mapped.unowned_withdrawn(segment) else {
+            let Some(state) = self.mapped().unowned_withdrawn(segment) else {
                 return false;
             };
-            let opened = self.mapped.header(segment).opened.load(Relaxed);
+            let opened = self.mapped().header(segment).opened.load(Relaxed);
             if seconds_left(now, opened) < GRACE_S {
                 return false;
             }
@@ -259,7 +259,7 @@ impl Session {
 
     /// Gives the pages of these segments back, if this session can own all of them meanwhile.
     fn give_back(&self, segments: Range<usize>) -> io::Result<bool> {
-        let mapped = &*self.mapped;
+        let mapped = self.mapped();
         let mut owned = segments.start;
         while owned < segments.end && self.own_withdrawn(owned) {
             mapped.write_back_header(owned);
@@ -290,20 +290,20 @@ impl Session {
 
     /// Makes this session the owner of a withdrawn segment without owner. Until it is left, its pages do not count as given back.
     fn own_withdrawn(&self, segment: usize) -> bool {
-        let Some(state) = self.mapped.unowned_withdrawn(segment) else {
+        let Some(state) = self.mapped().unowned_withdrawn(segment) else {
             return false;
         };
         let is_own = self.own(segment, state);
         if is_own && state.has_no_pages() {
-            self.mapped.superblock().given_back.fetch_sub(1, Relaxed);
+            self.mapped().superblock().given_back.fetch_sub(1, Relaxed);
         }
         is_own
     }
 
     fn own(&self, segment: usize, from: State) -> bool {
-        let owned = State::owned(Kind::Withdrawn, self.thread.owner());
+        let owned = State::owned(Kind::Withdrawn, self.thread().owner());
         // PAIRS: owner: the load in `Session::empty_step`: a thread that sees the owner sees its lease.
-        self.mapped
+        self.mapped()
             .header(segment)
             .state
             .compare_exchange(from.0, owned.0, AcqRel, Relaxed)

@@ -17,14 +17,14 @@ fn what_a_dead_process_left_is_taken_back_while_the_next_one_in_its_slot_sleeps(
         let seen = is_taken_over.clone();
         let recovers = move || {
             seen.set(region.mapped().tenant(1).tenancy != last.tenancy);
-            region.recover();
+            region.recovery().recover();
             assert_eq!(
                 region.threads().sessions(),
                 usize::from(!seen.get()),
                 "overtaken at access {access}"
             );
         };
-        let (process, happened) = overtaken(access, recovers, || ground.region.take_over(&last, 7, 0));
+        let (process, happened) = overtaken(access, recovers, || ground.region.recovery().take_over(&last, 7, 0));
         assert!(process.is_some());
         taken_back_by_others += usize::from(is_taken_over.get());
         if !happened {

@@ -22,34 +22,73 @@ mod late;
 pub(crate) mod repair;
 
 use crate::atomics::{Acquire, Relaxed, Release};
+use crate::directory::Directory;
+use crate::flushes::Flushes;
 use crate::heap::List;
+use crate::index::{Index, Slots};
 use crate::layout::index;
 use crate::layout::session::{Entrance, Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
+use crate::log::{Items, Segments, Uniques};
 use crate::mapped::Life;
-use crate::region::Region;
+use crate::mapped::Mapped;
 use crate::session::{Process, SessionId};
+use crate::watch::Watch;
 use keyway_probes as probes;
+use std::sync::Arc;
 
-impl Region {
+/// What takes back what dead threads left, and repairs a region after a power failure.
+#[derive(Clone)]
+pub struct Recovery {
+    mapped: Arc<Mapped>,
+    directory: Arc<Directory>,
+    flushes: Flushes,
+    watch: Watch,
+    segments: Segments,
+    items: Items,
+    uniques: Uniques,
+    slots: Slots,
+    index: Index,
+}
+
+impl Recovery {
+    pub(crate) fn new(
+        mapped: &Arc<Mapped>,
+        (directory, flushes, watch): (&Arc<Directory>, &Flushes, &Watch),
+        (segments, items, uniques): (&Segments, &Items, &Uniques),
+        (slots, index): (&Slots, &Index),
+    ) -> Self {
+        Self {
+            mapped: Arc::clone(mapped),
+            directory: Arc::clone(directory),
+            flushes: flushes.clone(),
+            watch: watch.clone(),
+            segments: segments.clone(),
+            items: items.clone(),
+            uniques: uniques.clone(),
+            slots: slots.clone(),
+            index: index.clone(),
+        }
+    }
+
     /// Takes back the thread slots of processes that are certainly gone, and fences those of processes that seem to be gone.
     /// Returns how many slots it took back.
     pub fn recover(&self) -> usize {
         // A verdict is about one incarnation of a process: the next tenant of its slot is another process.
-        let mut verdicts = List::with_capacity(self.mapped().layout().shape.process_slots);
+        let mut verdicts = List::with_capacity(self.mapped.layout().shape.process_slots);
         verdicts
             .as_vec()
-            .resize(self.mapped().layout().shape.process_slots, None::<(u64, Life)>);
+            .resize(self.mapped.layout().shape.process_slots, None::<(u64, Life)>);
         self.take_back(|lease| {
             let process = lease.process();
             let Some(verdict) = verdicts.as_vec().get_mut(process) else {
                 return Life::Dead;
             };
-            let tenant = self.mapped().tenant(process);
+            let tenant = self.mapped.tenant(process);
             let incarnation = tenant.tenancy.incarnation();
             let known = verdict.filter(|(of, _)| *of == incarnation);
-            let (_, life) = *verdict.insert(known.unwrap_or_else(|| (incarnation, self.mapped().host().life(&tenant))));
+            let (_, life) = *verdict.insert(known.unwrap_or_else(|| (incarnation, self.mapped.host().life(&tenant))));
             // A slot gets a new tenant only after the death of its last one was certain.
             if lease.is_of_process_incarnation(incarnation) {
                 life
@@ -62,7 +101,7 @@ impl Region {
     /// A process takes a process slot, whose lock it already holds. First it takes back what the slot's last tenant left. The
     /// caller knows that this tenant, as it was read, is certainly gone. `None`: the slot has another tenant by now.
     pub fn take_over(&self, last: &Tenant, pid: u32, now_unix_s: i64) -> Option<Process> {
-        let process = self.mapped().process(last.slot);
+        let process = self.mapped.process(last.slot);
         let incarnation = last.tenancy.incarnation() + 1;
         let attaching = Tenancy::new(incarnation, Hold::Attaching);
         // From here on every process can distinguish the last tenant's threads from those of this process.
@@ -88,7 +127,7 @@ impl Region {
     /// Takes a process slot whatever its last tenant is: for a caller that is the only process that takes the slot.
     pub fn attach(&self, slot: usize, pid: u32, now_unix_s: i64) -> Process {
         loop {
-            if let Some(process) = self.take_over(&self.mapped().tenant(slot), pid, now_unix_s) {
+            if let Some(process) = self.take_over(&self.mapped.tenant(slot), pid, now_unix_s) {
                 return process;
             }
         }
@@ -97,7 +136,7 @@ impl Region {
     /// Stores which process this is, and how it holds its lock; before its first session. `false`: another process has taken the
     /// slot over, because the lock was lost meanwhile.
     pub fn identify(&self, process: Process, hold: Hold, identity: [u64; IDENTITY_WORDS]) -> bool {
-        let slot = self.mapped().process(process.slot);
+        let slot = self.mapped.process(process.slot);
         for (word, value) in slot.identity.iter().zip(identity) {
             word.store(value, Relaxed);
         }
@@ -111,12 +150,12 @@ impl Region {
 
     /// Notes what the process is, for statistics.
     pub fn note_entrance(&self, process: Process, entrance: Entrance) {
-        self.mapped().process(process.slot).entrance.store(entrance as u64, Relaxed);
+        self.mapped.process(process.slot).entrance.store(entrance as u64, Relaxed);
     }
 
     /// The process has no session any more and leaves its slot.
     pub fn detach(&self, process: Process) {
-        let tenancy = &self.mapped().process(process.slot).tenancy;
+        let tenancy = &self.mapped.process(process.slot).tenancy;
         let now = Tenancy(tenancy.load(Relaxed));
         if now.incarnation() == process.incarnation {
             let none = Tenancy::new(process.incarnation, Hold::None);
@@ -131,7 +170,7 @@ impl Region {
         let none = Tenancy::new(tenant.tenancy.incarnation(), Hold::None);
         // PAIRS: tenancy: the load in `Mapped::tenant`.
         let _ = self
-            .mapped()
+            .mapped
             .process(tenant.slot)
             .tenancy
             .compare_exchange(tenant.tenancy.0, none.0, Release, Relaxed);
@@ -149,7 +188,7 @@ impl Region {
     }
 
     fn take_back(&self, life: impl FnMut(Lease) -> Life) -> usize {
-        self.take_back_slots(0..self.mapped().layout().shape.thread_slots, life)
+        self.take_back_slots(0..self.mapped.layout().shape.thread_slots, life)
     }
 
     /// Takes back those of these thread slots whose tenants are dead, and fences those whose tenants seem to be. Returns how
@@ -159,7 +198,7 @@ impl Region {
         for slot in slots {
             // The incarnation is read before the death is established: a thread that takes the slot later is not affected.
             // PAIRS: tenant: the exchange in `Region::session`: the tenancy that is read after this is its process's, or a later one.
-            let lease = Lease(self.mapped().thread(slot).lease.load(Acquire));
+            let lease = Lease(self.mapped.thread(slot).lease.load(Acquire));
             if !lease.is_leased() {
                 continue;
             }
@@ -176,10 +215,10 @@ impl Region {
             return 0;
         }
         // Before the slots are vacant: if this thread dies here, its recovery does this again.
-        self.mapped().recount_free();
+        self.mapped.recount_free();
         self.sweep_lost();
         let won = |(slot, lease): &(usize, Lease)| {
-            let word = &self.mapped().thread(*slot).lease;
+            let word = &self.mapped.thread(*slot).lease;
             // Twice, in case another process has fenced it meanwhile: its tenant is the same.
             // PAIRS: vacate: the loads of leases.
             let vacate = |from: Lease| word.compare_exchange(from.0, lease.vacated().0, Release, Relaxed).is_ok();
@@ -189,7 +228,7 @@ impl Region {
         let count = dead.iter().filter(|one| won(one)).inspect(tell).count();
         // And again afterwards, because a sweep that ran meanwhile took the tenants for alive.
         self.sweep_lost();
-        if let Some(counter) = self.mapped().thread(0).counters.get(Counter::recoveries as usize) {
+        if let Some(counter) = self.mapped.thread(0).counters.get(Counter::recoveries as usize) {
             counter.fetch_add(count as u64, Relaxed);
         }
         count
@@ -197,11 +236,11 @@ impl Region {
 
     /// Fences the tenant of this lease, which seems to be dead: it starts no other operation. Everything that it holds stays its own.
     fn fence(&self, slot: usize, lease: Lease) {
-        let word = &self.mapped().thread(slot).lease;
+        let word = &self.mapped.thread(slot).lease;
         if !lease.is_fenced() && word.compare_exchange(lease.0, lease.fenced().0, Relaxed, Relaxed).is_ok() {
             // Any thread may abort any tentative word.
             self.abort_on_record(slot);
-            if let Some(counter) = self.mapped().thread(0).counters.get(Counter::fences as usize) {
+            if let Some(counter) = self.mapped.thread(0).counters.get(Counter::fences as usize) {
                 counter.fetch_add(1, Relaxed);
             }
         }
@@ -211,33 +250,30 @@ impl Region {
     fn undo(&self, slot: usize) {
         self.abort_on_record(slot);
         // Where it may have made an item dead that it had not counted.
-        for hazard in &self.mapped().thread(slot).hazards {
+        for hazard in &self.mapped.thread(slot).hazards {
             if let Some(segment) = index(hazard.load(Relaxed)).checked_sub(1) {
-                self.recount_dead(segment);
+                self.segments.recount_dead(segment);
             }
         }
-        self.watch().count_unwatched(slot);
-        let items = self.mapped().thread(slot).items.swap(0, Relaxed);
-        self.mapped().superblock().items.fetch_add(items, Relaxed);
+        self.watch.count_unwatched(slot);
+        let items = self.mapped.thread(slot).items.swap(0, Relaxed);
+        self.mapped.superblock().items.fetch_add(items, Relaxed);
     }
 
     /// Empties the slot that holds the tentative word on a thread's record.
     fn abort_on_record(&self, slot: usize) {
-        let thread = self.mapped().thread(slot);
+        let thread = self.mapped.thread(slot);
         // PAIRS: record: the stores in `Thread::pend` and `settle`.
         let at = usize::try_from(thread.pending_slot.load(Acquire)).unwrap_or(0);
         let word = Slot(thread.pending_word.load(Relaxed));
         if word.is_tentative() {
-            self.abort_at(at, word);
+            self.slots.abort_at(at, word);
         }
     }
 
     /// Marks every segment to be checked for what a dead owner left.
     pub(crate) fn sweep_lost(&self) {
         // PAIRS: sweep: the load in `Session::reclaim_lost`: a sweep takes no dead owner for a living one.
-        self.mapped()
-            .superblock()
-            .lost
-            .store(self.mapped().segments() as u64, Release);
+        self.mapped.superblock().lost.store(self.mapped.segments() as u64, Release);
     }
 }

@@ -20,7 +20,7 @@ use crate::layout::stats::Counter;
 use crate::log::ItemView;
 use crate::log::UNIQUES_LOST;
 use crate::mapped::Unusable;
-use crate::region::Region;
+use crate::recover::Recovery;
 use crate::verbs::KEY_LEN_MAX;
 
 /// Buckets between two reports of progress.
@@ -59,7 +59,7 @@ pub struct Repaired {
     pub lost: u64,
 }
 
-impl Region {
+impl Recovery {
     /// Repairs a region in durable mode after a power failure. No other process may be attached. `progress` gets the share that is done.
     ///
     ///
@@ -67,9 +67,9 @@ impl Region {
     /// [`Unusable::Damaged`]: the index cannot be found. A power failure never leaves that.
     pub fn repair(&self, mut progress: impl FnMut(u8)) -> Result<Repaired, Unusable> {
         let mut needs = Needs {
-            segments: vec![Need::Nothing; self.mapped().segments()],
-            ends: vec![0; self.mapped().segments() * self.mapped().layout().shape.cells()],
-            live: vec![0; self.mapped().segments()],
+            segments: vec![Need::Nothing; self.mapped.segments()],
+            ends: vec![0; self.mapped.segments() * self.mapped.layout().shape.cells()],
+            live: vec![0; self.mapped.segments()],
             items: 0,
             bytes: 0,
         };
@@ -78,11 +78,11 @@ impl Region {
         self.repair_directories(&mut needs)?;
         let lost = self.repair_index(&mut needs, &mut progress);
         // Above all that were given: a segment's header is persistent before the first item in it is.
-        let mut sequence = self.mapped().superblock().sequence.load(Relaxed);
-        for segment in 0..self.mapped().segments() {
+        let mut sequence = self.mapped.superblock().sequence.load(Relaxed);
+        for segment in 0..self.mapped.segments() {
             if !matches!(needs.segments.get(segment), Some(Need::Directory(..))) {
-                let first = self.mapped().header(segment).sequence.load(Relaxed);
-                sequence = sequence.max(first.saturating_add(self.uniques_of_segment()));
+                let first = self.mapped.header(segment).sequence.load(Relaxed);
+                sequence = sequence.max(first.saturating_add(self.uniques.uniques_of_segment()));
             }
             self.repair_segment(segment, &needs);
         }
@@ -98,9 +98,9 @@ impl Region {
 
     /// The words that all processes share: their values are persistent now.
     fn repair_words(&self) {
-        let sb = self.mapped().superblock();
-        sb.table.store(self.directory().table().count, Relaxed);
-        sb.flush.store(self.flushes().flush_word().0, Relaxed);
+        let sb = self.mapped.superblock();
+        sb.table.store(self.directory.table().count, Relaxed);
+        sb.flush.store(self.flushes.flush_word().0, Relaxed);
         // The first use of a third bucket is not written back, so assume that there was one.
         sb.thirds.store(1, Relaxed);
         for word in sb.open_words() {
@@ -110,11 +110,11 @@ impl Region {
 
     /// Vacates all slots: no process is attached.
     fn vacate_all(&self) {
-        for slot in 0..self.mapped().layout().shape.process_slots {
-            self.dismiss(&self.mapped().tenant(slot));
+        for slot in 0..self.mapped.layout().shape.process_slots {
+            self.dismiss(&self.mapped.tenant(slot));
         }
-        for slot in 0..self.mapped().layout().shape.thread_slots {
-            let thread = self.mapped().thread(slot);
+        for slot in 0..self.mapped.layout().shape.thread_slots {
+            let thread = self.mapped.thread(slot);
             thread.pending_slot.store(0, Relaxed);
             for hazard in &thread.hazards {
                 hazard.store(0, Relaxed);
@@ -128,13 +128,13 @@ impl Region {
 
     /// Makes sure that the entries that the table needs are there. Further entries name segments in which nothing was put yet.
     fn repair_directories(&self, needs: &mut Needs) -> Result<(), Unusable> {
-        let count = self.directory().table().count;
+        let count = self.directory.table().count;
         for (kind, needed) in [
-            (Kind::Index, self.directory().bucket_entry(count - 1) + 1),
-            (Kind::Hints, self.directory().hint_entry(count - 1) + 1),
+            (Kind::Index, self.directory.bucket_entry(count - 1) + 1),
+            (Kind::Hints, self.directory.hint_entry(count - 1) + 1),
         ] {
-            for i in 0..self.mapped().segments() {
-                let entry = self.directory().directory_entry(kind, i);
+            for i in 0..self.mapped.segments() {
+                let entry = self.directory.directory_entry(kind, i);
                 let segment = (entry.load(Relaxed) as usize).checked_sub(1);
                 if i >= needed {
                     if segment.is_some() {
@@ -149,34 +149,34 @@ impl Region {
             }
         }
         // Ghosts are forgotten, and their segments are free.
-        self.mapped().superblock().ghost_lines.store(0, Relaxed);
-        for i in 0..self.directory().directory_len(Kind::Ghosts) {
-            self.directory().directory_entry(Kind::Ghosts, i).store(0, Relaxed);
+        self.mapped.superblock().ghost_lines.store(0, Relaxed);
+        for i in 0..self.directory.directory_len(Kind::Ghosts) {
+            self.directory.directory_entry(Kind::Ghosts, i).store(0, Relaxed);
         }
-        self.directory().forget_segments();
+        self.directory.forget_segments();
         Ok(())
     }
 
     /// Repairs every word of the index: settled, thawed, or removed. Returns how many led to nothing.
     fn repair_index(&self, needs: &mut Needs, progress: &mut impl FnMut(u8)) -> u64 {
-        let count = self.directory().table().count;
-        let covered = count.next_multiple_of(self.mapped().layout().shape.buckets_per_segment() as u64);
+        let count = self.directory.table().count;
+        let covered = count.next_multiple_of(self.mapped.layout().shape.buckets_per_segment() as u64);
         let mut lost = 0;
         for bucket in 0..covered {
-            let Some(at) = self.directory().bucket(bucket) else { continue };
+            let Some(at) = self.directory.bucket(bucket) else { continue };
             if bucket % PROGRESS == 0 {
                 progress(u8::try_from(bucket * 99 / covered).unwrap_or(99));
             }
             for index in 0..SLOTS {
                 let place = Place::new(bucket, at, index);
-                let word = self.word_in(place);
+                let word = self.slots.word_in(place);
                 let new = if bucket < count {
                     self.repaired(place, word, needs, &mut lost)
                 } else {
                     Slot::UNSET
                 };
                 if new != word {
-                    self.repair_word(place, new);
+                    self.slots.repair_word(place, new);
                 }
             }
         }
@@ -189,7 +189,7 @@ impl Region {
             return Slot::EMPTY;
         }
         let new = if word.is_frozen() { word.thaw() } else { word.settled() };
-        let Followed::Got(seen) = self.look_in(place, word) else {
+        let Followed::Got(seen) = self.index.look_in(place, word) else {
             // A frozen word that a split left may name an item that is gone since.
             *lost += u64::from(!word.is_frozen());
             return Slot::EMPTY;
@@ -198,13 +198,13 @@ impl Region {
         let Some(key) = bytes.get_mut(..seen.header.key_len()) else {
             return Slot::EMPTY;
         };
-        self.mapped().memory().read(seen.at + seen.header.key_offset(), key);
-        let key_hash = self.mapped().hasher().hash(key);
-        let table = self.directory().table();
+        self.mapped.memory().read(seen.at + seen.header.key_offset(), key);
+        let key_hash = self.mapped.hasher().hash(key);
+        let table = self.directory.table();
         let at_home = all_choices(key_hash).into_iter().any(|c| table.bucket(c) == place.bucket);
         let intact = || {
-            let item = self.facts(&seen, (place, word), false, 0);
-            !self.has_checksums() || self.append_verified(&seen, key, &item, false, &mut Vec::new()).is_ok()
+            let item = self.index.facts(&seen, (place, word), false, 0);
+            !self.items.has_checksums() || self.items.append_verified(&seen, key, &item, false, &mut Vec::new()).is_ok()
         };
         if at_home && tag(key_hash) == word.tag() && intact() && self.note(&seen, key_hash, needs) {
             return new;
@@ -215,9 +215,9 @@ impl Region {
 
     /// Notes what an item needs. `false`: the item is not complete.
     fn note(&self, seen: &ItemView, key_hash: u64, needs: &mut Needs) -> bool {
-        let shape = self.mapped().layout().shape;
+        let shape = self.mapped.layout().shape;
         let cell = seen.offset / shape.cell_size();
-        let lease = LeaseWord(self.mapped().header(seen.segment).lease.load(Relaxed));
+        let lease = LeaseWord(self.mapped.header(seen.segment).lease.load(Relaxed));
         let in_extent = lease.is_of_generation(seen.life.generation)
             && lease
                 .extents()
@@ -236,27 +236,27 @@ impl Region {
             *live += seen.header.size();
         }
         needs.items += 1;
-        needs.bytes = needs.bytes.saturating_add(self.size(seen) as u64);
+        needs.bytes = needs.bytes.saturating_add(self.items.size(seen) as u64);
         true
     }
 
     /// Notes the segments of a large value; any other item has none.
     fn note_parts(&self, seen: &ItemView, key_hash: u64, needs: &mut Needs) -> bool {
-        let Some(chain) = self.chain(seen) else {
+        let Some(chain) = self.items.chain(seen) else {
             return !seen.header.is_large();
         };
-        let room = self.mapped().layout().shape.segment_size - CHAIN_HEADER_SIZE;
+        let room = self.mapped.layout().shape.segment_size - CHAIN_HEADER_SIZE;
         let parts = chain.value_len.div_ceil(room).max(1);
         let mut found = Vec::new();
         let mut link = chain.first;
-        for _ in 0..parts.min(self.mapped().segments()) {
+        for _ in 0..parts.min(self.mapped.segments()) {
             let segment = link.segment();
             let is_free = matches!(needs.segments.get(segment), Some(Need::Nothing)) && !found.contains(&segment);
-            if !is_free || self.mapped().segment_life(segment).generation != link.generation() {
+            if !is_free || self.mapped.segment_life(segment).generation != link.generation() {
                 return false;
             }
-            let at = self.mapped().segment(segment);
-            let word = |i: usize| self.mapped().word(at + i * 8).load(Relaxed);
+            let at = self.mapped.segment(segment);
+            let word = |i: usize| self.mapped.word(at + i * 8).load(Relaxed);
             if Link(word(1)) != chain.last || word(2) != key_hash {
                 return false;
             }
@@ -273,15 +273,15 @@ impl Region {
 
     /// Makes a segment's words say what the index needs of it.
     fn repair_segment(&self, segment: usize, needs: &Needs) {
-        let header = self.mapped().header(segment);
+        let header = self.mapped.header(segment);
         let old = State(header.state.load(Relaxed));
         let new = match needs.segments.get(segment).copied().unwrap_or_default() {
             Need::Nothing => {
                 // The next generation: everything that was begun in it becomes stale. A segment that was never used has no
                 // generation yet.
-                let generation = self.mapped().segment_life(segment).generation;
+                let generation = self.mapped.segment_life(segment).generation;
                 let next = generation.wrapping_add(u64::from(old != State::FREE || generation == 0));
-                self.mapped().words(segment).generation.store(next, Relaxed);
+                self.mapped.words(segment).generation.store(next, Relaxed);
                 // The system may have its pages: a thread that takes it into use allocates them first.
                 if old.kind() == Some(Kind::Withdrawn) {
                     State::withdrawn(next, old.has_no_pages())
@@ -307,28 +307,28 @@ impl Region {
         let live = needs.live.get(segment).copied().unwrap_or(0);
         header
             .dead
-            .store(self.given_to_items(segment).saturating_sub(live) as u64, Relaxed);
+            .store(self.segments.given_to_items(segment).saturating_sub(live) as u64, Relaxed);
     }
 
     /// Closes every extent after its last item.
     fn repair_extents(&self, segment: usize, needs: &Needs) {
-        let shape = self.mapped().layout().shape;
-        let generation = self.mapped().segment_life(segment).generation;
-        let lease = LeaseWord(self.mapped().header(segment).lease.load(Relaxed));
+        let shape = self.mapped.layout().shape;
+        let generation = self.mapped.segment_life(segment).generation;
+        let lease = LeaseWord(self.mapped.header(segment).lease.load(Relaxed));
         for (first, end) in lease.extents() {
             let cells = segment * shape.cells()..(segment + 1) * shape.cells();
             let ends = needs.ends.get(cells).and_then(|ends| ends.get(first..end)).unwrap_or(&[]);
             let start = first * shape.cell_size();
             let tail = ends.iter().copied().max().unwrap_or(0) as usize;
-            let at = self.mapped().segment(segment) + start;
+            let at = self.mapped.segment(segment) + start;
             let hands = if lease.last_extent() == Some(first) {
                 lease.hands()
             } else {
                 0
             };
             let closed = ExtentWord::new(generation, 0).in_hands(hands).close();
-            self.mapped().word(at).store(closed.0, Relaxed);
-            self.mapped()
+            self.mapped.word(at).store(closed.0, Relaxed);
+            self.mapped
                 .word(at + 8)
                 .store(TailWord::new(tail.max(start + EXTENT_HEADER_SIZE), 0).0, Relaxed);
         }
@@ -336,12 +336,12 @@ impl Region {
 
     /// Recounts everything that is counted.
     fn recount(&self, needs: &Needs, sequence: u64) {
-        let sb = self.mapped().superblock();
+        let sb = self.mapped.superblock();
         sb.sequence.store(sequence, Relaxed);
         sb.items.store(needs.items, Relaxed);
-        self.mapped().recount_free();
-        for slot in 0..self.mapped().layout().shape.thread_slots {
-            let counters = &self.mapped().thread(slot).counters;
+        self.mapped.recount_free();
+        for slot in 0..self.mapped.layout().shape.thread_slots {
+            let counters = &self.mapped.thread(slot).counters;
             let set = |counter: Counter, n: u64| {
                 if let Some(c) = counters.get(counter as usize) {
                     AtomicU64::store(c, if slot == 0 { n } else { 0 }, Relaxed);

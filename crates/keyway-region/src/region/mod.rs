@@ -7,16 +7,20 @@ mod create;
 mod overview;
 
 pub use create::Creation;
-pub use overview::{ThreadInUse, USES};
+pub use overview::{Overview, ThreadInUse, USES};
 
 use crate::changes::Changes;
 use crate::clock::{Clock, Restarts};
 use crate::directory::Directory;
 use crate::flushes::Flushes;
 use crate::hot::Hot;
+use crate::index::{Index, Slots};
 use crate::latencies::LatencyTable;
 use crate::limits::LimitWords;
+use crate::log::{Ghosts, Items, Segments, Uniques};
 use crate::mapped::Mapped;
+use crate::reclaim::Victims;
+use crate::recover::Recovery;
 use crate::threads::Threads;
 use crate::trail::Trail;
 use crate::watch::Watch;
@@ -34,7 +38,15 @@ pub struct Region {
     watch: Watch,
     restarts: Restarts,
     latencies: LatencyTable,
-    directory: Directory,
+    directory: Arc<Directory>,
+    items: Items,
+    segments: Segments,
+    ghosts: Ghosts,
+    uniques: Uniques,
+    slots: Slots,
+    index: Index,
+    recovery: Recovery,
+    victims: Victims,
     limits: LimitWords,
 }
 
@@ -45,15 +57,37 @@ impl Region {
         let threads = Threads::new(&mapped);
         let clock = Clock::new(&mapped);
         let flushes = Flushes::new(&mapped);
+        let directory = Arc::new(Directory::new(&mapped));
+        let items = Items::new(&mapped);
+        let limits = LimitWords::new(&mapped);
+        let slots = Slots::new(&mapped, &directory);
+        let (segments, uniques) = (Segments::new(&mapped, &threads, &items), Uniques::new(&mapped, &items));
+        let watch = Watch::new(&mapped, &clock, &flushes);
+        let index = Index::new(&directory, &flushes, &items, &slots, &limits);
+        let recovery = Recovery::new(
+            &mapped,
+            (&directory, &flushes, &watch),
+            (&segments, &items, &uniques),
+            (&slots, &index),
+        );
+        let victims = Victims::new(&mapped, &threads, &segments, &recovery);
         Self {
             changes: Arc::new(Changes::new(&mapped, &threads)),
             trail: Trail::new(&mapped, &clock),
             hot: Hot::new(&mapped, &clock),
-            watch: Watch::new(&mapped, &clock, &flushes),
+            watch,
             restarts: Restarts::new(&mapped, &clock),
             latencies: LatencyTable::new(&mapped),
-            directory: Directory::new(&mapped),
-            limits: LimitWords::new(&mapped),
+            ghosts: Ghosts::new(&mapped, &directory),
+            uniques,
+            segments,
+            index,
+            victims,
+            recovery,
+            slots,
+            directory,
+            items,
+            limits,
             mapped,
             threads,
             clock,
@@ -123,7 +157,7 @@ impl Region {
 
     /// Where the buckets of the index are.
     #[inline(always)]
-    pub fn directory(&self) -> &Directory {
+    pub fn directory(&self) -> &Arc<Directory> {
         &self.directory
     }
 
@@ -131,5 +165,58 @@ impl Region {
     #[inline(always)]
     pub fn limits(&self) -> &LimitWords {
         &self.limits
+    }
+
+    /// The items, as they are read.
+    #[inline(always)]
+    pub fn items(&self) -> &Items {
+        &self.items
+    }
+
+    /// The segments of the log.
+    #[inline(always)]
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// The ghosts of evicted keys.
+    #[inline(always)]
+    pub fn ghosts(&self) -> &Ghosts {
+        &self.ghosts
+    }
+
+    /// The CAS uniques.
+    #[inline(always)]
+    pub fn uniques(&self) -> &Uniques {
+        &self.uniques
+    }
+
+    /// The slots of the index.
+    #[inline(always)]
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// From a key to its item.
+    #[inline(always)]
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// What takes back what dead threads left.
+    #[inline(always)]
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Which segments can be emptied.
+    #[inline(always)]
+    pub fn victims(&self) -> &Victims {
+        &self.victims
+    }
+
+    /// What an observer sees of it.
+    pub fn overview(&self) -> Overview<'_> {
+        Overview(&self.mapped)
     }
 }

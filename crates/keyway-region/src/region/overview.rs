@@ -6,7 +6,8 @@ use crate::atomics::Relaxed;
 use crate::layout::segment::{Kind, State};
 use crate::layout::session::{Entrance, Lease};
 use crate::layout::stats::Counters;
-use crate::region::Region;
+use crate::mapped::Mapped;
+use crate::session::SessionId;
 
 /// A thread slot that has a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct ThreadInUse {
     pub is_fenced: bool,
 }
 
-/// What segments are used for, in the order of [`Region::segments_by_use`].
+/// What segments are used for, in the order of [`Overview::segments_by_use`].
 pub const USES: [&str; 9] = [
     "free",
     "claimed",
@@ -38,12 +39,15 @@ pub const USES: [&str; 9] = [
     "withdrawn",
 ];
 
-impl Region {
+/// What an observer sees of a region in use.
+pub struct Overview<'r>(pub(super) &'r Mapped);
+
+impl Overview<'_> {
     /// The thread slots that have a tenant.
     pub fn seated(&self) -> Vec<ThreadInUse> {
-        let slots = 0..self.mapped().layout().shape.thread_slots;
+        let slots = 0..self.0.layout().shape.thread_slots;
         let of = |slot: usize| {
-            let thread = self.mapped().thread(slot);
+            let thread = self.0.thread(slot);
             let lease = Lease(thread.lease.load(Relaxed));
             if !lease.is_leased() {
                 return None;
@@ -64,7 +68,7 @@ impl Region {
 
     /// What the process in this process slot is, and when it came, Unix seconds.
     pub fn entrance(&self, slot: usize) -> (Entrance, u64) {
-        let process = self.mapped().process(slot);
+        let process = self.0.process(slot);
         (
             Entrance::of(process.entrance.load(Relaxed)),
             process.since_unix_s.load(Relaxed),
@@ -73,13 +77,13 @@ impl Region {
 
     /// Segments by their use, in the order of [`USES`].
     pub fn segments_by_use(&self) -> [u64; USES.len()] {
-        self.uses_of(0..self.mapped().segments())
+        self.uses_of(0..self.0.segments())
     }
 
     /// The region as at most `parts_max` equal parts, the last one possibly smaller: for each, the use of most of its segments, as an
     /// index into [`USES`]; and the segments of a part.
     pub fn segment_map(&self, parts_max: usize) -> (Vec<u8>, usize) {
-        let all = self.mapped().segments();
+        let all = self.0.segments();
         let each = all.div_ceil(parts_max.max(1)).max(1);
         let most = |start: usize| {
             let uses = self.uses_of(start..all.min(start + each));
@@ -94,7 +98,7 @@ impl Region {
     fn uses_of(&self, segments: std::ops::Range<usize>) -> [u64; USES.len()] {
         let mut uses = [0; USES.len()];
         for segment in segments {
-            let kind = State(self.mapped().header(segment).state.load(Relaxed))
+            let kind = State(self.0.header(segment).state.load(Relaxed))
                 .kind()
                 .unwrap_or(Kind::Claimed);
             if let Some(number) = uses.get_mut(kind as usize) {
@@ -102,5 +106,15 @@ impl Region {
             }
         }
         uses
+    }
+
+    /// The counters of one thread slot: what this session and the slot's earlier tenants have counted.
+    pub fn counters_of(&self, id: SessionId) -> Counters {
+        let mut counters = Counters::default();
+        let slot = usize::from(id.0.slot);
+        if slot < self.0.layout().shape.thread_slots {
+            self.0.thread(slot).add_counters_to(&mut counters);
+        }
+        counters
     }
 }

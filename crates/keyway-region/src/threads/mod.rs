@@ -122,7 +122,7 @@ impl Threads {
     pub(crate) fn take(&self, slots: usize, process: u32, process_incarnation: u64) -> Option<Thread> {
         for slot in 0..self.mapped.layout().shape.thread_slots.min(slots) {
             let thread = self.mapped.thread(slot);
-            // PAIRS: vacate: the end of its last tenant's session, or the exchange in `Region::take_back_slots`.
+            // PAIRS: vacate: the end of its last tenant's session, or the exchange in `Recovery::take_back_slots`.
             let old = Lease(thread.lease.load(Acquire));
             if old.is_leased() {
                 continue;
@@ -131,7 +131,7 @@ impl Threads {
             self.mapped.superblock().threads.fetch_max(slot as u64 + 1, Relaxed);
             let incarnation = next_incarnation(old.incarnation());
             let lease = Lease::new(incarnation, process, process_incarnation);
-            // PAIRS: tenant: the load in `Region::take_back_slots`: a thread that sees the lease sees the process's tenancy.
+            // PAIRS: tenant: the load in `Recovery::take_back_slots`: a thread that sees the lease sees the process's tenancy.
             if thread.lease.compare_exchange(old.0, lease.0, Release, Relaxed).is_err() {
                 continue;
             }
@@ -262,7 +262,7 @@ impl Thread {
         if RECORDS {
             let thread = &self.slot;
             thread.pending_word.store(tentative.0, Relaxed);
-            // PAIRS: record: the load in `Region::abort_on_record`: a thread that sees the slot sees the word.
+            // PAIRS: record: the load in `Recovery::abort_on_record`: a thread that sees the slot sees the word.
             thread.pending_slot.store(slot_at as u64, Release);
         }
     }

@@ -99,7 +99,7 @@ pub fn region_of(memory: u64, spare: usize, host: impl FnOnce(NonNull<u8>, usize
 /// The region's first session, of a process that attaches for it.
 #[allow(dead_code, reason = "not every test asks")]
 pub fn session(region: &Arc<Region>) -> Session {
-    region.attach(0, 1, UNIX_S);
+    region.recovery().attach(0, 1, UNIX_S);
     region.limits().write(&Limits {
         item_size_max: 1 << 18,
         evict: true,

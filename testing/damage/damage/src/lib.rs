@@ -122,7 +122,7 @@ impl Image {
         };
         Region::create(image.memory(), &creation, Box::new(Alone { len: image.backed })).expect("memory of the right size");
         let region = image.open().expect("just created");
-        let process = region.attach(0, 1, NOW);
+        let process = region.recovery().attach(0, 1, NOW);
         let mut session = region.session(process).expect("no other process is there");
         for i in 0..keys {
             session
@@ -235,7 +235,7 @@ pub struct Answers {
 /// again behind as many stores as make every segment be reclaimed.
 pub fn answers(region: &Arc<Region>) -> Answers {
     let mut answers = Answers::default();
-    let process = region.attach(0, 1, NOW);
+    let process = region.recovery().attach(0, 1, NOW);
     let Some(mut session) = region.session(process) else {
         return answers;
     };
@@ -274,7 +274,7 @@ pub fn answers(region: &Arc<Region>) -> Answers {
 
 /// Writes so much to a region that every segment of its log comes to be reclaimed.
 pub fn write_over_all(region: &Arc<Region>) {
-    let process = region.attach(0, 1, NOW);
+    let process = region.recovery().attach(0, 1, NOW);
     let Some(mut session) = region.session(process) else {
         return;
     };
@@ -287,7 +287,7 @@ pub fn write_over_all(region: &Arc<Region>) {
 
 /// All verbs on so many keys, a walk, upkeep, recovery, and the check.
 pub fn use_it(region: &Arc<Region>, keys: usize, salt: usize) {
-    let process = region.attach(0, 1, NOW);
+    let process = region.recovery().attach(0, 1, NOW);
     let Some(mut session) = region.session(process) else {
         return;
     };
@@ -330,10 +330,10 @@ pub fn use_it(region: &Arc<Region>, keys: usize, salt: usize) {
     session.upkeep(now);
     let mut cursor = Some(0);
     while let Some(c) = cursor {
-        cursor = region.walk(c, 1000, now, |_, _| {});
+        cursor = region.index().walk(c, 1000, now, |_, _| {});
     }
     drop(session);
-    region.recover();
+    region.recovery().recover();
     let _ = check::check(region, |_| {});
     let _ = region.threads().counters();
 }

@@ -42,7 +42,7 @@ impl Brief {
             ground.restore(image);
             let region = ground.open();
             let now = region.clock().tick(keyway_region::Moment::from_secs(crate::ground::NOW));
-            region.walk(0, usize::MAX, now, |key, _| {
+            region.index().walk(0, usize::MAX, now, |key, _| {
                 keys.insert(key.to_vec());
             });
         }
@@ -179,7 +179,7 @@ fn when_dead(ground: &mut Ground, image: &[u8], brief: &Brief, was_done: Option<
     let corrupt = region.threads().counters().corrupt;
     let mut others = Others::new(Player::attach(region, OTHER));
     others.verb("recover", |p| {
-        p.region.recover();
+        p.region.recovery().recover();
         Ok(())
     })?;
     let report = sound(&others.player.region, corrupt)?;
@@ -231,6 +231,7 @@ pub fn nothing_lost(mut player: Player) -> Result<(), String> {
     let mut keys = Vec::new();
     player
         .region
+        .index()
         .walk(0, usize::MAX, player.now, |key, _| keys.push(key.to_vec()));
     for key in &keys {
         let _ = player.delete(key, &Delete::default());

@@ -57,7 +57,7 @@ impl Player {
     ///
     /// If no thread slot is free.
     pub fn attach(region: Arc<Region>, slot: usize) -> Self {
-        let process = region.attach(slot, 1, crate::ground::NOW);
+        let process = region.recovery().attach(slot, 1, crate::ground::NOW);
         let session = region.session(process).expect("a thread slot");
         let now = region.clock().tick(keyway_region::Moment::from_secs(crate::ground::NOW));
         Self {
@@ -111,7 +111,7 @@ impl Door for Player {
     }
     fn lower(&mut self) -> String {
         let lower = self.region.mapped().segments() - crate::ground::WITHHELD;
-        format!("{:?}", self.region.lower(lower, 0) == lower)
+        format!("{:?}", self.region.victims().lower(lower, 0) == lower)
     }
     fn shrink(&mut self) {
         // Of what the first ones withdraw the pages are due for the others.

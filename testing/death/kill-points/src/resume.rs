@@ -52,7 +52,7 @@ pub fn after(stage: &dyn Stage, brief: &Brief, stepped: &Stepped, steps: u64, is
     }
     if !stage.leaves_nothing() {
         ground.dead.are(&[STOPPED]);
-        region.recover();
+        region.recovery().recover();
     }
     let report = check(&region, |_| {});
     if !report.is_sound() {

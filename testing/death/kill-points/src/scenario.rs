@@ -140,7 +140,7 @@ impl Work for Recovery {
     fn operate(&mut self) -> String {
         if let Some(region) = self.region.take() {
             let mut player = Player::attach(region, RECOVERER);
-            player.region.recover();
+            player.region.recovery().recover();
             player.upkeep();
             self.player = Some(player);
         }
@@ -366,7 +366,7 @@ fn plain(player: &mut Player) {
 
 /// Some items of every kind, and free segments that hold the rests of large values.
 pub fn furnish(door: &mut dyn Door, region: &Region) {
-    let free = || region.free_segments();
+    let free = || region.segments().free_segments();
     // More than once round: each time other segments are left over.
     for _ in 0..3 {
         let mut pieces = 0;

@@ -199,7 +199,7 @@ fn make(change: &Change, on_before: u64) -> Copier {
     let seed = region.mapped().seed();
     // The upper bits of the hash are the tag, which names the stripe.
     let stripe = hash(seed, &key()) >> (u64::BITS - STRIPES.trailing_zeros());
-    let process = region.attach(1, 1, NOW);
+    let process = region.recovery().attach(1, 1, NOW);
     let session = region.session(process).unwrap_or_else(|| panic!("a free thread slot"));
     let copier = Copier {
         process,

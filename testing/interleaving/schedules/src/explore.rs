@@ -209,7 +209,7 @@ pub(crate) fn open_session(region: &Arc<Region>, slot: usize, evict: bool) -> Se
         evict,
         ..Limits::default()
     });
-    let process = region.attach(slot, 1, NOW);
+    let process = region.recovery().attach(slot, 1, NOW);
     region.session(process).unwrap_or_else(|| panic!("a free thread slot"))
 }
 
@@ -249,7 +249,7 @@ fn run_once() {
         let region = Arc::clone(&region);
         shuttle::thread::spawn(move || {
             for _ in 0..SUSPICIONS {
-                region.recover();
+                region.recovery().recover();
             }
         })
     });
@@ -309,7 +309,7 @@ fn act_once(session: &mut Session, process: usize, act: &Act, now: u32) {
 
 fn judge_schedule(region: &Arc<Region>, ended: Vec<Option<Session>>, evicts: bool) {
     drop(ended);
-    region.recover();
+    region.recovery().recover();
     let report = check::check(region, |_| {});
     assert!(report.is_sound(), "the region is not sound: {:?}", report.problems);
     assert_eq!(region.threads().sessions(), 0, "sessions are left");

@@ -431,7 +431,7 @@ impl Recording {
             match judge.restart(image, 1) {
                 Ok(region) => {
                     acknowledge(0);
-                    let process = region.attach(0, 1, NOW);
+                    let process = region.recovery().attach(0, 1, NOW);
                     let session = region.session(process);
                     if let Some(mut session) = session {
                         later(&mut session, &key, judge.now);

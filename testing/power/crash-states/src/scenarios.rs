@@ -443,7 +443,7 @@ pub const ALL: &[Scenario] = &[
         operations: &[|s, now| set(s, "a", "second value of a", now)],
         meanwhile: &[(
             |s, now| {
-                s.region().walk(0, usize::MAX, now, |_, _| {});
+                s.region().index().walk(0, usize::MAX, now, |_, _| {});
             },
             &["a"],
         )],
@@ -491,7 +491,7 @@ pub const ALL: &[Scenario] = &[
             fill(s, "old", 0..70, 700, now);
         },
         operations: &[
-            |s, _| assert_eq!(s.region().lower(21, 0), 21),
+            |s, _| assert_eq!(s.region().victims().lower(21, 0), 21),
             |s, now| while matches!(s.shrink(now), Shrinking::More) {},
             |s, now| while matches!(s.shrink(now + 10), Shrinking::More) {},
             |s, now| fill(s, "fill", 0..40, 700, now),

@@ -207,7 +207,9 @@ impl World {
         };
         let region = Region::create(bytes.memory(), &creation, host).expect("memory of the right size");
         let region = Arc::new(region);
-        let sessions = (0..THREADS).map(|slot| region.session(region.attach(slot, 1, NOW))).collect();
+        let sessions = (0..THREADS)
+            .map(|slot| region.session(region.recovery().attach(slot, 1, NOW)))
+            .collect();
         Self {
             sessions,
             region,
@@ -229,7 +231,7 @@ impl World {
     /// The first session's process dies, and what it held is taken back.
     pub fn kill_first(&self) {
         self.first_is_dead.store(true, Relaxed);
-        self.region.recover();
+        self.region.recovery().recover();
     }
 
     /// The region.
@@ -332,7 +334,7 @@ impl Judge {
         self.bytes.fill(image);
         let region = self.open()?;
         if region.restarts().is_cut_off(boot_id) {
-            let repaired = region.repair(|_| {}).map_err(|e| e.to_string())?;
+            let repaired = region.recovery().repair(|_| {}).map_err(|e| e.to_string())?;
             if repaired.lost > 0 {
                 return Err(format!("{} words led to nothing", repaired.lost));
             }
@@ -354,7 +356,7 @@ impl Judge {
             let gone = allowed.given_back;
             return Err(format!("{withdrawn} segments are out of use, and {gone} have no pages"));
         }
-        let process = region.attach(0, 1, NOW);
+        let process = region.recovery().attach(0, 1, NOW);
         if let Some(mut session) = region.session(process) {
             session.upkeep(self.now);
         }
@@ -381,7 +383,7 @@ impl Judge {
 
     /// Life goes on: what is there stays while other things come, and what is changed changes.
     fn go_on(&mut self, region: &Arc<Region>, found: &Found) -> Result<(), String> {
-        let process = region.attach(0, 1, NOW);
+        let process = region.recovery().attach(0, 1, NOW);
         let mut session = region.session(process).ok_or("no thread slot is free")?;
         for i in 0..40 {
             let value = vec![b'n'; 200];
@@ -414,7 +416,7 @@ impl Judge {
     }
 
     fn found(&self, region: &Arc<Region>) -> Found {
-        let process = region.attach(0, 1, NOW);
+        let process = region.recovery().attach(0, 1, NOW);
         let session = region.session(process);
         let mut found = Found {
             given_back: region.mapped().given_back(),
@@ -433,7 +435,7 @@ impl Judge {
         drop(session);
         let mut cursor = Some(0);
         while let Some(at) = cursor {
-            cursor = region.walk(at, usize::MAX, self.now, |_, _| found.items += 1);
+            cursor = region.index().walk(at, usize::MAX, self.now, |_, _| found.items += 1);
         }
         found
     }

@@ -342,7 +342,7 @@ impl MemoryCurve {
             (
                 region.mapped().layout().shape.segment_size as u64,
                 segments as u64,
-                region.free_segments().min(segments) as u64,
+                region.segments().free_segments().min(segments) as u64,
                 region.mapped().withdrawn().min(segments) as u64,
             )
         });

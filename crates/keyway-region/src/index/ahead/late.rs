@@ -11,7 +11,9 @@ const LEN: usize = 150;
 
 fn prefetch(ground: &Ground, keys: &[String]) {
     let region = &ground.region;
-    region.prefetch(&region.ahead(keys.iter().map(String::as_bytes)));
+    region
+        .index()
+        .prefetch(&region.index().ahead(keys.iter().map(String::as_bytes)));
 }
 
 fn keys(count: usize) -> Vec<String> {
@@ -42,6 +44,7 @@ fn every_line_that_a_get_reads_is_asked_for() {
     for name in names.iter().take(AHEAD_MAX) {
         let (place, _, seen) = item_of(name);
         let buckets = region
+            .index()
             .buckets(ground.hash(name), region.directory().table())
             .expect("a sound directory");
         assert!(buckets.pair().iter().all(|(_, at)| is_asked(*at)), "the buckets of {name}");
@@ -92,7 +95,7 @@ fn a_get_after_it_returns_what_there_is_then() {
         (|_, other| other.delete("key-0"), None),
         (|_, other| other.flush(), None),
         (
-            |ground, other| assert!(other.session().grow(40, ground.now()), "no room for the index"),
+            |ground, other| assert!(other.grow_index(40, ground.now()), "no room for the index"),
             Some(1),
         ),
         (

@@ -67,7 +67,7 @@ fn a_caller_that_panics_in_a_change_leaves_nothing_of_it() {
     let gets = || writer.session_mut().get(b"key", &how, now, &mut Placed::new(&mut Panics));
     assert!(catch_unwind(AssertUnwindSafe(gets)).is_err());
     let session = writer.session();
-    let thread = session.thread.slot();
+    let thread = session.thread().slot();
     let held = [&thread.writing, &thread.hazards[OPERATION]].map(|word| word.load(Relaxed));
     assert_eq!(held, [0, 0]);
     drop(session);

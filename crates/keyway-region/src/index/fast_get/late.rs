@@ -48,7 +48,7 @@ fn a_get_that_is_overtaken_returns_the_value_before_or_after() {
         other.compact(ground.victim(ground.segment_of("key")));
     };
     overtaken_everywhere(emptied, Some(1));
-    let grown = |ground: &Ground, other: &Thread| assert!(other.session().grow(40, ground.now()), "no room for the index");
+    let grown = |ground: &Ground, other: &Thread| assert!(other.grow_index(40, ground.now()), "no room for the index");
     overtaken_everywhere(grown, Some(1));
 }
 
@@ -80,7 +80,7 @@ fn a_session_that_is_fenced_meanwhile_ends_its_get_with_an_error() {
         let of = ground.clone();
         let fences = move || {
             of.seems_dead(0);
-            assert_eq!(of.region.recover(), 0, "no death is certain");
+            assert_eq!(of.region.recovery().recover(), 0, "no death is certain");
             other.set("key", 2, LEN);
         };
         let (found, happened) = overtaken(access, fences, || late.plain_get("key"));
@@ -145,7 +145,7 @@ fn the_key_of_a_hash_is_found_while_its_item_is_replaced() {
         let (found, happened) = overtaken(
             access,
             move || other.set("key", 2, LEN),
-            || region.key_of_hash(hash, now, &mut key),
+            || region.index().key_of_hash(hash, now, &mut key),
         );
         assert!(found && key == b"key", "overtaken at access {access}");
         if !happened {

@@ -48,7 +48,7 @@ fn next_split(ground: &Ground) -> Split {
 
 /// Does this many splits.
 fn split(thread: &Thread, ground: &Ground, count: usize) {
-    assert!(thread.session().grow(count, ground.now()), "no room for the index");
+    assert!(thread.grow_index(count, ground.now()), "no room for the index");
 }
 
 /// The keys of the filled region in the bucket that the next split divides, and whether it moves them.
@@ -104,16 +104,22 @@ fn a_splitter_is_a_round_late(round: u32) {
         split(&writer, &ground, 1);
     };
     let session = writer.session();
-    assert!(session.prepare_bucket(late.target, ground.now()));
-    for place in ground.region.places(late.source).expect("a bucket of the index") {
-        assert!(session.freeze(place, late));
+    assert!(
+        session
+            .index()
+            .publisher()
+            .splits()
+            .prepare_bucket(session.reclaimer(), late.target, ground.now())
+    );
+    for place in ground.region.index().places(late.source).expect("a bucket of the index") {
+        assert!(session.index().publisher().splits().freeze(place, late));
     }
-    session.help_split(Split {
+    session.index().publisher().splits().help_split(Split {
         source: late.source,
         target: late.source + first.target,
         round: first.round,
     });
-    session.help_split(late);
+    session.index().publisher().splits().help_split(late);
     drop(session);
     all_there(&writer, 0);
     ground.is_sound();
@@ -174,11 +180,17 @@ fn two_who_give_the_index_its_next_segment_give_it_one() {
         let other = writer.clone();
         let splits = move || {
             assert!(ground_too.directory().table().is_even());
-            assert!(other.session().grow(256, now));
+            assert!(other.grow_index(256, now));
         };
         // The first new bucket needs a segment.
         let (_, happened) = overtaken(access, splits, || {
-            late.session().prepare_bucket(ground.region.directory().table().count, now)
+            let session = late.session();
+            let next = ground.region.directory().table().count;
+            session
+                .index()
+                .publisher()
+                .splits()
+                .prepare_bucket(session.reclaimer(), next, now)
         });
         if !happened {
             break;
@@ -221,7 +233,7 @@ fn a_segment_that_is_freed_has_no_word_in_the_bucket_that_a_dead_thread_divided(
             let died = dies(access, || split(&late, &ground, 1));
             late.forget();
             ground.dies(1);
-            ground.region.recover();
+            ground.region.recovery().recover();
             let segment = ground.segment_of(&moved);
             assert!(writer.compact(ground.victim(segment)), "dead at access {access}: not freed");
             let left = ground
@@ -270,37 +282,47 @@ fn a_repair_is_of_the_item_that_it_has_read() {
         }
         let next = next_split(&ground);
         // The split is done except for its last step.
-        assert!(writer.session().prepare_bucket(next.target, ground.now()));
+        let session = writer.session();
+        assert!(
+            session
+                .index()
+                .publisher()
+                .splits()
+                .prepare_bucket(session.reclaimer(), next.target, ground.now())
+        );
+        drop(session);
         let is_done = || ground.region.directory().table().count > next.target;
         let died = (1..).any(|at| {
             let helper = ground.thread(2);
             dies(at, || {
-                helper.session().help_split(next);
+                helper.session().index().publisher().splits().help_split(next);
             });
             helper.forget();
             ground.dies(2);
-            ground.region.recover();
+            ground.region.recovery().recover();
             is_done()
         });
-        let word = Slot(ground.region.slot(place.at).load(Relaxed));
+        let word = Slot(ground.region.slots().slot(place.at).load(Relaxed));
         assert!(died && word.is_frozen());
         let (other, victim) = (writer.clone(), ground.victim(segment));
         let (gone, new) = (first.clone(), twin.clone());
         let (region, is_stored) = (ground.region.clone(), Rc::new(Cell::new(false)));
         let stored = is_stored.clone();
         let again = move || {
-            other.session().finish_last_split();
+            other.session().index().publisher().splits().finish_last_split();
             other.delete(&gone);
             other.release();
             if other.compact(victim) {
                 recycled(&region, segment, WORDS_COME_ROUND - 1);
                 other.set(&new, 2, LEN);
                 // As by a third thread that is as late.
-                other.session().freeze(place, next);
-                stored.set(Slot(region.slot(place.at).load(Relaxed)) == word);
+                other.session().index().publisher().splits().freeze(place, next);
+                stored.set(Slot(region.slots().slot(place.at).load(Relaxed)) == word);
             }
         };
-        let (_, happened) = overtaken(access, again, || late.session().repair(place, word, next));
+        let (_, happened) = overtaken(access, again, || {
+            late.session().index().publisher().splits().repair(place, word, next)
+        });
         if !happened {
             break;
         }

@@ -40,7 +40,9 @@ fn an_extent_is_of_the_epoch_that_was_asked_for() {
                 other.release();
             }
         };
-        let (extent, happened) = overtaken(access, again, || late.session().lease_in(segment, LEN, 1, epoch, STREAM));
+        let (extent, happened) = overtaken(access, again, || {
+            late.session().log().extents().lease_in(segment, LEN, 1, epoch, STREAM)
+        });
         if !happened {
             break;
         }
@@ -63,6 +65,8 @@ fn lease_beside_a_reclaim(sealed: bool) {
         if sealed {
             writer
                 .session()
+                .log()
+                .claims()
                 .seal(segment, ground.region.mapped().segment_life(segment).generation);
         }
         let (other, victim) = (writer.clone(), ground.victim(segment));
@@ -162,15 +166,24 @@ fn what_an_orphan_is_is_not_decided_by_a_later_value_of_its_key() {
         hash: ground.hash("key"),
     };
     // Its writer dies before it has published the head.
-    let chain = late.session().write_chain(&key, &value("key", 2, LARGE), (STREAM, 0), now);
-    assert!(chain.is_ok());
+    {
+        let session = late.session();
+        let chain = session
+            .log()
+            .claims()
+            .write_chain(session.reclaimer(), &key, &value("key", 2, LARGE), (STREAM, 0), now);
+        assert!(chain.is_ok());
+    }
     late.forget();
     ground.dies(1);
     writer.set("key", 3, LARGE);
     let orphans = free - ground.free() - ground.parts("key").len();
     assert_eq!(orphans, ground.parts("key").len());
-    ground.region.recover();
-    writer.session().reclaim_lost(ground.region.mapped().segments(), now);
+    ground.region.recovery().recover();
+    writer
+        .session()
+        .reclaimer()
+        .reclaim_lost(ground.region.mapped().segments(), now);
     assert_eq!(ground.free(), free - ground.parts("key").len(), "an orphan is left");
     writer.has("key", 3, LARGE, 0);
     ground.is_sound();
@@ -209,7 +222,12 @@ fn the_place_of_the_next_long_item_is_prefetched_as_far_as_the_extent_goes() {
     let (mut whole, mut cut) = (0, 0);
     for number in 0..20 {
         let asked = asked_by(memory, || thread.set(&format!("key-{number}"), 1, LONG));
-        let extent = thread.session().extent(STREAM).expect("the extent of a new item");
+        let extent = thread
+            .session()
+            .log()
+            .extents()
+            .extent(STREAM)
+            .expect("the extent of a new item");
         let at = |offset: usize| ground.region.mapped().segment(extent.segment) + offset;
         let lines = |from: usize, to: usize| at(from) / CACHE_LINE..at(to).div_ceil(CACHE_LINE);
         let end = extent.leased.min(extent.next + LONG);

@@ -13,14 +13,14 @@ const LEN: usize = 20;
 /// Removes an item as a thread does that dies before it frees the value's segments.
 fn remove_and_leave_parts(thread: &Thread, ground: &Ground, key: &str) {
     let (place, word, _) = ground.item(key).expect("an item");
-    assert!(thread.session().evict_slot(place, word));
+    assert!(thread.session().index().publisher().evict_slot(place, word));
 }
 
 /// Checks every segment, as a sweep after a death does.
 fn sweep(thread: &Thread, now: u32) {
     let session = thread.session();
     for segment in 0..session.region().mapped().segments() {
-        session.reclaim_if_lost(segment, now);
+        session.reclaimer().reclaim_if_lost(segment, now);
     }
 }
 
@@ -48,7 +48,7 @@ fn a_walk_over_dead_items_ends_at_what_lives_at_its_bound_and_at_the_tail() {
     let size = items[0].header.size();
     assert_eq!([b, c, d], [a + size, a + 2 * size, a + 3 * size], "one after the other");
     let at = ground.region.mapped().segment(items[0].segment);
-    let walk = |tail, until| ground.region.skip_dead(at, a, tail, until);
+    let walk = |tail, until| ground.region.victims().skip_dead(at, a, tail, until);
     assert_eq!(walk(d + size, usize::MAX), (d, 3), "the last one lives");
     assert_eq!(walk(d + size, b), (b, 1), "items that begin before the bound");
     assert_eq!(walk(d + size, b + 1), (c, 2), "items that begin before the bound");
@@ -63,7 +63,7 @@ fn a_claim_that_a_dead_thread_left_does_not_end_the_extents_in_its_segment() {
     writer.set("one", 1, LEN);
     let segment = ground.segment_of("one");
     // The late thread slept since an earlier generation of the segment, and dies before it gives the segment back.
-    assert!(late.session().claim(segment, ground.state(segment)));
+    assert!(late.session().log().claims().claim(segment, ground.state(segment)));
     late.forget();
     ground.dies(1);
     sweeper.upkeep();
@@ -86,7 +86,7 @@ fn a_reclaim_finds_what_splits_move_meanwhile() {
         writer.release();
         let (victim, now) = (ground.victim(ground.segment_of("key-0")), ground.now());
         let splitter = writer.clone();
-        let splits = move || assert!(splitter.session().grow(256, now));
+        let splits = move || assert!(splitter.grow_index(256, now));
         let (_, happened) = overtaken(access, splits, || late.compact(victim));
         if !happened {
             break;
@@ -134,26 +134,28 @@ fn a_large_value_of_another_life_is_not_freed_for_the_one_that_was() {
         // What the late thread does after a look at the state, while others free the segment.
         remove_and_leave_parts(&writer, &ground, "old");
         for part in &parts {
-            assert!(writer.session().claim(*part, ground.state(*part)));
+            assert!(writer.session().log().claims().claim(*part, ground.state(*part)));
         }
         let protected = writer
             .session()
             .region()
             .threads()
-            .protected_by_others(writer.session().thread.owner());
+            .protected_by_others(writer.session().thread().owner());
         let (other, freed, is_back) = (writer.clone(), parts.clone(), Rc::new(Cell::new(false)));
         let (region, seen) = (ground.region.clone(), is_back.clone());
         let frees = move || {
             for part in &freed {
-                if other.session().bump_large(*part, &protected) {
-                    other.session().free_segment(*part);
+                if other.session().log().claims().bump_large(*part, &protected) {
+                    other.session().log().claims().free_segment(*part);
                 }
             }
             other.set("new", 2, LARGE);
             seen.set(region.mapped().header(freed[0]).state.load(crate::atomics::Relaxed) == state.0);
         };
         let now = ground.now();
-        let (_, happened) = overtaken(access, frees, || late.session().reclaim_large(parts[0], state, None, now));
+        let (_, happened) = overtaken(access, frees, || {
+            late.session().reclaimer().reclaim_large(parts[0], state, None, now)
+        });
         if !happened {
             break;
         }
@@ -175,7 +177,7 @@ fn a_large_value_whose_head_is_replaced_meanwhile_is_no_orphan() {
         let (_, happened) = overtaken(
             access,
             move || other.touch("large"),
-            || late.session().reclaim_if_lost(part, now),
+            || late.session().reclaimer().reclaim_if_lost(part, now),
         );
         if !happened {
             break;
@@ -202,7 +204,7 @@ fn an_orphan_that_others_free_and_use_again_is_not_freed_twice() {
             other.set("new", 2, LARGE);
             seen.set(region.mapped().header(part).state.load(crate::atomics::Relaxed) == state.0);
         };
-        let (_, happened) = overtaken(access, uses_again, || late.session().reclaim_if_lost(part, now));
+        let (_, happened) = overtaken(access, uses_again, || late.session().reclaimer().reclaim_if_lost(part, now));
         if !happened {
             break;
         }
@@ -220,7 +222,7 @@ fn a_chain_that_others_free_and_use_again_is_not_freed_by_one_who_walks_over_it(
         let (writer, late) = (ground.thread(0), ground.thread(1));
         writer.set("old", 1, LARGE);
         let (_, _, seen) = ground.item("old").expect("an item");
-        let first = ground.region.chain(&seen).expect("a large value").first;
+        let first = ground.region.items().chain(&seen).expect("a large value").first;
         remove_and_leave_parts(&writer, &ground, "old");
         let (other, now) = (writer.clone(), ground.now());
         let uses_again = move || {
@@ -229,7 +231,7 @@ fn a_chain_that_others_free_and_use_again_is_not_freed_by_one_who_walks_over_it(
             compact_all_but(&other, None);
             other.set("new", 2, LARGE);
         };
-        let (_, happened) = overtaken(access, uses_again, || late.session().free_chain(first));
+        let (_, happened) = overtaken(access, uses_again, || late.session().log().claims().free_chain(first));
         if !happened {
             break;
         }
@@ -272,12 +274,14 @@ fn a_large_item_is_evicted_under_its_own_word_only() {
                 recycled(&region, segment, WORDS_COME_ROUND - 1);
                 other.set(&new, 2, 300);
                 other.set("behind", 3, LEN);
-                back.set(word.same_but_frequency(region.word_in(place)));
+                back.set(word.same_but_frequency(region.slots().word_in(place)));
             }
         };
         let (state, now) = (ground.state(part), ground.now());
         let (_, happened) = overtaken(access, again, || {
-            late.session().reclaim_large(part, state, Some(Spare::Nothing), now)
+            late.session()
+                .reclaimer()
+                .reclaim_large(part, state, Some(Spare::Nothing), now)
         });
         if !happened {
             break;

@@ -13,7 +13,7 @@ const PAGES: [usize; 2] = [4096, 32 << 10];
 const LATER_S: u32 = 10;
 
 fn lower(thread: &Thread) {
-    let allowed = thread.session().region().lower(SEGMENTS - OUT, 0);
+    let allowed = thread.session().region().victims().lower(SEGMENTS - OUT, 0);
     assert!(allowed <= SEGMENTS - OUT, "{allowed} segments are needed");
 }
 
