@@ -132,7 +132,7 @@ struct Census {
 
 fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
     for segment in 0..region.mapped().segments() {
-        // PAIRS: open, large, owner: as in `Session::empty_step`.
+        // PAIRS: open, large, owner: as in `Reclaimer::empty_step`.
         let state = State(region.mapped().header(segment).state.load(Acquire));
         let dead = state.owner().is_some_and(|owner| !region.threads().is_held(owner));
         let counts = &mut census.counts;
@@ -190,7 +190,7 @@ fn check_segments(region: &Region, report: &mut Report, census: &mut Census) {
 fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &mut Census) {
     let shape = region.mapped().layout().shape;
     let generation = region.mapped().segment_life(segment).generation;
-    // PAIRS: leasing: the exchange in `Session::lease_in`.
+    // PAIRS: leasing: the exchange in `Extents::lease_in`.
     let lease = LeaseWord(region.mapped().header(segment).lease.load(Acquire));
     if !lease.is_of_generation(generation) {
         return;
@@ -206,11 +206,11 @@ fn check_extents(region: &Region, segment: usize, report: &mut Report, census: &
     for (first, end) in lease.extents() {
         let (start, end) = (first * shape.cell_size(), end * shape.cell_size());
         let at = region.mapped().segment(segment) + start;
-        // PAIRS: extent: the store in `Session::begin_extent`.
+        // PAIRS: extent: the store in `Extents::begin_extent`.
         if ExtentWord(region.mapped().word(at).load(Acquire)).generation() != generation {
             continue;
         }
-        // PAIRS: tail: the store in `Session::commit`.
+        // PAIRS: tail: the store in `Extents::commit`.
         let tail = TailWord(region.mapped().word(at + 8).load(Acquire)).tail();
         let mut offset = start + EXTENT_HEADER_SIZE;
         if tail < offset || tail > end {
@@ -370,7 +370,7 @@ fn check_slot(
             return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
         }
     };
-    // PAIRS: open, large, owner: as in `Session::empty_step`.
+    // PAIRS: open, large, owner: as in `Reclaimer::empty_step`.
     let state = State(region.mapped().header(seen.segment).state.load(Acquire));
     if !matches!(state.kind(), Some(Kind::Open | Kind::Retired | Kind::Claimed)) {
         return report.problem(

@@ -462,7 +462,7 @@ fn load(line: &Lined) -> Line {
     return unsafe { copy::line(core::ptr::from_ref(line).cast()) };
     #[cfg(not(all(target_arch = "x86_64", not(miri), not(feature = "observe"))))]
     Line(core::array::from_fn(|i| {
-        // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
+        // PAIRS: item: the publish in `Publisher::swap_same` and in `insert`.
         line.0.get(i).map_or(0, |w| w.load(crate::atomics::Acquire))
     }))
 }

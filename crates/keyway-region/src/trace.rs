@@ -78,7 +78,7 @@ pub fn trace(region: &Region, key: &[u8], now: u32) -> Trace {
 /// Adds what one segment has of the key.
 fn trace_segment(region: &Region, segment: usize, life: SegmentLife, (key, hash): (&[u8], u64), now: u32, trace: &mut Trace) {
     let (header, shape) = (region.mapped().header(segment), region.mapped().layout().shape);
-    // PAIRS: open, large, owner: as in `Session::empty_step`.
+    // PAIRS: open, large, owner: as in `Reclaimer::empty_step`.
     let state = State(header.state.load(Acquire));
     // A free segment has what its last generation left.
     let (generation, is_emptied) = match state.kind() {
@@ -90,7 +90,7 @@ fn trace_segment(region: &Region, segment: usize, life: SegmentLife, (key, hash)
         },
         _ => return,
     };
-    // PAIRS: leasing: the exchange in `Session::lease_in`.
+    // PAIRS: leasing: the exchange in `Extents::lease_in`.
     let lease = LeaseWord(header.lease.load(Acquire));
     if !lease.is_of_generation(generation) || lease.cells() > shape.cells() {
         return;
@@ -102,11 +102,11 @@ fn trace_segment(region: &Region, segment: usize, life: SegmentLife, (key, hash)
     let mut found: Vec<Left> = Vec::new();
     for (first, end) in lease.extents() {
         let (start, end) = (first * shape.cell_size(), (end * shape.cell_size()).min(shape.segment_size));
-        // PAIRS: extent: the store in `Session::begin_extent`.
+        // PAIRS: extent: the store in `Extents::begin_extent`.
         if start >= end || ExtentWord(region.mapped().word(base + start).load(Acquire)).generation() != generation {
             continue;
         }
-        // PAIRS: tail: the store in `Session::commit`.
+        // PAIRS: tail: the store in `Extents::commit`.
         let tail = TailWord(region.mapped().word(base + start + 8).load(Acquire)).tail().min(end);
         let mut offset = start + EXTENT_HEADER_SIZE;
         while offset + item::SIZE_MIN <= tail {

@@ -1,7 +1,7 @@
 //! The verbs of a process that may only read, and of a thread that has found no slot. Gets read the mapping, and no other
 //! process needs to know of it. The server executes everything else.
 //!
-//! A reader has no thread slot, no hazard pointer (hazard pointer) and no lock. It reads as the region's other readers do: it
+//! A reader has no thread slot, no hazard pointer and no lock. It reads as the region's other readers do: it
 //! copies, and the copy is valid if the segment's generation is still the same after it. So no thread waits for a reader,
 //! and a reader may stop anywhere.
 //!

@@ -2,7 +2,7 @@
 //! dropped.
 //!
 //! The call that sends does not wait. What the socket does not take at once is copied, and the caller sends it later. During the
-//! call a hazard pointer (hazard pointer) keeps the value's segment from being recycled ([`keyway_region::PinnedValue`]), so the bytes
+//! call a hazard pointer keeps the value's segment from being recycled ([`keyway_region::PinnedValue`]), so the bytes
 //! that the kernel copies are the item's. After the call, the socket refers to nothing in the region.
 //!
 //! # Safety

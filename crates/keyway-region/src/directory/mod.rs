@@ -219,7 +219,7 @@ impl Directory {
     /// The segment that an entry of a directory names, by the entry's offset.
     pub(super) fn segment_named(&self, entry_at: usize) -> Option<usize> {
         // An empty entry becomes the highest number, which no segment has.
-        // PAIRS: directory: the exchange in `Session::prepare_segment`: a thread that reaches the segment sees its zeros.
+        // PAIRS: directory: the exchange in `Claims::prepare_segment`: a thread that reaches the segment sees its zeros.
         let segment = (self.mapped.memory().get::<AtomicU32>(entry_at).load(Acquire) as usize).wrapping_sub(1);
         self.mapped.has(segment).then_some(segment)
     }

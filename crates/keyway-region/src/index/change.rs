@@ -1,6 +1,6 @@
 //! Changing a key: find it, show the caller what is there, publish what the caller decides.
 //!
-//! [`Session::change_fast`] makes the first attempt, compiled into the verb; [`Session::change`] makes as many as it takes. The
+//! [`Changer::change_fast`] makes the first attempt, compiled into the verb; [`Changer::change`] makes as many as it takes. The
 //! steps of an attempt are the same for both, and are those of `model/region_protocol.py` ("Writers"). When another thread was
 //! faster, the decision is made again, so it must not have effects of its own.
 

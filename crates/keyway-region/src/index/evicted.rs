@@ -36,7 +36,7 @@ impl Publisher {
         self.log.counts().count_removed(self.mapped().memory().get(seen.at), seen);
     }
 
-    /// Counts an item that is removed because its segment is emptied. It is not marked dead: so [`crate::Region::trace`] can
+    /// Counts an item that is removed because its segment is emptied. It is not marked dead: so [`crate::trace()`] can
     /// distinguish it from what a request deleted, as long as the segment is not used again.
     pub(crate) fn count_emptied(&self, seen: &ItemView, slot: (Place, Slot), present: bool, now: u32) {
         self.count_loss(seen, slot, present, now);

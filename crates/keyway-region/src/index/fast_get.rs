@@ -81,7 +81,7 @@ impl Finder {
         let place = Place::new(bucket, bucket_at, index % SLOTS);
         // SAFETY: one of the bucket's words.
         let slot: &AtomicU64 = unsafe { view.at(place.at) };
-        // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
+        // PAIRS: item: the publish in `Publisher::swap_same` and in `insert`.
         let word = Slot(slot.load(Acquire));
         if !word.is_confirmed_with(wanted) {
             return Fast::Unusual;

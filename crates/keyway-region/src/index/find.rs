@@ -1,7 +1,7 @@
 //! Looking for a key on behalf of a writer: what is there, and where an item could go.
 //!
-//! [`Session::glance`] is the look that nearly always suffices: it knows what is common, and gives up on anything else.
-//! [`Session::scan`] is the thorough look: it also meets frozen, dirty and tentative words, several words with one tag, and
+//! [`Finder::glance`] is the look that nearly always suffices: it knows what is common, and gives up on anything else.
+//! [`Finder::scan`] is the thorough look: it also meets frozen, dirty and tentative words, several words with one tag, and
 //! third buckets.
 
 use crate::atomics::{Acquire, AtomicU64};
@@ -110,7 +110,7 @@ impl Finder {
         let place = Place::new(bucket, at, index % SLOTS);
         // SAFETY: one of the bucket's words.
         let slot: &AtomicU64 = unsafe { view.at(place.at) };
-        // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
+        // PAIRS: item: the publish in `Publisher::swap_same` and in `insert`.
         let word = Slot(slot.load(Acquire));
         if !word.is_confirmed_with(wanted) {
             return None;

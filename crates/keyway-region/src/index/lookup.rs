@@ -148,7 +148,7 @@ pub(crate) enum Lookup {
 /// Whether the third bucket of any key is in use.
 #[inline]
 pub(super) fn has_thirds(superblock: &Superblock) -> bool {
-    // PAIRS: third: the store in `Session::announce_third`.
+    // PAIRS: third: the store in `Publisher::announce_third`.
     superblock.thirds.load(SeqCst) != 0
 }
 
@@ -341,7 +341,7 @@ impl Index {
                 header,
             }),
             None => {
-                // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
+                // PAIRS: generation: the fence in `Claims::claim_from_free`, as in `still`.
                 fence(Acquire);
                 if self.mapped.segment_life(led.segment).generation == led.life.generation {
                     unlooked(slot, word)
@@ -358,7 +358,7 @@ impl Index {
     pub(super) fn header_of(view: View<'_>, led: &ItemAt) -> Header {
         // SAFETY: `follow`, which alone makes this, has found that there is the segment, and that the smallest item, which has both
         // words, ends in it. Items begin at multiples of 4.
-        // PAIRS: dead-mark: the store in `Session::mark_dead`.
+        // PAIRS: dead-mark: the store in `ItemCounts::mark_dead`.
         let load = |at| unsafe { view.at::<AtomicU32>(at) }.load(Acquire);
         Header::of(load(led.at), || load(led.at + LIFETIME_OFFSET))
     }
@@ -584,7 +584,7 @@ impl Index {
             for index in 0..SLOTS {
                 let place = Place::new(bucket, bucket_at, index);
                 for _ in 0..ATTEMPTS_MAX {
-                    // PAIRS: item: the publish in `Session::swap_same` and in `insert`.
+                    // PAIRS: item: the publish in `Publisher::swap_same` and in `insert`.
                     let word = Slot(self.slots.slot(place.at).load(Acquire));
                     if word.is_dirty() {
                         self.slots.persist_word(place.at, word);

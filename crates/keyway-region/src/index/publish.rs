@@ -1,6 +1,6 @@
 //! Publishing: the compare-and-swaps of slots that make changes visible.
 //!
-//! The word of an item is swapped only by a thread whose hazard pointer (hazard pointer) names the item's segment ([`Session::hold`]),
+//! The word of an item is swapped only by a thread whose hazard pointer names the item's segment ([`Publisher::hold`]),
 //! or that has claimed the segment.
 
 use crate::atomics::{Acquire, AtomicU64, Relaxed, Release};

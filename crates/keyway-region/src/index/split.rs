@@ -245,7 +245,7 @@ impl Splits<'_> {
         }
         // 2. Fill the new bucket, slot by slot at the same index.
         for (from, to) in source.into_iter().zip(target) {
-            // PAIRS: item: the publish in `Session::swap_same` and in `insert`: the copy that follows hands the item on.
+            // PAIRS: item: the publish in `Publisher::swap_same` and in `insert`: the copy that follows hands the item on.
             let word = Slot(self.publisher.index.slots.slot(from.at).load(Acquire));
             if !word.is_frozen_by(split.round) {
                 return false;

@@ -164,7 +164,7 @@ impl Segments {
 
     /// The lease word, if cells were leased in this generation.
     pub(super) fn lease_of(&self, segment: usize) -> Option<LeaseWord> {
-        // PAIRS: leasing: the exchange in `Session::lease_in`.
+        // PAIRS: leasing: the exchange in `Extents::lease_in`.
         let lease = LeaseWord(self.mapped.header(segment).lease.load(Acquire));
         lease
             .is_of_generation(self.mapped.segment_life(segment).generation)
@@ -180,9 +180,9 @@ impl Segments {
             .filter(move |(_, end)| *end <= shape.segment_size)
             .map(move |(start, end)| {
                 let at = self.mapped.segment(segment) + start;
-                // PAIRS: extent: the store in `Session::begin_extent`. PAIRS: dead-extent: the exchange in `close_dead_extents`.
+                // PAIRS: extent: the store in `Extents::begin_extent`. PAIRS: dead-extent: the exchange in `close_dead_extents`.
                 let word = ExtentWord(self.mapped.word(at).load(Acquire));
-                // PAIRS: tail: the store in `Session::commit`.
+                // PAIRS: tail: the store in `Extents::commit`.
                 let tail = || TailWord(self.mapped.word(at + 8).load(Acquire));
                 Leasehold {
                     start,

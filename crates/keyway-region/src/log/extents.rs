@@ -339,7 +339,7 @@ impl Extents {
                 expires.fetch_max(expiry, Relaxed);
             }
         }
-        // PAIRS: tail: the loads in `Session::empty_items` and in `check`: everything before the tail is complete.
+        // PAIRS: tail: the loads in `Reclaimer::empty_items` and in `check`: everything before the tail is complete.
         tail_word.store(TailWord::new(tail, self.claims.thread.owner().incarnation).0, Release);
         // Persistent before the word that leads to it: the barrier is between this and the publish. Not so the header with the
         // latest expiry, which is a hint: a reclaim because of it looks at each item.
@@ -601,7 +601,7 @@ impl Extents {
             let handed = self.hand_on(segment, size, cells, old);
             let own = || (cells <= left).then(|| old.lease(cells, true));
             let new = handed.map(|(_, new)| new).or_else(own)?;
-            // A recycler that finds the cells before their header is written looks for this hazard pointer (hazard pointer). Its fence
+            // A recycler that finds the cells before their header is written looks for this hazard pointer. Its fence
             // is before every byte that this thread writes there, as that of `claim_from_free` is for the thread that opened the segment.
             self.claims.thread.protect(LEASING, segment);
             // PAIRS: leasing: the load in `Segments::has_live_extent`: a recycler that sees the lease sees the hazard pointer.

@@ -72,7 +72,7 @@ impl Items {
     /// The header of an item, or what is now in its place.
     #[inline(always)]
     pub(crate) fn item_header(&self, at: usize) -> Header {
-        // PAIRS: dead-mark: the store in `Session::mark_dead`.
+        // PAIRS: dead-mark: the store in `ItemCounts::mark_dead`.
         let word = |at| self.mapped.memory().get::<AtomicU32>(at).load(Acquire);
         Header::of(word(at), || word(at + LIFETIME_OFFSET))
     }
@@ -86,7 +86,7 @@ impl Items {
     /// Whether the segment with these words still has the generation that was read before its bytes.
     #[inline(always)]
     pub(crate) fn is_still(words: &SegmentWords, life: SegmentLife) -> bool {
-        // PAIRS: generation: the release fence in `Session::claim_from_free`: a reader of a new byte sees the new generation.
+        // PAIRS: generation: the release fence in `Claims::claim_from_free`: a reader of a new byte sees the new generation.
         fence(Acquire);
         words.generation.load(Relaxed) == life.generation
     }

@@ -36,7 +36,7 @@ impl Items {
             } else {
                 out.append_region(window).map(|()| true)
             };
-            // PAIRS: generation: the fence in `Session::claim_from_free`, as in `still`.
+            // PAIRS: generation: the fence in `Claims::claim_from_free`, as in `still`.
             fence(Acquire);
             if self.mapped.segment_life(segment).generation != link.generation() {
                 return Err(Unread::Changed);
@@ -107,7 +107,7 @@ impl Claims {
             self.mapped.header(segment).expires.store(expires, Relaxed);
             let none = State::of(Kind::Large, stream);
             let state = none.take(Kind::Large, self.thread.owner());
-            // PAIRS: large: the load in `Session::empty_step`: a thread that sees it large sees its words.
+            // PAIRS: large: the load in `Reclaimer::empty_step`: a thread that sees it large sees its words.
             self.mapped.header(segment).state.store(state.0, Release);
             // The thread that gave the segment its generation may not have reached a barrier.
             self.mapped.write_back(at, CHAIN_HEADER_SIZE + part.len());

@@ -248,7 +248,7 @@ impl Claims {
         let header = self.mapped.header(segment);
         header.sequence.store(entry as u64, Relaxed);
         let owned = State::owned(kind, self.thread.owner());
-        // PAIRS: owner: the load in `Session::empty_step`: a thread that sees the owner sees the owner's lease, and the entry.
+        // PAIRS: owner: the load in `Reclaimer::empty_step`: a thread that sees the owner sees the owner's lease, and the entry.
         header.state.store(owned.0, Release);
         let directory = self.directory.directory_entry(kind, entry);
         let name = u32::try_from(segment + 1).unwrap_or(0);

@@ -128,7 +128,7 @@ impl Mapped {
 
     /// The state of a withdrawn segment without owner.
     pub(crate) fn unowned_withdrawn(&self, segment: usize) -> Option<State> {
-        // PAIRS: owner: the store in `Session::leave_withdrawn`: that session does not give back what is allocated after this.
+        // PAIRS: owner: the store in `Reclaimer::leave_withdrawn`: that session does not give back what is allocated after this.
         let state = State(self.header(segment).state.load(Acquire));
         (state.kind() == Some(Kind::Withdrawn) && state.owner().is_none()).then_some(state)
     }

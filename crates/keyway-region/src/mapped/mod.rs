@@ -259,7 +259,7 @@ impl Mapped {
     /// The generation and epoch in a segment's words.
     #[inline(always)]
     pub(crate) fn life_of(words: &SegmentWords) -> SegmentLife {
-        // PAIRS: generation: the fence in `Session::claim_from_free`, and those before hazard pointers are read: a slot that is read
+        // PAIRS: generation: the fence in `Claims::claim_from_free`, and those before hazard pointers are read: a slot that is read
         // after this is not as it was before the reclaim of an earlier generation.
         SegmentLife {
             generation: words.generation.load(Acquire),

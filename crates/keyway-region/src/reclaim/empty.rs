@@ -65,7 +65,7 @@ impl Victims {
     /// Returns the offset that it reached, and how many items it passed. A function of its own, because most of what is reclaimed is dead.
     #[inline(never)]
     fn skip_dead(&self, segment_at: usize, from: usize, tail: usize, until: usize) -> (usize, u64) {
-        // PAIRS: dead-mark: the store in `Session::mark_dead`.
+        // PAIRS: dead-mark: the store in `ItemCounts::mark_dead`.
         let word_at = |offset: usize| self.mapped.memory().get::<AtomicU32>(segment_at + offset).load(Acquire);
         let (mut offset, mut items) = (from, 0);
         while offset < until && offset + item::SIZE_MIN <= tail {
@@ -97,7 +97,7 @@ impl Reclaimer {
     pub(crate) fn empty_step(&self, victim: Victim, budget: usize, now: u32) -> (Step, usize) {
         let mapped = self.mapped();
         let segment = victim.segment;
-        // PAIRS: owner: the claim, in `Session::claim`. PAIRS: large: the store in `write_chain`. PAIRS: chain-owner: the exchange in
+        // PAIRS: owner: the claim, in `Claims::claim`. PAIRS: large: the store in `write_chain`. PAIRS: chain-owner: the exchange in
         // `disown_chain`.
         let state = State(mapped.header(segment).state.load(Acquire));
         if let Some(owner) = state.owner()
@@ -210,7 +210,7 @@ impl Reclaimer {
         if spare == Spare::Nothing {
             cursor.spare = spare;
         }
-        // A sleeping writer's hazard pointer (hazard pointer) may stand for hours: do not begin before it is gone.
+        // A sleeping writer's hazard pointer may stand for hours: do not begin before it is gone.
         if cursor.offset == 0 && self.log().claims().threads().is_protected(segment, self.thread().owner()) {
             self.retire(segment, state, life, cursor);
             return (Step::Passed, 0);

@@ -8,7 +8,7 @@
 //! items fit never evicts, however often they are rewritten.
 //!
 //! **No operation pays for a whole segment.** As soon as fewer segments are free than the reserve, each writer does a share of
-//! the work in proportion to what it takes ([`Session::pay`]), so that a free segment is there when an extent is leased. A reclaim
+//! the work in proportion to what it takes ([`Reclaimer::pay`]), so that a free segment is there when an extent is leased. A reclaim
 //! proceeds by steps of some items. Between two steps the segment has no owner, and any thread may do the next one. No thread
 //! waits for another: a segment that cannot be reclaimed now is skipped.
 

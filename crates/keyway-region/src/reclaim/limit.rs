@@ -302,7 +302,7 @@ impl Reclaimer {
 
     fn own(&self, segment: usize, from: State) -> bool {
         let owned = State::owned(Kind::Withdrawn, self.thread().owner());
-        // PAIRS: owner: the load in `Session::empty_step`: a thread that sees the owner sees its lease.
+        // PAIRS: owner: the load in `Reclaimer::empty_step`: a thread that sees the owner sees its lease.
         self.mapped()
             .header(segment)
             .state

@@ -273,7 +273,7 @@ impl Recovery {
 
     /// Marks every segment to be checked for what a dead owner left.
     pub(crate) fn sweep_lost(&self) {
-        // PAIRS: sweep: the load in `Session::reclaim_lost`: a sweep takes no dead owner for a living one.
+        // PAIRS: sweep: the load in `Reclaimer::reclaim_lost`: a sweep takes no dead owner for a living one.
         self.mapped.superblock().lost.store(self.mapped.segments() as u64, Release);
     }
 }

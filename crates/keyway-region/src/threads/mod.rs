@@ -113,7 +113,7 @@ impl Threads {
         let name = segment as u64 + 1;
         (0..self.threads_used()).any(|slot| {
             let thread = self.mapped.thread(slot);
-            // PAIRS: leasing: the end of the hazard pointer, in `Session::lease_in`: if it has ended, the header is there.
+            // PAIRS: leasing: the end of the hazard pointer, in `Extents::lease_in`: if it has ended, the header is there.
             thread.hazards.get(LEASING).is_some_and(|w| w.load(Acquire) == name) && has_hazards(thread)
         })
     }
@@ -219,7 +219,7 @@ impl Thread {
     #[inline]
     pub fn protect_written(&self, which: usize, segment: usize) {
         // Neither fence nor release: the item's extent is still open. A recycler looks for hazard pointers after it has seen the extent
-        // closed, and the store that closes it releases this one too (`Session::close`).
+        // closed, and the store that closes it releases this one too (`Extents::close`).
         if RECORDS && let Some(hazard) = self.slot.hazards.get(which) {
             hazard.store(segment as u64 + 1, Relaxed);
         }
