@@ -111,7 +111,7 @@ impl Stripes {
 
 /// This process's mapping of the stripes, and the door word that it is for.
 #[derive(Default)]
-pub(crate) struct Offered(Mutex<Option<(DoorWord, Arc<Stripes>)>>);
+struct Offered(Mutex<Option<(DoorWord, Arc<Stripes>)>>);
 
 /// The kernel door's word, and the words in which this process counts its changes.
 pub struct Changes {

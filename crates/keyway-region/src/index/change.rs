@@ -90,7 +90,7 @@ enum Stamp {
 
 /// A written item that is to be published.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Prepared {
+struct Prepared {
     is_written: bool,
     /// the flush epoch that it was written for, if another attempt can use it: an operation that does not look at the old item
     /// makes the same item in every attempt
@@ -112,7 +112,7 @@ enum Stays {
 
 /// The flush epoch of an item that replaces another one and is independent of it: never an older epoch.
 #[inline(always)]
-pub(super) fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
+fn stamp_over(replaced: SegmentLife, epoch: u64) -> u64 {
     epoch.max(replaced.epoch)
 }
 
@@ -717,7 +717,7 @@ impl Changer {
     }
 
     /// A written item that was never published: its place is dead, and the segments of its value are freed.
-    pub(super) fn discard(&self, prepared: &mut Prepared) {
+    fn discard(&self, prepared: &mut Prepared) {
         if std::mem::take(&mut prepared.is_written) {
             self.publisher().segments.count_unpublished(prepared.written.word);
         }

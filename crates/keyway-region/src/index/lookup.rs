@@ -326,7 +326,7 @@ impl Index {
 
     /// Second half of [`Self::look`]: reads the slot again, then the header.
     #[inline(always)]
-    pub(super) fn look_at(&self, led: ItemAt, slot: &AtomicU64, word: Slot) -> Followed<ItemView> {
+    fn look_at(&self, led: ItemAt, slot: &AtomicU64, word: Slot) -> Followed<ItemView> {
         // The nine bits of generation in a slot wrap. So the slot is read again after the segment's words: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
         if !word.same_but_frequency(Slot(slot.load(Acquire))) {

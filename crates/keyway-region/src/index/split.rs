@@ -148,7 +148,7 @@ impl Splits<'_> {
     }
 
     /// Whether this many slots suffice when memory is full, if future items are like the present ones.
-    pub(super) fn index_suffices(&self, items: u64, slots: u64) -> bool {
+    fn index_suffices(&self, items: u64, slots: u64) -> bool {
         // The count drifts, because dead threads did not report theirs; a negative one means none.
         if items > u64::MAX / 2 {
             return true;

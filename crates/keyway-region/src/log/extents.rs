@@ -530,7 +530,7 @@ impl Extents {
     }
 
     /// Ends leasing in this segment: its rest is dead, unless a thread is about to fill it.
-    pub(crate) fn finish_segment(&self, segment: usize) {
+    fn finish_segment(&self, segment: usize) {
         let generation = self.claims.mapped.segment_life(segment).generation;
         let state = State(self.claims.mapped.header(segment).state.load(Relaxed));
         if state.kind() != Some(Kind::Open) || state.owner().is_some() {

@@ -88,7 +88,7 @@ impl Segments {
 
     /// Segments that were opened after the one with this sequence number, as long as segments take CAS uniques.
     #[inline(always)]
-    pub(super) fn age_of(&self, sequence: u64) -> u64 {
+    fn age_of(&self, sequence: u64) -> u64 {
         self.mapped.superblock().sequence.load(Relaxed).wrapping_sub(sequence) >> self.mapped.words_shift()
     }
 

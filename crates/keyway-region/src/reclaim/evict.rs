@@ -254,7 +254,6 @@ impl Reclaimer {
     }
 
     /// How it changes keys.
-    #[inline(always)]
     pub fn index(&self) -> &Changer {
         &self.index
     }
@@ -273,19 +272,16 @@ impl Reclaimer {
     }
 
     /// The mapped bytes.
-    #[inline(always)]
     pub(super) fn mapped(&self) -> &Mapped {
         self.log().mapped()
     }
 
     /// The thread's slot.
-    #[inline(always)]
     pub(super) fn thread(&self) -> &Thread {
         self.log().thread()
     }
 
     /// Its end of the log.
-    #[inline(always)]
     pub(super) fn log(&self) -> &Appender {
         self.index.publisher().log()
     }
@@ -703,7 +699,7 @@ impl Reclaimer {
     }
 
     /// Leaves the reclaim that this session has begun to others.
-    pub(crate) fn leave_victim(&self) {
+    fn leave_victim(&self) {
         if let Some(victim) = self.victim.take() {
             self.victims.offer_begun(victim.segment);
         }

@@ -181,7 +181,7 @@ impl Emitter {
     }
 
     /// The change that began last emits no event: nothing was published.
-    pub(crate) fn end_event(&self) {
+    fn end_event(&self) {
         self.is_changing.set(false);
         if self.stamp.take().is_some() {
             self.end_stamp();
