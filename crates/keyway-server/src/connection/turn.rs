@@ -570,26 +570,27 @@ impl Connection {
         self.trace(input);
         let unsent = self.output.len();
         let taken_up = executor.take_up();
-        let (consumed, outcome) = match self.requests.decoder.decode(input) {
-            Decoded::Incomplete { need } => return Executed::Needs(need),
-            Decoded::Request { consumed, request } if self.login.denies(&request) => {
-                (consumed, self.login.answer_denied(&request, self.output.bytes()))
+        // By reference: a request has several hundred bytes, and is not moved on its way.
+        let (consumed, outcome) = match &self.requests.decoder.decode(input) {
+            Decoded::Incomplete { need } => return Executed::Needs(*need),
+            Decoded::Request { consumed, request } if self.login.denies(request) => {
+                (*consumed, self.login.answer_denied(request, self.output.bytes()))
             }
             Decoded::Request { request, .. } if request.effect() != Effect::Reads && self.is_forsaken() => {
                 self.phase = Phase::Closing(CloseReason::Normal);
                 return Executed::Stop(0, Stop::Phase);
             }
             // The connection is queued again, and the request is decoded again.
-            Decoded::Request { request, .. } if executor.holds_up(&request) => {
+            Decoded::Request { request, .. } if executor.holds_up(request) => {
                 self.requests.decoder.repeat();
                 return Executed::Stop(0, Stop::HeldUp);
             }
-            Decoded::Request { consumed, request } => (consumed, self.execute(&request, executor, taken_up)),
+            Decoded::Request { consumed, request } => (*consumed, self.execute(request, executor, taken_up)),
             Decoded::TooLarge { consumed, forget } => {
-                let forget = forget.filter(|_| self.program.is_none());
+                let forget = forget.as_ref().filter(|_| self.program.is_none());
                 let forget = forget.filter(|key| self.login.role().is_none_or(|role| role.may_change(key.stored())));
-                executor.too_large(forget.as_ref());
-                (consumed, Outcome::Done)
+                executor.too_large(forget);
+                (*consumed, Outcome::Done)
             }
             Decoded::Refused { consumed, reply, close } => {
                 self.output.bytes().extend_from_slice(reply);
@@ -597,7 +598,7 @@ impl Connection {
                     true => Outcome::Close(CloseReason::Error),
                     false => Outcome::Done,
                 };
-                (consumed, outcome)
+                (*consumed, outcome)
             }
         };
         self.input.set_need(1);
