@@ -1,6 +1,6 @@
 //! Decodes bytes into requests: where a request ends, which ones are refused, and which bytes are skipped.
 //!
-//! [`Decoder`] finds the command line and passes it to the module that knows the command ([`line`], [`meta`], [`admin`]).
+//! [`Decoder`] finds the command line and passes it to [`line`], which knows the commands.
 //! It keeps a few numbers and no bytes: how much of a refused data block is still to be skipped, what is answered after that, how far
 //! the waiting bytes were searched for a line end, and whether a line of many keys has begun. So a declared length costs
 //! nothing until its bytes arrive.
@@ -8,13 +8,10 @@
 //! A line of many keys that is longer than other lines may be ([`LINE_LEN_MAX`]) is decoded in pieces of that length, each a request
 //! of its own. So neither its length nor its number of keys takes much memory or time: an answered piece needs no memory any more.
 
-mod admin;
 mod line;
-mod meta;
 #[cfg(test)]
 mod tests;
 
-use self::line::Line;
 use crate::binary;
 use crate::command::{Command, ManyKeys};
 use crate::request::{Keys, MetaKey, Request};
@@ -284,14 +281,7 @@ impl Decoder {
         if line_len > LINE_LEN_MAX {
             return self.begin_long(input, Some(line_len));
         }
-        Line {
-            // A single "\n" also ends a line; only the last "\r" belongs to the line end.
-            text: line.strip_suffix(b"\r").unwrap_or(line),
-            consumed: line_len + 1,
-            data: rest.get(1..).unwrap_or_default(),
-            decoder: self,
-        }
-        .decode()
+        line::decode(line, rest.get(1..).unwrap_or_default(), self)
     }
 
     fn wait_for_line_end<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {

@@ -157,7 +157,6 @@ impl Request<'_> {
     }
 
     /// The row of its command.
-    #[inline]
     pub const fn facts(&self) -> &'static Facts {
         match self.command() {
             Some(command) => command.facts(),
@@ -166,7 +165,6 @@ impl Request<'_> {
     }
 
     /// The family that it belongs to: a packet is binary, whatever its command.
-    #[inline]
     pub const fn form(&self) -> Form {
         match self {
             Self::Binary(_) => Form::Binary,
@@ -181,7 +179,6 @@ impl Request<'_> {
     }
 
     /// Whether the kernel door's programs can answer it: they know no packets.
-    #[inline]
     pub const fn is_for_kernel(&self) -> bool {
         self.facts().by_kernel && !matches!(self, Self::Binary(_))
     }
@@ -221,7 +218,6 @@ impl Request<'_> {
     }
 
     /// Whether it is all of its line, or the last piece.
-    #[inline]
     pub fn is_last(&self) -> bool {
         match self {
             Self::Get { keys, .. } | Self::GetAndTouch { keys, .. } => keys.are_last(),
@@ -244,7 +240,6 @@ impl Request<'_> {
 
 impl Access {
     /// What a request with these rights may do to items.
-    #[inline]
     pub const fn effect(self) -> Effect {
         match self {
             Self::Nothing | Self::Reads | Self::ByArgument | Self::Overview => Effect::Reads,

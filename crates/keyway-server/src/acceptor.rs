@@ -22,13 +22,13 @@ use signal_hook::consts::SIGHUP;
 use signal_hook_mio::v1_0::Signals;
 
 use crate::auth::Users;
-use crate::connection::{CloseReason, Stream};
+use crate::connection::{CloseReason, Inherited, Stream};
 use crate::file_watch::FileWatch;
 use crate::handout;
 use crate::listener::{Arrival, Listener, SocketFile};
 use crate::log_limiter::LogLimiter;
 use crate::shared::{Message, Peer, PeerAddress, Shared};
-use crate::takeover::{self, HaltVerdict, Inherited, Offered, Stage};
+use crate::takeover::{self, HaltVerdict, Offered, Stage};
 use crate::watchdog::{Manager, Watchdog};
 
 pub(crate) const WAKE: Token = Token(0);
@@ -197,10 +197,9 @@ impl Acceptor {
 
     /// Gives a connection that another server has handed over to a worker.
     pub(crate) fn inherit(&mut self, inherited: Inherited) {
-        let address = inherited.carried.origin.address();
-        let is_admitted =
-            self.shared.users.is_none() || inherited.carried.has_logged_in || matches!(address, PeerAddress::Reader);
-        let peer = self.enrol(&inherited.stream, address, is_admitted);
+        let address = inherited.address();
+        let is_admitted = self.shared.users.is_none() || inherited.has_logged_in() || matches!(address, PeerAddress::Reader);
+        let peer = self.enrol(inherited.stream(), address, is_admitted);
         let message = Message::Inherit(Box::new(inherited), Arc::clone(&peer));
         self.shared.workers.send(peer.worker(), message);
     }

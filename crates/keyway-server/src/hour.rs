@@ -28,8 +28,8 @@ pub(crate) struct Note {
     rejected: u64,
     /// connections that were closed because their memory was short
     closed: u64,
-    /// datagrams that the kernel dropped because a socket's buffer was full
-    udp_dropped: u64,
+    /// datagrams that the kernel dropped because a socket's buffer was full; `None`: it does not say
+    udp_dropped: Option<u64>,
     /// packets by what the kernel door did with them
     kernel: Vec<(&'static str, u64)>,
 }
@@ -57,9 +57,17 @@ impl Note {
             ("corrupt", now.corrupt, before.corrupt),
             ("rejected", self.rejected, then.rejected),
             ("closed_for_memory", self.closed, then.closed),
-            ("udp_dropped", self.udp_dropped, then.udp_dropped),
         ];
-        all.extend(counted.map(|(name, now, then)| (name.to_owned(), now.saturating_sub(then))));
+        let udp_dropped = self
+            .udp_dropped
+            .zip(then.udp_dropped)
+            .map(|(now, then)| ("udp_dropped", now, then));
+        all.extend(
+            counted
+                .into_iter()
+                .chain(udp_dropped)
+                .map(|(name, now, then)| (name.to_owned(), now.saturating_sub(then))),
+        );
         all.extend(self.kernel.iter().map(|(word, now)| {
             let before = then
                 .kernel
@@ -72,10 +80,13 @@ impl Note {
     }
 }
 
-/// Datagrams that were dropped at these sockets since each was made. Each is asked: the table of all sockets of the machine
+/// Datagrams that were dropped at these sockets since each was made; `None` if the kernel does not say. Each is asked: the table of all sockets of the machine
 /// (proc_pid_net(5), udp) takes the kernel seconds, if there are some ten thousand.
-fn dropped(sockets: &[OwnedFd]) -> u64 {
-    sockets.iter().map(|socket| u64::from(server::dropped(socket.as_fd()))).sum()
+fn dropped(sockets: &[OwnedFd]) -> Option<u64> {
+    sockets
+        .iter()
+        .map(|socket| server::dropped(socket.as_fd()).map(u64::from))
+        .sum()
 }
 
 impl Hour {
@@ -111,7 +122,7 @@ mod tests {
             counters: Counters::default(),
             rejected: minute.into(),
             closed: 0,
-            udp_dropped: 0,
+            udp_dropped: Some(0),
             kernel: Vec::new(),
         }
     }
@@ -151,7 +162,7 @@ mod tests {
             counters: counters[0],
             rejected: 5,
             closed: 6,
-            udp_dropped: 7,
+            udp_dropped: Some(7),
             kernel: vec![("hits", 8), ("stale", 9)],
             ..then
         };
@@ -159,7 +170,7 @@ mod tests {
             counters: counters[1],
             rejected: 55,
             closed: 66,
-            udp_dropped: 77,
+            udp_dropped: Some(77),
             kernel: vec![("stale", 99), ("hits", 88), ("silent", 1)],
             ..now
         };
@@ -177,6 +188,9 @@ mod tests {
             ("kernel_silent", 1),
         ];
         assert_eq!(now.since(&then), wanted.map(|(name, count)| (name.to_owned(), count)));
+        // What the kernel does not say is unknown, and not 0.
+        now.udp_dropped = None;
+        assert!(now.since(&then).iter().all(|(name, _)| name != "udp_dropped"));
     }
 
     #[test]
@@ -187,8 +201,8 @@ mod tests {
             (0..3_000).for_each(|_| assert_eq!(sockets[0].send_to(&[7; 1_000], socket.local_addr().unwrap()).unwrap(), 1_000));
         }
         let [first, second] = sockets.map(OwnedFd::from);
-        let both = dropped(&[first.try_clone().unwrap(), second.try_clone().unwrap()]);
-        let each = [first, second].map(|socket| dropped(&[socket]));
+        let both = dropped(&[first.try_clone().unwrap(), second.try_clone().unwrap()]).unwrap();
+        let each = [first, second].map(|socket| dropped(&[socket]).unwrap());
         assert!(each[0] > 0 && each[1] > 0 && both == each[0] + each[1], "{each:?}, {both}");
     }
 }

@@ -48,8 +48,8 @@ pub(crate) fn send(socket: BorrowedFd<'_>, before: &[u8], value: &PinnedValue<'_
 /// Words that the kernel has of a socket's memory (linux/sock_diag.h, `SK_MEMINFO_VARS`), with room for later ones.
 const MEMORY_WORDS: u32 = 16;
 
-/// Datagrams that the kernel has dropped at a socket because its buffer was full, since it was made; 0 if the kernel does not say.
-pub fn dropped(socket: BorrowedFd<'_>) -> u32 {
+/// Datagrams that the kernel has dropped at a socket because its buffer was full, since it was made; `None` if the kernel does not say.
+pub fn dropped(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut words = [0_u32; MEMORY_WORDS as usize];
     let mut len = 4 * MEMORY_WORDS;
     // SAFETY: the kernel writes `len` bytes at most, which the array has.
@@ -62,11 +62,9 @@ pub fn dropped(socket: BorrowedFd<'_>) -> u32 {
             &raw mut len,
         )
     };
-    if failed != 0 {
-        0
-    } else {
-        words[libc::SK_MEMINFO_DROPS as usize]
-    }
+    // An old kernel does not know the option, or has fewer words.
+    let is_said = failed == 0 && len > 4 * libc::SK_MEMINFO_DROPS.cast_unsigned();
+    is_said.then_some(words[libc::SK_MEMINFO_DROPS as usize])
 }
 
 #[cfg(test)]
@@ -74,6 +72,11 @@ mod tests {
     use super::dropped;
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn what_is_no_socket_says_nothing() {
+        assert_eq!(dropped(std::fs::File::open("/dev/null").unwrap().as_fd()), None);
+    }
 
     #[test]
     fn datagrams_that_a_full_buffer_drops_are_counted() {
@@ -89,6 +92,6 @@ mod tests {
             taken += 1;
         }
         assert!(taken < sent, "nothing was dropped");
-        assert_eq!((dropped(full.as_fd()), dropped(other.as_fd())), (sent - taken, 0));
+        assert_eq!((dropped(full.as_fd()), dropped(other.as_fd())), (Some(sent - taken), Some(0)));
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! Words after those that a command needs are ignored, as in memcached; `noreply` counts if it is the last word.
 
+mod admin;
+mod meta;
+
 use super::{
     BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, Decoded, Decoder, LINE_END, RefusedData, TOO_LARGE, VALUE_LEN_MAX, answer_error, discard,
     is_too_large, unless,
@@ -15,18 +18,18 @@ const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const NOREPLY: &[u8] = b"noreply";
 
 /// A request whose line is complete: the input of every command parser.
-pub(super) struct Line<'a, 'd> {
+struct Line<'a, 'd> {
     /// the line without its end
-    pub(super) text: &'a [u8],
+    text: &'a [u8],
     /// length of the line with its end
-    pub(super) consumed: usize,
+    consumed: usize,
     /// what has arrived after the line
-    pub(super) data: &'a [u8],
-    pub(super) decoder: &'d mut Decoder,
+    data: &'a [u8],
+    decoder: &'d mut Decoder,
 }
 
 /// A data block, or why there is none.
-pub(super) enum Block<'a> {
+enum Block<'a> {
     /// the block without its line end, and the length of line and block together
     Whole(&'a [u8], usize),
     /// it has not arrived; the input must hold this many bytes
@@ -35,9 +38,22 @@ pub(super) enum Block<'a> {
     Unended(usize),
 }
 
+/// Decodes a line, given without its `\n`, and what has arrived after it.
+#[inline]
+pub(super) fn decode<'a>(line: &'a [u8], data: &'a [u8], decoder: &mut Decoder) -> Decoded<'a> {
+    Line {
+        // A single "\n" also ends a line; only the last "\r" belongs to the line end.
+        text: line.strip_suffix(b"\r").unwrap_or(line),
+        consumed: line.len() + 1,
+        data,
+        decoder,
+    }
+    .decode()
+}
+
 impl<'a> Line<'a, '_> {
     #[inline]
-    pub(super) fn decode(self) -> Decoded<'a> {
+    fn decode(self) -> Decoded<'a> {
         let mut words = Tokens(self.text);
         // Spaces before the name are skipped: memcached does so for some commands or for all, depending on its version.
         let name = words.next().unwrap_or_default();
@@ -194,11 +210,11 @@ impl<'a> Line<'a, '_> {
         }
     }
 
-    pub(super) fn admin(self, admin: Admin<'a>) -> Decoded<'a> {
+    fn admin(self, admin: Admin<'a>) -> Decoded<'a> {
         self.accept(Request::Admin(admin))
     }
 
-    pub(super) fn accept(self, request: Request<'a>) -> Decoded<'a> {
+    fn accept(self, request: Request<'a>) -> Decoded<'a> {
         Decoded::Request {
             consumed: self.consumed,
             request,
@@ -206,18 +222,18 @@ impl<'a> Line<'a, '_> {
     }
 
     /// The line is answered with an error; it has no data block.
-    pub(super) fn answer_error(self, reply: &'static [u8]) -> Decoded<'a> {
+    fn answer_error(self, reply: &'static [u8]) -> Decoded<'a> {
         answer_error(self.consumed, reply)
     }
 
     /// The line and the data block of `value_len` bytes that follows it are answered with an error, sent when the block has arrived.
-    pub(super) fn answer_error_after_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
+    fn answer_error_after_data(self, reply: &'static [u8], value_len: u64) -> Decoded<'a> {
         self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
         discard(self.consumed)
     }
 
     /// A value that `Limits::item_size_max` does not allow is answered with an error, sent when it has arrived.
-    pub(super) fn answer_too_large(self, reply: &'static [u8], value_len: u64, forget: Option<MetaKey<'a>>) -> Decoded<'a> {
+    fn answer_too_large(self, reply: &'static [u8], value_len: u64, forget: Option<MetaKey<'a>>) -> Decoded<'a> {
         self.decoder.refused = RefusedData::text(value_len + LINE_END.len() as u64, reply);
         Decoded::TooLarge {
             consumed: self.consumed,
@@ -225,13 +241,13 @@ impl<'a> Line<'a, '_> {
         }
     }
 
-    pub(super) fn is_too_large(&self, key: &[u8], client_flags: u32, value_len: u64) -> bool {
+    fn is_too_large(&self, key: &[u8], client_flags: u32, value_len: u64) -> bool {
         is_too_large(self.decoder.limits.item_size_max, key, client_flags, value_len)
     }
 
     /// Reads the data block of `value_len` bytes.
     #[inline]
-    pub(super) fn block(&self, value_len: u64) -> Block<'a> {
+    fn block(&self, value_len: u64) -> Block<'a> {
         // Lengths within `is_too_large` fit a usize: `item_size_max` is one.
         let value_len = usize::try_from(value_len).unwrap_or(usize::MAX);
         let block_len = value_len.saturating_add(LINE_END.len());
@@ -260,7 +276,7 @@ pub(super) fn are_keys(mut words: Tokens<'_>) -> bool {
 
 /// Whether the last of the remaining words is `noreply` (protocol.txt, "Storage commands", "noreply").
 #[inline]
-pub(super) fn is_noreply(words: Tokens<'_>) -> bool {
+fn is_noreply(words: Tokens<'_>) -> bool {
     // Most lines are too short to hold the word, and are not searched.
     words.0.len() >= NOREPLY.len() && words.last() == Some(NOREPLY)
 }

@@ -70,7 +70,6 @@ impl Input {
     }
 
     /// The bytes that wait.
-    #[inline]
     pub(super) fn data(&self) -> &[u8] {
         self.buffer.data()
     }
@@ -89,12 +88,10 @@ impl Input {
     }
 
     /// How many bytes it must have before it is decoded.
-    #[inline]
     pub(super) fn need(&self) -> usize {
         self.need
     }
 
-    #[inline]
     pub(super) fn set_need(&mut self, need: usize) {
         self.need = need;
     }
@@ -113,7 +110,6 @@ impl Input {
         self.read_closed |= event.is_read_closed() || event.is_error();
     }
 
-    #[inline]
     pub(super) fn is_readable(&self) -> bool {
         self.readable
     }
@@ -122,7 +118,6 @@ impl Input {
         self.readable = readable;
     }
 
-    #[inline]
     pub(super) fn is_at_end(&self) -> bool {
         self.at_end
     }
@@ -143,14 +138,12 @@ impl Input {
     }
 
     /// Borrows the worker's buffer, if it has none.
-    #[inline]
     pub(super) fn borrow(&mut self, buffers: &mut Buffers) {
         if self.buffer.is_empty() && self.buffer.size() == 0 {
             self.buffer = buffers.lend_input(self.large);
         }
     }
 
-    #[inline]
     pub(super) fn give_back(&mut self, buffers: &mut Buffers) {
         buffers.take_back_input(&mut self.buffer);
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use keyway_proto::binary::{self, Status};
 use keyway_proto::{Decoder, Protocol, Request};
+use serde::{Deserialize, Serialize};
 
 use super::input::Input;
 use super::link::Link;
@@ -23,7 +24,6 @@ use crate::execute::Outcome;
 use crate::log_limiter::LogLimiter;
 use crate::rate::Source;
 use crate::shared::{Peer, Shared};
-use crate::takeover::Carried;
 
 /// A connection has to finish its TLS handshake and to log in within this time after its `connect`, whatever it sends; otherwise it is
 /// closed.
@@ -74,6 +74,18 @@ pub(super) enum LoginStep {
     /// another look at the input
     Stay,
     Become(Phase),
+}
+
+/// How far a login is, as one server tells the next.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct CarriedLogin {
+    /// what it may do, if that is not everything: whether it may write, and the prefix of its keys
+    role: Option<(bool, Vec<u8>)>,
+    is_identified: bool,
+    has_begun_sasl: bool,
+    failures: u8,
+    /// milliseconds since it has to log in
+    since_ms: u64,
 }
 
 impl Login {
@@ -182,17 +194,19 @@ impl Login {
     }
 
     /// What the next server gets of it.
-    pub(super) fn hand_over(&self, carried: &mut Carried, now: Instant) {
-        carried.role = self.role.as_ref().map(|role| (role.may_write(), role.prefix().to_vec()));
-        carried.is_identified = self.is_identified;
-        carried.has_begun_sasl = self.has_begun_sasl;
-        carried.failures = self.failures;
+    pub(super) fn carried(&self, now: Instant) -> CarriedLogin {
         let since = now.saturating_duration_since(self.since);
-        carried.since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        CarriedLogin {
+            role: self.role.as_ref().map(|role| (role.may_write(), role.prefix().to_vec())),
+            is_identified: self.is_identified,
+            has_begun_sasl: self.has_begun_sasl,
+            failures: self.failures,
+            since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 
     /// Continues where another server left it.
-    pub(super) fn continuing(carried: &Carried, now: Instant, has_logins: bool) -> Self {
+    pub(super) fn continuing(carried: &CarriedLogin, now: Instant, has_logins: bool) -> Self {
         let role = carried.role.as_ref().filter(|_| has_logins);
         Self {
             role: role.map(|(may_write, prefix)| Arc::new(UserRole::new(*may_write, prefix))),

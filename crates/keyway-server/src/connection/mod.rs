@@ -51,6 +51,7 @@ mod stream;
 mod turn;
 
 pub(crate) use desk::Desk;
+pub(crate) use handed::{Carried, Handed, Inherited};
 #[cfg(test)]
 pub(crate) use schedule::HEAVY_FOR;
 pub(crate) use secure::Secure;

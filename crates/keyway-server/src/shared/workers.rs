@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use super::{Peer, lock};
-use crate::connection::{CloseReason, Connection, Stream};
+use crate::connection::{CloseReason, Connection, Inherited, Stream};
 use crate::stats::{Traffic, WorkerCounters};
-use crate::takeover::Inherited;
 
 /// A message to a worker, about its connections.
 pub(crate) enum Message {

@@ -187,21 +187,21 @@ fn hand_over(channel: &Channel, shared: &Arc<Shared>) -> Result<usize, String> {
     halt.halt(Stage::Everyone, || shared.wake_workers(), everyone, until)?;
     let handed = halt.handed();
     let broken = |error: io::Error| format!("the new server broke off: {error}");
-    for connection in &handed {
-        let bytes = [&connection.input[..], &connection.output];
-        let message = Message::Connection(connection.carried.clone());
-        channel.send(&message, &bytes, Some(connection.fd)).map_err(broken)?;
+    let count = handed.len();
+    for connection in handed {
+        let (fd, carried, bytes) = connection.parts();
+        channel
+            .send(&Message::Connection(carried), &[&bytes], Some(fd))
+            .map_err(broken)?;
     }
-    channel
-        .say(&Message::AllConnections { count: handed.len() })
-        .map_err(broken)?;
+    channel.say(&Message::AllConnections { count }).map_err(broken)?;
     match channel.receive_within(PATIENCE, || true).map_err(broken)?.message {
         Message::Ready => {}
         _ => return Err("the new server answers out of turn".to_owned()),
     }
     channel.say(&Message::Commit).map_err(broken)?;
     match channel.is_taken() {
-        true => Ok(handed.len()),
+        true => Ok(count),
         false => Err("the new server died before it served".to_owned()),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::Handed;
+use crate::connection::Handed;
 use crate::shared::lock;
 
 /// Which threads are to halt.

@@ -14,7 +14,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::{Deserialize, Serialize};
 
-use super::{CARRIED_MAX, Carried, PATIENCE};
+use super::{CARRIED_MAX, PATIENCE};
+use crate::connection::Carried;
 
 /// Version of the messages and of the state that they carry.
 pub(super) const VERSION: u32 = 1;

@@ -31,18 +31,15 @@
 //! | file | holds |
 //! |---|---|
 //! | `message` | the messages, and how they are sent |
-//! | `carried` | the state of a connection, as it is sent |
 //! | `halt` | how the running server's threads stop and continue together |
 //! | `give` | the running server's side |
 //! | `take` | the new server's side |
 
-mod carried;
 mod give;
 mod halt;
 mod message;
 mod take;
 
-pub(crate) use carried::{Carried, CarriedOrigin, CarriedPhase, Handed, Inherited};
 pub(crate) use give::{Offered, admit, give, send_refusal};
 pub(crate) use halt::{Halt, HaltVerdict, Stage};
 pub(crate) use message::{Purpose, Socket};

@@ -15,8 +15,9 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
 use super::message::{Channel, Message, Purpose, Received, VERSION};
-use super::{Inherited, PATIENCE, name};
+use super::{PATIENCE, name};
 use crate::config::KEYWAY_VERSION;
+use crate::connection::Inherited;
 use crate::given::{Given, Role};
 
 /// How long the other server may take to end after it has closed the connection, until it counts as alive.

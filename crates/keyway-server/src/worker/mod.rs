@@ -49,9 +49,9 @@ use self::turns::Turns;
 use self::upkeep::Upkeep;
 use self::wait::Waiting;
 use crate::config::EventLoop;
-use crate::connection::{CloseReason, Connection, Desk, Secure, Stream};
+use crate::connection::{Carried, CloseReason, Connection, Desk, Secure, Stream};
 use crate::shared::{Lane, Message, Peer, PeerAddress, Shared};
-use crate::takeover::{Carried, Inherited, Stage};
+use crate::takeover::Stage;
 use crate::udp::UdpSockets;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -224,8 +224,8 @@ impl Worker {
             Message::Adopt(stream, peer) => self.adopt(stream, peer, None),
             Message::Move(connection) => self.admit(connection),
             Message::Inherit(inherited, peer) => {
-                let Inherited { stream, carried, bytes } = *inherited;
-                self.adopt(stream, peer, Some((&carried, &bytes)));
+                let (stream, carried) = inherited.apart();
+                self.adopt(stream, peer, Some(&carried));
             }
             Message::Turn(token) => self.enqueue(token),
             Message::Answer(round) => {
@@ -249,13 +249,13 @@ impl Worker {
         self.desk.executor.worker()
     }
 
-    /// Serves a new connection, or one that another server has handed over in this state with these bytes.
-    fn adopt(&mut self, stream: Stream, peer: Arc<Peer>, inherited: Option<(&Carried, &[u8])>) {
+    /// Serves a new connection, or one that another server has handed over in this state.
+    fn adopt(&mut self, stream: Stream, peer: Arc<Peer>, inherited: Option<&Carried>) {
         log::debug!("{} connected", peer.address);
         // The server checked a reader's user and group before.
         let login = self.desk.shared().users.is_some()
             && !matches!(peer.address, PeerAddress::Reader)
-            && !inherited.is_some_and(|(carried, _)| carried.has_logged_in);
+            && !inherited.is_some_and(Carried::has_logged_in);
         let token = self.connections.vacant_key();
         let is_secure = matches!(peer.address, PeerAddress::Tcp { is_secure: true, .. });
         let certificates = self.desk.shared().certificates.as_ref().filter(|_| is_secure);
@@ -281,8 +281,8 @@ impl Worker {
                 connection.may_be_enrolled(&self.desk);
                 self.send_connection_to_watchers("conn_new", &peer, None);
             }
-            Some((carried, bytes)) => {
-                let at = connection.inherit(carried, bytes, &self.desk);
+            Some(carried) => {
+                let at = connection.inherit(carried, &self.desk);
                 if at > self.desk.now {
                     self.turns.call_at(at, token, peer.id);
                 }

@@ -24,9 +24,9 @@ use super::super::Worker;
 use super::super::driven::Driven;
 use crate::config::{Config, EventLoop};
 use crate::connection::{CloseReason, Stream};
+use crate::connection::{Handed, Inherited};
 use crate::kernel::{Candidates, Enrolments, ProgramSide, Served};
 use crate::shared::{Message, Peer, PeerAddress, lock};
-use crate::takeover::{Handed, Inherited};
 
 /// A test that waits for an answer fails after this time.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -567,7 +567,7 @@ fn what_is_handed_over_is_cleared_and_never_enrolled_there() {
     for event_loop in event_loops() {
         let mut bench = Bench::new(event_loop, Config::default());
         let mut client = bench.enrolled();
-        let Handed { carried, input, .. } = handed(&mut bench);
+        let (_, carried, bytes) = handed(&mut bench).parts();
         assert_eq!(bench.word(0), 0, "{event_loop:?}");
         // The other server gives up.
         let (worker, token) = bench.place();
@@ -593,7 +593,7 @@ fn what_is_handed_over_is_cleared_and_never_enrolled_there() {
         // One that another server has served so far.
         let (mut taken, served) = bench.accepted();
         let fd = served.as_fd().try_clone_to_owned().expect("a descriptor");
-        let inherited = Box::new(Inherited::new(fd, carried, input));
+        let inherited = Box::new(Inherited::new(fd, carried, bytes));
         bench.driven.workers[1].take(Message::Inherit(inherited, Arc::clone(&taken.peer)));
         for _ in 0..8 {
             bench.ask(&mut taken, GET, END);

@@ -3,9 +3,9 @@
 //! Every command accepts every known flag letter, and ignores those that have no meaning for it. A letter may occur once. If
 //! several flags are wrong, the answer is the last one's error, as in memcached.
 
-use super::line::{Block, Line};
-use super::{BAD_CHUNK, BAD_FORMAT, Decoded, TOO_LARGE, VALUE_LEN_MAX, answer_error};
+use super::{Block, Line};
 use crate::base64;
+use crate::decode::{BAD_CHUNK, BAD_FORMAT, Decoded, TOO_LARGE, VALUE_LEN_MAX, answer_error};
 use crate::request::{
     Flags, KEY_LEN_MAX, META_TOKENS_MAX, Meta, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode,
     OPAQUE_LEN_MAX, Request,

@@ -4,9 +4,9 @@
 //! Settings of slabs and LRU queues that Keyway does not have are checked as memcached checks them and answered as
 //! [`Admin::Obsolete`], so that scripts which change them continue to work.
 
-use super::line::{Line, is_noreply};
-use super::{BAD_EXPTIME, BAD_FORMAT, Decoded, ERROR, close, unless};
+use super::{Line, is_noreply};
 use crate::command::Command;
+use crate::decode::{BAD_EXPTIME, BAD_FORMAT, Decoded, ERROR, close, unless};
 use crate::request::{Admin, DumpFormat};
 use crate::token::{Tokens, parse_i32, parse_i64, parse_u32};
 
