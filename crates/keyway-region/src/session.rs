@@ -9,29 +9,15 @@ use crate::hash::{Key, Keyed};
 use crate::hot::Sampling;
 use crate::index::Changer;
 use crate::layout::latency::{Door, Latency, Verb, bucket_of};
-use crate::layout::segment::Owner;
 use crate::log::Appender;
 use crate::mapped::Mapped;
 use crate::memory::KeyRoom;
 use crate::reclaim::Reclaimer;
 use crate::region::Region;
-use crate::threads::Thread;
+use crate::threads::{Process, SessionId, Thread};
 use crate::verbs::WriteError;
 use crate::watch::Emitter;
 use std::sync::Arc;
-
-/// The process slot whose lock a process holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// its number
-    pub slot: usize,
-    /// its incarnation since the process took it
-    pub incarnation: u64,
-}
-
-/// A session's thread slot, as it was when the session moved in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionId(pub(crate) Owner);
 
 /// A thread's access to the region. Its own state is in cells, so that its methods can borrow the region meanwhile.
 pub struct Session {

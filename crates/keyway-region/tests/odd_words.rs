@@ -45,7 +45,7 @@ impl World {
             ..Limits::default()
         });
         let now = region.clock().tick(Moment::from_secs(UNIX_S));
-        let watching = Watching::new(Arc::clone(&region));
+        let watching = Watching::new(region.watch());
         if is_watched {
             region.watch().want_events(watch::ALL, now);
         }

@@ -28,7 +28,7 @@ fn session(region: &Arc<Region>) -> Session {
 fn watched(memory: u64, kinds: u64) -> (Vec<private::Page>, Arc<Region>, Watching) {
     let (pages, region) = private::region(memory);
     region.recovery().attach(0, 1, UNIX_S);
-    let watching = Watching::new(Arc::clone(&region));
+    let watching = Watching::new(region.watch());
     region.watch().want_events(kinds, now(&region));
     (pages, region, watching)
 }

@@ -39,7 +39,7 @@ impl Watcher {
         let now = sessions.now();
         let inner = sessions.inside(|region| {
             // The place first: what is written from the wish on is read.
-            let inner = Watching::new(sessions.shared_region());
+            let inner = Watching::new(region.watch());
             region.watch().want_events(kinds, region.clock().tick(now));
             inner
         });

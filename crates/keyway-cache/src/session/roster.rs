@@ -121,11 +121,6 @@ impl Sessions {
         self.is_here().then_some(&*self.region)
     }
 
-    /// The region, for an owner of its own: to be used inside, and not in a forked child.
-    pub(crate) fn shared_region(&self) -> Arc<Region> {
-        Arc::clone(&self.region)
-    }
-
     /// Works on the region, inside the gate, unless this is a forked child.
     pub(crate) fn here<R>(&self, work: impl FnOnce(&Region) -> R) -> Option<R> {
         let _inside = self.latch.open();

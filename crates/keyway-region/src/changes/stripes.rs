@@ -24,7 +24,7 @@ use crate::layout::slot::{Slot, TAG_BITS};
 use crate::layout::superblock::{DoorWord, Superblock};
 use crate::mapped::{Life, Mapped};
 use crate::memory::{Memory, Pinned};
-use crate::session::Process;
+use crate::threads::Process;
 use crate::threads::{Thread, Threads};
 use crate::verbs::WriteError;
 use core::any::Any;

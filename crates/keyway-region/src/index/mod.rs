@@ -1,10 +1,11 @@
 //! Room `index`: buckets and their slots, each of which leads to one item.
 //!
-//! Holds look-up (`lookup`, its fast path `fast_get`, hints for the processor before it `ahead`, and within it `long_value`; for a writer `find`), the one attempt at a change (`change`, `old`), inserts (`insert`),
-//! the publish of each kind of change (`publish`), splits (`split`), durable mode's part of it (`persist`), the hints beside the slots
-//! (`hints`; each slot by itself: `slots`), and items that leave it unasked (`evicted`).
+//! For all threads: [`Slots`] has what is done with one slot (`slots`, in durable mode `persist`, its hint `hints`), [`Index`] leads from a
+//! key to its item (`lookup`, the prefetch of several keys `ahead`, the buckets of a split `split`).
 //!
-//! [`Slots`] has what is done with one slot, [`Index`] leads from a key to its item.
+//! For one thread, each holding the one before it: [`Publisher`] makes the compare-and-swaps (`publish`, `insert`, and `evicted` for items
+//! that leave unasked) and its part of splits ([`Splits`]); [`Finder`] looks (`fast_get` for a get, with `long_value`; `find` for a writer);
+//! [`Changer`] makes the one attempt at a change (`change`; `old` is what its decision sees).
 //!
 //! - Every change of a key is one compare-and-swap of one slot. Before it the change is invisible. After it nothing has to be
 //!   repaired before the next operation.

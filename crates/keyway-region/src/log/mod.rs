@@ -1,7 +1,7 @@
 //! Room `log`: the bytes of items, and the segments that hold them.
 //!
 //! Holds segments as the log uses them (`segments`), the streams that items join (`streams`), the extents that a thread leases
-//! (`extents`), items as they are written and read (`items`, `seen`), copies (`copies`), large values (`large`), checksums
+//! (`extents`), items as they are written and read (`items`, `item_view`), copies (`copies`), large values (`large`), checksums
 //! (`checksum`), what is dead in a segment (`dead`), and two lists of hints: sparse segments (`sparse`), and keys that were evicted (`ghost`).
 //!
 //! - An item is private to its writer until the index publishes a slot that names it. From then on it is immutable, except its

@@ -33,7 +33,7 @@ use crate::layout::stats::Counter;
 use crate::log::{Items, Segments, Uniques};
 use crate::mapped::Life;
 use crate::mapped::Mapped;
-use crate::session::{Process, SessionId};
+use crate::threads::{Process, SessionId};
 use crate::watch::Watch;
 use keyway_probes as probes;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::layout::segment::{Kind, State};
 use crate::layout::session::{Entrance, Lease};
 use crate::layout::stats::Counters;
 use crate::mapped::Mapped;
-use crate::session::SessionId;
+use crate::threads::SessionId;
 
 /// A thread slot that has a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

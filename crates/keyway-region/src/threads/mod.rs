@@ -24,6 +24,19 @@ use std::sync::Arc;
 /// Whether sessions record what they are doing. Only a benchmark of that cost leaves it out.
 const RECORDS: bool = !cfg!(feature = "bare");
 
+/// The process slot whose lock a process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// its number
+    pub slot: usize,
+    /// its incarnation since the process took it
+    pub incarnation: u64,
+}
+
+/// A session's thread slot, as it was when the session moved in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionId(pub(crate) Owner);
+
 /// The thread slots.
 #[derive(Clone)]
 pub struct Threads {

@@ -7,7 +7,8 @@ use crate::layout::latency::Door;
 use crate::layout::session::Lease;
 use crate::layout::stats::Counter;
 use crate::layout::watch::{CELL_WORDS, Command, HEAD_WORDS, Kind, PARTS_MAX, RINGS, Ring, Status, TEXT_MAX, Tag, parts};
-use crate::region::Region;
+use crate::mapped::Mapped;
+use crate::watch::Watch;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,7 +76,7 @@ struct Read {
 
 /// A watcher's place in all rings.
 pub struct Watching {
-    region: Arc<Region>,
+    watch: Watch,
     rings: [Read; RINGS],
     /// events that each session has lost for want of a ring
     lost: Vec<u64>,
@@ -94,36 +95,32 @@ const fn bits(word: u64, from: u32, count: u32) -> u64 {
 
 impl Watching {
     /// A watcher of what happens from now on.
-    pub fn new(region: Arc<Region>) -> Self {
-        let slots = region.mapped().layout().shape.thread_slots;
-        let rings = core::array::from_fn(|ring| rest(region.watch().ring(ring)));
-        let lost = (0..slots).map(|slot| lost_by(&region, slot)).collect();
+    pub fn new(watch: &Watch) -> Self {
+        let mapped = &watch.mapped;
+        let slots = mapped.layout().shape.thread_slots;
+        let rings = core::array::from_fn(|ring| rest(watch.ring(ring)));
+        let lost = (0..slots).map(|slot| lost_by(mapped, slot)).collect();
         Self {
-            bound: region.mapped().superblock().stamps.load(Relaxed),
+            bound: mapped.superblock().stamps.load(Relaxed),
             rings,
             lost,
             held: Vec::new(),
             waiting: vec![(0, Duration::ZERO); slots],
-            region,
+            watch: watch.clone(),
         }
-    }
-
-    /// The region.
-    pub fn region(&self) -> &Arc<Region> {
-        &self.region
     }
 
     /// Delivers the events that are due at `now`, a time that only rises: changes in the order of their stamps. Returns how many
     /// events it has read.
     pub fn poll(&mut self, now: Duration, tell: &mut impl FnMut(Delivery)) -> usize {
-        let region = Arc::clone(&self.region);
+        let mapped = Arc::clone(&self.watch.mapped);
         // In this order: what has a smaller stamp is announced in its thread slot, or its event is in its ring, or lost.
         // PAIRS: told: the exchange in `Emitter::draw_stamp`.
-        let drawn = region.mapped().superblock().stamps.load(Acquire);
+        let drawn = mapped.superblock().stamps.load(Acquire);
         let mut bound = drawn;
-        let slots = index(region.mapped().superblock().threads.load(Relaxed)).min(self.waiting.len());
+        let slots = index(mapped.superblock().threads.load(Relaxed)).min(self.waiting.len());
         for (slot, waiting) in self.waiting.iter_mut().enumerate().take(slots) {
-            let thread = region.mapped().thread(slot);
+            let thread = mapped.thread(slot);
             // PAIRS: told: the store in `Emitter::end_stamp`.
             let event = thread.event.load(Acquire);
             if event != waiting.0 {
@@ -148,7 +145,7 @@ impl Watching {
         bound = look_ups.fold(bound, |bound, event| bound.min(event.stamp + 1));
         for slot in 0..slots {
             if let Some(old) = self.lost.get_mut(slot) {
-                let now = lost_by(&region, slot);
+                let now = lost_by(&mapped, slot);
                 lost.push((slot, now.saturating_sub(*old)));
                 *old = now;
             }
@@ -186,7 +183,7 @@ impl Watching {
         for ring in 0..RINGS {
             let count = self.read_ring(ring, drawn);
             if count > 0 {
-                let owner = self.region.watch().ring(ring).owner.load(Relaxed);
+                let owner = self.watch.ring(ring).owner.load(Relaxed);
                 lost.push((Ring::owner_in(owner).map_or(0, |(slot, _)| slot), count));
             }
         }
@@ -203,23 +200,23 @@ impl Watching {
     }
 
     fn pid_of(&self, slot: usize) -> u64 {
-        let shape = self.region.mapped().layout().shape;
+        let shape = self.watch.mapped.layout().shape;
         if slot >= shape.thread_slots {
             return 0;
         }
-        let lease = Lease(self.region.mapped().thread(slot).lease.load(Relaxed));
+        let lease = Lease(self.watch.mapped.thread(slot).lease.load(Relaxed));
         let process = Some(lease.process()).filter(|process| lease.is_leased() && *process < shape.process_slots);
-        process.map_or(0, |process| self.region.mapped().process(process).pid.load(Relaxed))
+        process.map_or(0, |process| self.watch.mapped.process(process).pid.load(Relaxed))
     }
 
     /// Reads what is new in a ring. Returns how many events were overwritten, or damaged.
     fn read_ring(&mut self, ring: usize, drawn: u64) -> u64 {
-        let region = Arc::clone(&self.region);
-        let size = region.mapped().layout().ring_cells as u64;
+        let watch = self.watch.clone();
+        let size = watch.mapped.layout().ring_cells as u64;
         let Some(mut read) = self.rings.get(ring).copied() else {
             return 0;
         };
-        let head = region.watch().ring(ring);
+        let head = watch.ring(ring);
         // The number of events first: what it counts is in the cells that are counted after it.
         // PAIRS: ring: the stores in `Emitter::write_event`.
         let events = head.events.load(Acquire);
@@ -292,12 +289,12 @@ impl Watching {
 
     /// The stamps that events can have by now.
     fn latest(&self, drawn: u64) -> u64 {
-        drawn.max(self.region.mapped().superblock().stamps.load(Relaxed))
+        drawn.max(self.watch.mapped.superblock().stamps.load(Relaxed))
     }
 
     /// Copies a cell: the number of its event, and which part it is. `None`: it was overwritten, or is not what should be at this position.
     fn read_cell(&self, ring: usize, position: u64, to: &mut [u64]) -> Option<(u64, u64)> {
-        let cell = self.region.watch().ring_cell(ring, position);
+        let cell = self.watch.ring_cell(ring, position);
         // PAIRS: cell: the store of the tag in `Emitter::write_event`.
         let tag = Tag(cell.tag.load(Acquire));
         for (to, word) in to.iter_mut().zip(&cell.words) {
@@ -339,8 +336,8 @@ fn rest(ring: &Ring) -> Read {
 }
 
 /// Events that the sessions of a thread slot could not write.
-fn lost_by(region: &Region, slot: usize) -> u64 {
-    let counters = &region.mapped().thread(slot).counters;
+fn lost_by(mapped: &Mapped, slot: usize) -> u64 {
+    let counters = &mapped.thread(slot).counters;
     counters
         .get(Counter::events_lost as usize)
         .map_or(0, |lost| lost.load(Relaxed))
@@ -398,7 +395,7 @@ mod tests {
     #[test]
     fn events_of_stamps_that_were_never_drawn_are_not_held_for_ever() {
         let ground = Ground::new();
-        let mut watching = Watching::new(ground.region.clone());
+        let mut watching = Watching::new(ground.region.watch());
         let mut polled = |held: usize| {
             watching.held = (0..held as u64).map(|n| event(1 << 50 | n)).collect();
             let mut told = Vec::new();
