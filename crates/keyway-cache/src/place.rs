@@ -28,7 +28,7 @@ impl Place {
     }
 
     /// Whether no file is at this place and its name looks like the address of a server: `Cache::open` then refuses it
-    /// ([`OpenError::Address`]), and a binding may refuse it earlier.
+    /// ([`OpenError::Address`](crate::OpenError::Address)), and a binding may refuse it earlier.
     pub fn names_a_server(&self) -> bool {
         match self {
             Self::Path(path) => is_address(path) && !path.exists(),

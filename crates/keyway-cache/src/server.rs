@@ -1,7 +1,7 @@
 //! What Keyway's server and bindings need, and a program that uses the cache does not. It has no promise of stability: it may
 //! change in every release.
 //!
-//! What they need of a cache is the trait [`ServerCache`], and what they need of a session the trait [`ServerSession`]. Besides, to list regions
+//! What they need of a cache is the trait [`ServerCache`]. Besides, to list regions
 //! without attaching to them: [`describe`], [`remove_unused`]; to look at one again and again: [`Watched`]; to know for certain whether
 //! another server has ended: [`Presence`]; to keep what a forked child must have for itself: [`PerProcess`]; to find the region of a
 //! server that is away: [`record`]; to talk to a server in a program that is not its own: [`Connection`]; to let an interpreter go

@@ -879,12 +879,14 @@ fn the_service_manager_hears_of_the_new_main_process() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "kernel"), ignore = "this build has no kernel door")]
 fn the_kernel_door_is_exchanged_and_never_stale() {
     exchange_kernel_door("the_kernel_door_is_exchanged_and_never_stale", false);
 }
 
 /// The program that `keyway kernel attach` has pinned stays, and another server feeds it.
 #[test]
+#[cfg_attr(not(feature = "kernel"), ignore = "this build has no kernel door")]
 fn a_pinned_kernel_door_is_handed_over_and_never_stale() {
     exchange_kernel_door("a_pinned_kernel_door_is_handed_over_and_never_stale", true);
 }

@@ -1,6 +1,6 @@
 //! Decodes bytes into requests: where a request ends, which ones are refused, and which bytes are skipped.
 //!
-//! [`Decoder`] finds the command line and passes it to [`line`], which knows the commands.
+//! [`Decoder`] finds the command line and passes it to [`mod@line`], which knows the commands.
 //! It keeps a few numbers and no bytes: how much of a refused data block is still to be skipped, what is answered after that, how far
 //! the waiting bytes were searched for a line end, and whether a line of many keys has begun. So a declared length costs
 //! nothing until its bytes arrive.

@@ -29,7 +29,7 @@ pub trait ServerCache {
         Self: Sized;
 
     /// The region's file, opened again twice, for a process that will attach to it: one descriptor to lock and map, and one
-    /// to query locks, which can neither read nor write. See [`server::handout`].
+    /// to query locks, which can neither read nor write. See `remote/handout.rs`.
     ///
     /// # Errors
     ///
@@ -86,14 +86,14 @@ pub trait ServerCache {
     /// The hash of a key in this region, by which its stripe is known.
     fn hash(&self, key: &[u8]) -> u64;
 
-    /// The counters of the thread slot of one session ([`Session::id`]), since the region was created. Earlier sessions in the same slot have
+    /// The counters of the thread slot of one session (`Session::id`), since the region was created. Earlier sessions in the same slot have
     /// counted there too: subtract what it had counted when the session began ([`Counters::since`]).
     fn counters_of(&self, id: SessionId) -> Counters;
 
     /// The threads that have a thread slot, and what their processes are. In a forked child: none.
     fn seated(&self) -> Vec<(Entrance, ThreadInUse)>;
 
-    /// Looks at the region: what [`Watched::look`] shows of one that is not opened. In a forked child: nothing.
+    /// Looks at the region: what `Watched::look` shows of one that is not opened. In a forked child: nothing.
     fn look(&self) -> Seen;
 }
 

@@ -2,7 +2,7 @@
 //! as a C program's functions.
 //!
 //! A thread's sessions, are in its thread-local storage, and end with the thread. One word leads to the session
-//! that was used last ([`here`]), so a call that uses the same cache again takes a few instructions to find it. If a cache
+//! that was used last (`here`), so a call that uses the same cache again takes a few instructions to find it. If a cache
 //! was closed in another thread, this thread drops what it holds of that cache when it next needs a new session, or ends. A
 //! forked child has none of its parent's sessions: it opens the region again ([`Cache::here`]).
 //!

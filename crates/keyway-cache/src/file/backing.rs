@@ -11,7 +11,7 @@ pub(crate) fn offset(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// Allocates these bytes of a file, and makes the file as long as necessary, unless a limit forbids it ([`Limit::of`] the
+/// Allocates these bytes of a file, and makes the file as long as necessary, unless a limit forbids it (`Limit::of` the
 /// error).
 pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     limits::file_size(range.end as u64)?;

@@ -108,7 +108,7 @@ impl KernelDoor {
         })
     }
 
-    /// The program answers from copies until this instant of [`Cache::monotonic`]. Set it here before the program gets it.
+    /// The program answers from copies until this instant of [`ServerCache::monotonic`](crate::server::ServerCache::monotonic). Set it here before the program gets it.
     pub fn renew(&self, until_ns: u64) {
         self.sessions.inside(|region| region.changes().renew_door_lease(until_ns));
     }

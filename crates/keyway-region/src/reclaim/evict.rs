@@ -72,7 +72,7 @@ const SWEEP: usize = 16;
 const SWEEPS_A_SEGMENT: usize = 8;
 /// The level of the list from which its segments are reclaimed while the region is not full.
 const ALL_BUT_DEAD: usize = SPARSE_LEVELS - 2;
-/// Headers that the sweep of one call of [`Session::upkeep`] reads, and the bytes that the call reclaims.
+/// Headers that the sweep of one call of [`crate::Session::upkeep`] reads, and the bytes that the call reclaims.
 const UPKEEP_SWEEP: usize = 1024;
 const UPKEEP_WORK: usize = 256 << 10;
 

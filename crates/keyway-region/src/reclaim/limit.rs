@@ -1,7 +1,7 @@
 //! The memory limit: segments are taken out of use, and their pages go back to the system, while all sessions continue.
 //!
 //! The superblock says how many segments the limit keeps out of use (`withheld`), and how many of them are out of use already
-//! (`withdrawn`). Lowering the limit only stores the first number. The rest is done in bounded steps, by [`Session::shrink`] and by
+//! (`withdrawn`). Lowering the limit only stores the first number. The rest is done in bounded steps, by [`Reclaimer::shrink`] and by
 //! each session that needs a segment:
 //!
 //! 1. A free segment is claimed as by a writer, gets its next generation, and is *withdrawn*. If too few are free, segments are
@@ -73,7 +73,7 @@ pub enum Shrinking {
 impl Victims {
     /// Lowers the limit to this many segments, or as far as the region can still work: it keeps space for items of this size,
     /// and for what cannot be reclaimed (the index). A limit that is already lower stays. Returns how many segments may be in
-    /// use now. Nothing is reclaimed yet; see [`Session::shrink`].
+    /// use now. Nothing is reclaimed yet; see [`crate::Session::shrink`].
     pub fn lower(&self, segments: usize, item_size_max: usize) -> usize {
         self.mapped.catch_up();
         let least = self.allowed_min(item_size_max);
