@@ -17,13 +17,13 @@ const UNREACHED: &[(&str, &str, &str, &str)] = &[
     (
         "index/change.rs",
         "put_absent",
-        "region.slots().abort(place, word);",
+        "self.publisher().index.slots.abort(place, word);",
         "the word is not dirty, so nothing is written back: the scan that found it has made every dirty one with its tag persistent",
     ),
     (
         "index/insert.rs",
         "rescan",
-        "region.slots().abort(place, word);",
+        "self.index.slots.abort(place, word);",
         "the word is not dirty, so nothing is written back: a dirty one with its tag has ended the rescan before",
     ),
 ];
