@@ -1,7 +1,7 @@
 //! A region whose items fit, and programs that write them and end as programs do: killed, with their threads, or not at all. It
-//! fails where space that one of them has taken stays unused, so that items are evicted which fit. Where programs that write all the
-//! time are killed dozens of times a second, about one run in 25 evicts a segment's items (up to 50); space that stays unused costs
-//! more with each death.
+//! fails where space that one of them has taken stays unused, so that items are evicted which fit. Where four write at once in so small
+//! a region, killed or not, about one run in 25 evicts a segment's items (up to 50), because sessions that compact at once leave none
+//! free; space that stays unused costs more with each death.
 //! Guards: P1, P9
 
 use harness::Random;
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 const MEMORY: u64 = 4 << 20;
 /// Bytes of items in the region: about three quarters of its log, with eight bytes more for each item that was copied.
 const LIVE: u64 = MEMORY * 66 / 100;
-/// The items of a few segments: what may be evicted beside the deaths of programs that write all the time.
+/// The items of a few segments: what may be evicted while several programs write at once.
 const EVICTED_MAX: u64 = 150;
 /// Sets of a program that writes without end, after each of which it says so.
 const TOLD_AFTER: usize = 40;
