@@ -6,7 +6,7 @@
 
 use keyway_fuzz::converse;
 use keyway_proto::Request;
-use keyway_proto::binary::{self, Operation, HEADER_LEN, Head, Status};
+use keyway_proto::binary::{self, HEADER_LEN, Head, Operation, Status};
 use libfuzzer_sys::fuzz_target;
 
 /// Lengths of extras that some command has, and one that none has.
