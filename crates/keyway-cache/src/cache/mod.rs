@@ -349,7 +349,7 @@ impl Cache {
         }
     }
 
-    /// What the region allows now, whoever uses it: the rules with which it was made, or with which its last server was started. In a
+    /// The limits of the region, for every program that uses it: those with which it was made, or with which its last server was started. In a
     /// forked child: the defaults.
     pub fn limits(&self) -> Limits {
         self.sessions().view(|region| region.limits().read())

@@ -1,4 +1,4 @@
-//! A region's file: who may use it, its memory and mapping, which processes live, and what it says. Nothing of it is used until it is
+//! A region's file: who may use it, its memory and mapping, which processes live, and what it contains. It is only used after it was
 //! attached.
 //!
 //! Never: takes a thread slot, executes a verb.

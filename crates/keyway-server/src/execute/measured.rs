@@ -7,7 +7,7 @@ use keyway_proto::{Effect, Form, Request};
 
 use super::Outcome;
 
-/// What the counters, the watchers and the kernel door's keeper are told about a request.
+/// What is noted of a request, for counters, watchers and the kernel door.
 #[derive(Clone, Copy)]
 pub(super) struct Measured {
     pub(super) door: Door,

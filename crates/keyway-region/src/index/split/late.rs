@@ -75,6 +75,16 @@ fn split_until_next(thread: &Thread, ground: &Ground, wanted: bool) -> String {
     }
 }
 
+/// Makes sure that the directories have what a new bucket needs.
+fn prepare_bucket(thread: &Thread, bucket: u64, now: u32) -> bool {
+    let session = thread.session();
+    session
+        .index()
+        .publisher()
+        .splits()
+        .prepare_bucket(session.reclaimer(), bucket, now)
+}
+
 fn all_there(thread: &Thread, when: u64) {
     for key in keys() {
         thread.has(&key, 1, LEN, when);
@@ -104,13 +114,7 @@ fn a_splitter_is_a_round_late(round: u32) {
         split(&writer, &ground, 1);
     };
     let session = writer.session();
-    assert!(
-        session
-            .index()
-            .publisher()
-            .splits()
-            .prepare_bucket(session.reclaimer(), late.target, ground.now())
-    );
+    assert!(prepare_bucket(&writer, late.target, ground.now()));
     for place in ground.region.index().places(late.source).expect("a bucket of the index") {
         assert!(session.index().publisher().splits().freeze(place, late));
     }
@@ -184,13 +188,7 @@ fn two_who_give_the_index_its_next_segment_give_it_one() {
         };
         // The first new bucket needs a segment.
         let (_, happened) = overtaken(access, splits, || {
-            let session = late.session();
-            let next = ground.region.directory().table().count;
-            session
-                .index()
-                .publisher()
-                .splits()
-                .prepare_bucket(session.reclaimer(), next, now)
+            prepare_bucket(&late, ground.region.directory().table().count, now)
         });
         if !happened {
             break;
@@ -282,15 +280,7 @@ fn a_repair_is_of_the_item_that_it_has_read() {
         }
         let next = next_split(&ground);
         // The split is done except for its last step.
-        let session = writer.session();
-        assert!(
-            session
-                .index()
-                .publisher()
-                .splits()
-                .prepare_bucket(session.reclaimer(), next.target, ground.now())
-        );
-        drop(session);
+        assert!(prepare_bucket(&writer, next.target, ground.now()));
         let is_done = || ground.region.directory().table().count > next.target;
         let died = (1..).any(|at| {
             let helper = ground.thread(2);
