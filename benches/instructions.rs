@@ -1,13 +1,11 @@
 //! Instructions that an operation takes, counted by callgrind: the one figure that a busy machine does not move.
 //!
 //! Each operation is run twice in a process of its own, with few and with many repetitions; the difference, divided, is free of
-//! what starting costs. What the loop takes without an operation is subtracted. With `--features bare` sessions leave out what they record for the case of their death (hazard pointers, and
-//! the tentative word that an insert is at), so that two runs tell what that costs.
+//! what starting costs. What the loop takes without an operation is subtracted.
 
 use benches::{Args, head, region, row, say};
 use keyway_bench::workload::{Key, key};
 use keyway_cache::{Arithmetic, Delete, Deleted, Gate, Get, Item, Options, Session, Target};
-use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::process::{Command, Stdio};
@@ -17,36 +15,12 @@ instructions: instructions per operation, counted by callgrind (apt-get install 
 
     cargo bench -p benches --bench instructions
     cargo bench -p benches --bench instructions -- --checksums     in a region with checksums
-    cargo bench -p benches --bench instructions -- --gate          behind a gate, with a note in the place of each write of the register
-    cargo bench -p benches --bench instructions -- --hashes        of keyed hashes, the region's first, of keys of several lengths
-    cargo bench -p benches --bench instructions --features bare    without what sessions record for the case of their death";
+    cargo bench -p benches --bench instructions -- --gate          behind a gate, with a note in the place of each write of the register";
 
 const ITEMS: u64 = 1_000;
 const VALUE_LEN: usize = 128;
 const FEW: u64 = 100_000;
 const MANY: u64 = 300_000;
-
-/// The hash of a key, with a seed.
-type KeyedHash = fn(u64, &[u8]) -> u64;
-/// Keyed hashes, by name.
-const HASHES: [(&str, KeyedHash); 4] = [
-    ("region", |_, key| REGION.hash(key)),
-    ("XXH64", |seed, key| xxhash_rust::xxh64::xxh64(key, seed)),
-    ("SipHash-1-3", |seed, key| {
-        // The standard library's, whose secrets cannot be chosen: a first word in the place of a key.
-        let mut hasher = std::hash::DefaultHasher::new();
-        hasher.write_u64(seed);
-        hasher.write(key);
-        hasher.finish()
-    }),
-    ("foldhash", |seed, key| {
-        let mut hasher = foldhash::fast::FixedState::with_seed(seed).build_hasher();
-        hasher.write(key);
-        hasher.finish()
-    }),
-];
-static REGION: keyway_region::Hasher = keyway_region::Hasher::new(7);
-const KEY_LENS: [usize; 4] = [8, 16, 40, 250];
 
 /// What is counted, and how it is called on the command line.
 const OPERATIONS: [(&str, &str); 9] = [
@@ -83,14 +57,6 @@ fn main() {
         let [few, many] = [FEW, MANY].map(|count| counted(operation, count, how));
         (many - few) / (MANY - FEW)
     };
-    if args.has("--hashes") {
-        say(head(&["hash", "8 B", "16 B", "40 B", "250 B"]));
-        for (name, _) in HASHES {
-            let of = |len: usize| each(&format!("{name} {len}")).to_string();
-            say(row(&[vec![name.to_owned()], KEY_LENS.map(of).to_vec()].concat()));
-        }
-        return;
-    }
     let loop_alone = each("nothing");
     say(head(&["operation", "instructions"]));
     for (operation, name) in OPERATIONS {
@@ -117,16 +83,6 @@ fn counted(operation: &str, count: u64, how: &str) -> u64 {
 }
 
 fn run(operation: &str, count: u64, how: &str) {
-    for (name, hash) in HASHES {
-        if let Some(len) = operation.strip_prefix(name).and_then(|len| len.trim().parse().ok()) {
-            let key = [b'k'; 250];
-            let key = key.get(..len).expect("a length that a key can have");
-            for seed in 0..count {
-                black_box(hash(black_box(seed), black_box(key)));
-            }
-            return;
-        }
-    }
     let gate = if how == "gate" { Gate::Rehearsed } else { Gate::Off };
     let options = Options::new().memory(128 << 20).checksums(how == "checksums").gate(gate);
     let cache = region(&options);

@@ -1,4 +1,4 @@
-//! One thread's gets, sets, deletes and increments through the library door beside maps inside the program (`DashMap`, papaya) and beside
+//! One thread's gets, sets, deletes and increments through the library door beside maps inside the program (`DashMap`) and beside
 //! LMDB, the store in shared memory that people know: all in one process, in turn.
 //!
 //! Each side copies the value to the caller's memory, and hashes with foldhash where it hashes. A get of LMDB begins and ends a read
@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const HELP: &str = "\
-maps: gets, sets, deletes and increments beside DashMap, papaya and LMDB in the same process
+maps: gets, sets, deletes and increments beside DashMap and LMDB in the same process
 
     --items N      items in each map (20000; 10000000 need 16 GB)
     --value-len N  bytes of a value (128)
@@ -38,7 +38,6 @@ const NEW: u64 = 10_000;
 
 type Sides<'a> = Vec<(&'a str, Turn<'a>)>;
 type DashMap = dashmap::DashMap<Box<[u8]>, Vec<u8>, foldhash::fast::RandomState>;
-type Papaya = papaya::HashMap<Box<[u8]>, Vec<u8>, foldhash::fast::RandomState>;
 
 fn main() {
     let args = Args::parse(HELP);
@@ -61,10 +60,9 @@ fn main() {
         .huge_pages(args.has("--huge-pages"));
     let cache = Cache::open(&Place::Path(path.clone()), &options).expect("a region in /dev/shm");
     let mut session = fill(&cache, items, &value);
-    let (dashmap, papaya) = (&DashMap::default(), &Papaya::default());
+    let dashmap = &DashMap::default();
     for key in (0..items).map(key) {
         dashmap.insert(Box::from(key.as_slice()), value.clone());
-        papaya.pin().insert(Box::from(key.as_slice()), value.clone());
     }
     let lmdb = (!args.has("--no-lmdb")).then(|| Lmdb::filled(folder.path(), items, &value));
     let mut into = cache.session().expect("another session");
@@ -72,15 +70,11 @@ fn main() {
     let of_map = gets(order, value_len, |key, out| {
         copied(out, dashmap.get(key.as_slice()).as_deref().map(Vec::as_slice))
     });
-    let of_papaya = gets(order, value_len, |key, out| {
-        copied(out, papaya.pin().get(key.as_slice()).map(Vec::as_slice))
-    });
     let append = gets(order, value_len, |key, out| {
         session.get_append(key, out).expect("a good key").is_some()
     });
     let mut sides: Sides<'_> = vec![
         ("DashMap", of_map),
-        ("papaya", of_papaya),
         ("Keyway, `get_append`", append),
         ("Keyway, `get_into`", into_gets(&mut into, order, value_len)),
         ("Keyway, `keyway_get` of C", c_gets(open_c(&path), order, value_len)),
@@ -93,14 +87,7 @@ fn main() {
     let (mut session, value) = (cache.session().expect("another session"), value.as_slice());
     let mut set = |key: &Key| session.set(key, value, 0).map(drop).expect("a set is not refused");
     let in_map = |key: &Key| drop(dashmap.insert(Box::from(key.as_slice()), value.to_vec()));
-    let of_papaya = warm(order, |key| {
-        papaya.pin().insert(Box::from(key.as_slice()), value.to_vec());
-    });
-    let mut sides: Sides<'_> = vec![
-        ("DashMap", warm(order, in_map)),
-        ("papaya", of_papaya),
-        ("Keyway, `set`", warm(order, &mut set)),
-    ];
+    let mut sides: Sides<'_> = vec![("DashMap", warm(order, in_map)), ("Keyway, `set`", warm(order, &mut set))];
     if let Some(lmdb) = &lmdb {
         sides.push(("LMDB", warm(order, |key| lmdb.set(key, value))));
     }

@@ -1,13 +1,13 @@
 //! Two threads on two cores against one: `get`, 95 % `get` with 5 % `set`, and half of each.
 //!
 //! One round of a workload runs one thread on CPU 0, one on CPU 1, and both at once; rounds of all subjects interleave. The factor is
-//! both together over the mean of the two alone. Controls say what the machine itself gives: `arithmetic` shares nothing at
-//! all, and `private` gives each thread a region of its own.
+//! both together over the mean of the two alone. A control gives each thread
+//! a region of its own.
 
 use benches::{Args, describe, fill, head, keys, popularity, region, row, say, used};
 use keyway_bench::machine;
 use keyway_bench::medians::Samples;
-use keyway_bench::workload::{Key, key, mix};
+use keyway_bench::workload::Key;
 use keyway_cache::{Cache, Options};
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -31,7 +31,6 @@ const BATCH: usize = 512;
 type Subject<'a> = Box<dyn Fn(usize) -> Worker<'a> + Sync + 'a>;
 /// Does a batch of operations.
 type Worker<'a> = Box<dyn FnMut() + 'a>;
-type Map = dashmap::DashMap<Box<[u8]>, Vec<u8>, foldhash::fast::RandomState>;
 
 fn main() {
     let args = Args::parse(HELP);
@@ -54,10 +53,6 @@ fn main() {
     };
     let shared = filled();
     let private = (!args.has("--skip-private")).then(|| [filled(), filled()]);
-    let map = Map::default();
-    (0..items)
-        .map(key)
-        .for_each(|key| drop(map.insert(Box::from(key.as_slice()), VALUE.to_vec())));
     say(head(&[
         "workload",
         "subject",
@@ -79,8 +74,6 @@ fn main() {
                     Box::new(|cpu| cache_worker(&private[cpu], &orders[cpu], sets)),
                 ));
             }
-            subjects.push(("dashmap", Box::new(|cpu| map_worker(&map, &orders[cpu], sets))));
-            subjects.push(("arithmetic", Box::new(|_| arithmetic_worker())));
             let before = shared.counters().evictions;
             compare(&format!("{mix}, {}", popularity(uniform)), &subjects, length, repeats);
             let evicted = shared.counters().evictions - before;
@@ -168,26 +161,4 @@ fn cache_worker<'a>(cache: &'a Cache, order: &'a [Key], set_percent: usize) -> W
             session.set(key, &VALUE, 0).expect("a set is not refused");
         }
     })
-}
-
-fn map_worker<'a>(map: &'a Map, order: &'a [Key], set_percent: usize) -> Worker<'a> {
-    let mut out = Vec::with_capacity(2 * VALUE.len());
-    let mut next = order.iter().cycle();
-    Box::new(move || {
-        for (i, key) in next.by_ref().take(BATCH).enumerate() {
-            if i % 100 < set_percent {
-                map.insert(Box::from(key.as_slice()), VALUE.to_vec());
-            } else {
-                out.clear();
-                let found = map.get(black_box(key).as_slice()).map(|v| out.extend_from_slice(&v));
-                assert!(found.is_some(), "nothing is evicted");
-                used(&out);
-            }
-        }
-    })
-}
-
-fn arithmetic_worker<'a>() -> Worker<'a> {
-    let mut state = 1_u64;
-    Box::new(move || (0..32 * BATCH).for_each(|_| state = mix(black_box(state) | 1)))
 }

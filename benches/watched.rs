@@ -3,14 +3,13 @@
 //! A watcher needs a processor of its own: for each event it sorts, formats and writes a line. So it has one, and client and server share
 //! another: then no wake-up of one side is from another processor, and both sides have the same requests at hand at a time. Beside the rates
 //! by the clock there are those for each second of processor time of the server's process, or of the calling thread. Operations of the library come as from a program that makes a million a second:
-//! between two calls it works as long as makes a microsecond of both, when no watcher looks. One row is of a client that offers the server
-//! a million operations a second.
+//! between two calls it works as long as makes a microsecond of both, when no watcher looks.
 
 use benches::{Args, fill, head, keys, row, say};
 use keyway_bench::caches::Side;
 use keyway_bench::machine;
 use keyway_bench::medians::Samples;
-use keyway_bench::plan::{Cell, Door, Pace, Plan};
+use keyway_bench::plan::{Cell, Door, Plan};
 use keyway_bench::run::{Draw, Operations, measure};
 use keyway_bench::servers::{Folder, Server, Settings, keyway_path};
 use keyway_bench::workload::Key;
@@ -39,8 +38,6 @@ const MEMORY_MIB: u64 = 256;
 const SETS: usize = 20;
 /// What an operation and the program's own work take together, nanoseconds.
 const PACE_NS: f64 = 1000.0;
-/// The rate that a client offers, operations a second.
-const OFFERED_PER_S: f64 = 1e6;
 /// Operations between two looks at the clock.
 const ROUND: usize = 10_000;
 
@@ -124,20 +121,15 @@ fn network(regions: [PathBuf; 2], length: Duration, repeats: usize) -> io::Resul
     let sides = servers.each_ref().map(|server| Side::of_server("Keyway", server, Door::Unix));
     let [quiet, watched] = sides;
     let sides = [quiet?, watched?];
-    let cell = |depth, connections, pace| {
+    let cell = |depth| {
         let workload = workloads::find("128b-95").map_err(io::Error::other)?;
         Ok::<_, io::Error>(Cell {
             depth,
-            pace,
-            ..Cell::new(workload, ITEMS, Door::Unix, connections)
+            ..Cell::new(workload, ITEMS, Door::Unix, 4)
         })
     };
     let mut watcher = None;
-    for (name, cell) in [
-        ("network, 1 at a time", cell(1, 4, Pace::Closed)?),
-        ("network, 20 pipelined", cell(SETS, 4, Pace::Closed)?),
-        ("network, a million a second offered", cell(1, 16, Pace::Rate(OFFERED_PER_S))?),
-    ] {
+    for (name, cell) in [("network, 1 at a time", cell(1)?), ("network, 20 pipelined", cell(SETS)?)] {
         let plan = Plan::new(program.clone(), vec![cell.clone()], length, repeats);
         let operations = Operations::new(&cell);
         sides.iter().try_for_each(|side| side.prepare(&cell, &operations.items))?;

@@ -5,8 +5,8 @@
 
 use crate::datagrams::Datagrams;
 use crate::namespaces::{Clients, INTERFACE, Link};
-use crate::peak::{self, Limit};
-use keyway_bench::caches::{Side, Store, Way, on_cpus};
+use crate::peak;
+use keyway_bench::caches::{Side, Store, Way, on_cpus, settings};
 use keyway_bench::items::Items;
 use keyway_bench::measurement::Measurement;
 use keyway_bench::plan::{Against, Cell, Door, Pace, Plan};
@@ -34,8 +34,6 @@ pub const ALL_WAYS: [(&str, &str); 4] = [
     ("kernel-tcp", TCP_KERNEL),
     ("tcp", TCP_USER),
 ];
-/// Connections that servers allow beyond those of a measurement.
-const CONNECTIONS_SPARE: usize = 64;
 /// Worth knowing of every report.
 const NOTE: &str = "servers that have the kernel door or stand beside it are reached over a pair of veth interfaces between two network namespaces; \
                     a packet's receiving is the work of the CPU that it was sent from, so the CPU time of the whole machine is what compares";
@@ -47,8 +45,8 @@ pub enum How {
     AsSaid,
     /// at this share, in percent, of what the peer does in a closed loop (without a peer: Keyway)
     Share(f64),
-    /// at the highest rate at which latency keeps a limit
-    Peak(Limit),
+    /// at the highest rate with at most this mean latency, µs
+    Peak(f64),
     /// gets, so many a second, however many are unanswered: what is lost is counted
     Flood(f64),
 }
@@ -68,7 +66,7 @@ impl Job {
         let setting = match how {
             How::AsSaid => way.to_owned(),
             How::Share(percent) => format!("{way}, {percent} % of the peer's closed loop"),
-            How::Peak(limit) => format!("{way}, highest rate with {limit}"),
+            How::Peak(us) => format!("{way}, highest rate with mean ≤ {us} µs"),
             How::Flood(rate) => format!("{way}, {rate:.0}/s whatever is lost"),
         };
         let cell = Cell {
@@ -84,6 +82,10 @@ impl Job {
 pub fn way(cell: &Cell) -> &'static str {
     let goes = |way: &&str| cell.setting.as_ref().is_some_and(|setting| setting.starts_with(*way));
     ALL_WAYS.iter().map(|(_, way)| *way).find(goes).unwrap_or_default()
+}
+
+fn is_kernel(way: &str) -> bool {
+    way == KERNEL || way == TCP_KERNEL
 }
 
 fn door(way: &str) -> Door {
@@ -108,7 +110,7 @@ pub fn measure(clients: &Clients, plan: &Plan, jobs: &[Job], outcome: &mut Outco
             done: 0.0,
         };
         progress(doing);
-        let cells: Vec<&Cell> = jobs.iter().map(|job| &job.cell).collect();
+        let cells: Vec<Cell> = jobs.iter().map(|job| job.cell.clone()).collect();
         let doors = Doors::start(clients, plan, &cells)?;
         if doors.sides.iter().all(|(way, ..)| way.is_some()) && plan.against == Against::Memcached {
             outcome.note("memcached is not installed: Keyway is measured alone".to_owned());
@@ -135,7 +137,7 @@ pub fn measure(clients: &Clients, plan: &Plan, jobs: &[Job], outcome: &mut Outco
                 cell.pace = Pace::Rate(rate * percent / 100.0);
             }
             let measure = |plan: &Plan, cell: &Cell, side: &Side, operations: &Operations, draw: Draw| match job.how {
-                How::Peak(limit) => peak::peak(plan, cell, side, operations, draw.repetition, limit),
+                How::Peak(us) => peak::peak(plan, cell, side, operations, draw.repetition, us),
                 How::Flood(rate) => datagrams(plan, cell, side, operations, draw, Some(rate)),
                 How::AsSaid | How::Share(_) if cell.depth > 1 => datagrams(plan, cell, side, operations, draw, None),
                 How::AsSaid | How::Share(_) => run::measure(plan, cell, side, operations, draw),
@@ -198,7 +200,7 @@ impl Doors {
     /// # Errors
     ///
     /// A server that does not start, or a network that cannot be made.
-    pub fn start(clients: &Clients, plan: &Plan, cells: &[&Cell]) -> io::Result<Self> {
+    pub fn start(clients: &Clients, plan: &Plan, cells: &[Cell]) -> io::Result<Self> {
         let (mut sides, mut servers) = (Vec::new(), Vec::new());
         let ways = ALL_WAYS
             .into_iter()
@@ -207,30 +209,19 @@ impl Doors {
         let peer = (plan.against == Against::Memcached).then_some(None);
         for way in ways.map(Some).chain(peer) {
             let link = clients.link()?;
-            let more = match way {
-                None => plan.memcached_options.clone(),
-                Some(way) => {
-                    let kernel = (way == KERNEL || way == TCP_KERNEL).then_some(["--kernel".to_owned(), INTERFACE.to_owned()]);
-                    let kernel_tcp = (way == TCP_KERNEL).then(|| "--kernel-tcp".to_owned());
-                    let allow = ["--udp-allow".to_owned(), link.network()];
-                    let options = plan.server_options.iter().cloned();
-                    allow
-                        .into_iter()
-                        .chain(kernel.into_iter().flatten())
-                        .chain(kernel_tcp)
-                        .chain(options)
-                        .collect()
+            let mut more = plan.memcached_options.clone();
+            if let Some(way) = way {
+                more = ["--udp-allow".to_owned(), link.network()].to_vec();
+                if is_kernel(way) {
+                    more.extend(["--kernel".to_owned(), INTERFACE.to_owned()]);
                 }
-            };
-            let connections = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);
+                more.extend((way == TCP_KERNEL).then(|| "--kernel-tcp".to_owned()));
+                more.extend_from_slice(&plan.server_options);
+            }
             let settings = Settings {
-                memory_mib: cells.iter().map(|cell| cell.memory()).max().unwrap_or(0),
-                threads: plan.server_threads,
-                connections: (connections + CONNECTIONS_SPARE).max(1024),
                 host: link.address(),
                 udp: true,
-                more: &more,
-                ..Settings::default()
+                ..settings(plan, cells, false, &more)
             };
             let started = on_cpus(plan, || {
                 link.at_server(|| match way {
@@ -250,7 +241,7 @@ impl Doors {
             };
             for door in doors {
                 let mut side = Side::of_server(name, &server, door)?;
-                if way == Some(KERNEL) || way == Some(TCP_KERNEL) {
+                if way.is_some_and(is_kernel) {
                     let (store, target, is_warm) = (Rc::clone(&side.store), target(&side)?.clone(), cell::Cell::new(false));
                     side.ready = Some(Box::new(move |cell, items| {
                         if !is_warm.replace(true) {

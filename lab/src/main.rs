@@ -21,7 +21,7 @@ use lab::datagrams::DEPTH_MAX;
 use lab::kernel::{self, ALL_WAYS, How, Job};
 use lab::namespaces::Clients;
 use lab::papers::kernel_door;
-use lab::presets::{self, Event, LabReport, PRESETS, Preset, Reproduced, Scale, Setup};
+use lab::presets::{self, Event, PRESETS, Preset, Reproduced, Scale, Setup};
 use lab::{applications, idle, tls};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -380,20 +380,22 @@ impl Screen {
     /// Shows the rest, and writes what is asked for; a measurement that went wrong is an error.
     fn deliver(&self, reproduced: Reproduced) -> Result<(), Failure> {
         let command = format!("lab {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
-        let report = Report::of(&reproduced.outcome, reproduced.conditions.join("\n"), command);
+        let report = Report::new(&reproduced.outcome, reproduced.conditions.join("\n"), command);
         self.print(&format!("{}{}", report.head(), report.tail()));
-        let failure = report.failures.first().cloned();
         if let Some(path) = &self.json {
-            let papers = reproduced.tables;
-            let text = serde_json::to_string_pretty(&LabReport { report, papers }).map_err(io::Error::other)?;
+            let mut json = report.json();
+            json["papers"] = serde_json::to_value(&reproduced.tables).map_err(io::Error::other)?;
             if self.tables {
-                let written = std::fs::write(path, text);
+                let written = std::fs::write(path, format!("{json:#}"));
                 written.map_err(|error| Failure(SYSTEM, format!("cannot write {}: {error}", path.display())))?;
             } else {
-                println!("{text}");
+                println!("{json:#}");
             }
         }
-        failure.map_or(Ok(()), |failure| Err(Failure(NO, failure)))
+        match reproduced.outcome.failures.first() {
+            Some(failure) => Err(Failure(NO, failure.clone())),
+            None => Ok(()),
+        }
     }
 }
 

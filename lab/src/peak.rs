@@ -1,4 +1,4 @@
-//! A search for the highest rate at which latency keeps a limit.
+//! A search for the highest rate at which the mean latency keeps a limit.
 
 use keyway_bench::caches::Side;
 use keyway_bench::measurement::Measurement;
@@ -6,30 +6,12 @@ use keyway_bench::plan::{Cell, Pace, Plan};
 use keyway_bench::run::{self, Draw, Operations};
 use std::io;
 
-/// A limit of latency.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limit {
-    /// of which percentile; `None`: of the mean
-    pub percentile: Option<f64>,
-    /// the most
-    pub us: f64,
-}
-
-impl std::fmt::Display for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.percentile {
-            None => write!(f, "mean ≤ {} µs", self.us),
-            Some(percentile) => write!(f, "p{percentile} ≤ {} µs", self.us),
-        }
-    }
-}
-
 /// Rates tried: each halves what is uncertain, so that a hundredth of the peak is left.
 const STEPS: usize = 7;
 /// A closed loop leaves gaps that an open one may fill.
 const ABOVE_CLOSED: f64 = 1.25;
 
-/// The measurement with the highest rate at which latency keeps the limit, by halving; without any operations, if none of those tried does.
+/// The measurement with the highest rate at which the mean latency is at most `mean_us_max`, by halving; without any operations, if none of those tried does.
 ///
 /// # Errors
 ///
@@ -40,7 +22,7 @@ pub fn peak(
     side: &Side,
     operations: &Operations,
     repetition: usize,
-    limit: Limit,
+    mean_us_max: f64,
 ) -> io::Result<Measurement> {
     let closed = whole(plan, cell, side, operations, Draw { repetition, step: 0 })?;
     let (mut low, mut high) = (0.0, closed.rate() * ABOVE_CLOSED);
@@ -52,11 +34,7 @@ pub fn peak(
             ..cell.clone()
         };
         let made = whole(plan, &paced, side, operations, Draw { repetition, step })?;
-        let latencies = made.latencies();
-        let us = limit
-            .percentile
-            .map_or_else(|| latencies.mean_us(), |percentile| latencies.percentile_us(percentile));
-        if made.unanswered == 0 && us <= limit.us {
+        if made.unanswered == 0 && made.latencies().mean_us() <= mean_us_max {
             (low, best) = (rate, made);
         } else {
             high = rate;

@@ -11,10 +11,8 @@ use keyway_bench::caches::Side;
 use keyway_bench::machine;
 use keyway_bench::options::Common;
 use keyway_bench::plan::{Against, Cell, Plan};
-use keyway_bench::report::Report;
 use keyway_bench::run::{self, CellResult, Outcome};
 use keyway_cache::{Cache, GateState, Options, Place};
-use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,7 +44,7 @@ pub const PRESETS: &[Preset] = &[
     ("hodor-fig5", "memcached as a protected library (ICPP 2020), Figure 5: latency of one caller, on memcached's CPU and on another one", hodor::fig5),
     ("hodor-fig6-9", "the same, Figures 6 to 9: throughput of 1 to 8 threads, 128 B and 5 KB, 95 % and 50 % read", hodor::fig6_9),
     ("pmemcached-fig1", "pmemcached (HotStorage 2017), Figure 1: what persistence costs under YCSB A, B, C and F, with 100 ns at each persist barrier", pmemcached::fig1),
-    ("pmemcached-restart", "the same, section 4: attach, first touches, and hit ratio before and after a server was killed", restart::restart),
+    ("pmemcached-restart", "the same, section 4: hit ratio before and after a server ends or is killed", restart::restart),
     ("hippos-fig7", "Hippos (2014), Figure 7: latency of gets against their rate, and the highest rate with a mean below 1 ms; as root", hippos::fig7),
     ("hippos-fig9", "Hippos, Figure 9: latency of mixes from all gets to all sets at three rates; as root", hippos::fig9),
     ("hippos-fig10", "Hippos, Figure 10: highest rate of Facebook's five pools with a mean below 1 ms; as root", hippos::fig10),
@@ -131,16 +129,6 @@ pub struct Reproduced {
     pub conditions: Vec<String>,
     /// in their order
     pub tables: Vec<PaperTable>,
-}
-
-/// A report of the lab: that of `keyway bench`, with the papers' tables.
-#[derive(Debug, Serialize)]
-pub struct LabReport {
-    /// cells, notes, failures
-    #[serde(flatten)]
-    pub report: Report,
-    /// figures and tables of papers, with what was measured beside them
-    pub papers: Vec<PaperTable>,
 }
 
 /// Runs these presets, one after the other. `progress` receives what happens.

@@ -6,12 +6,12 @@
 
 use keyway_bench::medians::{Sides, finite};
 use keyway_bench::report::{self, Better};
-use keyway_bench::table::{Entry, columns};
-use serde::{Deserialize, Serialize};
+use keyway_bench::table::{columns, digits};
+use serde::Serialize;
 use std::fmt::Write;
 
 /// A figure or table of a paper, measured again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PaperTable {
     /// the preset that measured it
     pub preset: String,
@@ -30,7 +30,7 @@ pub struct PaperTable {
 }
 
 /// One thing that the paper measured. What is not known is `None`, null in JSON.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PaperRow {
     /// what was measured, different from that of every other row of the table
     pub name: String,
@@ -202,8 +202,8 @@ fn here(row: &PaperRow) -> [String; 4] {
     };
     [
         format!("{}{unit}", row.name),
-        Entry::of(row.sides.of_peer(), row.digits).text(),
-        Entry::of(row.sides.of_keyway(), row.digits).text(),
+        row.sides.of_peer().text(row.digits),
+        row.sides.of_keyway().text(row.digits),
         significant(row.sides.ratio),
     ]
 }
@@ -222,15 +222,8 @@ fn there(row: &PaperRow) -> [String; 4] {
     ]
 }
 
-/// Three digits that say something: ratios lie anywhere between a hundredth and hundreds.
+/// With as many digits as say something.
 fn significant(value: Option<f64>) -> String {
-    let digits = |value: f64| match value.abs() {
-        v if v >= 100.0 => 0,
-        v if v >= 10.0 => 1,
-        v if v >= 1.0 => 2,
-        v if v >= 0.1 => 3,
-        _ => 4,
-    };
     value.map_or("–".to_owned(), |value| format!("{value:.0$}", digits(value)))
 }
 
@@ -321,8 +314,8 @@ pub(crate) mod tests {
         for part in [
             "hodor-fig5: mean latency",
             "2.00 (1.00–4.00)",
-            "0.0500",
-            "0.400–0.600",
+            "0.050",
+            "0.40–0.60",
             "peer: memcached, Unix socket",
             "less is better: µs",
             "Differs: The machine has 2 CPUs.",

@@ -11,7 +11,7 @@ use keyway_bench::plan::{Cell, Door, Plan};
 use keyway_bench::report::values;
 use keyway_bench::run::{self, CellResult, Draw, Operations, Outcome};
 use keyway_bench::servers::{Folder, Server, Settings};
-use keyway_bench::table::{Entry, columns};
+use keyway_bench::table::columns;
 use keyway_bench::wire::{Made, Target};
 use rustls::{ClientConnection, HandshakeKind, StreamOwned};
 use std::io::{self, Read, Write};
@@ -151,8 +151,7 @@ fn line(name: String, ran: &CellResult, times: f64) -> [String; 7] {
                 .collect::<Vec<_>>()
         });
         let sides = Sides::of(&own, &peer);
-        [(sides.of_peer(), 1), (sides.of_keyway(), 1), (sides.of_ratio(), 2)]
-            .map(|(spread, digits)| Entry::of(spread, digits).text())
+        [(sides.of_peer(), 1), (sides.of_keyway(), 1), (sides.of_ratio(), 2)].map(|(spread, digits)| spread.text(digits))
     };
     let ([a, b, c], [d, e, f]) = (of("throughput", times), of("server CPU an operation", 1.0));
     [name, a, b, c, d, e, f]

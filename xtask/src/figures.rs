@@ -27,7 +27,7 @@ Those of the kernel door take root. Programs are built in release mode first.
 /// without the gate and with it (which takes a machine with protection keys).
 const TABLES: &[(&str, &str)] = &[
     (
-        "Calls beside DashMap, papaya and LMDB",
+        "Calls beside DashMap and LMDB",
         "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench maps",
     ),
     (
@@ -43,10 +43,6 @@ const TABLES: &[(&str, &str)] = &[
     (
         "Many keys in one call, 10^7 items",
         "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench bulk",
-    ),
-    (
-        "What writers pay for room",
-        "env KEYWAY_GATE={gate} cargo bench --locked --package benches --bench overwrites",
     ),
     (
         "Instructions of an operation",
@@ -324,7 +320,7 @@ mod tests {
     #[test]
     fn figures_of_the_library_are_taken_without_the_gate_and_with_it() {
         let tables = tables();
-        for bench in ["maps", "copies", "scaling", "bulk", "overwrites", "library_door"] {
+        for bench in ["maps", "copies", "scaling", "bulk", "library_door"] {
             let commands = tables
                 .iter()
                 .filter(|(_, command)| command.ends_with(&format!(" --bench {bench}")));

@@ -485,13 +485,14 @@ fn item_max(cells: &[Cell]) -> Option<usize> {
     (longest > USUAL).then(|| (longest + 4096).next_power_of_two())
 }
 
-fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> Settings<'a> {
+/// What a server of these cells is started with.
+pub fn settings<'a>(plan: &Plan, cells: &[Cell], unix: bool, more: &'a [String]) -> Settings<'a> {
     let most = cells.iter().map(|cell| cell.connections).max().unwrap_or(0);
     Settings {
         memory_mib: memory(cells),
         item_max: item_max(cells),
         threads: plan.server_threads,
-        connections: most + CONNECTIONS_SPARE,
+        connections: (most + CONNECTIONS_SPARE).max(1024),
         unix,
         udp: cells.iter().any(|cell| cell.door.is_datagrams()),
         more,

@@ -1,7 +1,8 @@
 //! Repeats of one measurement and what stands for them: the median, with the lowest and the highest beside it; and two sides' of these,
 //! with their ratio.
 
-use serde::{Deserialize, Serialize};
+use crate::table::fixed;
+use serde::Serialize;
 
 /// Repeats of one measurement.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +60,7 @@ impl FromIterator<f64> for Samples {
 
 /// Both sides and their ratio: medians, lowest and highest. What is not known is `None`, null in JSON, where these fields stand in the
 /// row that has them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Sides {
     /// median
     pub keyway: Option<f64>,
@@ -110,6 +111,13 @@ impl Spread {
 
     fn parts(self) -> (Option<f64>, Option<f64>, Option<f64>) {
         (self.median, self.low, self.high)
+    }
+
+    /// The median with this many digits after the point, and the lowest and the highest if they differ.
+    pub fn text(self, digits: usize) -> String {
+        let number = |value: f64| fixed(value, digits);
+        let ends = self.ends().map(|(low, high)| format!(" ({}–{})", number(low), number(high)));
+        self.median.map_or("–".to_owned(), number) + &ends.unwrap_or_default()
     }
 
     /// The lowest and the highest, if they differ.

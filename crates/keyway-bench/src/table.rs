@@ -1,8 +1,5 @@
-//! Tables, as text and as a part of the page.
+//! Tables as text, and numbers as tables have them.
 
-use crate::html::bars::fixed;
-use crate::medians::Spread;
-use maud::{Markup, html};
 use std::fmt::Write;
 
 /// A part of a report for people, to be laid out where it is shown.
@@ -29,87 +26,6 @@ impl Part {
     }
 }
 
-/// A table; its first column says what a line is.
-#[derive(Clone, Debug, Default)]
-pub struct Table {
-    /// of each column: what it has, and what the page says beneath
-    pub head: Vec<(String, String)>,
-    /// from top to bottom
-    pub lines: Vec<Vec<Entry>>,
-}
-
-/// What stands at one place of a table.
-#[derive(Clone, Debug, Default)]
-pub struct Entry {
-    value: String,
-    /// in parentheses
-    spread: String,
-    /// of its colour on the page
-    class: &'static str,
-}
-
-impl<T: Into<String>> From<T> for Entry {
-    fn from(value: T) -> Self {
-        Self {
-            value: value.into(),
-            ..Self::default()
-        }
-    }
-}
-
-impl Entry {
-    /// A median with this many digits after the point, and its lowest and highest if they differ.
-    pub fn of(spread: Spread, digits: usize) -> Self {
-        let number = |value: f64| fixed(value, digits);
-        Self {
-            value: spread.median.map_or("–".to_owned(), number),
-            spread: spread
-                .ends()
-                .map_or(String::new(), |(low, high)| format!(" ({}–{})", number(low), number(high))),
-            class: "",
-        }
-    }
-
-    /// In the colour of this class.
-    #[must_use]
-    pub fn coloured(self, class: &'static str) -> Self {
-        Self { class, ..self }
-    }
-
-    /// On the page.
-    pub fn markup(&self) -> Markup {
-        html! { (self.value) @if !self.spread.is_empty() { span.spread { (self.spread) } } }
-    }
-
-    /// In a text.
-    pub fn text(&self) -> String {
-        format!("{}{}", self.value, self.spread)
-    }
-}
-
-impl Table {
-    /// For a terminal.
-    pub fn part(&self) -> Part {
-        let head = self.head.iter().map(|(what, _)| what.clone()).collect();
-        let lines = self.lines.iter().map(|line| line.iter().map(Entry::text).collect());
-        Part::Table(std::iter::once(head).chain(lines).collect())
-    }
-
-    /// For the page.
-    pub fn markup(&self) -> Markup {
-        html! {
-            div.scroll { table {
-                thead { tr { @for (what, beneath) in &self.head { th { (what) @if !beneath.is_empty() { br; span.note { (beneath) } } } } } }
-                tbody { @for line in &self.lines { tr {
-                    @for (at, entry) in line.iter().enumerate() {
-                        @if at == 0 { th scope="row" { (entry.markup()) } } @else { td class=(entry.class) { (entry.markup()) } }
-                    }
-                } } }
-            } }
-        }
-    }
-}
-
 /// The first column to the left, the others to the right.
 pub fn columns<L: AsRef<[String]>>(lines: &[L]) -> String {
     let of = |line: &L, column: usize| line.as_ref().get(column).map_or(0, |cell| cell.chars().count());
@@ -130,4 +46,64 @@ pub fn columns<L: AsRef<[String]>>(lines: &[L]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// With as many digits as a ratio of the size of `like` needs: they lie anywhere between a hundredth and hundreds.
+pub fn digits(like: f64) -> usize {
+    match like.abs() {
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        size if size >= 0.0995 => 2,
+        size if size >= 0.00995 => 3,
+        _ => 4,
+    }
+}
+
+/// To three digits or more, thousands apart, without zeros that say nothing.
+pub fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        size if size >= 100.0 || size == 0.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        _ => 3,
+    };
+    let text = fixed(value, digits);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// With this many digits after the point, and a comma between thousands.
+pub fn fixed(value: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::from(if value < 0.0 { "−" } else { "" });
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + fraction
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.05, "0.05"),
+            (1.5, "1.5"),
+            (12.34, "12.3"),
+            (999.0, "999"),
+            (1e6, "1,000,000"),
+            (-5.0, "−5"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
 }

@@ -1,6 +1,5 @@
-// What a page looks like, in numbers: which plots it has, what sticks out, what overlaps, what is not a number.
+// What a page looks like, in numbers: which bars it has, what sticks out, what overlaps, what is not a number.
 (() => {
-  document.querySelectorAll("details").forEach(folded => { folded.open = true; });
   const of = (root, selector) => [...root.querySelectorAll(selector)];
   const named = element => `${element.tagName} ${element.getAttribute("class") || ""} "${element.textContent.slice(0, 40)}"`;
   const wide = document.documentElement.clientWidth;
@@ -17,25 +16,15 @@
     if (across > 1 && down > 2.5) found.overlapping.push(`${named(one)} and ${named(other)}`);
   }));
   for (const chart of of(document, ".bars")) {
-    const ticks = of(chart, ".axis span");
-    apart(ticks);
     for (const row of of(chart, ".row")) apart([...row.children]);
     for (const name of of(chart, ".row .name")) if (name.getBoundingClientRect().width < 80) found.outside.push(`no room for ${named(name)}`);
-    for (const text of of(chart, ".axis span, .name, .whose, strong")) found.textHeightLeast = Math.min(found.textHeightLeast, parseFloat(getComputedStyle(text).fontSize));
+    for (const text of of(chart, ".name, strong")) found.textHeightLeast = Math.min(found.textHeightLeast, parseFloat(getComputedStyle(text).fontSize));
     for (const bar of of(chart, "rect.bar")) {
       const box = bar.getBoundingClientRect(), frame = bar.closest("svg").getBoundingClientRect();
       if (box.left < frame.left - 1 || box.right > frame.right + 1) found.outside.push(named(bar));
     }
-    const plots = found.plots[chart.dataset.plot] ||= { charts: 0, rows: 0, bars: 0, values: 0, spreads: 0, hollow: 0, ticksLeast: 1000 };
-    plots.charts += 1;
-    plots.rows += of(chart, ".row").length;
-    plots.bars += of(chart, "rect.bar").length;
-    plots.hollow += of(chart, "rect.hollow").length;
-    plots.spreads += of(chart, ".whisker").length;
-    plots.values += of(chart, ".values strong").length;
-    plots.ticksLeast = Math.min(plots.ticksLeast, ticks.length);
+    found.plots[chart.dataset.plot] = [of(chart, "rect.bar").length, of(chart, ".whisker").length];
   }
-  found.rows = of(document, "#rows tbody tr").length;
   found.scripts = document.scripts.length;
   found.text = document.body.innerText;
   return found;

@@ -460,85 +460,45 @@ fn more_memory_misses_less_and_what_was_missed_is_stored() {
     }
 }
 
-/// `keyway bench` with these words, without [`bench`]'s own.
-fn plain(words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
-    command.arg("bench").args(words);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    finish(command.spawn().unwrap())
-}
-
 #[test]
-fn a_stored_report_is_shown_and_compared() {
-    let folder = std::env::temp_dir().join(format!("keyway-bench-compare-{}", std::process::id()));
+fn a_report_is_written_to_the_files_that_are_asked_for() {
+    let folder = std::env::temp_dir().join(format!("keyway-bench-files-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
-    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let (old, new, wrong, newer) = (file("old.json"), file("new.json"), file("wrong.json"), file("newer.json"));
-    let run = "--workload get-128b --door library --connections 1 --items 1000 --seconds 0.1 --repeat 2 --against none --json";
-    let run = plain(&run.split(' ').chain([old.as_str()]).collect::<Vec<_>>());
+    let [json, page] = ["report.json", "page.html"].map(|name| folder.join(name));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyway"));
+    command.args(["bench", "--workload", "get-128b", "--door", "library", "--connections", "1"]);
+    command.args([
+        "--items",
+        "1000",
+        "--seconds",
+        "0.1",
+        "--repeat",
+        "2",
+        "--against",
+        "none",
+        "--json",
+    ]);
+    command.arg(&json).arg("--html").arg(&page);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let run = finish(command.spawn().unwrap());
     assert_eq!(run.status.code(), Some(0), "{}", told(&run));
-
-    let shown = plain(&["--from", &old]);
-    assert!(
-        String::from_utf8_lossy(&shown.stdout).contains("get-128b, library, 1 thread"),
-        "{}",
-        told(&shown)
-    );
-    let page = file("page.html");
-    let drawn = plain(&["--from", &old, "--html", &page]);
-    assert_eq!(
-        (drawn.status.code(), drawn.stdout.as_slice()),
-        (Some(0), &b""[..]),
-        "{}",
-        told(&drawn)
-    );
+    let shown = String::from_utf8_lossy(&run.stdout);
+    assert!(shown.contains("get-128b, library, 1 thread"), "{shown}");
     let text = std::fs::read_to_string(page).unwrap();
     assert!(
-        text.contains("gets of 128 B, in process, 1 thread") && text.ends_with("</html>"),
+        text.contains("gets of 128 B: in process") && text.ends_with("</html>"),
         "{text}"
     );
-    let same = plain(&["--from", &old, "--compare", &old]);
-    assert_eq!(same.status.code(), Some(0), "{}", told(&same));
-    assert!(
-        String::from_utf8_lossy(&same.stdout).contains("0 are better and 0 worse"),
-        "{}",
-        told(&same)
-    );
-
-    let mut report: Value = serde_json::from_str(&std::fs::read_to_string(&old).unwrap()).unwrap();
-    // Whatever they were: one without noise, and a hundredth of it.
-    for (path, rate) in [(&old, 100.0), (&new, 1.0)] {
-        for figure in ["keyway", "keyway_low", "keyway_high"] {
-            report["rows"][0][figure] = rate.into();
-        }
-        std::fs::write(path, report.to_string()).unwrap();
-    }
-    let worse = plain(&["--from", &new, "--compare", &old]);
-    assert_eq!(worse.status.code(), Some(1), "{}", told(&worse));
-    assert!(
-        told(&worse).contains("get-128b, library, 1 thread: throughput"),
-        "{}",
-        told(&worse)
-    );
-    let better = plain(&["--from", &old, "--compare", &new]);
-    assert_eq!(better.status.code(), Some(0), "{}", told(&better));
-
-    std::fs::write(&wrong, "{}").unwrap();
-    report["keyway_bench"] = 99.into();
-    std::fs::write(&newer, report.to_string()).unwrap();
-    let nothing = file("nothing");
-    for (path, words) in [
-        (&wrong, "no report of keyway bench"),
-        (&newer, "of format 99"),
-        (&nothing, "cannot read"),
-    ] {
-        for words_before in [&["--from", &old][..], &[]] {
-            let refused = plain(&[words_before, &["--compare", path]].concat());
-            assert_eq!(refused.status.code(), Some(64), "{}", told(&refused));
-            assert!(told(&refused).contains(words), "{}", told(&refused));
-        }
-    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    assert!(figure(&report, "get-128b, library, 1 thread", "throughput") > 0.0);
     std::fs::remove_dir_all(folder).unwrap();
+    let refused = finish(bench("--html /nowhere/page.html").spawn().unwrap());
+    assert_eq!(refused.status.code(), Some(71), "{}", told(&refused));
+    assert!(
+        told(&refused).contains("cannot write /nowhere/page.html"),
+        "{}",
+        told(&refused)
+    );
 }
 
 #[test]
@@ -556,7 +516,6 @@ fn many_keys_and_large_values_are_verified_too() {
 #[test]
 fn what_cannot_be_measured_is_refused_with_the_reason() {
     for (line, words, code) in [
-        ("--reproduce hodor-fig5 --scale full", "-p lab -- reproduce hodor-fig5", 64),
         ("--workload ycsb-e --door tcp", "no memcached protocol has", 64),
         ("--door udp --workload set-100k", "cannot be stored with one datagram", 64),
         ("--door library --pipeline 4", "neither pipelining", 64),

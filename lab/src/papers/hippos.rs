@@ -7,7 +7,6 @@
 use super::kernel_door::{self, Line, Paper, both, mixed, paced};
 use crate::datagrams::{Datagrams, Phase};
 use crate::kernel::{self, Doors, How, way};
-use crate::peak::Limit;
 use crate::presets::Reproduction;
 use crate::table::{PaperRow, PaperTable};
 use keyway_bench::caches::Side;
@@ -27,10 +26,7 @@ const ITEMS: u64 = 10_000;
 /// Enough that none is waited for below the peak, and few enough for one socket's queue in the server.
 const SOCKETS: usize = 64;
 /// The paper's bound of a peak.
-const LIMIT: Limit = Limit {
-    percentile: None,
-    us: 1000.0,
-};
+const MEAN_US_MAX: f64 = 1000.0;
 
 fn tables<const N: usize>(source: &str, titles: [(&str, &str); N]) -> [PaperTable; N] {
     let peer = "memcached is Debian's or the one that KEYWAY_MEMCACHED names, with one thread, like Keyway; the paper's was 1.4.15 on eight cores.";
@@ -50,7 +46,7 @@ pub(crate) fn fig7(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         ..found.clone()
     };
     let peak = |workload, name: &str, paper| {
-        both(workload, items, SOCKETS, How::Peak(LIMIT), |_| {
+        both(workload, items, SOCKETS, How::Peak(MEAN_US_MAX), |_| {
             vec![(0, name.to_owned(), "throughput", paper)]
         })
     };
@@ -127,7 +123,7 @@ pub(crate) fn fig10(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     for (pool, ratio) in POOLS {
         let workload = workloads::find(pool).map_err(io::Error::other)?;
         let rows = |_: &str| vec![(0, pool.to_owned(), "throughput", Paper::Ratio(ratio))];
-        lines.extend(both(&workload, items, SOCKETS, How::Peak(LIMIT), rows));
+        lines.extend(both(&workload, items, SOCKETS, How::Peak(MEAN_US_MAX), rows));
     }
     let mut tables = tables(
         "Hippos (2014), Figure 10 (a) and section 3.2, 1 Gb/s",
@@ -252,7 +248,7 @@ pub(crate) fn surge(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
     let usual = closed(reproduction, &workload, items)? * 0.5;
     let lines = both(&workload, items, 1, How::Flood(usual), |_| Vec::new());
     let plan = kernel_door::plan(reproduction, 700, 3)?;
-    let cells = lines.each_ref().map(|Line { job, .. }| &job.cell);
+    let cells = lines.map(|Line { job, .. }| job.cell);
     let doors = Doors::start(reproduction.clients()?, &plan, &cells)?;
     let title = format!(
         "a surge from {:.0} to {:.0} k/s and back, half of memcached's closed loop and one and a half times it",
@@ -266,7 +262,7 @@ pub(crate) fn surge(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
             "The paper names surges to two and three times the usual peak as what a cache is built for, and does not measure one.",
         )],
     );
-    for cell in cells {
+    for cell in &cells {
         let (way, sides) = (way(cell), doors.sides(cell));
         // By side, repetition and phase.
         let mut all = [Vec::new(), Vec::new()];

@@ -1,7 +1,7 @@
 //! pmemcached's claim (HotStorage 2017, section 4): after a restart the cache is warm within a millisecond, however large it is.
 //!
-//! Two things are measured: what attaching to the region of a killed server takes, with the first touches of its pages; and the hit ratio
-//! before and after the end of a server, beside memcached's, which begins cold, unless it was started with `-e` and asked to end.
+//! What is measured is the hit ratio before and after the end of a server, beside memcached's, which begins cold, unless it was started with
+//! `-e` and asked to end. What attaching takes is measured by `benches/attach.rs`.
 
 use super::pmemcached::{MACHINE, PAPER};
 use crate::presets::{Reproduction, machines};
@@ -13,7 +13,6 @@ use keyway_bench::servers::{Folder, Server, Settings, memcached_path, memcached_
 use keyway_bench::wire::Admin;
 use keyway_bench::workload::{Rng, Zipf, mix};
 use keyway_bench::workloads;
-use keyway_cache::{Cache, Options, Place};
 use rustix::process::Signal;
 use std::io;
 use std::path::Path;
@@ -23,10 +22,6 @@ use std::time::{Duration, Instant};
 const WORKLOAD: &str = "ycsb-c";
 const RECORDS: u64 = 10_000_000;
 const RECORDS_FEW: u64 = 150_000;
-/// "Sub-millisecond warm up intervals, irrespective of the dataset size."
-const PAPER_ATTACH_MS: f64 = 1.0;
-/// Random gets after an attach whose times are averaged.
-const TOUCHES: u32 = 2000;
 /// Requests whose hits are counted, before and after.
 const REQUESTS: u32 = 10_000;
 /// Share of the records' bytes that caches hold when hits are counted.
@@ -44,34 +39,20 @@ pub(crate) fn restart(reproduction: &mut Reproduction<'_>) -> io::Result<()> {
         records,
         plan,
     };
-    let few = (records != RECORDS).then(|| format!("{records} records instead of {RECORDS} (--scale full has as many)."));
-    let differs = [
-        machines(MACHINE),
-        "The paper's millisecond is the upper bound that it gives; here an attach is opening the file, mapping it, and looking at the \
-         superblock."
-            .to_owned(),
-        "The region is a file in memory (tmpfs), not on persistent memory.".to_owned(),
-    ];
-    let title = format!("attach to the region of a killed server, {records} records of 1,000 B");
-    let rows = bench.attaches(reproduction, cell.memory());
-    let rows = rows.map_err(|e| reproduction.failed(format!("attach: {e}")))?;
-    reproduction.tables([table(title, rows, differs.into_iter().chain(few).collect())]);
     let held = bench.held_mib();
     let rows = bench.lives(reproduction, held)?;
     let title = format!("before and after the end of a server, {held} MiB for {records} records of 1,000 B, zipf 0.99");
-    let differs = vec![
+    let mut differs = vec![
+        machines(MACHINE),
         "The paper measures no hit ratios: its cache comes back whole.".to_owned(),
         format!("Hits are those of {REQUESTS} requests, what was missed is stored: a cold cache fills meanwhile."),
         "memcached keeps its items only with -e (a file in memory) and if it is asked to end with SIGUSR1; Keyway is asked with SIGTERM."
             .to_owned(),
     ];
-    reproduction.tables([table(title, rows, differs)]);
-    Ok(())
-}
-
-fn table(title: String, rows: Vec<PaperRow>, differs: Vec<String>) -> PaperTable {
+    differs.extend((records != RECORDS).then(|| format!("{records} records instead of {RECORDS} (--scale full has as many).")));
     let table = PaperTable::new(title, &format!("{PAPER}, section 4"), ["memcached", "pmemcached"], differs);
-    PaperTable { rows, ..table }
+    reproduction.tables([PaperTable { rows, ..table }]);
+    Ok(())
 }
 
 /// A folder in memory, for a region that several processes map.
@@ -86,9 +67,6 @@ struct Bench {
     items: Items,
     records: u64,
 }
-
-/// What one attach took: milliseconds until the region is open, microseconds of a get of a page that was not touched before, and of one that was.
-type Attach = [f64; 3];
 
 impl Bench {
     fn settings<'a>(&self, memory_mib: u64, more: &'a [String]) -> Settings<'a> {
@@ -118,69 +96,6 @@ impl Bench {
         const LEAST: u64 = 48;
         let bytes = self.items.mean_len() * self.records as f64 * HELD;
         ((bytes / f64::from(1 << 20)) as u64).max(LEAST)
-    }
-
-    fn attaches(&self, reproduction: &mut Reproduction<'_>, memory_mib: u64) -> io::Result<Vec<PaperRow>> {
-        let folder = region_folder()?;
-        let region = folder.path().join("region");
-        let mut attaches: [Vec<Attach>; 2] = [Vec::new(), Vec::new()];
-        for repetition in 0..self.plan.repetitions {
-            for (prefault, attaches) in [false, true].into_iter().zip(&mut attaches) {
-                reproduction.doing("attach after a kill", 0.25);
-                let server = self.keyway(&region, memory_mib)?;
-                let is_first = repetition == 0 && !prefault;
-                if is_first {
-                    reproduction.measured("Keyway", format!("{}, {}", env!("CARGO_PKG_VERSION"), server.options()));
-                }
-                let mut admin = Admin::open(server.admin())?;
-                // The first server stores all; the others are killed with the region in use.
-                let count = if is_first { self.records } else { 1 };
-                (0..count).try_for_each(|index| self.store(&mut admin, index))?;
-                admin.barrier()?;
-                drop(server);
-                attaches.push(self.attach(&region, prefault)?);
-            }
-        }
-        let row = |name: &str, unit: &str, prefault: usize, what: usize| {
-            let by = ["library", "library, prefault"][prefault];
-            let values: Vec<f64> = attaches[prefault].iter().map(|attach| attach[what]).collect();
-            PaperRow::new(name, unit, 3, Better::Lower).keyway(by, &values)
-        };
-        Ok(vec![
-            row("attach", "ms", 0, 0).paper_system(PAPER_ATTACH_MS),
-            row("attach, prefault", "ms", 1, 0),
-            row("get, first touches", "µs", 0, 1),
-            row("get, first touches, prefault", "µs", 1, 1),
-            row("get, the same keys again", "µs", 0, 2),
-        ])
-    }
-
-    /// A new mapping, and gets of random records in it, twice the same.
-    fn attach(&self, region: &Path, prefault: bool) -> io::Result<Attach> {
-        let begun = Instant::now();
-        let options = Options::new().prefault(prefault);
-        let cache = Cache::open(&Place::Path(region.to_owned()), &options).map_err(io::Error::other)?;
-        let attach_ms = begun.elapsed().as_secs_f64() * 1e3;
-        let mut session = cache.session().map_err(io::Error::other)?;
-        let (mut key, mut value) = (Vec::new(), Vec::new());
-        let mut gets = || {
-            let mut rng = Rng::new(mix(7));
-            let mut spent = Duration::ZERO;
-            for _ in 0..TOUCHES {
-                let index = rng.below(self.records);
-                key.clear();
-                value.clear();
-                self.items.push_key(index, &mut key);
-                let begun = Instant::now();
-                let found = session.get_append(&key, &mut value).map_err(io::Error::other)?;
-                spent += begun.elapsed();
-                if found.is_none() || !self.items.is_value(index, &value) {
-                    return Err(io::Error::other(format!("record {index} did not survive the kill")));
-                }
-            }
-            Ok(spent.as_secs_f64() * 1e6 / f64::from(TOUCHES))
-        };
-        Ok([attach_ms, gets()?, gets()?])
     }
 
     fn store(&self, admin: &mut Admin, index: u64) -> io::Result<()> {

@@ -18,7 +18,7 @@ use crate::{listen, place, size};
 /// The workload of the first measurements: that of the protected library's authors, small values, mostly reads.
 const FIRST_WORKLOAD: &str = "128b-95";
 
-/// What says how to measure: a stored report takes none of it.
+/// What says what to measure.
 #[derive(Args)]
 pub(super) struct Measuring {
     /// Take few and short measurements: an overview in under a minute

@@ -1,21 +1,22 @@
-//! `keyway bench`: options become a plan (`measuring`), progress goes to the terminal (`screen`), the report to the requested outputs
-//! (`outputs`).
+//! `keyway bench`: options become a plan (`measuring`), progress and tables go to the terminal, the report to the requested files.
 //!
 //! Never: measures; `keyway-bench` does.
 
 mod measuring;
-mod outputs;
-mod screen;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use keyway_bench::options::Common;
-use keyway_bench::report::Report;
+use keyway_bench::page::page;
+use keyway_bench::report::{self, Report};
+use keyway_bench::run::{self, Event};
 use keyway_bench::table::Part;
-use keyway_bench::{machine, run, workloads};
+use keyway_bench::{machine, workloads};
 
 use self::measuring::Measuring;
-use self::outputs::Outputs;
-use self::screen::{Screen, minutes};
 use crate::exit::{self, Failure};
 use crate::{commands, terminal};
 
@@ -40,14 +41,7 @@ Examples:
       two servers that run already; their items are evicted by the benchmark's
   keyway bench --json today.json --html today.html \\
       --server-cpus 0 --client-cpus 1
-      one page with plots and all figures; what there is to plot is what was
-      varied: several --connections, --rate, --memory
-  keyway bench --from today.json --html today.html
-      the same page of a stored report, without measuring
-  keyway bench --compare yesterday.json
-      what changed since then, and exit code 1 if anything got worse
-  keyway bench --from today.json --compare yesterday.json --threshold 5
-      the same of two stored reports, without measuring
+      all figures for programs, and as one page for a browser
   keyway bench --list
       the workloads
 
@@ -56,9 +50,8 @@ read is verified.
 
 Exit codes:
   0   done
-  1   a value was wrong, a connection was lost, a server failed, or --compare
-      found a figure that got worse
-  64  wrong command line, or a file that is no report
+  1   a value was wrong, a connection was lost, or a server failed
+  64  wrong command line
   71  a server cannot be started or reached";
 
 #[derive(Args)]
@@ -68,11 +61,12 @@ pub(crate) struct Bench {
     measuring: Measuring,
     #[command(flatten)]
     common: Common,
-    /// Print where the figures of papers are measured
-    #[arg(long, num_args = 0.., allow_hyphen_values = true, hide = true)]
-    reproduce: Option<Vec<String>>,
-    #[command(flatten)]
-    outputs: Outputs,
+    /// Write the report as JSON; - for standard output, instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report as one page, for a browser; it needs nothing besides itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// List the workloads
     #[arg(long)]
     list: bool,
@@ -81,49 +75,81 @@ pub(crate) struct Bench {
 impl Bench {
     /// Measures and reports; fails if a measurement failed.
     pub(crate) fn run(self) -> Result<(), Failure> {
-        if let Some(presets) = &self.reproduce {
-            return Err(Failure::usage(format_args!(
-                "figures of papers are measured by the lab in Keyway's sources: cargo run --release -p lab -- reproduce {}",
-                presets.first().map_or("PRESET", String::as_str)
-            )));
-        }
+        let columns = terminal::columns();
         if self.list {
-            return commands::say(terminal::wrapped(&workloads(), terminal::columns()).trim_end());
+            return commands::say(terminal::wrapped(&workloads(), columns).trim_end());
         }
-        let outputs = self.outputs.clone();
-        let old = outputs.old()?;
-        let report = match outputs.stored()? {
-            Some(stored) => stored,
-            None => self.measure()?,
-        };
-        outputs.deliver(&report, old.as_ref())
-    }
-
-    /// Measures every cell of the plan.
-    fn measure(self) -> Result<Report, Failure> {
-        let outputs = self.outputs.clone();
-        let plan = self.measuring.plan(&self.common)?;
+        let (plan, begun) = (self.measuring.plan(&self.common)?, Instant::now());
         plan.check(machine::cpus()).map_err(Failure::usage)?;
-        outputs.check()?;
-        let tables = !outputs.take_stdout();
+        let json = self.json.as_deref();
+        let json_file = json.filter(|path| path.as_os_str() != "-");
+        // Before anything is measured.
+        for path in json_file.into_iter().chain(self.html.as_deref()) {
+            let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            opened.map_err(|error| cannot_write(path, &error))?;
+        }
+        let (has_tables, has_progress) = (json.is_none() || json_file.is_some(), std::io::stderr().is_terminal());
+        let clear = || {
+            if has_progress {
+                commands::remark("\r\x1b[K");
+            }
+        };
+        // What cannot be shown is still measured, for the report's files.
+        let say = |text: &str| {
+            clear();
+            if has_tables {
+                let _ = commands::say(text.trim_end_matches('\n'));
+            }
+        };
         let about = plan.duration();
-        if tables {
-            let (rows, time) = (plan.cells.len(), minutes(about));
-            let text = format!("{rows} rows of measurements, about {time} and the time to store items");
-            let _ = commands::say(terminal::wrapped(&text, terminal::columns()).trim_end());
-        }
-        let mut screen = Screen::new(about, tables);
-        let outcome = run::run(&plan, &mut |event| screen.show(&event));
-        screen.clear();
+        let (rows, time) = (plan.cells.len(), minutes(about));
+        let text = format!("{rows} rows of measurements, about {time} and the time to store items");
+        say(&terminal::wrapped(&text, columns));
+        let outcome = run::run(&plan, &mut |event| match event {
+            Event::Doing { what, done } if has_progress => {
+                let left = minutes(about.mul_f64((1.0 - done).clamp(0.0, 1.0)));
+                let line = format!("[{:3.0} %, {left} left] {what}", done * 100.0);
+                commands::remark(format_args!("\r\x1b[K{}", terminal::progress(&line)));
+            }
+            Event::Doing { .. } => {}
+            Event::Cell(cell) => say(&format!("\n{}", terminal::parts(&report::cell_parts(cell), columns))),
+        });
+        clear();
         let outcome = outcome.map_err(|error| Failure::new(exit::SYSTEM, error))?;
-        let report = Report::new(&plan, &outcome, command());
-        if tables {
-            let head = [Part::Text(format!("\n{}\n", report.head())), report.summary()];
-            let text = terminal::parts(&head, terminal::columns());
-            let _ = commands::say(text.trim_end_matches('\n'));
-            screen.end(&report);
+        let command = format!("keyway {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
+        let report = Report::new(&outcome, report::conditions(&plan), command);
+        let parts = [
+            Part::Text(format!("\n{}\n", report.head())),
+            report.summary(),
+            Part::Text(format!("{}\n{} in all", report.tail(), minutes(begun.elapsed()))),
+        ];
+        say(&terminal::parts(&parts, columns));
+        match (json, json_file) {
+            (Some(_), None) => commands::say(format_args!("{:#}", report.json()))?,
+            (_, Some(path)) => write(path, &format!("{:#}", report.json()))?,
+            (None, None) => {}
         }
-        Ok(report)
+        self.html.as_deref().map_or(Ok(()), |path| write(path, &page(&report)))?;
+        match outcome.failures.first() {
+            Some(failure) => Err(Failure::new(exit::NO, failure)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(exit::SYSTEM, format_args!("cannot write {}: {error}", path.display()))
+}
+
+/// A time for people.
+fn minutes(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..120 => format!("{s} s"),
+        s => format!("{} min {} s", s / 60, s % 60),
     }
 }
 
@@ -135,16 +161,11 @@ fn workloads() -> String {
         .collect()
 }
 
-fn command() -> String {
-    format!("keyway {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
     use keyway_bench::plan::{Cell, Plan};
-    use std::time::Duration;
 
     #[derive(Parser)]
     struct Line {
@@ -191,10 +212,6 @@ mod tests {
             "--seconds -1",
             "--against nowhere:x",
             "--popularity x",
-            "--from a --door tcp",
-            "--from a --patience 1",
-            "--compare a --threshold -1",
-            "--threshold 5",
         ] {
             let words = ["bench"].into_iter().chain(line.split_whitespace());
             assert!(Line::try_parse_from(words).is_err(), "{line}");
