@@ -44,7 +44,7 @@ pub(crate) struct BigKeys {
 
 /// What is known of an item, or of all with a prefix. The order is by size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Found {
+struct Big {
     size: u64,
     value_len: u64,
     items: u64,
@@ -56,11 +56,11 @@ struct Found {
 enum Largest {
     Items {
         most: usize,
-        found: BTreeSet<Found>,
+        found: BTreeSet<Big>,
     },
     Prefixes {
         separator: Vec<u8>,
-        sums: BTreeMap<Vec<u8>, Found>,
+        sums: BTreeMap<Vec<u8>, Big>,
     },
 }
 
@@ -83,7 +83,7 @@ impl Largest {
             Self::Items { most, found } => {
                 // An item that a split has moved is there already.
                 if found.len() < *most || found.first().is_some_and(|least| least.size < size) {
-                    found.insert(Found {
+                    found.insert(Big {
                         size,
                         value_len,
                         items: 1,
@@ -109,10 +109,10 @@ impl Largest {
     }
 
     /// The largest first.
-    fn list(self, most: usize) -> Vec<Found> {
-        let mut list: Vec<Found> = match self {
+    fn list(self, most: usize) -> Vec<Big> {
+        let mut list: Vec<Big> = match self {
             Self::Items { found, .. } => found.into_iter().collect(),
-            Self::Prefixes { sums, .. } => sums.into_iter().map(|(name, sum)| Found { name, ..sum }).collect(),
+            Self::Prefixes { sums, .. } => sums.into_iter().map(|(name, sum)| Big { name, ..sum }).collect(),
         };
         list.sort_unstable_by(|a, b| b.cmp(a));
         list.truncate(most);
@@ -138,7 +138,7 @@ pub(crate) fn run(which: Which, how: &BigKeys) -> Result<(), Failure> {
     }
     let list = largest.list(how.top);
     // As `keyway hot` has them.
-    let hash = |found: &Found| format!("{:016x}", cache.hash(&found.name));
+    let hash = |found: &Big| format!("{:016x}", cache.hash(&found.name));
     let text: String = match how.json {
         true => list
             .iter()
@@ -154,7 +154,7 @@ fn title(how: &BigKeys) -> &'static str {
     if how.prefix.is_some() { "prefix" } else { "key" }
 }
 
-fn json(how: &BigKeys, found: &Found, hash: &str) -> Value {
+fn json(how: &BigKeys, found: &Big, hash: &str) -> Value {
     json!({
         title(how): (!how.redact).then(|| found.name.escape_ascii().to_string()),
         "hash": hash,
@@ -164,7 +164,7 @@ fn json(how: &BigKeys, found: &Found, hash: &str) -> Value {
     })
 }
 
-fn table(how: &BigKeys, list: &[Found], hash: impl Fn(&Found) -> String) -> String {
+fn table(how: &BigKeys, list: &[Big], hash: impl Fn(&Big) -> String) -> String {
     let mut table = Table::new(&[right(12), right(14), right(10), LEFT], 3);
     table.head(["BYTES", "VALUE BYTES", "ITEMS", title(how).to_uppercase().as_str()]);
     for found in list {

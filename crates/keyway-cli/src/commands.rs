@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use keyway_cache::{Cache, CopyError, Get, Options, Owners, Place, Session, WriteError};
+use keyway_cache::{Cache, CheckReport, CopyError, Get, Options, Owners, Place, Session, WriteError};
 use serde_json::{Map, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -181,6 +181,21 @@ pub(crate) fn check(which: Which, is_json: bool) -> Result<(), Failure> {
     if count > 0 && others(&cache) > 0 {
         return check_in_use(&cache, &shown, is_json);
     }
+    show_check(&shown, &report, count, is_json)?;
+    cache.close();
+    match count {
+        0 => Ok(()),
+        _ => Err(Failure::new(
+            exit::NO,
+            format_args!(
+                "{shown} is damaged ({}): remove it and make a new one",
+                counted(count as u64, "problem")
+            ),
+        )),
+    }
+}
+
+fn show_check(shown: &str, report: &CheckReport, count: usize, is_json: bool) -> Result<(), Failure> {
     if is_json {
         let summary: Map<_, _> = report
             .summary
@@ -195,36 +210,24 @@ pub(crate) fn check(which: Which, is_json: bool) -> Result<(), Failure> {
             "problems": report.problems,
             "problems_not_listed": report.unlisted,
         });
-        say(object)?;
-    } else {
-        let mut text = String::new();
-        for (name, value) in &report.summary {
-            text.push_str(&format!("{name}: {value}\n"));
-        }
-        for problem in &report.problems {
-            text.push_str(&format!("PROBLEM {problem}\n"));
-        }
-        text.push_str(&match count {
-            0 => format!("{shown}: all invariants hold\n"),
-            _ => format!(
-                "{shown}: {}, {} of them listed\n",
-                counted(count as u64, "problem"),
-                report.problems.len()
-            ),
-        });
-        tell(text)?;
+        return say(object);
     }
-    cache.close();
-    match count {
-        0 => Ok(()),
-        _ => Err(Failure::new(
-            exit::NO,
-            format_args!(
-                "{shown} is damaged ({}): remove it and make a new one",
-                counted(count as u64, "problem")
-            ),
-        )),
+    let mut text = String::new();
+    for (name, value) in &report.summary {
+        text.push_str(&format!("{name}: {value}\n"));
     }
+    for problem in &report.problems {
+        text.push_str(&format!("PROBLEM {problem}\n"));
+    }
+    text.push_str(&match count {
+        0 => format!("{shown}: all invariants hold\n"),
+        _ => format!(
+            "{shown}: {}, {} of them listed\n",
+            counted(count as u64, "problem"),
+            report.problems.len()
+        ),
+    });
+    tell(text)
 }
 
 /// Other processes that have the region attached for writing.

@@ -231,17 +231,17 @@ fn can_be_hardened(path: &Path) -> Result<(), String> {
         let file = std::fs::File::open(&path).map_err(|e| format!("it cannot be read: {e}"))?;
         file.take(64 << 10).read_to_end(&mut head).map_err(|e| e.to_string())?;
         match kind(&head) {
-            Kind::Dynamic => return Ok(()),
-            Kind::Static => return Err("it is linked statically: nothing can be preloaded into it".to_owned()),
-            Kind::Script(interpreter) => path = interpreter,
-            Kind::Other => return Err("it is not a program of this machine (ELF, 64 bits, little-endian)".to_owned()),
+            Executable::Dynamic => return Ok(()),
+            Executable::Static => return Err("it is linked statically: nothing can be preloaded into it".to_owned()),
+            Executable::Script(interpreter) => path = interpreter,
+            Executable::Other => return Err("it is not a program of this machine (ELF, 64 bits, little-endian)".to_owned()),
         }
     }
     Err("its interpreter is a script whose interpreter is a script, too many times".to_owned())
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
+enum Executable {
     Dynamic,
     Static,
     Script(PathBuf),
@@ -249,18 +249,18 @@ enum Kind {
 }
 
 /// The kind of a file, by its first bytes (elf(5); execve(2), "Interpreter scripts").
-fn kind(head: &[u8]) -> Kind {
+fn kind(head: &[u8]) -> Executable {
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|b| *b == b'\n').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line);
         return line
             .split_whitespace()
             .next()
-            .map_or(Kind::Other, |name| Kind::Script(name.into()));
+            .map_or(Executable::Other, |name| Executable::Script(name.into()));
     }
     // Magic, 64 bits, little-endian.
     if !head.starts_with(&[0x7F, b'E', b'L', b'F', 2, 1]) {
-        return Kind::Other;
+        return Executable::Other;
     }
     const PT_INTERP: u64 = 3;
     let number = |at: usize, len: usize| {
@@ -273,8 +273,8 @@ fn kind(head: &[u8]) -> Kind {
     };
     let count = number(0x38, 2).unwrap_or(0);
     match (0..count).any(|index| header(index) == Some(PT_INTERP)) {
-        true => Kind::Dynamic,
-        false => Kind::Static,
+        true => Executable::Dynamic,
+        false => Executable::Static,
     }
 }
 
@@ -307,11 +307,11 @@ mod tests {
     fn programs_are_told_apart() {
         assert_eq!(
             kind(b"#! /usr/bin/env python3\nimport x"),
-            Kind::Script("/usr/bin/env".into())
+            Executable::Script("/usr/bin/env".into())
         );
-        assert_eq!(kind(b"#!"), Kind::Other);
-        assert_eq!(kind(b"text"), Kind::Other);
-        assert_eq!(kind(b"\x7fELF\x02\x01"), Kind::Static);
+        assert_eq!(kind(b"#!"), Executable::Other);
+        assert_eq!(kind(b"text"), Executable::Other);
+        assert_eq!(kind(b"\x7fELF\x02\x01"), Executable::Static);
         assert_eq!(can_be_hardened(&std::env::current_exe().unwrap()), Ok(()));
         assert!(can_be_hardened(Path::new("/etc/passwd")).is_err());
     }

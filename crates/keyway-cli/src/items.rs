@@ -127,7 +127,7 @@ impl At {
 /// The items of a server.
 pub(crate) fn of_server(place: String, access: Access) -> Result<Box<dyn Items>, Failure> {
     let client = Client::connect(&place, &access)?;
-    Ok(Box::new(server::Server::new(client, access)))
+    Ok(Box::new(server::ServerItems::new(client, access)))
 }
 
 /// The items of a region.

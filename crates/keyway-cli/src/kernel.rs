@@ -19,7 +19,7 @@ use crate::serve::parse_rate;
 use crate::{commands, listen, place, size};
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum KernelCommand {
     /// Load the program, put it on interfaces, and pin it. It is silent until `keyway serve --kernel-pinned` feeds it
     Attach(Attach),
     /// Take the pinned program off its interfaces and remove it. While TCP connections that it has answered for are open, it stays, because it
@@ -76,11 +76,11 @@ pub(crate) struct Attach {
     user: Option<String>,
 }
 
-pub(crate) fn run(command: Command) -> Result<(), Failure> {
+pub(crate) fn run(command: KernelCommand) -> Result<(), Failure> {
     match command {
-        Command::Attach(attach) => attach.run(),
-        Command::Detach { pin, reset } => detach(&pin.pin, reset),
-        Command::Status { pin, json } => status(&pin.pin, json),
+        KernelCommand::Attach(attach) => attach.run(),
+        KernelCommand::Detach { pin, reset } => detach(&pin.pin, reset),
+        KernelCommand::Status { pin, json } => status(&pin.pin, json),
     }
 }
 

@@ -321,7 +321,7 @@ enum Command {
     #[cfg(feature = "kernel")]
     Kernel {
         #[command(subcommand)]
-        command: kernel::Command,
+        command: kernel::KernelCommand,
     },
     /// Start a program that can access the region only through the library's calls
     #[command(after_help = exec::HELP)]
@@ -587,8 +587,8 @@ fn shell(at: At) -> Result<(), Failure> {
 
 fn memcached_main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     match memcached::parse(arguments)? {
-        memcached::Asked::Print(text) => commands::say(text.trim_end()),
-        memcached::Asked::Serve(plan) => {
+        memcached::CommandLine::Print(text) => commands::say(text.trim_end()),
+        memcached::CommandLine::Serve(plan) => {
             logger::start(plan.config.verbosity, plan.log_format);
             if inherited::is_any() {
                 return Err(Failure::usage(

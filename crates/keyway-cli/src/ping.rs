@@ -72,19 +72,17 @@ fn set_and_get(server: &mut Client) -> Result<&'static str, String> {
     }
     for _ in 0..TRIES {
         let key = new_key();
+        let store = Store {
+            verb: StoreVerb::Set,
+            key: &key,
+            flags: 0,
+            exptime: EXPTIME_S,
+            cas: 0,
+            noreply: false,
+            value: &key,
+        };
         request.clear();
-        client::store(
-            &mut request,
-            &Store {
-                verb: StoreVerb::Set,
-                key: &key,
-                flags: 0,
-                exptime: EXPTIME_S,
-                cas: 0,
-                noreply: false,
-                value: &key,
-            },
-        );
+        client::store(&mut request, &store);
         match server.ask(&request, Said::of)? {
             Said::Stored => {}
             other => return Err(format!("it does not store an item: {other}")),

@@ -383,7 +383,7 @@ fn files_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// A file that processes have mapped and share.
-struct Mapped {
+struct MappedFile {
     /// its name in the mount namespace of such a process, or what the kernel says instead
     path: PathBuf,
     /// a name by which it can be opened, with more rights: one of its mappings (proc_pid_map_files(5))
@@ -391,7 +391,7 @@ struct Mapped {
     pids: Vec<u32>,
 }
 
-impl Mapped {
+impl MappedFile {
     /// The region in it, if it is one. In this process's mount namespace its name may lead to another file, which stays what it is: that
     /// one is not what the processes have mapped.
     fn region(&self, id: Id, users: &BTreeMap<Id, Vec<u32>>) -> Option<RegionFile> {
@@ -407,8 +407,8 @@ impl Mapped {
 }
 
 /// The files that the processes of this namespace have mapped and share, as far as this user may know.
-fn mapped() -> BTreeMap<Id, Mapped> {
-    let mut found: BTreeMap<Id, Mapped> = BTreeMap::new();
+fn mapped() -> BTreeMap<Id, MappedFile> {
+    let mut found: BTreeMap<Id, MappedFile> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
@@ -418,7 +418,7 @@ fn mapped() -> BTreeMap<Id, Mapped> {
             let Some((range, id, path)) = shared_file(line) else {
                 continue;
             };
-            let mapped = found.entry(id).or_insert_with(|| Mapped {
+            let mapped = found.entry(id).or_insert_with(|| MappedFile {
                 path: PathBuf::from(path),
                 mapping: entry.path().join("map_files").join(range),
                 pids: Vec::new(),

@@ -211,7 +211,28 @@ pub(crate) struct Serve {
 impl Serve {
     /// What to do, with these sockets that exist already.
     pub(crate) fn plan(mut self, given: &Given) -> Result<Plan, Failure> {
-        let (kernel, options) = (self.kernel_door()?, self.options());
+        if self.take_over && self.region == Some(Place::Memfd) {
+            return Err(Failure::usage(
+                "--take-over with --region memfd: this memory has no name by which the running server is found; give the region a path",
+            ));
+        }
+        let plan = Plan {
+            place: self.region.take(),
+            take_over: self.take_over,
+            options: self.options(),
+            sandbox: !self.no_sandbox,
+            keeps_memory: true,
+            config: self.config(given)?,
+            ..Plan::default()
+        };
+        plan.check_item_size("--max-item", "--memory")?;
+        plan.check_connection_memory("--connection-memory", "--max-item")?;
+        plan.config.check().map_err(Failure::usage)?;
+        Ok(plan)
+    }
+
+    fn config(mut self, given: &Given) -> Result<Config, Failure> {
+        let kernel = self.kernel_door()?;
         let (tcp, tls_tcp) = self.tcp_addresses(given)?;
         let tls = self.tls(!tls_tcp.is_empty() || given.has(Role::Tls))?;
         let udp = self.udp.as_deref().map(|text| listen::parse(text, place::DEFAULT_PORT));
@@ -268,24 +289,7 @@ impl Serve {
         given
             .ask_for(&mut config)
             .map_err(|error| Failure::new(exit::SYSTEM, error))?;
-        if self.take_over && self.region == Some(Place::Memfd) {
-            return Err(Failure::usage(
-                "--take-over with --region memfd: this memory has no name by which the running server is found; give the region a path",
-            ));
-        }
-        let plan = Plan {
-            config,
-            place: self.region,
-            take_over: self.take_over,
-            options,
-            sandbox: !self.no_sandbox,
-            keeps_memory: true,
-            ..Plan::default()
-        };
-        plan.check_item_size("--max-item", "--memory")?;
-        plan.check_connection_memory("--connection-memory", "--max-item")?;
-        plan.config.check().map_err(Failure::usage)?;
-        Ok(plan)
+        Ok(config)
     }
 
     fn kernel_door(&mut self) -> Result<Option<Kernel>, Failure> {

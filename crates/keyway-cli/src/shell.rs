@@ -32,7 +32,7 @@ const HISTORY: &str = "keyway/history";
     disable_version_flag = true,
     help_template = "{subcommands}\n\n`help COMMAND` says more; a value with blanks is quoted."
 )]
-struct Line {
+struct Typed {
     #[command(subcommand)]
     verb: Verb,
 }
@@ -145,7 +145,7 @@ fn run_line(line: &str, items: &mut dyn Items) -> Result<bool, Failure> {
         return Ok(true);
     }
     let words = shlex::split(line).ok_or_else(|| Failure::usage("a quotation mark has no partner"))?;
-    let verb = match Line::try_parse_from(words) {
+    let verb = match Typed::try_parse_from(words) {
         Ok(line) => line.verb,
         Err(help) if !help.use_stderr() => {
             commands::say(help.to_string().trim_end())?;
@@ -185,7 +185,7 @@ struct Completion;
 
 impl Completion {
     fn words(line: &str) -> Vec<String> {
-        let mut all = Line::command();
+        let mut all = Typed::command();
         all.build();
         let names = |command: &clap::Command| command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
         match line.split_once(' ') {
@@ -240,6 +240,6 @@ mod tests {
 
     #[test]
     fn the_lines_are_sound() {
-        Line::command().debug_assert();
+        Typed::command().debug_assert();
     }
 }

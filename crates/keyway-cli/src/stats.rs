@@ -98,63 +98,57 @@ struct Groups {
 /// Names and numbers of all groups stand below each other.
 const COLUMNS: [Column; 3] = [left(28), right(16), right(15)];
 
+/// A row of counters: what it is called, and what it counts.
+type CountRow = (&'static str, fn(&Counters) -> u64);
+
+const READS: &[CountRow] = &[
+    ("gets", Counters::cmd_get),
+    ("hits", |c| c.get_hits),
+    ("misses", |c| c.get_misses),
+    ("misses: expired", |c| c.get_expired),
+    ("misses: flushed", |c| c.get_flushed),
+];
+const WRITES: &[CountRow] = &[
+    ("sets", |c| c.cmd_set),
+    ("deletes", |c| c.delete_hits),
+    ("deletes: no item", |c| c.delete_misses),
+    ("increments", |c| c.incr_hits.wrapping_add(c.decr_hits)),
+    ("increments: no item", |c| c.incr_misses.wrapping_add(c.decr_misses)),
+    ("cas: matched", |c| c.cas_hits),
+    ("cas: another unique", |c| c.cas_badval),
+    ("cas: no item", |c| c.cas_misses),
+    ("flushes", |c| c.cmd_flush),
+    ("refused: too large", |c| c.store_too_large),
+    ("refused: no memory", |c| c.store_no_memory),
+];
+const EVICTIONS: &[CountRow] = &[
+    ("evicted", |c| c.evictions),
+    ("evicted, never read", |c| c.evicted_unfetched),
+    ("came back soon after", |c| c.ghost_hits),
+    ("expired, never read", |c| c.expired_unfetched),
+    ("copied before eviction", |c| c.relocations),
+    ("segments emptied", |c| c.segments_recycled),
+];
+
 impl Groups {
     fn text(&self, place: &str, said: Option<&Answered>, columns: Option<usize>) -> String {
         let (seen, c) = (&self.now, &self.now.counters);
         let share = |part: u64, all: u64| ratio(part, all.saturating_sub(part));
         let mut table = Table::new(&COLUMNS, 0);
-
-        table.group(["memory"]);
-        let all: u64 = seen.segments.iter().sum();
-        let bytes = |segments: u64| size_text(segments.saturating_mul(seen.segment_bytes));
-        row(&mut table, "limit", size_text(seen.limit_bytes));
-        row(&mut table, "items", grouped(c.curr_items));
-        row(&mut table, "items take", size_text(c.bytes));
-        let mean = c.bytes.checked_div(c.curr_items);
-        row(
-            &mut table,
-            "an item takes, on average",
-            mean.map_or("-".to_owned(), size_text),
-        );
-        for (name, segments) in USES.iter().zip(seen.segments).filter(|(_, segments)| *segments > 0) {
-            let name = format!("segments: {name}");
-            row(&mut table, &name, format!("{}  {}", bytes(segments), share(segments, all)));
-        }
-
+        self.memory(&mut table);
         self.heading(&mut table, "reads");
-        self.count(&mut table, "gets", |c| c.cmd_get());
-        self.count(&mut table, "hits", |c| c.get_hits);
-        self.count(&mut table, "misses", |c| c.get_misses);
-        self.count(&mut table, "misses: expired", |c| c.get_expired);
-        self.count(&mut table, "misses: flushed", |c| c.get_flushed);
+        self.counts(&mut table, READS);
         let (hits, misses) = (self.between(|c| c.get_hits), self.between(|c| c.get_misses));
         let now = self.elapsed.map_or(String::new(), |_| ratio(hits, misses));
         table.row(["  hit ratio".to_owned(), ratio(c.get_hits, c.get_misses), now]);
-        self.count(&mut table, "touches", |c| c.cmd_touch());
-
+        self.counts(&mut table, &[("touches", Counters::cmd_touch)]);
         self.heading(&mut table, "writes");
-        self.count(&mut table, "sets", |c| c.cmd_set);
-        self.count(&mut table, "deletes", |c| c.delete_hits);
-        self.count(&mut table, "deletes: no item", |c| c.delete_misses);
-        self.count(&mut table, "increments", |c| c.incr_hits.wrapping_add(c.decr_hits));
-        self.count(&mut table, "increments: no item", |c| {
-            c.incr_misses.wrapping_add(c.decr_misses)
-        });
-        self.count(&mut table, "cas: matched", |c| c.cas_hits);
-        self.count(&mut table, "cas: another unique", |c| c.cas_badval);
-        self.count(&mut table, "cas: no item", |c| c.cas_misses);
-        self.count(&mut table, "flushes", |c| c.cmd_flush);
-        self.count(&mut table, "refused: too large", |c| c.store_too_large);
-        self.count(&mut table, "refused: no memory", |c| c.store_no_memory);
-
+        self.counts(&mut table, WRITES);
         self.heading(&mut table, "evictions");
-        self.count(&mut table, "evicted", |c| c.evictions);
-        self.count(&mut table, "evicted, never read", |c| c.evicted_unfetched);
+        let (evicted, kept) = EVICTIONS.split_at(2);
+        self.counts(&mut table, evicted);
         row(&mut table, "share never read", share(c.evicted_unfetched, c.evictions));
-        self.count(&mut table, "came back soon after", |c| c.ghost_hits);
-        self.count(&mut table, "expired, never read", |c| c.expired_unfetched);
-        self.count(&mut table, "copied before eviction", |c| c.relocations);
-        self.count(&mut table, "segments emptied", |c| c.segments_recycled);
+        self.counts(&mut table, kept);
         row(&mut table, "oldest: admission pool", age(seen.ages.admission_s));
         row(&mut table, "oldest: main pool", age(seen.ages.main_s));
 
@@ -177,6 +171,26 @@ impl Groups {
         }
         let title = terminal::wrapped(&format!("keyway stats  {place}"), columns);
         format!("{title}\n{}{}", table.text(columns), self.latencies(columns))
+    }
+
+    fn memory(&self, table: &mut Table) {
+        let (seen, c) = (&self.now, &self.now.counters);
+        table.group(["memory"]);
+        row(table, "limit", size_text(seen.limit_bytes));
+        row(table, "items", grouped(c.curr_items));
+        row(table, "items take", size_text(c.bytes));
+        let mean = c.bytes.checked_div(c.curr_items);
+        row(table, "an item takes, on average", mean.map_or("-".to_owned(), size_text));
+        let all: u64 = seen.segments.iter().sum();
+        for (name, segments) in USES.iter().zip(seen.segments).filter(|(_, segments)| *segments > 0) {
+            let bytes = size_text(segments.saturating_mul(seen.segment_bytes));
+            let share = ratio(segments, all.saturating_sub(segments));
+            row(table, &format!("segments: {name}"), format!("{bytes}  {share}"));
+        }
+    }
+
+    fn counts(&self, table: &mut Table, counts: &[CountRow]) {
+        counts.iter().for_each(|(name, of)| self.count(table, name, of));
     }
 
     /// What was counted between the looks.

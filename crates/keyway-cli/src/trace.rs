@@ -98,26 +98,7 @@ pub(crate) fn run(which: Which, asked: &Asked) -> Result<(), Failure> {
 fn reason(trace: &Trace, counters: &Counters) -> Reason {
     let reason = |name, is_certain, what: String| Reason { name, is_certain, what };
     let Some(left) = &trace.newest else {
-        return match (trace.is_complete, trace.is_ghost) {
-            (true, _) => reason(
-                "never_set",
-                true,
-                "it was not stored since the region was made: no memory was used twice since, and no item of it is there".to_owned(),
-            ),
-            (false, true) => reason(
-                "evicted",
-                false,
-                "it was evicted before any client read it, as far as a fingerprint tells (one other key in a hundred has the same); when is \
-                 not known"
-                    .to_owned(),
-            ),
-            (false, false) => reason(
-                "unknown",
-                false,
-                "nothing is left of it: it was never set, or it was deleted, expired or was evicted, and its memory was used again since"
-                    .to_owned(),
-            ),
-        };
+        return nothing_left(trace);
     };
     let stored = format!(
         "it was stored in the last {}",
@@ -131,36 +112,64 @@ fn reason(trace: &Trace, counters: &Counters) -> Reason {
                 format!("{stored}, and is changed at this moment: ask again"),
             )
         }),
-        Whereabouts::Dead => {
-            let mut others = Vec::new();
-            if let Some(ago) = left.expired_for_s {
-                others.push(format!("it expired {} ago", age(Some(ago))));
-            }
-            if left.is_flushed {
-                others.push("it was flushed (flush_all)".to_owned());
-            }
-            if !trace.is_complete {
-                others.push("a newer value replaced it, of which nothing is left".to_owned());
-            }
-            if counters.evictions > 0 {
-                others.push("it was evicted because all slots for its hash were taken".to_owned());
-            }
-            let or = if others.is_empty() {
-                String::new()
-            } else {
-                format!("; or {}", others.join(", or "))
-            };
-            reason(
-                "deleted",
-                others.is_empty(),
-                format!("{stored}, and a request deleted it after that{or}"),
-            )
-        }
+        Whereabouts::Dead => deleted(left, trace, counters, &stored),
         _ => reason(
             "unknown",
             false,
             format!("{stored}, and is neither in the index nor marked as deleted: it is being changed, or a process died on it"),
         ),
+    }
+}
+
+/// Where no item of the key is left.
+fn nothing_left(trace: &Trace) -> Reason {
+    let reason = |name, is_certain, what: String| Reason { name, is_certain, what };
+    match (trace.is_complete, trace.is_ghost) {
+        (true, _) => reason(
+            "never_set",
+            true,
+            "it was not stored since the region was made: no memory was used twice since, and no item of it is there".to_owned(),
+        ),
+        (false, true) => reason(
+            "evicted",
+            false,
+            "it was evicted before any client read it, as far as a fingerprint tells (one other key in a hundred has the same); when is \
+             not known"
+                .to_owned(),
+        ),
+        (false, false) => reason(
+            "unknown",
+            false,
+            "nothing is left of it: it was never set, or it was deleted, expired or was evicted, and its memory was used again since"
+                .to_owned(),
+        ),
+    }
+}
+
+/// A request deleted it, unless it went in one of the other ways that leave the same behind.
+fn deleted(left: &Left, trace: &Trace, counters: &Counters, stored: &str) -> Reason {
+    let mut others = Vec::new();
+    if let Some(ago) = left.expired_for_s {
+        others.push(format!("it expired {} ago", age(Some(ago))));
+    }
+    if left.is_flushed {
+        others.push("it was flushed (flush_all)".to_owned());
+    }
+    if !trace.is_complete {
+        others.push("a newer value replaced it, of which nothing is left".to_owned());
+    }
+    if counters.evictions > 0 {
+        others.push("it was evicted because all slots for its hash were taken".to_owned());
+    }
+    let or = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; or {}", others.join(", or "))
+    };
+    Reason {
+        name: "deleted",
+        is_certain: others.is_empty(),
+        what: format!("{stored}, and a request deleted it after that{or}"),
     }
 }
 

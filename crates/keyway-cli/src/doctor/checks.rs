@@ -5,8 +5,7 @@ use std::path::Path;
 use keyway_cache::server::{SHARED_MEMORY, USES};
 use keyway_server::size_text;
 
-use super::facts::{Attached, Facts};
-use super::machine::Process;
+use super::{Attached, Facts, Process};
 use crate::numbers::counted;
 use crate::plan::DESCRIPTORS_SPARE;
 use crate::regions::user_name;
@@ -731,8 +730,7 @@ fn machine_clock(facts: &Facts) -> Result<&str, Vec<Found>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::facts::Disk;
-    use crate::doctor::machine::{Machine, Mapped};
+    use crate::doctor::{Disk, Machine, Mapped};
     use std::collections::BTreeMap;
 
     /// A region and a machine with which all is well.

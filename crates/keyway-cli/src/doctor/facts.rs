@@ -5,63 +5,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use keyway_cache::server::{Entrance, Seen};
+use keyway_cache::server::{Attached as Known, Entrance, Seen};
 use keyway_cache::{Counters, Owners};
 use nix::sys::statfs::fstatfs;
 
-use super::machine::{self, Machine, Process};
+use super::{Attached, Disk, Facts, Machine, Process, machine};
 use crate::exit::{self, Failure};
 use crate::place;
 use crate::top::server::Server;
 use crate::wire::Access;
-
-/// All of it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
-    pub(super) place: String,
-    pub(super) seen: Seen,
-    /// what had been counted when the observation began, and how many seconds ago that was: an hour, if a server knows
-    pub(super) before: Counters,
-    pub(super) looked_s: u64,
-    pub(super) disk: Disk,
-    /// bytes of the region that are swapped out
-    pub(super) swapped: Option<u64>,
-    pub(super) machine: Machine,
-    /// those that are attached
-    pub(super) processes: Vec<Attached>,
-    /// `stats` and `stats settings` of the server that is asked
-    pub(super) server: Option<BTreeMap<String, String>>,
-}
-
-/// The file system of the region's file.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Disk {
-    /// statfs(2)
-    pub(super) magic: i64,
-    /// bytes; 0: it has no limit of its own
-    pub(super) size: u64,
-    pub(super) available: u64,
-    /// of the region's file
-    pub(super) owner: u32,
-}
-
-/// A process that is attached for writing.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Attached {
-    pub(super) pid: u64,
-    pub(super) is_server: bool,
-    /// threads in a call that may change items
-    pub(super) in_call: usize,
-    /// segments that it keeps from being recycled
-    pub(super) protects: usize,
-    /// sessions that are fenced
-    pub(super) fenced: usize,
-    /// `None`: it is of another process namespace, or of another user
-    pub(super) process: Option<Process>,
-    /// datagrams for it that were dropped because its sockets' buffers were full, and in how many seconds
-    pub(super) udp_dropped: u64,
-    pub(super) udp_looked_s: u64,
-}
 
 impl Facts {
     pub(super) fn gather(
@@ -92,42 +44,21 @@ impl Facts {
         std::thread::sleep(Duration::from_secs(seconds));
         let seen = watched.look();
         let (_, inode) = watched.identity();
-        let said = match server {
-            None => None,
-            Some(place) => {
-                let mut server = Server::connect(place, access, watched.identity())?;
-                let mut ask = |request| {
-                    let said = server.stats(request);
-                    said.map_err(|why| Failure::new(exit::NO, format_args!("{place}: {why}")))
-                };
-                let mut said = ask("stats\r\n")?;
-                said.extend(ask("stats settings\r\n")?);
-                Some(said)
-            }
-        };
+        let said = server.map(|place| asked(place, access, watched.identity())).transpose()?;
         let number = |name: &str| said.as_ref()?.get(name)?.parse::<u64>().ok();
         let processes = seen.processes.iter().map(|process| {
-            // The server that was asked knows more than these looks.
-            let hour = number("keyway_hour_udp_dropped").filter(|_| number("pid") == Some(process.pid));
             let known = process
                 .is_known_here
-                .then(|| Process::read(Path::new("/proc"), process.pid, inode))
-                .flatten();
-            let now = known
-                .as_ref()
-                .and_then(|process| process.udp)
-                .map_or(0, |(_, dropped)| dropped);
-            let meanwhile = now.saturating_sub(*dropped_before.get(&process.pid).unwrap_or(&0));
-            Attached {
-                pid: process.pid,
-                is_server: process.entrance == Entrance::Server,
-                in_call: process.threads.iter().filter(|thread| thread.is_writing).count(),
-                protects: process.threads.iter().map(|thread| thread.protects).sum(),
-                fenced: process.threads.iter().filter(|thread| thread.is_fenced).count(),
-                process: known,
-                udp_dropped: hour.unwrap_or(meanwhile),
-                udp_looked_s: hour.and(number("keyway_hour_seconds")).unwrap_or(seconds),
+                .then(|| Process::read(Path::new("/proc"), process.pid, inode));
+            let mut attached = Attached::new(process, known.flatten());
+            attached.udp_dropped -= (*dropped_before.get(&process.pid).unwrap_or(&0)).min(attached.udp_dropped);
+            attached.udp_looked_s = seconds;
+            // The server that was asked knows more than these looks.
+            if let Some(dropped) = number("keyway_hour_udp_dropped").filter(|_| number("pid") == Some(process.pid)) {
+                attached.udp_dropped = dropped;
+                attached.udp_looked_s = number("keyway_hour_seconds").unwrap_or(seconds);
             }
+            attached
         });
         let own = (before, seconds);
         let (before, looked_s) = said.as_ref().and_then(|said| hour_ago(said, &seen.counters)).unwrap_or(own);
@@ -148,6 +79,38 @@ impl Facts {
     pub(super) fn lately(&self, of: impl Fn(&Counters) -> u64) -> u64 {
         of(&self.seen.counters).saturating_sub(of(&self.before))
     }
+}
+
+impl Attached {
+    /// With all datagrams that were dropped so far.
+    fn new(seen: &Known, process: Option<Process>) -> Self {
+        let threads = || seen.threads.iter();
+        Self {
+            pid: seen.pid,
+            is_server: seen.entrance == Entrance::Server,
+            in_call: threads().filter(|thread| thread.is_writing).count(),
+            protects: threads().map(|thread| thread.protects).sum(),
+            fenced: threads().filter(|thread| thread.is_fenced).count(),
+            udp_dropped: process
+                .as_ref()
+                .and_then(|process| process.udp)
+                .map_or(0, |(_, dropped)| dropped),
+            udp_looked_s: 0,
+            process,
+        }
+    }
+}
+
+/// What the server says of itself.
+fn asked(place: &str, access: &Access, region: (u64, u64)) -> Result<BTreeMap<String, String>, Failure> {
+    let mut server = Server::connect(place, access, region)?;
+    let mut ask = |request| {
+        let said = server.stats(request);
+        said.map_err(|why| Failure::new(exit::NO, format_args!("{place}: {why}")))
+    };
+    let mut said = ask("stats\r\n")?;
+    said.extend(ask("stats settings\r\n")?);
+    Ok(said)
 }
 
 /// What had been counted an hour ago, or when the server started, and how many seconds ago that was, by what the server says.

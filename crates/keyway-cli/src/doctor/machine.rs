@@ -4,25 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The machine. What cannot be read is absent.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Machine {
-    /// bytes
-    pub(super) memory: Option<u64>,
-    pub(super) available: Option<u64>,
-    pub(super) swap_free: u64,
-    pub(super) commit_limit: Option<u64>,
-    pub(super) committed: Option<u64>,
-    /// vm.overcommit_memory is 2: memory that processes ask for is counted in full
-    pub(super) commits_strictly: bool,
-    pub(super) clocksource: Option<String>,
-    /// net.core.rmem_max, bytes
-    pub(super) receive_max: Option<u64>,
-    /// logind removes what a user has in /dev/shm when the user's last session ends (logind.conf(5), RemoveIPC)
-    pub(super) removes_ipc: bool,
-    /// users whose processes go on after their last session (loginctl(1), enable-linger)
-    pub(super) lingering: BTreeSet<String>,
-}
+use super::{Machine, Mapped, Process};
 
 /// Where the settings of logind are: of the files of one name the first counts, and of a setting the last.
 const LOGIND: [&str; 4] = ["etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"];
@@ -83,26 +65,6 @@ impl Machine {
                 .collect(),
         }
     }
-}
-
-/// A process, as far as this user may know.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Process {
-    pub(super) name: String,
-    /// a thread of it is stopped, by a signal or a debugger
-    pub(super) is_stopped: bool,
-    /// open files, and the most that it may open
-    pub(super) files: Option<(u64, u64)>,
-    /// it was asked to lock its memory (-k)
-    pub(super) locks: bool,
-    /// bytes locked, and the most that it may lock
-    pub(super) locked: Option<(u64, u64)>,
-    /// files of its program and of Keyway's libraries that were replaced or removed since it started
-    pub(super) replaced: Vec<String>,
-    /// the region in its memory
-    pub(super) mapped: Option<Mapped>,
-    /// its UDP sockets, and the datagrams that were dropped at them since each was made
-    pub(super) udp: Option<(usize, u64)>,
 }
 
 impl Process {
@@ -171,17 +133,6 @@ fn is_stopped(folder: &Path) -> bool {
             let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
             matches!(state, Some('T' | 't'))
         })
-}
-
-/// A region in the memory of a process, bytes (proc_pid_smaps(5)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mapped {
-    /// in memory
-    pub(super) resident: u64,
-    /// of this, in huge pages
-    pub(super) huge: u64,
-    /// swapped out
-    pub(super) swapped: u64,
 }
 
 /// What a process has mapped of the file with this inode. `None`: nothing, or this user may not know.

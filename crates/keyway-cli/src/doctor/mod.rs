@@ -11,16 +11,18 @@ mod checks;
 mod facts;
 mod machine;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use clap::Args;
+use keyway_cache::Counters;
+use keyway_cache::server::Seen;
 use serde_json::json;
 
 use crate::exit::{self, Failure};
 use crate::wire::Access;
 use crate::{commands, terminal};
 use checks::{Finding, Is};
-use facts::Facts;
 use terminal::wrap;
 
 pub(crate) const HELP: &str = "\
@@ -57,6 +59,105 @@ pub(crate) struct Doctor {
     /// Print it as a JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    place: String,
+    seen: Seen,
+    /// what had been counted when the observation began, and how many seconds ago that was: an hour, if a server knows
+    before: Counters,
+    looked_s: u64,
+    disk: Disk,
+    /// bytes of the region that are swapped out
+    swapped: Option<u64>,
+    machine: Machine,
+    /// those that are attached
+    processes: Vec<Attached>,
+    /// `stats` and `stats settings` of the server that is asked
+    server: Option<BTreeMap<String, String>>,
+}
+
+/// The file system of the region's file.
+#[derive(Clone, Debug, Default)]
+struct Disk {
+    /// statfs(2)
+    magic: i64,
+    /// bytes; 0: it has no limit of its own
+    size: u64,
+    available: u64,
+    /// of the region's file
+    owner: u32,
+}
+
+/// A process that is attached for writing.
+#[derive(Clone, Debug, Default)]
+struct Attached {
+    pid: u64,
+    is_server: bool,
+    /// threads in a call that may change items
+    in_call: usize,
+    /// segments that it keeps from being recycled
+    protects: usize,
+    /// sessions that are fenced
+    fenced: usize,
+    /// `None`: it is of another process namespace, or of another user
+    process: Option<Process>,
+    /// datagrams for it that were dropped because its sockets' buffers were full, and in how many seconds
+    udp_dropped: u64,
+    udp_looked_s: u64,
+}
+
+/// The machine. What cannot be read is absent.
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    /// bytes
+    memory: Option<u64>,
+    available: Option<u64>,
+    swap_free: u64,
+    commit_limit: Option<u64>,
+    committed: Option<u64>,
+    /// vm.overcommit_memory is 2: memory that processes ask for is counted in full
+    commits_strictly: bool,
+    clocksource: Option<String>,
+    /// net.core.rmem_max, bytes
+    receive_max: Option<u64>,
+    /// logind removes what a user has in /dev/shm when the user's last session ends (logind.conf(5), RemoveIPC)
+    removes_ipc: bool,
+    /// users whose processes go on after their last session (loginctl(1), enable-linger)
+    lingering: BTreeSet<String>,
+}
+
+/// A process, as far as this user may know.
+#[derive(Clone, Debug, Default)]
+struct Process {
+    name: String,
+    /// a thread of it is stopped, by a signal or a debugger
+    is_stopped: bool,
+    /// open files, and the most that it may open
+    files: Option<(u64, u64)>,
+    /// it was asked to lock its memory (-k)
+    locks: bool,
+    /// bytes locked, and the most that it may lock
+    locked: Option<(u64, u64)>,
+    /// files of its program and of Keyway's libraries that were replaced or removed since it started
+    replaced: Vec<String>,
+    /// the region in its memory
+    mapped: Option<Mapped>,
+    /// its UDP sockets, and the datagrams that were dropped at them since each was made
+    udp: Option<(usize, u64)>,
+}
+
+/// A region in the memory of a process, bytes (proc_pid_smaps(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Mapped {
+    /// in memory
+    resident: u64,
+    /// of this, in huge pages
+    huge: u64,
+    /// swapped out
+    swapped: u64,
 }
 
 impl Doctor {

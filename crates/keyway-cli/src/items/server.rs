@@ -16,7 +16,7 @@ const UNSENT_MAX: usize = 64 << 10;
 const GETS_MAX: usize = 64;
 
 /// A server.
-pub(super) struct Server {
+pub(super) struct ServerItems {
     client: Client,
     walk: Walk,
     access: Access,
@@ -71,7 +71,7 @@ fn flags(is_used: bool) -> &'static str {
     if is_used { "v f t c" } else { "v f t c u" }
 }
 
-impl Server {
+impl ServerItems {
     pub(super) fn new(client: Client, access: Access) -> Self {
         Self {
             client,
@@ -104,7 +104,7 @@ impl Server {
     }
 }
 
-impl Items for Server {
+impl Items for ServerItems {
     fn get(&mut self, key: &[u8], is_used: bool) -> Result<Option<Got>, Failure> {
         self.meta(Command::MetaGet, key, flags(is_used), got)
     }

@@ -29,23 +29,27 @@ use crate::{cpus, listen, logger, place, size};
 
 /// What a command line asks for: to serve, or to print a text.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum CommandLine {
     Serve(Box<Plan>),
     Print(String),
 }
 
 /// Parses the arguments that follow the program's name.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, Failure> {
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandLine, Failure> {
     let mut reading = Reading::default();
     for (letter, value) in options(arguments, &mut reading.plan.warnings)? {
         match letter {
-            'h' => return Ok(Asked::Print(help())),
-            'V' => return Ok(Asked::Print(version())),
-            'i' => return Ok(Asked::Print("Keyway is under the Apache License, version 2.0.\n".to_owned())),
+            'h' => return Ok(CommandLine::Print(help())),
+            'V' => return Ok(CommandLine::Print(version())),
+            'i' => {
+                return Ok(CommandLine::Print(
+                    "Keyway is under the Apache License, version 2.0.\n".to_owned(),
+                ));
+            }
             _ => reading.take(letter, value.trim_start())?,
         }
     }
-    Ok(Asked::Serve(Box::new(reading.finish()?)))
+    Ok(CommandLine::Serve(Box::new(reading.finish()?)))
 }
 
 /// The first line has memcached's form, because scripts read the number in it.

@@ -9,13 +9,13 @@ use super::*;
 use crate::exit::USAGE;
 use keyway_server::HttpAddress;
 
-fn asked(line: &str) -> Result<Asked, Failure> {
+fn asked(line: &str) -> Result<CommandLine, Failure> {
     parse(line.split_whitespace().map(OsString::from))
 }
 
 fn plan(line: &str) -> Plan {
     match asked(line) {
-        Ok(Asked::Serve(plan)) => *plan,
+        Ok(CommandLine::Serve(plan)) => *plan,
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -231,6 +231,6 @@ fn limits_are_memcacheds() {
 
 #[test]
 fn version_and_help_are_as_scripts_expect_them() {
-    assert!(matches!(asked("-V"), Ok(Asked::Print(text)) if text.starts_with("memcached 1.6.")));
-    assert!(matches!(asked("-h"), Ok(Asked::Print(text)) if text.contains("--memory-limit=")));
+    assert!(matches!(asked("-V"), Ok(CommandLine::Print(text)) if text.starts_with("memcached 1.6.")));
+    assert!(matches!(asked("-h"), Ok(CommandLine::Print(text)) if text.contains("--memory-limit=")));
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use keyway_cache::server::Watched;
-use keyway_cache::{Hot, HotBy};
+use keyway_cache::{Hot, HotBy, HotCounts};
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, HorizontalAlignment, Layout};
@@ -29,8 +29,8 @@ use crate::{commands, place, terminal};
 use keyway_server::HotAsked;
 use keyway_server::overview::{Order, Reading, View};
 use screen::{Received, Screen};
-use server::Server;
-use view::{Hottest, Kind, Looked, Page};
+use server::{Answered, Server};
+use view::Page;
 
 /// The last line of the screen.
 const HELP: &str = "? help  q quit  space pause  s sort  k keys by  / filter  arrows scroll";
@@ -95,15 +95,34 @@ pub(crate) struct Top {
     redact: bool,
 }
 
+/// A look at a region.
+struct Looked {
+    region: Reading,
+    hot: HotCounts,
+    /// what the server says, if one is asked
+    server: Option<Result<Answered, String>>,
+}
+
+/// By what keys are hot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HotKind(HotBy);
+
+/// The hottest keys between two looks, each as it is shown.
+struct Hottest {
+    by: HotBy,
+    seconds: f64,
+    keys: Vec<(String, Hot)>,
+}
+
 /// What is looked at.
-struct Region {
+struct Source {
     place: String,
     watched: Watched,
     server: Option<Server>,
     asked: HotAsked<'static>,
 }
 
-impl Region {
+impl Source {
     fn look(&mut self) -> Looked {
         let server = self.server.as_mut().map(Server::ask);
         Looked {
@@ -140,7 +159,7 @@ impl Top {
             .server
             .map(|at| Server::connect(&at, &self.access, watched.identity()))
             .transpose()?;
-        let region = Region {
+        let region = Source {
             place: path.display().to_string(),
             watched,
             server,
@@ -160,7 +179,7 @@ impl Top {
 }
 
 /// Prints what happens in one interval.
-fn once(mut region: Region, interval: Duration, json: bool) -> Result<(), Failure> {
+fn once(mut region: Source, interval: Duration, json: bool) -> Result<(), Failure> {
     let before = region.look();
     std::thread::sleep(interval);
     let now = region.look();
@@ -179,7 +198,7 @@ fn once(mut region: Region, interval: Duration, json: bool) -> Result<(), Failur
 #[derive(Default)]
 struct Looks {
     order: Order,
-    keys: Kind,
+    keys: HotKind,
     filter: String,
     /// the filter is being typed
     types: bool,
@@ -257,7 +276,7 @@ impl Looks {
 }
 
 /// Shows it until the user ends it.
-fn live(mut region: Region, interval: Duration) -> Result<(), Failure> {
+fn live(mut region: Source, interval: Duration) -> Result<(), Failure> {
     let mut screen = Screen::take()?;
     let mut looks = Looks::default();
     // Before the second look no rate is known.

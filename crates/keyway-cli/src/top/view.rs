@@ -1,8 +1,8 @@
 //! What `keyway top` shows: two readings of a region, and what happened between them.
 
+use keyway_cache::HotBy;
 use keyway_cache::server::USES;
-use keyway_cache::{Hot, HotBy, HotCounts};
-use keyway_server::overview::{Order, Reading, View, door_of};
+use keyway_server::overview::{Order, View, door_of};
 use keyway_server::size_text;
 use ratatui::buffer::Buffer;
 use ratatui::layout::HorizontalAlignment::{Left, Right};
@@ -12,32 +12,20 @@ use ratatui::text::{Span, Text};
 use ratatui::widgets::{Row, Table, Widget};
 use serde_json::json;
 
-use super::server::Answered;
+use super::{HotKind, Hottest, Looked};
 use crate::numbers::{age, grouped, rate, ratio, time};
 use crate::terminal::{self, Column, LEFT, left, right};
 
 /// A column that has the rest of the line.
 const REST: u16 = u16::MAX;
 
-/// A look at a region.
-pub(super) struct Looked {
-    pub(super) region: Reading,
-    pub(super) hot: HotCounts,
-    /// what the server says, if one is asked
-    pub(super) server: Option<Result<Answered, String>>,
-}
-
-/// By what keys are hot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind(pub(super) HotBy);
-
-impl Default for Kind {
+impl Default for HotKind {
     fn default() -> Self {
         Self(HotBy::Gets)
     }
 }
 
-impl Kind {
+impl HotKind {
     /// The kind after this one, in the order of keys.
     pub(super) fn next(self) -> Self {
         Self(match self.0 {
@@ -54,13 +42,6 @@ impl Kind {
             HotBy::Bytes => "BYTES",
         }
     }
-}
-
-/// The hottest keys between two looks, each as it is shown.
-pub(super) struct Hottest {
-    pub(super) by: HotBy,
-    pub(super) seconds: f64,
-    pub(super) keys: Vec<(String, Hot)>,
 }
 
 /// The order after this one, in the order of keys.
@@ -102,7 +83,7 @@ impl Page {
             summary: summary(view, looked, place),
             doors: doors(view, is_wanted),
             keys: keys(hot, is_wanted),
-            by: Kind(hot.by).name(),
+            by: HotKind(hot.by).name(),
             processes: processes(view, order, is_wanted),
         }
     }
