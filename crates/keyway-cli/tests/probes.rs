@@ -16,6 +16,8 @@ use nix::unistd::Uid;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keyway");
 const DOCUMENT: &str = include_str!("../../../docs/operating.md");
+/// What `VERB` stands for in the document's lines.
+const VERBS: [&str; 6] = ["get", "set", "delete", "arithmetic", "touch", "flush"];
 /// The program, as the document names it.
 const INSTALLED: &str = "/usr/bin/keyway";
 /// Set in a process that is to be recovered: the region.
@@ -47,7 +49,14 @@ fn documented() -> BTreeMap<&'static str, usize> {
 fn lines() -> Vec<String> {
     let lines = section().lines().map(str::trim);
     let lines = lines.filter(|line| line.starts_with("usdt:"));
-    lines.map(|line| line.replace(INSTALLED, PROGRAM)).collect()
+    let of_verbs = |line: &str| match line.contains("VERB") {
+        true => VERBS.map(|verb| line.replace("VERB", verb)).to_vec(),
+        false => vec![line.to_owned()],
+    };
+    lines
+        .flat_map(of_verbs)
+        .map(|line| line.replace(INSTALLED, PROGRAM))
+        .collect()
 }
 
 /// Lines that count what is published and evicted between two gets, of these keys.
@@ -257,7 +266,7 @@ fn bpftrace_sees_what_a_server_does() {
             client.ask(&format!("{verb}\r\n"));
         }
         let seen = tracer.printed();
-        let all = ["get a\n", "delete a\n", "arithmetic a\n", "touch a\n", "set a\n", "flush\n"];
+        let all = ["get a\n", "delete a\n", "arithmetic a\n", "touch a\n", "set a\n", "flush \n"];
         all.iter().all(|line| seen.contains(line)).then_some(())
     });
 
