@@ -22,14 +22,16 @@ use signal_hook::consts::SIGHUP;
 use signal_hook_mio::v1_0::Signals;
 
 use crate::auth::Users;
-use crate::connection::{CloseReason, Inherited, Stream};
+use crate::connection::{Inherited, Stream};
 use crate::file_watch::FileWatch;
-use crate::handout;
+use crate::given::Offered;
 use crate::listener::{Arrival, Listener, SocketFile};
 use crate::log_limiter::LogLimiter;
-use crate::shared::{Message, Peer, PeerAddress, Shared};
-use crate::takeover::{self, HaltVerdict, Offered, Stage};
+use crate::shared::{CloseReason, Peer, PeerAddress, Shared};
+use crate::takeover::{Halt, HaltVerdict, Stage};
 use crate::watchdog::{Manager, Watchdog};
+use crate::worker::{Transfer, Transfers};
+use crate::{handout, takeover};
 
 pub(crate) const WAKE: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -49,7 +51,9 @@ pub(crate) struct Acceptor {
     poll: Poll,
     cache: Cache,
     shared: Arc<Shared>,
-    listeners: Vec<Watched>,
+    transfers: Arc<Transfers>,
+    halt: Arc<Halt>,
+    listeners: Vec<Listening>,
     signals: Option<Signals>,
     file_watch: FileWatch,
     watchdog: Option<Watchdog>,
@@ -65,7 +69,7 @@ pub(crate) struct Acceptor {
 }
 
 /// A listener, and whether connections may be waiting there (readiness is edge-triggered: reported once).
-struct Watched {
+struct Listening {
     listener: Listener,
     ready: bool,
 }
@@ -95,6 +99,7 @@ impl Acceptor {
         poll: Poll,
         cache: Cache,
         shared: Arc<Shared>,
+        (transfers, halt): (Arc<Transfers>, Arc<Halt>),
         listeners: Vec<Listener>,
         offered: Vec<Offered>,
         signals: Option<Signals>,
@@ -106,14 +111,16 @@ impl Acceptor {
             if let Some(name) = listener.name() {
                 shared.peers.listens(listener.fd(), name);
             }
-            waiting.push(Watched { listener, ready: true });
+            waiting.push(Listening { listener, ready: true });
         }
         let mut acceptor = Self {
             poll,
             cache,
-            file_watch: FileWatch::new(&shared),
+            file_watch: FileWatch::new(&shared.region_file),
             watchdog: None,
             shared,
+            transfers,
+            halt,
             listeners: waiting,
             signals,
             pause: Pause::No,
@@ -138,8 +145,7 @@ impl Acceptor {
         self.watchdog = manager.map(Watchdog::new);
         let mut events = Events::with_capacity(64);
         while !(self.shared.life.is_stopping() && self.shared.workers.running().1 == 0) {
-            let halt = &self.shared.life.halt;
-            if halt.is_wanted(Stage::Acceptor) && halt.wait(Ok(Vec::new())) == HaltVerdict::End {
+            if self.halt.is_wanted(Stage::Acceptor) && self.halt.wait(Ok(Vec::new())) == HaltVerdict::End {
                 self.leave();
             }
             match self.poll.poll(&mut events, self.timeout()) {
@@ -168,7 +174,12 @@ impl Acceptor {
                 self.shared.peers.listens_no_more();
             } else {
                 self.accept_all();
-                self.file_watch.look(&self.cache, &self.shared);
+                if self
+                    .file_watch
+                    .look(&self.cache, &self.shared.region_file, &self.shared.config.region)
+                {
+                    self.shared.note_hour(&self.cache);
+                }
             }
         }
         if let Some(giving) = self.giving.take() {
@@ -200,8 +211,9 @@ impl Acceptor {
         let address = inherited.address();
         let is_admitted = self.shared.users.is_none() || inherited.has_logged_in() || matches!(address, PeerAddress::Reader);
         let peer = self.enrol(inherited.stream(), address, is_admitted);
-        let message = Message::Inherit(Box::new(inherited), Arc::clone(&peer));
-        self.shared.workers.send(peer.worker(), message);
+        let worker = peer.worker();
+        let transfer = Transfer::Inherited(Box::new(inherited), peer);
+        self.transfers.send(worker, transfer, &self.shared.workers);
     }
 
     /// Has another thread talk to a server that wants to take over. One at a time.
@@ -217,9 +229,9 @@ impl Acceptor {
                 "another server is taking over at this moment; try again when it has done so, or has failed",
             );
         }
-        let (shared, offered) = (Arc::clone(&self.shared), Arc::clone(&self.offered));
+        let (shared, halt, offered) = (Arc::clone(&self.shared), Arc::clone(&self.halt), Arc::clone(&self.offered));
         let thread = std::thread::Builder::new().name("keyway-take-over".to_owned());
-        match thread.spawn(move || takeover::give(stream, process, &shared, &offered)) {
+        match thread.spawn(move || takeover::give(stream, process, &shared, &halt, &offered)) {
             Ok(giving) => self.giving = Some(giving),
             Err(error) => log::warn!("this server cannot be taken over now: no thread: {error}"),
         }
@@ -397,8 +409,8 @@ impl Acceptor {
         let is_secure = matches!(address, PeerAddress::Tcp { is_secure: true, .. });
         let is_admitted = self.shared.users.is_none() && !is_secure || matches!(address, PeerAddress::Reader);
         let peer = self.enrol(&stream, address, is_admitted);
-        let message = Message::Adopt(stream, Arc::clone(&peer));
-        self.shared.workers.send(peer.worker(), message);
+        let worker = peer.worker();
+        self.transfers.send(worker, Transfer::New(stream, peer), &self.shared.workers);
     }
 
     /// The record of a connection, with the worker whose turn it is.

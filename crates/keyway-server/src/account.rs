@@ -19,9 +19,12 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::connection::{INPUT_SIZE, UNSENT_MAX};
 use crate::shared::Peer;
 
+/// Unsent bytes above which a connection is not served until its client reads. One reply may go beyond it.
+pub(crate) const UNSENT_MAX: usize = 256 << 10;
+/// Size of the worker's input buffer that turns borrow, bytes.
+pub(crate) const INPUT_SIZE: usize = 64 * 1024;
 /// A connection that holds at most this many bytes is not charged.
 pub(crate) const SMALL: usize = 4 * 1024;
 /// A connection with more unsent bytes than this is not served when memory is tight.

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use keyway_proto::Protocol;
 
-use crate::StartError;
-use crate::auth::{UserLines, Users};
-use crate::listener::too_long;
+use crate::auth::UserLines;
 use crate::source::{LOOPBACK, Network};
-use crate::tls::{Certificates, ClientCertificates, Tls};
+use crate::tls::{ClientCertificates, Tls};
 
 /// The protocol version that `version` and `stats` report: that of the memcached whose protocol Keyway implements.
 ///
@@ -266,64 +264,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether a server can serve with these options, as far as they show that by themselves.
-    ///
-    /// # Errors
-    ///
-    /// No client could connect, there is no thread, or two options exclude each other.
-    pub fn check(&self) -> Result<(), StartError> {
-        let listens_nowhere = self.tcp.is_empty() && self.tls_tcp.is_empty() && self.unix.is_none() && self.udp.is_empty();
-        if listens_nowhere && !self.may_listen_nowhere {
-            return Err(StartError::NothingToListenOn);
-        }
-        if self.threads == 0 {
-            return Err(StartError::NoThreads);
-        }
-        if self.auth_file.is_some() && !self.udp.is_empty() {
-            return Err(StartError::UdpWithAuthentication);
-        }
-        let http = match &self.http {
-            Some(HttpAddress::Unix(socket)) => Some(&socket.path),
-            _ => None,
-        };
-        let unix = self.unix.iter().map(|socket| &socket.path);
-        let region = self.region_socket.iter().map(|socket| &socket.path);
-        let too_long = |path: &PathBuf| Some(StartError::SocketPath(path.clone(), too_long(path)?));
-        unix.chain(region).chain(http).find_map(too_long).map_or(Ok(()), Err)
-    }
-
-    /// Whether a server can serve with these options on this machine, as far as files and interfaces show it: nothing is bound or changed.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::check`]; the file of users or a file of TLS is absent or unusable; an interface is absent.
-    pub fn check_here(&self) -> Result<(), StartError> {
-        self.check()?;
-        self.users()?;
-        self.certificates()?;
-        #[cfg(feature = "kernel")]
-        for name in self.kernel.iter().flat_map(|kernel| &kernel.interfaces) {
-            crate::kernel::interface(name).map_err(StartError::Kernel)?;
-        }
-        Ok(())
-    }
-
-    /// The users, from their file.
-    pub(crate) fn users(&self) -> Result<Option<Users>, StartError> {
-        let load =
-            |path: &PathBuf| Users::load(path, &self.auth_lines, None).map_err(|error| StartError::AuthFile(path.clone(), error));
-        self.auth_file.as_ref().map(load).transpose()
-    }
-
-    /// Certificate and key, from their files.
-    pub(crate) fn certificates(&self) -> Result<Option<Certificates>, StartError> {
-        match &self.tls {
-            Some(tls) => Certificates::load(tls.clone()).map(Some).map_err(StartError::Tls),
-            None if self.tls_tcp.is_empty() => Ok(None),
-            None => Err(StartError::NoCertificate),
-        }
-    }
-
     /// TCP addresses at which clients from other machines can do everything: not loopback, and without logins and client certificates.
     pub fn open_addresses(&self) -> Vec<SocketAddr> {
         let has_certificates = self

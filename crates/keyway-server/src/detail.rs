@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use keyway_proto::{is_plain, reply};
 
-use crate::shared::lock;
+use crate::basics::lock;
 
 /// Most memory for counted prefixes, bytes: keys without structure would fill memory otherwise.
 const PREFIXES_SIZE_MAX: usize = 4 << 20;

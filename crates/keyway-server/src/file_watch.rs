@@ -1,16 +1,12 @@
-//! Checks once a second whether the region that is served is still the one at its place, and logs when that changes; and notes once a
-//! minute what was counted ([`crate::hour`]).
+//! Checks once a second whether the region that is served is still the one at its place, and logs when that changes.
 //!
 //! A region whose file was removed or replaced is still served. But programs and servers that open the place get another region,
 //! and so does the next start. The operator has to know that.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use keyway_cache::{AtPlace, Cache};
-
-use crate::hour::Note;
-use crate::shared::{Shared, lock};
 
 /// Time between two checks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -21,10 +17,33 @@ pub(crate) struct FileWatch {
     next: Instant,
 }
 
+/// What was at the region's place at the last check.
+pub(crate) struct RegionFile(AtomicU8);
+
+impl RegionFile {
+    pub(crate) fn new(cache: &Cache) -> Self {
+        Self(AtomicU8::new(code(cache.at_place())))
+    }
+
+    fn seen(&self) -> AtPlace {
+        at_place(self.0.load(Relaxed))
+    }
+
+    /// The word by which `stats` shows it.
+    pub(crate) fn word(&self) -> &'static str {
+        match self.seen() {
+            AtPlace::Same => "in_place",
+            AtPlace::Nothing => "removed",
+            AtPlace::Another => "replaced",
+            AtPlace::Unknown => "unknown",
+        }
+    }
+}
+
 impl FileWatch {
-    pub(crate) fn new(shared: &Shared) -> Self {
+    pub(crate) fn new(file: &RegionFile) -> Self {
         Self {
-            seen: at_place(shared.at_place.load(Relaxed)),
+            seen: file.seen(),
             next: Instant::now() + EVERY,
         }
     }
@@ -34,23 +53,19 @@ impl FileWatch {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Checks, if it is due.
-    pub(crate) fn look(&mut self, cache: &Cache, shared: &Shared) {
+    /// Checks, if it is due; returns whether it was. `region`: its name, for the log.
+    pub(crate) fn look(&mut self, cache: &Cache, file: &RegionFile, region: &str) -> bool {
         if !self.due_in().is_zero() {
-            return;
+            return false;
         }
         self.next = Instant::now() + EVERY;
-        let mut hour = lock(&shared.hour);
-        if hour.is_due(Instant::now()) {
-            hour.note(Note::now(shared, cache));
-        }
-        drop(hour);
         let now = cache.at_place();
-        shared.at_place.store(code(now), Relaxed);
+        file.0.store(code(now), Relaxed);
         if let Some(news) = news(self.seen, now) {
-            log::warn!("region {} {news}", shared.config.region);
+            log::warn!("region {region} {news}");
         }
         self.seen = now;
+        true
     }
 }
 
@@ -74,7 +89,7 @@ fn news(before: AtPlace, now: AtPlace) -> Option<&'static str> {
 }
 
 /// As a number, for an atomic.
-pub(crate) fn code(at_place: AtPlace) -> u8 {
+fn code(at_place: AtPlace) -> u8 {
     match at_place {
         AtPlace::Same => 0,
         AtPlace::Nothing => 1,
@@ -89,16 +104,6 @@ fn at_place(code: u8) -> AtPlace {
         1 => AtPlace::Nothing,
         2 => AtPlace::Another,
         _ => AtPlace::Unknown,
-    }
-}
-
-/// The word by which `stats` shows what is at the region's place.
-pub(crate) fn word(code: u8) -> &'static str {
-    match at_place(code) {
-        AtPlace::Same => "in_place",
-        AtPlace::Nothing => "removed",
-        AtPlace::Another => "replaced",
-        AtPlace::Unknown => "unknown",
     }
 }
 

@@ -4,9 +4,12 @@
 //! to a [`Config`], which so names all that is served; [`crate::Sockets::bind_beside`] takes a given socket where the configuration names
 //! its address, and binds the others.
 //!
+//! A server offers its own sockets ([`Offered`]) to one that takes over, where they are given.
+//!
 //! Never: reads descriptors from the environment (the program does), or decides what happens to a socket that is left out.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::fstat;
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use crate::config::{Config, HttpAddress, RegionSocket, UnixSocket};
@@ -66,6 +70,52 @@ pub(crate) struct GivenUnix {
     pub(crate) removes_file: bool,
     /// not yet: another server has the socket, too
     pub(crate) is_shared: bool,
+}
+
+/// A socket that is handed over and is no client's connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OfferedSocket {
+    pub(crate) purpose: Purpose,
+    /// for people
+    pub(crate) label: String,
+    /// the server that has it removes the file at its path when it ends
+    pub(crate) removes_file: bool,
+}
+
+/// What it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Purpose {
+    Clients,
+    Tls,
+    RegionSocket,
+    Http,
+    /// programs that find no slot in the region
+    Lines,
+    /// servers that take over
+    TakeOver,
+    /// the lock on a pinned kernel program
+    PinnedProgram,
+}
+
+/// A socket that can be handed over: a descriptor of its own.
+pub(crate) struct Offered {
+    pub(crate) socket: OfferedSocket,
+    pub(crate) fd: OwnedFd,
+}
+
+impl Offered {
+    /// The lock on a pinned kernel program.
+    pub(crate) fn pinned(lock: File) -> Self {
+        Self {
+            socket: OfferedSocket {
+                purpose: Purpose::PinnedProgram,
+                label: String::new(),
+                removes_file: false,
+            },
+            fd: lock.into(),
+        }
+    }
 }
 
 /// A descriptor that cannot be served; the text names it and says why.

@@ -8,7 +8,7 @@ use keyway_cache::{Cache, Hot, HotBy, HotCounts};
 use keyway_proto::reply::{self, stat};
 use serde_json::{Map, Value, json};
 
-use crate::shared::lock;
+use crate::basics::lock;
 
 /// Keys that `stats hotkeys` and the page of the HTTP port list of each kind.
 pub(crate) const LISTED: usize = 10;

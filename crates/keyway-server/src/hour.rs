@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Counters, server};
 
-use crate::shared::Shared;
+use crate::account::Account;
+use crate::kernel::Post;
+use crate::shared::Peers;
 
 /// Time between two notes, and how many are kept: an hour.
 const EVERY: Duration = Duration::from_secs(60);
@@ -35,14 +37,14 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    pub(crate) fn now(shared: &Shared, cache: &Cache) -> Self {
+    pub(crate) fn now(cache: &Cache, peers: &Peers, account: &Account, kernel: Option<&Post>) -> Self {
         Self {
             at: Instant::now(),
             counters: cache.counters(),
-            rejected: shared.peers.arrivals().rejected,
-            closed: shared.account.closed.load(Relaxed),
-            udp_dropped: dropped(&shared.peers.udp_sockets()),
-            kernel: shared.kernel.as_ref().map_or_else(Vec::new, |post| post.numbers().verdicts),
+            rejected: peers.arrivals().rejected,
+            closed: account.closed.load(Relaxed),
+            udp_dropped: dropped(&peers.udp_sockets()),
+            kernel: kernel.map_or_else(Vec::new, |post| post.numbers().verdicts),
         }
     }
 

@@ -12,8 +12,9 @@ use keyway_cache::server::SessionId;
 use keyway_proto::Request;
 
 use crate::config::{Config, Kernel};
-use crate::shared::{KernelNumbers, Shared};
-use crate::takeover::Predecessor;
+use crate::shared::Shared;
+use crate::stats::KernelNumbers;
+use crate::takeover::{Halt, Predecessor};
 
 /// This build has none.
 pub(crate) enum Post {}
@@ -46,7 +47,7 @@ impl Keeper {
         match *self {}
     }
 
-    pub(crate) fn run(self, _: &Shared) {
+    pub(crate) fn run(self, _: &Shared, _: &Halt) {
         match self {}
     }
 }

@@ -17,6 +17,7 @@
 mod acceptor;
 mod account;
 mod auth;
+mod basics;
 mod census;
 mod config;
 mod connection;
@@ -42,6 +43,7 @@ mod rate;
 mod shared;
 mod shown;
 mod source;
+mod start;
 mod stats;
 mod takeover;
 mod threads;
@@ -62,13 +64,14 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use keyway_cache::{Cache, Session, SessionError};
+use keyway_cache::{Cache, Session};
 use keyway_uring::Ring;
 use mio::net::UnixListener;
 use mio::{Poll, Waker};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 pub use auth::{AuthFileError, HashError, UserLines, auth_line};
+pub use basics::{log_level, size_text};
 pub use config::{
     Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
 };
@@ -77,6 +80,7 @@ pub use hotkeys::HotAsked;
 pub use keyway_proto::Protocol;
 pub use listener::BindError;
 pub use source::{LOOPBACK, Network};
+pub use start::StartError;
 pub use takeover::{TakeOver, TakeOverError};
 pub use threads::{NoThreads, limits_of_threads};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsVersion, crypto_provider};
@@ -90,11 +94,12 @@ use auth::Users;
 use census::Census;
 use connection::Desk;
 use execute::Executor;
-use listener::{Listener, SocketFile};
-use shared::{Lane, Life, Peers, Setup, Shared, Workers, lock};
-use takeover::{Offered, Predecessor, Purpose};
+use given::{Offered, Purpose};
+use listener::{HttpSockets, Listener, SocketFile};
+use shared::{Lane, Life, Peers, Setup, Shared, Workers};
+use takeover::{Halt, Predecessor};
 use tls::Certificates;
-use worker::Worker;
+use worker::{Transfers, Worker};
 
 /// A server's sockets, bound and listening, before there is a region. Clients that connect wait until the server runs.
 pub struct Sockets {
@@ -104,7 +109,7 @@ pub struct Sockets {
     udp_addresses: Vec<SocketAddr>,
     /// for each thread, one socket per address
     udp_sockets: Vec<Vec<mio::net::UdpSocket>>,
-    http: Option<http::Sockets>,
+    http: Option<HttpSockets>,
     /// what came with the role of another server
     special: Vec<(Purpose, OwnedFd)>,
     predecessor: Option<Predecessor>,
@@ -118,51 +123,13 @@ pub struct Server {
     workers: Vec<Worker>,
     tcp_addresses: Vec<SocketAddr>,
     udp_addresses: Vec<SocketAddr>,
-    keeper: Option<kernel::Keeper>,
+    keeper: Option<(kernel::Keeper, Arc<Halt>)>,
     http: Option<http::Port>,
 }
 
 /// Ends a server from another thread.
 #[derive(Clone)]
 pub struct Handle(Arc<Shared>);
-
-/// Why a server could not start.
-#[derive(Debug)]
-pub enum StartError {
-    /// no address and no Unix socket was given
-    NothingToListenOn,
-    /// UDP and authentication are both asked for: datagrams cannot log in
-    UdpWithAuthentication,
-    /// `threads` is 0
-    NoThreads,
-    /// the kernel door cannot be opened, for this reason
-    Kernel(String),
-    /// a socket that was given cannot be served
-    Given(GivenError),
-    /// a socket could not be bound
-    Bind(BindError),
-    /// TLS was asked for, but no certificate was given
-    NoCertificate,
-    /// the files for TLS are unusable
-    Tls(TlsError),
-    /// the authentication file is unusable
-    AuthFile(std::path::PathBuf, AuthFileError),
-    /// the region has no session for a worker
-    Session {
-        /// how many the server needs
-        needed: usize,
-        /// why it does not get them
-        error: SessionError,
-    },
-    /// the system does not give as many threads
-    Threads(NoThreads),
-    /// io_uring is required, and the system does not have it
-    NoUring(io::Error),
-    /// the system refused something else
-    System(io::Error),
-    /// the path of a Unix socket is too long
-    SocketPath(PathBuf, io::Error),
-}
 
 /// Why a server ended other than by request.
 #[derive(Debug)]
@@ -283,7 +250,7 @@ impl Server {
         });
         let signals = if config.signals { Some(catch_signals()?) } else { None };
 
-        threads::try_out(config.thread_count())?;
+        threads::try_out(config.thread_count()).map_err(StartError::Threads)?;
         let event_loop = choose_event_loop(&config)?;
         let acceptor_poll = Poll::new()?;
         let polls = (0..config.workers()).map(|_| Poll::new()).collect::<io::Result<Vec<_>>>()?;
@@ -305,9 +272,19 @@ impl Server {
             config,
         };
         let shared = Arc::new(Shared::new(setup, &cache));
-        lock(&shared.hour).note(hour::Note::now(&shared, &cache));
-        let workers = make_workers(polls, sessions, udp_sockets, &cache, &shared);
-        let acceptor = Acceptor::new(acceptor_poll, cache.clone(), Arc::clone(&shared), listeners, offered, signals)?;
+        shared.note_hour(&cache);
+        let (transfers, halt) = (Arc::new(Transfers::new(polls.len())), Arc::<Halt>::default());
+        let workers = make_workers(polls, sessions, udp_sockets, &cache, &shared, (&transfers, &halt));
+        let ways = (transfers, Arc::clone(&halt));
+        let acceptor = Acceptor::new(
+            acceptor_poll,
+            cache.clone(),
+            Arc::clone(&shared),
+            ways,
+            listeners,
+            offered,
+            signals,
+        )?;
         Ok(Self {
             cache,
             shared,
@@ -315,7 +292,7 @@ impl Server {
             workers,
             tcp_addresses,
             udp_addresses,
-            keeper,
+            keeper: keeper.map(|keeper| (keeper, halt)),
             http,
         })
     }
@@ -459,12 +436,17 @@ pub struct Running {
 }
 
 impl Running {
-    fn start(&mut self, workers: Vec<Worker>, keeper: Option<kernel::Keeper>, http: Option<http::Port>) -> io::Result<()> {
+    fn start(
+        &mut self,
+        workers: Vec<Worker>,
+        keeper: Option<(kernel::Keeper, Arc<Halt>)>,
+        http: Option<http::Port>,
+    ) -> io::Result<()> {
         let (shared, cache, threads) = (&self.shared, &self.cache, &mut self.threads);
-        if let Some(keeper) = keeper {
+        if let Some((keeper, halt)) = keeper {
             let shared = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("keyway-kernel".to_owned());
-            threads.push(thread.spawn(move || keeper.run(&shared))?);
+            threads.push(thread.spawn(move || keeper.run(&shared, &halt))?);
         }
         if let Some(port) = http {
             let (shared, cache) = (Arc::clone(shared), cache.clone());
@@ -501,7 +483,7 @@ impl Running {
             acceptor,
             threads,
         } = self;
-        memory::keep_within(&shared, &cache);
+        shared.memory.keep_within(&shared.life, &cache);
         let accepted = acceptor.run(manager);
         shared.stop();
         shared.memory.join();
@@ -549,7 +531,7 @@ fn open_sessions(config: &Config, cache: &Cache, has_http: bool) -> Result<(Vec<
 }
 
 /// What a server that takes over gets of these sockets.
-fn offer(listeners: &[Listener], udp: &[Vec<mio::net::UdpSocket>], http: Option<&http::Sockets>) -> io::Result<Vec<Offered>> {
+fn offer(listeners: &[Listener], udp: &[Vec<mio::net::UdpSocket>], http: Option<&HttpSockets>) -> io::Result<Vec<Offered>> {
     let mut offered = listeners.iter().map(Listener::offer).collect::<io::Result<Vec<_>>>()?;
     for socket in udp.iter().flatten() {
         offered.push(listener::offer_udp(socket)?);
@@ -621,6 +603,7 @@ fn make_workers(
     udp_sockets: Vec<Vec<mio::net::UdpSocket>>,
     cache: &Cache,
     shared: &Arc<Shared>,
+    (transfers, halt): (&Arc<Transfers>, &Arc<Halt>),
 ) -> Vec<Worker> {
     // Datagrams may be long work: the lane of short turns has none.
     let udp_sockets = std::iter::repeat_with(Vec::new)
@@ -633,7 +616,13 @@ fn make_workers(
         .enumerate()
         .map(|(worker, ((poll, session), udp_sockets))| {
             let executor = Executor::new(session, cache.clone(), Arc::clone(shared), worker);
-            Worker::new(poll, Desk::new(executor), udp_sockets)
+            Worker::new(
+                poll,
+                Desk::new(executor),
+                udp_sockets,
+                Arc::clone(transfers),
+                Arc::clone(halt),
+            )
         })
         .collect()
 }
@@ -646,76 +635,6 @@ fn short(time: Duration) -> String {
         us => format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000),
     }
 }
-
-/// memcached's verbosity as a log level: 0 warnings, 1 the server's actions, 2 connections, 3 requests.
-pub fn log_level(verbosity: u8) -> log::LevelFilter {
-    match verbosity {
-        0 => log::LevelFilter::Warn,
-        1 => log::LevelFilter::Info,
-        2 => log::LevelFilter::Debug,
-        _ => log::LevelFilter::Trace,
-    }
-}
-
-/// `bytes` for people: in the largest unit that leaves a whole number, or with one decimal.
-pub fn size_text(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match UNITS.iter().find(|(_, size)| bytes >= *size) {
-        None => format!("{bytes} B"),
-        Some((unit, size)) if bytes.is_multiple_of(*size) => format!("{} {unit}", bytes / size),
-        // Tenths, rounded down, without floating point.
-        Some((unit, size)) => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
-    }
-}
-
-impl From<io::Error> for StartError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NothingToListenOn => {
-                f.write_str("nothing to listen on: give a TCP address (port not 0), a Unix socket or a UDP address")
-            }
-            Self::UdpWithAuthentication => f.write_str("UDP with an authentication file: datagrams cannot log in; leave one out"),
-            Self::SocketPath(path, why) => write!(f, "{}: {why}", path.display()),
-            Self::NoThreads => f.write_str("0 threads cannot serve a client: give at least 1"),
-            Self::Kernel(why) => f.write_str(why),
-            Self::Given(error) => error.fmt(f),
-            Self::Bind(error) => error.fmt(f),
-            Self::NoCertificate => f.write_str("TLS needs a certificate and its key"),
-            Self::Tls(error) => write!(f, "TLS: {error}"),
-            Self::AuthFile(path, error) => write!(f, "the authentication file {} {error}", path.display()),
-            Self::NoUring(error) => match worker::ring_remedy(error).as_str() {
-                "" => write!(
-                    f,
-                    "io_uring is not to be had here: {error}; it takes Linux 6.1, and no seccomp filter or sysctl kernel.io_uring_disabled in \
-                     its way; leave --event-loop out"
-                ),
-                remedy => write!(
-                    f,
-                    "io_uring is not to be had here: {error}{remedy}; or leave --event-loop out"
-                ),
-            },
-            Self::Session {
-                needed,
-                error: SessionError::TableFull { slots },
-            } => write!(
-                f,
-                "the server needs {needed} thread slots of the region, which has {slots}, or other processes have too many of them; give the server \
-                 fewer threads (--threads, -t), or let it make a new region: remove the region's file, or name another one"
-            ),
-            Self::Session { error, .. } => write!(f, "no session in the region for a worker thread: {error}"),
-            Self::Threads(why) => why.fmt(f),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
 
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -742,20 +661,6 @@ mod tests {
             (2_350_000, "2.3 s"),
         ] {
             assert_eq!(short(Duration::from_micros(us)), text);
-        }
-    }
-
-    #[test]
-    fn sizes_are_readable() {
-        for (bytes, text) in [
-            (64 << 20, "64 MiB"),
-            (1 << 30, "1 GiB"),
-            (1536 << 20, "1.5 GiB"),
-            (67_035_136, "63.9 MiB"),
-            (1000, "1000 B"),
-            (0, "0 B"),
-        ] {
-            assert_eq!(size_text(bytes), text);
         }
     }
 }

@@ -16,10 +16,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::config::{Config, HttpAddress, RegionSocket, UnixSocket};
 use crate::connection::Stream;
-use crate::given::{Given, GivenUnix, Role};
-use crate::http;
+use crate::given::{Given, GivenUnix, Offered, OfferedSocket, Purpose, Role};
 use crate::shared::PeerAddress;
-use crate::takeover::{self, Offered, Purpose};
 
 /// Room for datagrams that wait in a socket, bytes; the system may allow less.
 const UDP_BUFFER_SIZE: usize = 4 << 20;
@@ -106,6 +104,16 @@ pub(crate) struct SocketFile {
     is_shared: bool,
 }
 
+/// The bound sockets of the port.
+#[derive(Default)]
+pub(crate) struct HttpSockets {
+    pub(crate) listeners: Vec<keyway_http::Listener>,
+    /// addresses and paths, for people
+    pub(crate) names: Vec<String>,
+    /// removed when the port is closed
+    pub(crate) file: Option<SocketFile>,
+}
+
 /// All sockets that `config` asks for: the given ones, and others that are bound.
 pub(crate) fn bind(config: &Config, given: &mut Given) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
@@ -169,8 +177,8 @@ pub(crate) fn bind(config: &Config, given: &mut Given) -> Result<Vec<Listener>, 
 }
 
 /// The sockets of the HTTP port.
-pub(crate) fn bind_http(address: &HttpAddress, given: &mut Given) -> Result<http::Sockets, BindError> {
-    let mut sockets = http::Sockets::default();
+pub(crate) fn bind_http(address: &HttpAddress, given: &mut Given) -> Result<HttpSockets, BindError> {
+    let mut sockets = HttpSockets::default();
     match address {
         HttpAddress::Tcp(addresses) => {
             for &address in addresses {
@@ -221,9 +229,15 @@ pub(crate) fn bind_lines(region: (u64, u64)) -> io::Result<Listener> {
     Ok(Listener::Lines(UnixListener::bind_addr(&name)?))
 }
 
+/// The abstract name of the socket at which the server of this region (device and inode of its file) can be taken over.
+pub(crate) fn take_over_name((device, inode): (u64, u64)) -> io::Result<std::os::unix::net::SocketAddr> {
+    use std::os::linux::net::SocketAddrExt;
+    std::os::unix::net::SocketAddr::from_abstract_name(format!("keyway-take-over {device}:{inode}"))
+}
+
 /// The socket at which another server can take over this one, which serves this region. `Err`: as for [`bind_lines`].
 pub(crate) fn bind_take_over(region: (u64, u64)) -> io::Result<Listener> {
-    Ok(Listener::TakeOver(UnixListener::bind_addr(&takeover::name(region)?)?))
+    Ok(Listener::TakeOver(UnixListener::bind_addr(&take_over_name(region)?)?))
 }
 
 /// "All interfaces" and "localhost" are bound in both address families; a machine without IPv6 has only one, which is enough.
@@ -339,7 +353,7 @@ pub(crate) fn bind_udp(config: &Config, given: &mut Given) -> Result<(Vec<Socket
 /// What a server that takes over gets of a UDP socket: a descriptor of its own.
 pub(crate) fn offer_udp(socket: &UdpSocket) -> io::Result<Offered> {
     Ok(Offered {
-        socket: takeover::Socket {
+        socket: OfferedSocket {
             purpose: Purpose::Clients,
             label: format!("udp {}", socket.local_addr()?),
             removes_file: false,
@@ -466,6 +480,29 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
+impl HttpSockets {
+    /// What a server that takes over gets: descriptors of its own.
+    pub(crate) fn offer(&self) -> io::Result<Vec<Offered>> {
+        let of = |listener: &keyway_http::Listener| {
+            let (fd, address) = match listener {
+                keyway_http::Listener::Tcp(listener) => (listener.as_fd(), Some(listener.local_addr()?)),
+                keyway_http::Listener::Unix(listener) => (listener.as_fd(), None),
+            };
+            let socket = match (address, &self.file) {
+                (None, Some(file)) => file.offer(Purpose::Http),
+                (address, _) => OfferedSocket {
+                    purpose: Purpose::Http,
+                    label: address.map_or_else(String::new, |address| format!("tcp {address}")),
+                    removes_file: false,
+                },
+            };
+            let fd = fd.try_clone_to_owned()?;
+            Ok(Offered { socket, fd })
+        };
+        self.listeners.iter().map(of).collect()
+    }
+}
+
 impl SocketFile {
     /// Whether another server has the socket and the role: then that one removes the file.
     pub(crate) fn set_shared(&mut self, is_shared: bool) {
@@ -473,8 +510,8 @@ impl SocketFile {
     }
 
     /// How it is offered to a server that takes over.
-    pub(crate) fn offer(&self, purpose: Purpose) -> takeover::Socket {
-        takeover::Socket {
+    pub(crate) fn offer(&self, purpose: Purpose) -> OfferedSocket {
+        OfferedSocket {
             purpose,
             label: format!("unix {}", self.path.display()),
             removes_file: self.identity.is_some(),
@@ -576,14 +613,14 @@ impl Listener {
 
     /// What a server that takes over gets: a descriptor of its own.
     pub(crate) fn offer(&self) -> io::Result<Offered> {
-        let abstract_socket = |purpose| takeover::Socket {
+        let abstract_socket = |purpose| OfferedSocket {
             purpose,
             label: String::new(),
             removes_file: false,
         };
         let tcp = |purpose, listener: &TcpListener| {
             let label = listener.local_addr().map(|address| format!("tcp {address}"))?;
-            Ok::<_, io::Error>(takeover::Socket {
+            Ok::<_, io::Error>(OfferedSocket {
                 label,
                 ..abstract_socket(purpose)
             })

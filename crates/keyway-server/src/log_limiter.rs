@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::shared::lock;
+use crate::basics::lock;
 
 /// Least time between two lines of a kind.
 const EVERY: Duration = Duration::from_secs(1);

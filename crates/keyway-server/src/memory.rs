@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use keyway_cache::{Cache, Info, Shrinking};
 
+use crate::basics::{lock, size_text};
 use crate::log_limiter::LogLimiter;
-use crate::shared::{Shared, lock};
-use crate::size_text;
+use crate::shared::Life;
 
 /// Pause between two steps, so that other threads run.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -60,68 +60,69 @@ impl MemoryLimit {
             let _ = thread.join();
         }
     }
+
+    /// Sets the region's memory limit. Returns `false` if that is not possible.
+    pub(crate) fn set(self: &Arc<Self>, life: &Arc<Life>, cache: &Cache, memory: u64) -> bool {
+        // One at a time: a second thread that waited here finds the first one's result.
+        let _one = lock(&self.changing);
+        let limit = self.limit(&cache.info());
+        let done = if memory == limit {
+            Ok(())
+        } else if memory > limit {
+            cache.grow(memory).map(|()| self.grown(memory))
+        } else {
+            cache
+                .limit(memory)
+                .map(|in_force| self.lowered(life, cache, memory, in_force))
+        };
+        if let Err(error) = &done
+            && let Some(left_out) = NOT_CHANGED.may_speak()
+        {
+            log::warn!("cache_memlimit: {error}{left_out}");
+        }
+        done.is_ok()
+    }
+
+    fn grown(&self, memory: u64) {
+        self.asked.store(memory, Relaxed);
+        log::info!("memory limit raised to {memory} bytes");
+    }
+
+    fn lowered(self: &Arc<Self>, life: &Arc<Life>, cache: &Cache, memory: u64, in_force: u64) {
+        self.asked.store(memory, Relaxed);
+        if in_force > memory {
+            log::warn!(
+                "memory limit lowered to {}, not to {}: the region needs this much for its index, its sessions and two items of the largest size",
+                size_text(in_force),
+                size_text(memory)
+            );
+        } else {
+            log::info!("memory limit lowered to {memory} bytes");
+        }
+        self.keep_within(life, cache);
+    }
+
+    /// Starts the thread that brings the region within its limit, if it is needed and does not run yet.
+    pub(crate) fn keep_within(self: &Arc<Self>, life: &Arc<Life>, cache: &Cache) {
+        if !cache.is_shrinking() {
+            return;
+        }
+        let mut thread = lock(&self.shrinker);
+        if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        let (life, cache) = (Arc::clone(life), cache.clone());
+        let started = std::thread::Builder::new()
+            .name("keyway-shrink".to_owned())
+            .spawn(move || shrink(&life, &cache));
+        match started {
+            Ok(started) => *thread = Some(started),
+            Err(error) => log::warn!("memory limit: cannot start a thread ({error}); the workers evict, more slowly"),
+        }
+    }
 }
 
-/// Sets the region's memory limit. Returns `false` if that is not possible.
-pub(crate) fn set_limit(shared: &Arc<Shared>, cache: &Cache, memory: u64) -> bool {
-    let own = &shared.memory;
-    // One at a time: a second thread that waited here finds the first one's result.
-    let _one = lock(&own.changing);
-    let limit = own.limit(&cache.info());
-    let done = if memory == limit {
-        Ok(())
-    } else if memory > limit {
-        cache.grow(memory).map(|()| grown(own, memory))
-    } else {
-        cache.limit(memory).map(|in_force| lowered(shared, cache, memory, in_force))
-    };
-    if let Err(error) = &done
-        && let Some(left_out) = NOT_CHANGED.may_speak()
-    {
-        log::warn!("cache_memlimit: {error}{left_out}");
-    }
-    done.is_ok()
-}
-
-fn grown(own: &MemoryLimit, memory: u64) {
-    own.asked.store(memory, Relaxed);
-    log::info!("memory limit raised to {memory} bytes");
-}
-
-fn lowered(shared: &Arc<Shared>, cache: &Cache, memory: u64, in_force: u64) {
-    shared.memory.asked.store(memory, Relaxed);
-    if in_force > memory {
-        log::warn!(
-            "memory limit lowered to {}, not to {}: the region needs this much for its index, its sessions and two items of the largest size",
-            size_text(in_force),
-            size_text(memory)
-        );
-    } else {
-        log::info!("memory limit lowered to {memory} bytes");
-    }
-    keep_within(shared, cache);
-}
-
-/// Starts the thread that brings the region within its limit, if it is needed and does not run yet.
-pub(crate) fn keep_within(shared: &Arc<Shared>, cache: &Cache) {
-    if !cache.is_shrinking() {
-        return;
-    }
-    let mut thread = lock(&shared.memory.shrinker);
-    if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-        return;
-    }
-    let (shared, cache) = (Arc::clone(shared), cache.clone());
-    let started = std::thread::Builder::new()
-        .name("keyway-shrink".to_owned())
-        .spawn(move || shrink(&shared, &cache));
-    match started {
-        Ok(started) => *thread = Some(started),
-        Err(error) => log::warn!("memory limit: cannot start a thread ({error}); the workers evict, more slowly"),
-    }
-}
-
-fn shrink(shared: &Shared, cache: &Cache) {
+fn shrink(life: &Life, cache: &Cache) {
     let mut session = match cache.session() {
         Ok(session) => session,
         Err(error) => {
@@ -130,7 +131,7 @@ fn shrink(shared: &Shared, cache: &Cache) {
         }
     };
     let mut rests = 0;
-    while !shared.life.is_stopping() && rests < RESTS_MAX {
+    while !life.is_stopping() && rests < RESTS_MAX {
         match session.shrink() {
             Shrinking::Done => {
                 let info = cache.info();

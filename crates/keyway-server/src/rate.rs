@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::shared::lock;
+use crate::basics::lock;
 
 /// Parts of the table; each has a lock of its own.
 const PARTS: usize = 1024;

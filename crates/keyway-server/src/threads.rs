@@ -7,8 +7,7 @@ use std::sync::Mutex;
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
-use crate::StartError;
-use crate::shared::lock;
+use crate::basics::lock;
 
 /// Why the system does not give as many threads.
 #[derive(Debug)]
@@ -21,7 +20,7 @@ pub struct NoThreads {
 }
 
 /// Starts so many threads at the same time, and ends them.
-pub(crate) fn try_out(needed: usize) -> Result<(), StartError> {
+pub(crate) fn try_out(needed: usize) -> Result<(), NoThreads> {
     let gate = Mutex::new(());
     let closed = lock(&gate);
     let started = std::thread::scope(|scope| {
@@ -33,12 +32,10 @@ pub(crate) fn try_out(needed: usize) -> Result<(), StartError> {
         drop(closed);
         started
     });
-    started.map_err(|error| {
-        StartError::Threads(NoThreads {
-            needed,
-            error,
-            limits: limits_of_threads(),
-        })
+    started.map_err(|error| NoThreads {
+        needed,
+        error,
+        limits: limits_of_threads(),
     })
 }
 

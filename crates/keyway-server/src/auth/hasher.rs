@@ -8,8 +8,9 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use super::file::Check;
 use super::turns::FairQueue;
 use super::{Form, UserRole};
+use crate::basics::lock;
 use crate::rate::Source;
-use crate::shared::{Message, Workers, lock};
+use crate::shared::{Notice, Workers};
 
 /// The logins that wait for the thread.
 #[derive(Default)]
@@ -79,7 +80,7 @@ impl Hasher {
             let verdict = if is_over { None } else { job.check.run() };
             // Only this thread sets it.
             let _ = job.pending.verdict.set(verdict);
-            workers.send(job.worker, Message::Turn(job.token));
+            workers.send(job.worker, Notice::Turn(job.token));
         }
     }
 

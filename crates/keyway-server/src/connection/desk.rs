@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use keyway_uring::Ring;
 
-use super::INPUT_SIZE;
 use super::buffer::Buffer;
+use crate::account::INPUT_SIZE;
 use crate::execute::Executor;
 use crate::shared::Shared;
 

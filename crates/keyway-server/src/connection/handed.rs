@@ -21,10 +21,13 @@ use super::input::Input;
 use super::login::{CarriedLogin, LOGIN_TIME, Login};
 use super::output::Output;
 use super::schedule::Ending;
-use super::{CloseReason, Connection, Desk, Phase, Stream};
-use crate::shared::PeerAddress;
-use crate::takeover::CARRIED_MAX;
+use super::{Connection, Desk, Phase, Stream};
+use crate::shared::{CloseReason, PeerAddress};
 use crate::watch::WatchAsked;
+
+/// A connection that holds more unexecuted input and unsent output than this, bytes, is not handed over: in the middle of a large value, the
+/// time to send that would delay all others.
+pub(crate) const CARRIED_MAX: usize = 1 << 20;
 
 impl Connection {
     /// Whether the ring has to let go of it before it can be handed over.
@@ -150,7 +153,7 @@ impl Connection {
                     false => WatchAsked::parse(what).ok(),
                 };
                 let place = (desk.executor.worker(), self.link.token());
-                let add = |asked| desk.shared().watch.add(asked, place, desk.executor.cache(), desk.shared());
+                let add = |asked| desk.shared().watch_as(asked, place, desk.executor.cache());
                 match asked.and_then(add) {
                     Some(watcher) => (self.phase, self.watcher) = (Phase::Watching, Some(watcher)),
                     None => self.phase = Phase::Closing(CloseReason::Error),

@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use mio::event;
 
+use super::Desk;
 use super::buffer::Buffer;
 use super::desk::Buffers;
 use super::secure::Arrived;
 use super::stream::Front;
-use super::{Desk, INPUT_SIZE};
-use crate::account::PATIENCE;
+use crate::account::{INPUT_SIZE, PATIENCE};
 use crate::shared::Peer;
 
 /// After this many small requests, the server expects no more large ones from a connection.

@@ -15,15 +15,16 @@ use serde::{Deserialize, Serialize};
 
 use super::input::Input;
 use super::link::Link;
-use super::{CloseReason, Desk, Phase, Secure};
+use super::{Desk, Phase, Secure};
+use crate::auth;
 use crate::auth::sasl::Plain;
-use crate::auth::{self, Form, Judgement, Pending, UserRole, Users, sasl, text};
+use crate::auth::{Form, Judgement, Pending, UserRole, Users, sasl, text};
 use crate::config::{PROTOCOL_VERSION, Sasl};
 use crate::cpu_budget::REQUEST;
 use crate::execute::Outcome;
 use crate::log_limiter::LogLimiter;
 use crate::rate::Source;
-use crate::shared::{Peer, Shared};
+use crate::shared::{CloseReason, Peer, Shared};
 
 /// A connection has to finish its TLS handshake and to log in within this time after its `connect`, whatever it sends; otherwise it is
 /// closed.

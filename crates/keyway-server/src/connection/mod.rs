@@ -51,7 +51,7 @@ mod stream;
 mod turn;
 
 pub(crate) use desk::Desk;
-pub(crate) use handed::{Carried, Handed, Inherited};
+pub(crate) use handed::{CARRIED_MAX, Carried, Handed, Inherited};
 #[cfg(test)]
 pub(crate) use schedule::HEAVY_FOR;
 pub(crate) use secure::Secure;
@@ -75,32 +75,12 @@ use self::output::Output;
 use self::rest::Rest;
 use self::schedule::{Ending, Schedule};
 use self::turn::Requests;
-use crate::account::Charge;
+use crate::account::{Charge, UNSENT_MAX};
 use crate::auth::Pending;
 use crate::execute::{Dump, Task};
-use crate::shared::{Lane, Peer, PeerAddress};
+use crate::shared::{Activity, CloseReason, Lane, Peer, PeerAddress};
 use crate::watch;
 use crate::watch::Watcher;
-
-/// Unsent bytes above which a connection is not served until its client reads. One reply may go beyond it.
-pub(crate) const UNSENT_MAX: usize = 256 << 10;
-/// Size of the worker's input buffer that turns borrow, bytes.
-pub(crate) const INPUT_SIZE: usize = 64 * 1024;
-/// What the state word of a [`Peer`] means, with the names of `stats conns`.
-pub(crate) const STATES: [&str; 6] = [
-    "conn_read",
-    "conn_parse_cmd",
-    "conn_mwrite",
-    "conn_watch",
-    "conn_nread",
-    "conn_swallow",
-];
-const STATE_WAITING: u8 = 0;
-const STATE_EXECUTING: u8 = 1;
-const STATE_UNSENT: u8 = 2;
-const STATE_WATCHING: u8 = 3;
-const STATE_IN_VALUE: u8 = 4;
-const STATE_DROPPING: u8 = 5;
 
 pub(crate) struct Connection {
     pub(crate) peer: Arc<Peer>,
@@ -133,23 +113,6 @@ enum Phase {
     /// for a task of another thread
     Waiting(Arc<Task>),
     Closing(CloseReason),
-}
-
-/// Why a connection ends, with the names of `watch connevents`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CloseReason {
-    Normal,
-    Error,
-    IdleTimeout,
-    Shutdown,
-    /// it did not log in in time
-    LoginTimeout,
-    /// it did not finish its TLS handshake in time
-    HandshakeTimeout,
-    /// closed to make room for another connection that has to log in
-    Displaced,
-    /// memory for connections was used up, and it held the most
-    Memory,
 }
 
 impl Connection {
@@ -330,7 +293,7 @@ impl Connection {
         let wants_turn = self.schedule.is_at_hand() && self.unsent() <= UNSENT_MAX;
         let mut served = 0;
         if wants_turn {
-            self.peer.state.store(STATE_EXECUTING, Relaxed);
+            self.peer.shows(Activity::Executing);
             self.begin_turn(desk);
             served = self.serve_piece(desk, piece);
         }
@@ -464,20 +427,5 @@ impl Connection {
         let secured = self.secure.as_ref().map_or(0, |secure| secure.held());
         let held = self.input.held() + self.output.held() + self.link.sending().1 + watched + dumped + secured;
         self.charge.set(held);
-    }
-}
-
-impl CloseReason {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Normal => "normal",
-            Self::Error => "error",
-            Self::IdleTimeout => "idle_timeout",
-            Self::Shutdown => "shutdown",
-            Self::LoginTimeout => "login_timeout",
-            Self::HandshakeTimeout => "handshake_timeout",
-            Self::Displaced => "displaced",
-            Self::Memory => "memory",
-        }
     }
 }

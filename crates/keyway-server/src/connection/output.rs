@@ -7,9 +7,10 @@
 
 use std::io;
 
+use super::Desk;
 use super::desk::{Buffers, SPARE_SIZE};
 use super::link::Link;
-use super::{Desk, UNSENT_MAX};
+use crate::account::UNSENT_MAX;
 
 /// A reply of this length is sent at once, so that its vector is used for the next reply while it is still in the processor's cache.
 const SEND_NOW_MIN: usize = 32 * 1024;

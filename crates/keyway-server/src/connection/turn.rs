@@ -15,17 +15,15 @@ use super::login::{Guest, LOGIN_INPUT_MAX, LoginStep};
 use super::schedule::Ending;
 use super::secure::Arrived;
 use super::stream::Reader;
-use super::{
-    CloseReason, Connection, Desk, Phase, STATE_DROPPING, STATE_EXECUTING, STATE_IN_VALUE, STATE_UNSENT, STATE_WAITING,
-    STATE_WATCHING, UNSENT_MAX,
-};
-use crate::account::{PAUSE, PAUSED_MAX, SMALL, UNSENT_TIGHT};
+use super::{Connection, Desk, Phase};
+use crate::account::{PAUSE, PAUSED_MAX, SMALL, UNSENT_MAX, UNSENT_TIGHT};
 use crate::cpu_budget::{REQUEST, TURN_WORK};
 use crate::execute::{Executor, Origin, Outcome};
 use crate::log_limiter::LogLimiter;
-use crate::shared::Shared;
+use crate::shared::{Activity, CloseReason, Shared};
 use crate::shown::Shown;
-use crate::tls::{self, Certificates};
+use crate::tls;
+use crate::tls::Certificates;
 
 /// Reads of one connection in a turn before other connections get theirs, so a large value is read in steps.
 const READS_PER_TURN: usize = 8;
@@ -152,14 +150,14 @@ impl Connection {
         self.look_for_rest();
         let is_long = verdict == Verdict::Again || desk.executor.cpu_budget.is_over() || matches!(self.phase, Phase::Dumping(_));
         self.schedule.end_turn(is_long);
-        let state = match (&self.phase, self.unsent()) {
-            (Phase::Watching, _) => STATE_WATCHING,
-            (_, 0) if self.requests.decoder.is_dropping() => STATE_DROPPING,
-            (_, 0) if self.requests.decoder.is_in_value(self.input.data()) => STATE_IN_VALUE,
-            (_, 0) => STATE_WAITING,
-            _ => STATE_UNSENT,
+        let activity = match (&self.phase, self.unsent()) {
+            (Phase::Watching, _) => Activity::Watching,
+            (_, 0) if self.requests.decoder.is_dropping() => Activity::Dropping,
+            (_, 0) if self.requests.decoder.is_in_value(self.input.data()) => Activity::InValue,
+            (_, 0) => Activity::Waiting,
+            _ => Activity::Unsent,
         };
-        self.peer.state.store(state, Relaxed);
+        self.peer.shows(activity);
         Some(verdict)
     }
 
@@ -174,7 +172,7 @@ impl Connection {
     }
 
     fn work(&mut self, desk: &mut Desk) -> io::Result<Verdict> {
-        self.peer.state.store(STATE_EXECUTING, Relaxed);
+        self.peer.shows(Activity::Executing);
         let spent = desk.begun.take().unwrap_or(0);
         if let Some(verdict) = self.wait_for_login(desk) {
             return Ok(verdict);

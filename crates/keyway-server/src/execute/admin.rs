@@ -9,11 +9,10 @@ use keyway_proto::{Admin, DumpFormat, Needs, Tokens, reply, tokens};
 
 use super::{Dump, Executor, Origin, Outcome, Task, answer_unless, refusal};
 use crate::config::PROTOCOL_VERSION;
-use crate::connection::CloseReason;
 use crate::cpu_budget::{STATS, TURN_WORK};
-use crate::shared::{Message, Peer, PeerAddress};
+use crate::shared::{CloseReason, Notice, Peer, PeerAddress};
 use crate::watch::WatchAsked;
-use crate::{hotkeys, memory, stats};
+use crate::{hotkeys, stats};
 
 /// The log level is for the operator to set.
 const NO_TLS: &[u8] = b"SERVER_ERROR no TLS here, so no certificates\r\n";
@@ -103,7 +102,7 @@ impl Administration<'_> {
     fn set_verbosity(&self, level: u32) {
         let level = u8::try_from(level).unwrap_or(u8::MAX).min(3);
         self.0.items.shared.verbosity.store(level, Relaxed);
-        log::set_max_level(crate::log_level(level));
+        log::set_max_level(crate::basics::log_level(level));
     }
 
     /// Whether this client may do what is for the operator, such as changing the log level: it is on this machine, or has logged in.
@@ -128,12 +127,12 @@ impl Administration<'_> {
         let (done, worker, token) = (Arc::clone(&task), self.0.items.worker, origin.token);
         let (shared, cache) = (Arc::clone(&self.0.items.shared), self.0.cache.clone());
         let work = move || {
-            let answer = match memory::set_limit(&shared, &cache, memory) {
+            let answer = match shared.memory.set(&shared.life, &cache, memory) {
                 true => reply::OK,
                 false => MEMLIMIT_FAILED,
             };
             let _ = done.0.set(if noreply { b"" } else { answer });
-            shared.workers.send(worker, Message::Turn(token));
+            shared.workers.send(worker, Notice::Turn(token));
         };
         match std::thread::Builder::new().name("keyway-memory".to_owned()).spawn(work) {
             Ok(_) => Outcome::Wait(task),
@@ -159,13 +158,7 @@ impl Administration<'_> {
         let place = (self.0.items.worker, origin.token);
         let answer: &[u8] = match WatchAsked::parse(what) {
             Err(_) => reply::ERROR,
-            Ok(asked) => match self
-                .0
-                .items
-                .shared
-                .watch
-                .add(asked, place, &self.0.cache, &self.0.items.shared)
-            {
+            Ok(asked) => match self.0.items.shared.watch_as(asked, place, &self.0.cache) {
                 Some(watcher) => {
                     out.extend_from_slice(reply::OK);
                     return Outcome::Watch(watcher);

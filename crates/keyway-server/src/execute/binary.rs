@@ -9,7 +9,7 @@ use keyway_proto::{StoreVerb, reply};
 use super::admin::Administration;
 use super::{Dump, Executor, Origin, Outcome, as_memcached, refusal};
 use crate::config::PROTOCOL_VERSION;
-use crate::connection::CloseReason;
+use crate::shared::CloseReason;
 
 /// Longest `stats detail dump` in a packet, bytes; in the text protocol it may have any length.
 const DUMP_MAX: usize = 256 << 10;

@@ -37,10 +37,9 @@ use self::binary::Binary;
 use self::classic::Classic;
 use self::measured::Measured;
 use self::meta::MetaCommands;
-use crate::connection::CloseReason;
 use crate::cpu_budget::CpuBudget;
 use crate::kernel::{Enrolments, Served};
-use crate::shared::{Peer, Shared};
+use crate::shared::{CloseReason, Peer, Shared};
 use crate::stats::WorkerCounters;
 use crate::watch::Watcher;
 

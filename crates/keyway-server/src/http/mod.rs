@@ -19,19 +19,16 @@ mod state;
 
 use std::cell::RefCell;
 use std::fs;
-use std::io;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keyway_cache::{Cache, Session};
-use keyway_http::{Answer, Format, Hosts, Listener, Pulse, Question, Server, Stopper};
+use keyway_http::{Answer, Format, Hosts, Pulse, Question, Server, Stopper};
 
-use crate::listener::SocketFile;
+use crate::listener::HttpSockets;
 use crate::shared::Shared;
 use crate::stats::{Details, RequestCounts, Snapshot};
-use crate::takeover::{self, Offered, Purpose};
 use history::History;
 use ready::Prober;
 use state::PageState;
@@ -46,19 +43,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How requests for other paths are counted: a client chooses those names, and each new label would take memory.
 const OTHER: &str = "other";
 
-/// The bound sockets of the port.
-#[derive(Default)]
-pub(crate) struct Sockets {
-    pub(crate) listeners: Vec<Listener>,
-    /// addresses and paths, for people
-    pub(crate) names: Vec<String>,
-    /// removed when the port is closed
-    pub(crate) file: Option<SocketFile>,
-}
-
 /// The port, ready to run.
 pub(crate) struct Port {
-    pub(crate) sockets: Sockets,
+    pub(crate) sockets: HttpSockets,
     pub(crate) hosts: Hosts,
     pub(crate) session: Session,
     pub(crate) stopper: Stopper,
@@ -74,29 +61,6 @@ struct Answers {
     history: RefCell<History>,
 }
 
-impl Sockets {
-    /// What a server that takes over gets: descriptors of its own.
-    pub(crate) fn offer(&self) -> io::Result<Vec<Offered>> {
-        let of = |listener: &Listener| {
-            let (fd, address) = match listener {
-                Listener::Tcp(listener) => (listener.as_fd(), Some(listener.local_addr()?)),
-                Listener::Unix(listener) => (listener.as_fd(), None),
-            };
-            let socket = match (address, &self.file) {
-                (None, Some(file)) => file.offer(Purpose::Http),
-                (address, _) => takeover::Socket {
-                    purpose: Purpose::Http,
-                    label: address.map_or_else(String::new, |address| format!("tcp {address}")),
-                    removes_file: false,
-                },
-            };
-            let fd = fd.try_clone_to_owned()?;
-            Ok(Offered { socket, fd })
-        };
-        self.listeners.iter().map(of).collect()
-    }
-}
-
 /// The hosts of the port: those with these names, and this machine by its own name, which no other site has.
 pub(crate) fn hosts(names: &[String]) -> Hosts {
     let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -107,7 +71,7 @@ pub(crate) fn hosts(names: &[String]) -> Hosts {
 impl Port {
     /// Serves until the stopper is used. The port's end, whatever its reason, does not end the server.
     pub(crate) fn run(self, shared: Arc<Shared>, cache: Cache) {
-        let Sockets { listeners, mut file, .. } = self.sockets;
+        let HttpSockets { listeners, mut file, .. } = self.sockets;
         let ended = Arc::clone(&shared);
         let evicts = cache.info().evict;
         let desk = Rc::new(Answers {

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex};
 use keyway_xdp::Connections;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::shared::{EnrolledNumbers, lock};
+use crate::basics::lock;
+use crate::stats::EnrolledNumbers;
 
 /// The program's side; tests have one without a program.
 pub(crate) trait ProgramSide: Send + Sync {

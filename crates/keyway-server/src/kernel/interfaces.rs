@@ -4,6 +4,7 @@
 //! Never: attaches a pinned program, which needs capabilities that this process need not have. That one is only looked at.
 
 use keyway_xdp::door::{Attached, Door, PinnedFilters};
+use nix::net::if_::if_nametoindex;
 
 /// An interface of the command line.
 pub(super) struct Interface {
@@ -16,10 +17,16 @@ pub(super) struct Interface {
     has_complained: bool,
 }
 
+/// The number of an interface.
+pub fn interface(name: &str) -> Result<i32, String> {
+    let number = if_nametoindex(name).map_err(|error| format!("the kernel door: there is no interface {name} ({error})"))?;
+    i32::try_from(number).map_err(|_| format!("the kernel door: the number of {name} is too high"))
+}
+
 impl Interface {
     /// Attaches the program to the interface of this name.
     pub(super) fn attach(door: &Door, name: &str) -> Result<Self, String> {
-        let number = super::interface(name)?;
+        let number = interface(name)?;
         let attached = door.attach(number).map_err(|error| format!("{name}: {error}"))?;
         say_others(name, &attached);
         Ok(Self {
@@ -53,7 +60,7 @@ impl Interface {
             // What is left of them.
             self.attached = None;
         }
-        let attached = super::interface(name).and_then(|number| {
+        let attached = interface(name).and_then(|number| {
             door.attach_again(number, self.number)
                 .map_err(|error| format!("{name}: {error}"))
         });

@@ -5,21 +5,25 @@
 use keyway_cache::server::ServerCache as _;
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use keyway_cache::server::{KernelDoor, Presence, SessionId};
+use keyway_cache::server::{KernelDoor, KernelDoorError, Presence, SessionId};
 use keyway_cache::{Cache, Get, Session};
-use keyway_xdp::config::Verdict;
+use keyway_xdp::Maps;
+use keyway_xdp::config::{Settings, Verdict};
 use keyway_xdp::copy::{ChangeCounts, HotCopy, Item};
+use keyway_xdp::door::{Door, PinnedFilters};
 use keyway_xdp::store::{Put, Store, is_good};
 
-use super::interfaces::Interface;
+use super::interfaces::{Interface, look_at_pinned};
 use super::times::Published;
-use super::{Post, Program};
+use super::{Enrolments, Post, settings};
+use crate::config::{Config, Kernel};
 use crate::shared::Shared;
-use crate::takeover::{self, Stage};
+use crate::takeover::{Halt, HaltVerdict, Predecessor, Stage};
 
 /// Time between two renewals of the lease.
 const TICK: Duration = Duration::from_millis(100);
@@ -48,6 +52,9 @@ const LOOKED_AT: usize = 64;
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// How often that, and whether all workers have ended, is looked at.
 const END_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a start waits until the program of a dead server stops answering.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// The keeper's own state.
 pub(crate) struct Keeper {
@@ -83,9 +90,119 @@ pub(crate) struct Keeper {
     published: Published,
 }
 
+/// The program: loaded here, or pinned before.
+enum Program {
+    Loaded(Door, Vec<Interface>),
+    Pinned(Maps, PinnedFilters),
+}
+
+impl Program {
+    fn maps(&self) -> &Maps {
+        match self {
+            Self::Loaded(door, _) => door.maps(),
+            Self::Pinned(maps, _) => maps,
+        }
+    }
+
+    /// On how many interfaces it was put.
+    fn interfaces(&self) -> usize {
+        match self {
+            Self::Loaded(_, interfaces) => interfaces.len(),
+            Self::Pinned(_, filters) => filters.interfaces().map_or(0, |found| found.len()),
+        }
+    }
+
+    /// Looks whether it is still where it was attached, and attaches it again: the number of interfaces that it is on, of `before`, and how
+    /// many times it was attached.
+    fn keep_attached(&mut self, before: usize) -> (usize, usize) {
+        match self {
+            Self::Loaded(door, interfaces) => {
+                let again = interfaces
+                    .iter_mut()
+                    .filter_map(|interface| interface.keep(door).then_some(()))
+                    .count();
+                (interfaces.iter().filter(|interface| interface.is_attached()).count(), again)
+            }
+            Self::Pinned(_, filters) => (look_at_pinned(filters, before), 0),
+        }
+    }
+}
+
+/// Loads and attaches the program, or opens the pinned one, and turns the door on: now, or when the server that is to be taken over has
+/// ended. The error text is for the operator.
+pub(crate) fn start(
+    config: &Config,
+    kernel: &Kernel,
+    udp: &[SocketAddr],
+    tcp: &[SocketAddr],
+    cache: &Cache,
+    predecessor: Option<Predecessor>,
+) -> Result<(Keeper, Arc<Post>), String> {
+    let (settings, tcp) = settings(config, kernel, udp, tcp)?;
+    let Predecessor { presence, pinned } = predecessor.unwrap_or_default();
+    let program = program(kernel, &settings, pinned)?;
+    let counts = program.maps().counts().map_err(|error| error.to_string())?;
+    let enrolments = program
+        .maps()
+        .connections()
+        .zip(tcp)
+        .map(|(connections, address)| Arc::new(Enrolments::new(connections, address)));
+    if enrolments.is_some() && config.request_rate.is_some() {
+        log::warn!("the kernel door answers no TCP connection, because requests are counted (--max-request-rate)");
+    }
+    let deadline = Instant::now() + SILENCE_MAX;
+    let door = match presence {
+        Some(_) => None,
+        None => loop {
+            match turn_on(cache, &program) {
+                Err(KernelDoorError::StillAnswering(left)) if Instant::now() < deadline => std::thread::sleep(left),
+                other => break Some(other.map_err(|error| error.to_string())?),
+            }
+        },
+    };
+    let post = Arc::new(Post::new(counts, enrolments, program.interfaces()));
+    let session = cache.session().map_err(|error| error.to_string())?;
+    let mut keeper = Keeper::new(Arc::clone(&post), program, door, cache.clone(), session, config.cas_enabled);
+    keeper.follow(presence);
+    Ok((keeper, post))
+}
+
+/// Turns the door on, with an empty hot set.
+fn turn_on(cache: &Cache, program: &Program) -> Result<KernelDoor, KernelDoorError> {
+    let maps = program.maps();
+    // The lease of an earlier server, if the program was pinned.
+    maps.hot().renew(0, 0);
+    maps.hot().clear();
+    let door = cache.turn_kernel_door_on(maps.stripes_file().map_err(KernelDoorError::Io)?)?;
+    maps.hot().set_seed(cache.hash_seed());
+    Ok(door)
+}
+
+fn program(kernel: &Kernel, settings: &Settings, pinned: Option<File>) -> Result<Program, String> {
+    if let Some(folder) = &kernel.pinned {
+        return Maps::pinned(folder, settings, pinned)
+            .map(|maps| Program::Pinned(maps, PinnedFilters::of(folder)))
+            .map_err(|error| error.to_string());
+    }
+    let door = Door::load(settings).map_err(|error| error.to_string())?;
+    let interfaces = kernel
+        .interfaces
+        .iter()
+        .map(|name| Interface::attach(&door, name))
+        .collect::<Result<_, _>>()?;
+    if settings.tcp_port.is_some() {
+        log::info!(
+            "the kernel door answers on TCP connections (--kernel-tcp), which is experimental: its programs run for every packet of {}, and \
+             their CPU time is in no process (keyway_kernel_tcp_cpu_us)",
+            kernel.interfaces.join(",")
+        );
+    }
+    Ok(Program::Loaded(door, interfaces))
+}
+
 impl Keeper {
     /// A keeper of this program; `None`: its door is off.
-    pub(super) fn new(
+    fn new(
         post: Arc<Post>,
         program: Program,
         door: Option<KernelDoor>,
@@ -124,15 +241,15 @@ impl Keeper {
     }
 
     /// Runs the kernel door until the server stops.
-    pub(crate) fn run(mut self, shared: &Shared) {
+    pub(crate) fn run(mut self, shared: &Shared, halt: &Halt) {
         self.post.candidates.keep();
         let mut pause = TICK;
         let mut candidates = Vec::new().into_iter();
         let mut is_taken_over = false;
         while !shared.life.is_stopping() && !is_taken_over {
-            if shared.life.halt.is_wanted(Stage::Everyone) {
+            if halt.is_wanted(Stage::Everyone) {
                 self.turn_off();
-                if shared.life.halt.wait(Ok(Vec::new())) == takeover::HaltVerdict::End {
+                if halt.wait(Ok(Vec::new())) == HaltVerdict::End {
                     is_taken_over = true;
                     continue;
                 }
@@ -255,7 +372,7 @@ impl Keeper {
             return;
         }
         self.predecessor = None;
-        match super::turn_on(&self.cache, &self.program) {
+        match turn_on(&self.cache, &self.program) {
             Ok(door) => {
                 let pages = self.program.maps().pages();
                 (self.store, self.counted, self.unswept) = (Store::new(pages), 0, pages);

@@ -23,7 +23,7 @@
 //! The lease is renewed on time, however much else there is to do: all work is split into steps of a few milliseconds, with a call of
 //! `Keeper::breathe` between them.
 //!
-//! This file turns the door on, and holds what other threads use of it ([`Post`]); `keeper` has the thread's work, `interfaces` where the program is, `served`
+//! This file holds what other threads use of the door ([`Post`]); `keeper` turns it on, and has the thread's work, `interfaces` where the program is, `served`
 //! what a worker has served, `enrolled` the TCP connections, `times` how long answers took.
 
 mod enrolled;
@@ -35,35 +35,26 @@ mod times;
 #[cfg(test)]
 pub(crate) use enrolled::ProgramSide;
 pub(crate) use enrolled::{Enrolment, Enrolments};
-pub(crate) use keeper::Keeper;
+pub use interfaces::interface;
+pub(crate) use keeper::{Keeper, start};
 #[cfg(test)]
 pub(crate) use served::Candidates;
 pub(crate) use served::Served;
 
-use keyway_cache::server::ServerCache as _;
-use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, Instant};
 
 use keyway_cache::Cache;
-use keyway_cache::server::{KernelDoor, KernelDoorError};
 use keyway_proto::Protocol;
 use keyway_proto::reply::{self, stat};
+use keyway_xdp::Counts;
 use keyway_xdp::config::{Settings, Verdict};
-use keyway_xdp::door::{Door, PinnedFilters};
-use keyway_xdp::{Counts, Maps};
-use nix::net::if_::if_nametoindex;
 
-use self::interfaces::Interface;
 use crate::config::{Config, Kernel};
-use crate::shared::KernelNumbers;
-use crate::takeover::Predecessor;
+use crate::stats::KernelNumbers;
 
-/// How long a start waits until the program of a dead server stops answering.
-const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// Least memory for the hot set, bytes.
 const MEMORY_MIN: usize = 512 << 10;
 
@@ -85,105 +76,6 @@ pub(crate) struct Post {
     reattached: AtomicU64,
     /// the keeper checks for stale copies by itself, so workers need not wake it
     attentive: AtomicBool,
-}
-
-/// The program: loaded here, or pinned before.
-enum Program {
-    Loaded(Door, Vec<Interface>),
-    Pinned(Maps, PinnedFilters),
-}
-
-impl Program {
-    fn maps(&self) -> &Maps {
-        match self {
-            Self::Loaded(door, _) => door.maps(),
-            Self::Pinned(maps, _) => maps,
-        }
-    }
-
-    /// On how many interfaces it was put.
-    fn interfaces(&self) -> usize {
-        match self {
-            Self::Loaded(_, interfaces) => interfaces.len(),
-            Self::Pinned(_, filters) => filters.interfaces().map_or(0, |found| found.len()),
-        }
-    }
-
-    /// Looks whether it is still where it was attached, and attaches it again: the number of interfaces that it is on, of `before`, and how
-    /// many times it was attached.
-    fn keep_attached(&mut self, before: usize) -> (usize, usize) {
-        match self {
-            Self::Loaded(door, interfaces) => {
-                let again = interfaces
-                    .iter_mut()
-                    .filter_map(|interface| interface.keep(door).then_some(()))
-                    .count();
-                (interfaces.iter().filter(|interface| interface.is_attached()).count(), again)
-            }
-            Self::Pinned(_, filters) => (interfaces::look_at_pinned(filters, before), 0),
-        }
-    }
-}
-
-/// Loads and attaches the program, or opens the pinned one, and turns the door on: now, or when the server that is to be taken over has
-/// ended. The error text is for the operator.
-pub(crate) fn start(
-    config: &Config,
-    kernel: &Kernel,
-    udp: &[SocketAddr],
-    tcp: &[SocketAddr],
-    cache: &Cache,
-    predecessor: Option<Predecessor>,
-) -> Result<(Keeper, Arc<Post>), String> {
-    let (settings, tcp) = settings(config, kernel, udp, tcp)?;
-    let Predecessor { presence, pinned } = predecessor.unwrap_or_default();
-    let program = program(kernel, &settings, pinned)?;
-    let counts = program.maps().counts().map_err(|error| error.to_string())?;
-    let enrolments = program
-        .maps()
-        .connections()
-        .zip(tcp)
-        .map(|(connections, address)| Arc::new(Enrolments::new(connections, address)));
-    if enrolments.is_some() && config.request_rate.is_some() {
-        log::warn!("the kernel door answers no TCP connection, because requests are counted (--max-request-rate)");
-    }
-    let deadline = Instant::now() + SILENCE_MAX;
-    let door = match presence {
-        Some(_) => None,
-        None => loop {
-            match turn_on(cache, &program) {
-                Err(KernelDoorError::StillAnswering(left)) if Instant::now() < deadline => std::thread::sleep(left),
-                other => break Some(other.map_err(|error| error.to_string())?),
-            }
-        },
-    };
-    let post = Arc::new(Post {
-        candidates: Arc::default(),
-        enrolments,
-        counts,
-        held: AtomicU64::new(0),
-        filled: AtomicU64::new(0),
-        renewed: AtomicU64::new(0),
-        mended: AtomicU64::new(0),
-        interfaces: AtomicU64::new(program.interfaces() as u64),
-        reattached: AtomicU64::new(0),
-        attentive: AtomicBool::new(true),
-    });
-    let session = cache.session().map_err(|error| error.to_string())?;
-    let mut keeper = Keeper::new(Arc::clone(&post), program, door, cache.clone(), session, config.cas_enabled);
-    keeper.follow(presence);
-    Ok((keeper, post))
-}
-
-/// Turns the door on, with an empty hot set.
-fn turn_on(cache: &Cache, program: &Program) -> Result<KernelDoor, KernelDoorError> {
-    let maps = program.maps();
-    // The lease of an earlier server, if the program was pinned.
-    maps.hot().renew(0, 0);
-    maps.hot().clear();
-    let door = cache.turn_kernel_door_on(maps.stripes_file().map_err(KernelDoorError::Io)?)?;
-    maps.hot().set_seed(cache.hash_seed());
-    Ok(door)
 }
 
 /// The program's settings for a server with this configuration and these bound addresses, and the TCP address that it serves.
@@ -296,35 +188,23 @@ pub fn kernel_settings(
     })
 }
 
-fn program(kernel: &Kernel, settings: &Settings, pinned: Option<File>) -> Result<Program, String> {
-    if let Some(folder) = &kernel.pinned {
-        return Maps::pinned(folder, settings, pinned)
-            .map(|maps| Program::Pinned(maps, PinnedFilters::of(folder)))
-            .map_err(|error| error.to_string());
-    }
-    let door = Door::load(settings).map_err(|error| error.to_string())?;
-    let interfaces = kernel
-        .interfaces
-        .iter()
-        .map(|name| Interface::attach(&door, name))
-        .collect::<Result<_, _>>()?;
-    if settings.tcp_port.is_some() {
-        log::info!(
-            "the kernel door answers on TCP connections (--kernel-tcp), which is experimental: its programs run for every packet of {}, and \
-             their CPU time is in no process (keyway_kernel_tcp_cpu_us)",
-            kernel.interfaces.join(",")
-        );
-    }
-    Ok(Program::Loaded(door, interfaces))
-}
-
-/// The number of an interface.
-pub fn interface(name: &str) -> Result<i32, String> {
-    let number = if_nametoindex(name).map_err(|error| format!("the kernel door: there is no interface {name} ({error})"))?;
-    i32::try_from(number).map_err(|_| format!("the kernel door: the number of {name} is too high"))
-}
-
 impl Post {
+    /// Of a program on this many interfaces.
+    fn new(counts: Counts, enrolments: Option<Arc<Enrolments>>, interfaces: usize) -> Self {
+        Self {
+            candidates: Arc::default(),
+            enrolments,
+            counts,
+            held: AtomicU64::new(0),
+            filled: AtomicU64::new(0),
+            renewed: AtomicU64::new(0),
+            mended: AtomicU64::new(0),
+            interfaces: AtomicU64::new(interfaces as u64),
+            reattached: AtomicU64::new(0),
+            attentive: AtomicBool::new(true),
+        }
+    }
+
     /// A worker's record of what it has served.
     pub(crate) fn served(&self, cache: Cache) -> Served {
         Served::new(Arc::clone(&self.candidates), cache)

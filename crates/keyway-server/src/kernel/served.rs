@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use keyway_cache::Cache;
 use keyway_proto::Request;
 
-use crate::shared::lock;
+use crate::basics::lock;
 
 /// Most keys that wait for the keeper; further ones are dropped, and user space serves them again.
 const CANDIDATES_MAX: usize = 4096;

@@ -3,15 +3,11 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use crate::takeover::Halt;
-
 /// See the top of the file.
 pub(crate) struct Life {
     stopping: AtomicBool,
     /// the process that has taken over; 0: none has
     taken_over_by: AtomicU32,
-    /// how the threads halt while another server takes over
-    pub(crate) halt: Halt,
     acceptor: mio::Waker,
     /// ends the HTTP port, if there is one
     http: keyway_http::Stopper,
@@ -22,7 +18,6 @@ impl Life {
         Self {
             stopping: AtomicBool::new(false),
             taken_over_by: AtomicU32::new(0),
-            halt: Halt::default(),
             acceptor,
             http,
         }

@@ -17,80 +17,35 @@ mod peers;
 mod workers;
 
 pub(crate) use life::Life;
-pub(crate) use peers::{Arrivals, Peer, PeerAddress, Peers};
-pub(crate) use workers::{Lane, Message, Workers};
+pub(crate) use peers::{Activity, Arrivals, CloseReason, Peer, PeerAddress, Peers};
+pub(crate) use workers::{Lane, Notice, Workers};
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
 
 use keyway_cache::Cache;
 
 use crate::account::Account;
 use crate::auth::{Hasher, Users};
+use crate::basics::{lock, size_text};
 use crate::census::Census;
 use crate::config::{Config, EventLoop, Sasl};
-use crate::connection::CloseReason;
 use crate::detail::Detail;
-use crate::hour::Hour;
+use crate::file_watch::RegionFile;
+use crate::hour::{Hour, Note};
 use crate::kernel::Post;
 use crate::log_limiter::LogLimiter;
 use crate::memory::MemoryLimit;
 use crate::rate::Rates;
-use crate::size_text;
 use crate::stats::Since;
 use crate::tls::Certificates;
-use crate::watch::Hub;
-use crate::{auth, file_watch, hotkeys};
+use crate::watch::{Hub, WatchAsked, Watcher};
+use crate::{auth, hotkeys};
 
 static CLOSED_FOR_MEMORY: LogLimiter = LogLimiter::new();
-
-/// The kernel door's numbers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KernelNumbers {
-    /// packets by what the program did with them
-    pub(crate) verdicts: Vec<(&'static str, u64)>,
-    /// copies held; copies made; copies made again after changes
-    pub(crate) copies: u64,
-    pub(crate) copied: u64,
-    pub(crate) renewed: u64,
-    /// stripes of dead writers that the program can serve again
-    pub(crate) mended: u64,
-    /// interfaces that the program is on; how many times it was attached again
-    pub(crate) interfaces: u64,
-    pub(crate) reattached: u64,
-    /// CPU time of the programs, by protocol, estimated from one run in 256
-    pub(crate) cpu_time: Vec<(&'static str, Duration)>,
-    /// TCP connections that the program may answer; `None`: it was loaded without TCP
-    pub(crate) enrolled: Option<EnrolledNumbers>,
-}
-
-/// How many TCP connections the kernel door may answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EnrolledNumbers {
-    /// since the start; now
-    pub(crate) total: u64,
-    pub(crate) current: u64,
-    /// those that could not be enrolled
-    pub(crate) failures: u64,
-}
-
-impl KernelNumbers {
-    /// Answers of the program: datagrams, and keys of requests on TCP.
-    pub(crate) fn hits(&self) -> u64 {
-        self.hits_by_protocol().iter().sum()
-    }
-
-    /// Answers of the program on UDP (datagrams) and on TCP (keys).
-    pub(crate) fn hits_by_protocol(&self) -> [u64; 2] {
-        ["hits", "tcp_hits"].map(|name| {
-            let hits = self.verdicts.iter().find(|(word, _)| *word == name);
-            hits.map_or(0, |(_, count)| *count)
-        })
-    }
-}
 
 /// See the top of the file.
 pub(crate) struct Shared {
@@ -100,23 +55,22 @@ pub(crate) struct Shared {
     /// the event loop that the workers use
     pub(crate) event_loop: EventLoop,
     pub(crate) verbosity: AtomicU8,
-    pub(crate) workers: Workers,
+    pub(crate) workers: Arc<Workers>,
     pub(crate) peers: Peers,
-    pub(crate) life: Life,
+    pub(crate) life: Arc<Life>,
     pub(crate) account: Arc<Account>,
-    pub(crate) memory: MemoryLimit,
+    pub(crate) memory: Arc<MemoryLimit>,
     /// the largest item that the region allowed when a worker last looked ([`Self::allows_items_of`])
     item_size_max: AtomicUsize,
-    /// the state of the region's place, as [`crate::file_watch::code`]
-    pub(crate) at_place: AtomicU8,
+    pub(crate) region_file: RegionFile,
     /// from when on `stats` counts
     pub(crate) since: Since,
     /// what was counted in the last hour
-    pub(crate) hour: Mutex<Hour>,
+    hour: Mutex<Hour>,
     /// whose commands the region's counters count
     pub(crate) census: Census,
     pub(crate) hot: hotkeys::Earlier,
-    pub(crate) watch: Hub,
+    pub(crate) watch: Arc<Hub>,
     pub(crate) detail: Detail,
     /// the kernel door
     pub(crate) kernel: Option<Arc<Post>>,
@@ -154,18 +108,18 @@ impl Shared {
             udp_addresses: setup.udp_addresses,
             event_loop: setup.event_loop,
             verbosity: AtomicU8::new(config.verbosity),
-            workers: setup.workers,
+            workers: Arc::new(setup.workers),
             peers: setup.peers,
-            life: setup.life,
+            life: Arc::new(setup.life),
             account: Arc::new(Account::new(config.connection_memory_limit(item_size_max))),
-            memory: MemoryLimit::new(config.memory),
+            memory: Arc::new(MemoryLimit::new(config.memory)),
             item_size_max: AtomicUsize::new(item_size_max),
-            at_place: AtomicU8::new(file_watch::code(cache.at_place())),
+            region_file: RegionFile::new(cache),
             since: Since::now(cache),
             hour: Mutex::default(),
             census: setup.census,
             hot: hotkeys::Earlier::default(),
-            watch: Hub::default(),
+            watch: Arc::default(),
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             kernel: setup.kernel,
             rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),
@@ -281,10 +235,33 @@ impl Shared {
 
     /// Wakes the workers and the kernel door's keeper.
     pub(crate) fn wake_workers(&self) {
-        self.workers.wake();
+        self.workers.wake_all();
         if let Some(post) = &self.kernel {
             post.wake();
         }
+    }
+
+    /// Has a connection (`worker` and its token there) watch; `None`: there are too many watchers, or this process cannot watch.
+    pub(crate) fn watch_as(&self, asked: WatchAsked, place: (usize, usize), cache: &Cache) -> Option<Arc<Watcher>> {
+        self.watch.add(asked, place, cache, (&self.workers, &self.life))
+    }
+
+    /// Notes what was counted in the last minute, if none of it was noted.
+    pub(crate) fn note_hour(&self, cache: &Cache) {
+        let mut hour = lock(&self.hour);
+        if hour.is_due(Instant::now()) {
+            hour.note(self.hour_note(cache));
+        }
+    }
+
+    fn hour_note(&self, cache: &Cache) -> Note {
+        Note::now(cache, &self.peers, &self.account, self.kernel.as_deref())
+    }
+
+    /// What was counted in the last hour, by name.
+    pub(crate) fn last_hour(&self, cache: &Cache) -> Vec<(String, u64)> {
+        let first = lock(&self.hour).first();
+        first.map_or_else(Vec::new, |first| self.hour_note(cache).since(&first))
     }
 
     /// A connection has ended.
@@ -293,14 +270,4 @@ impl Shared {
             self.life.wake_acceptor();
         }
     }
-}
-
-/// A panic leaves nothing here half done, so a poisoned lock is used like any other.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The Unix clock.
-pub(crate) fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize}
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::lock;
+use crate::basics::lock;
 use crate::rate::Source;
 
 /// A connection as `stats conns` shows it.
@@ -18,7 +18,8 @@ pub(crate) struct Peer {
     pub(crate) address: PeerAddress,
     /// the worker that serves it
     worker: AtomicUsize,
-    pub(crate) state: AtomicU8,
+    /// an [`Activity`]
+    activity: AtomicU8,
     /// it need not log in, or has logged in
     pub(crate) is_admitted: AtomicBool,
     /// its worker has been asked to end it
@@ -28,6 +29,45 @@ pub(crate) struct Peer {
     pub(crate) held_since_s: AtomicU32,
     /// seconds after the server's start
     pub(crate) last_request_s: AtomicU32,
+}
+
+/// What a connection does, with the names of `stats conns`.
+#[derive(Clone, Copy)]
+pub(crate) enum Activity {
+    Waiting,
+    Executing,
+    /// output is unsent
+    Unsent,
+    Watching,
+    InValue,
+    /// what comes belongs to a request that was refused
+    Dropping,
+}
+
+const ACTIVITIES: [&str; 6] = [
+    "conn_read",
+    "conn_parse_cmd",
+    "conn_mwrite",
+    "conn_watch",
+    "conn_nread",
+    "conn_swallow",
+];
+
+/// Why a connection ends, with the names of `watch connevents`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseReason {
+    Normal,
+    Error,
+    IdleTimeout,
+    Shutdown,
+    /// it did not log in in time
+    LoginTimeout,
+    /// it did not finish its TLS handshake in time
+    HandshakeTimeout,
+    /// closed to make room for another connection that has to log in
+    Displaced,
+    /// memory for connections was used up, and it held the most
+    Memory,
 }
 
 /// Where a connection comes from.
@@ -244,7 +284,7 @@ impl Peer {
             fd,
             address,
             worker: AtomicUsize::new(worker),
-            state: AtomicU8::new(0),
+            activity: AtomicU8::new(Activity::Waiting as u8),
             is_admitted: AtomicBool::new(is_admitted),
             is_ending: AtomicBool::new(false),
             held: AtomicUsize::new(0),
@@ -253,19 +293,46 @@ impl Peer {
         }
     }
 
+    /// It does this now.
+    #[inline]
+    pub(crate) fn shows(&self, activity: Activity) {
+        self.activity.store(activity as u8, Relaxed);
+    }
+
+    /// What it does, as a word of `stats conns`.
+    pub(crate) fn activity(&self) -> &'static str {
+        let activity = usize::from(self.activity.load(Relaxed));
+        ACTIVITIES.get(activity).copied().unwrap_or_default()
+    }
+
     /// The worker that serves it.
     pub(crate) fn worker(&self) -> usize {
         self.worker.load(SeqCst)
     }
 
     /// Another worker serves it from now on.
-    pub(super) fn moved_to(&self, worker: usize) {
+    pub(crate) fn moved_to(&self, worker: usize) {
         self.worker.store(worker, SeqCst);
     }
 
     /// Its worker is to end it; returns `false` if that has been asked for before.
     pub(super) fn begin_end(&self) -> bool {
         !self.is_ending.swap(true, SeqCst)
+    }
+}
+
+impl CloseReason {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Error => "error",
+            Self::IdleTimeout => "idle_timeout",
+            Self::Shutdown => "shutdown",
+            Self::LoginTimeout => "login_timeout",
+            Self::HandshakeTimeout => "handshake_timeout",
+            Self::Displaced => "displaced",
+            Self::Memory => "memory",
+        }
     }
 }
 

@@ -1,25 +1,20 @@
 //! The workers as the other threads see them: mailboxes, what they have counted, and whether they run.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
-use super::{Peer, lock};
-use crate::connection::{CloseReason, Connection, Inherited, Stream};
+use super::{CloseReason, Peer};
+use crate::basics::lock;
 use crate::stats::{Traffic, WorkerCounters};
 
-/// A message to a worker, about its connections.
-pub(crate) enum Message {
-    /// serve this new connection
-    Adopt(Stream, Arc<Peer>),
-    /// serve this connection of the partner's from now on
-    Move(Box<Connection>),
+/// What a worker is told about its connections.
+pub(crate) enum Notice {
     /// this connection has something to send
     Turn(usize),
     /// end this connection
     End(Arc<Peer>, CloseReason),
-    /// serve this connection, which another server has handed over
-    Inherit(Box<Inherited>, Arc<Peer>),
     /// answer this round of the watchdog
     Answer(u64),
 }
@@ -41,25 +36,18 @@ pub(crate) struct Workers {
 }
 
 struct Mailbox {
-    inbox: Mutex<Inbox>,
+    notices: Mutex<Vec<Notice>>,
     waker: mio::Waker,
     counters: WorkerCounters,
     /// the last round of the watchdog that the worker has answered
     answered: AtomicU64,
 }
 
-#[derive(Default)]
-struct Inbox {
-    messages: Vec<Message>,
-    /// the worker has ended or halted: it takes no connections from its partner
-    is_closed: bool,
-}
-
 impl Workers {
     /// One for each waker; they come in pairs.
     pub(crate) fn new(wakers: Vec<mio::Waker>) -> Self {
         let mailbox = |waker| Mailbox {
-            inbox: Mutex::default(),
+            notices: Mutex::default(),
             waker,
             counters: WorkerCounters::default(),
             answered: AtomicU64::new(0),
@@ -116,55 +104,35 @@ impl Workers {
         Traffic::sum(self.mailboxes.iter().map(|mailbox| &mailbox.counters))
     }
 
-    pub(crate) fn send(&self, worker: usize, message: Message) {
+    pub(crate) fn send(&self, worker: usize, notice: Notice) {
         let mailbox = &self.mailboxes[worker];
-        lock(&mailbox.inbox).messages.push(message);
+        lock(&mailbox.notices).push(notice);
         mailbox.wake();
     }
 
     /// Asks the worker that serves it to end a connection.
     pub(crate) fn end(&self, peer: &Arc<Peer>, reason: CloseReason) {
-        self.send(peer.worker(), Message::End(Arc::clone(peer), reason));
+        self.send(peer.worker(), Notice::End(Arc::clone(peer), reason));
     }
 
-    /// Gives a connection to the partner of the worker that serves it: the worker of the other lane with which it exchanges connections. If
-    /// the partner has ended or halted, returns the connection.
-    pub(crate) fn give_to_partner(&self, connection: Box<Connection>) -> Result<(), Box<Connection>> {
-        let peer = Arc::clone(&connection.peer);
-        let partner = (peer.worker() + self.pairs()) % self.mailboxes.len();
-        let mailbox = &self.mailboxes[partner];
-        let mut inbox = lock(&mailbox.inbox);
-        if inbox.is_closed {
-            return Err(connection);
-        }
-        inbox.messages.push(Message::Move(connection));
-        // Before the lock is released, so that a message about this connection comes after it.
-        peer.moved_to(partner);
-        drop(inbox);
-        mailbox.wake();
-        Ok(())
+    /// The worker of the other lane with which this one exchanges connections.
+    pub(crate) fn partner(&self, worker: usize) -> usize {
+        (worker + self.pairs()) % self.mailboxes.len()
     }
 
-    /// Swaps this worker's waiting messages with `empty`.
-    pub(crate) fn receive(&self, worker: usize, empty: &mut Vec<Message>) {
-        std::mem::swap(&mut lock(&self.mailboxes[worker].inbox).messages, empty);
+    /// Moves this worker's waiting notices to `notices`.
+    pub(crate) fn receive(&self, worker: usize, notices: &mut VecDeque<Notice>) {
+        notices.extend(lock(&self.mailboxes[worker].notices).drain(..));
     }
 
-    /// This worker ends or halts, unless messages wait: returns false then.
-    pub(crate) fn close(&self, worker: usize) -> bool {
-        let mut inbox = lock(&self.mailboxes[worker].inbox);
-        inbox.is_closed = inbox.messages.is_empty();
-        inbox.is_closed
-    }
-
-    /// This worker had halted, and continues.
-    pub(crate) fn open(&self, worker: usize) {
-        lock(&self.mailboxes[worker].inbox).is_closed = false;
+    /// Whether notices wait for this worker.
+    pub(crate) fn has_notices(&self, worker: usize) -> bool {
+        !lock(&self.mailboxes[worker].notices).is_empty()
     }
 
     /// Asks all workers for an answer to this round of the watchdog.
     pub(crate) fn ask(&self, round: u64) {
-        (0..self.mailboxes.len()).for_each(|worker| self.send(worker, Message::Answer(round)));
+        (0..self.mailboxes.len()).for_each(|worker| self.send(worker, Notice::Answer(round)));
     }
 
     /// This worker answers.
@@ -179,7 +147,11 @@ impl Workers {
         silent.map(|(worker, _)| worker).collect()
     }
 
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake(&self, worker: usize) {
+        self.mailboxes[worker].wake();
+    }
+
+    pub(crate) fn wake_all(&self) {
         self.mailboxes.iter().for_each(Mailbox::wake);
     }
 }

@@ -6,11 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use keyway_cache::Cache;
 use keyway_proto::reply::{self, stat};
 
+use super::snapshot::{counted, latencies};
 use super::table::{KERNEL, KERNEL_TCP, PROCESS, REQUESTS, Row, STORE};
-use super::{CHUNK_SIZE, CLASS, Snapshot, counted, latencies, times};
-use crate::connection::STATES;
-use crate::hour::Note;
-use crate::shared::{Peer, PeerAddress, Shared, lock};
+use super::{CHUNK_SIZE, CLASS, Snapshot, times};
+use crate::shared::{Peer, PeerAddress, Shared};
 
 /// `stats`
 pub(crate) fn general(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
@@ -46,8 +45,7 @@ fn write_rows(rows: &[Row], snapshot: &Snapshot, out: &mut Vec<u8>) {
 
 /// What was counted in the last hour, or since the start if that was later. `stats reset` does not begin it again.
 fn last_hour(shared: &Shared, cache: &Cache, out: &mut Vec<u8>) {
-    let then = lock(&shared.hour).first();
-    for (name, count) in then.map_or_else(Vec::new, |then| Note::now(shared, cache).since(&then)) {
+    for (name, count) in shared.last_hour(cache) {
         stat(out, &format!("keyway_hour_{name}"), count);
     }
 }
@@ -172,10 +170,6 @@ pub(crate) fn conns(shared: &Shared, next: &mut Option<u64>, out: &mut Vec<u8>) 
 
 fn conn(shared: &Shared, peer: &Peer, now_s: u32, out: &mut Vec<u8>) {
     let (fd, last_s) = (peer.fd, peer.last_request_s.load(Relaxed));
-    let state = STATES
-        .get(usize::from(peer.state.load(Relaxed)))
-        .copied()
-        .unwrap_or("conn_read");
     let _ = write!(out, "STAT {fd}:addr {}\r\n", peer.address);
     match (&peer.address, &shared.config.unix) {
         (PeerAddress::Tcp { local: Some(local), .. }, _) => {
@@ -188,7 +182,8 @@ fn conn(shared: &Shared, peer: &Peer, now_s: u32, out: &mut Vec<u8>) {
     }
     let _ = write!(
         out,
-        "STAT {fd}:state {state}\r\nSTAT {fd}:secs_since_last_cmd {}\r\n",
+        "STAT {fd}:state {}\r\nSTAT {fd}:secs_since_last_cmd {}\r\n",
+        peer.activity(),
         now_s.saturating_sub(last_s)
     );
 }

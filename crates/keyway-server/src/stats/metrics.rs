@@ -7,22 +7,35 @@
 //! One difference: the exporter calls the time since the start a counter. OpenMetrics demands that a counter's name ends in `_total`, so here it
 //! is a gauge of the same name.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use keyway_cache::Counters;
 use keyway_cache::server::latency::{BUCKETS, bucket_start_ns};
-use keyway_http::Exposition;
 use keyway_http::Kind::{Counter, Gauge, Histogram};
+use keyway_http::{Exposition, Format};
 
 use super::table::{KERNEL, KERNEL_TCP, PROCESS, REQUESTS, Row, STORE};
-use super::{CHUNK_SIZE, CLASS, Details, RequestCounts, Snapshot};
+use super::{CHUNK_SIZE, CLASS, Details, Snapshot};
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 
 /// States of the region at its place.
 const REGION_STATES: [&str; 4] = ["in_place", "removed", "replaced", "unknown"];
 
+/// Requests that the HTTP port has answered so far, by path and status.
+pub(crate) type RequestCounts = BTreeMap<(&'static str, u16), u64>;
+
+impl Snapshot {
+    /// The page `/metrics`.
+    pub(crate) fn metrics(&self, details: &Details, requests: &RequestCounts, format: Format) -> Vec<u8> {
+        let mut page = Exposition::new(format);
+        write(self, details, requests, &mut page);
+        page.end()
+    }
+}
+
 /// Writes all metrics.
-pub(super) fn write(s: &Snapshot, details: &Details, requests: &RequestCounts, page: &mut Exposition) {
+fn write(s: &Snapshot, details: &Details, requests: &RequestCounts, page: &mut Exposition) {
     write_rows(PROCESS, s, page);
     versions(page);
     write_rows(REQUESTS, s, page);
@@ -312,8 +325,8 @@ fn decimal_ns(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{EnrolledNumbers, KernelNumbers};
     use super::*;
-    use crate::shared::{EnrolledNumbers, KernelNumbers};
     use keyway_cache::{Door, Verb};
     use keyway_http::Format;
     use std::collections::BTreeSet;

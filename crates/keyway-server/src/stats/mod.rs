@@ -8,6 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | [`Since`]: from when on counts are shown; [`Snapshot`]: all numbers, read once |
+//! | `snapshot` | reads them |
 //! | `table` | every number: a new one is a row there, and nothing else |
 //! | `answers` | the answers to `stats …` |
 //! | `settings` | the answer to `stats settings` |
@@ -16,25 +17,21 @@
 mod answers;
 mod metrics;
 mod settings;
+mod snapshot;
 mod table;
 
 pub(crate) use answers::{conns, general, items, latency, sizes, slabs};
+pub(crate) use metrics::RequestCounts;
 pub(crate) use settings::settings;
 pub(crate) use table::{Traffic, WorkerCounters};
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use keyway_cache::{Ages, Cache, Counters, Info, Latencies, Latency};
-use keyway_http::{Exposition, Format};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::{Map, json};
 
-use crate::shared::{Arrivals, EnrolledNumbers, KernelNumbers, Shared, lock, unix_time};
-use crate::{census, file_watch};
+use crate::shared::Arrivals;
 
 /// The number of the one slab class that is shown.
 pub(crate) const CLASS: u32 = 1;
@@ -67,28 +64,6 @@ impl Since {
             latencies: Mutex::new(cache.latencies()),
         }
     }
-
-    /// `stats reset`
-    pub(crate) fn reset(&self, shared: &Shared, cache: &Cache) {
-        let base = Base {
-            counters: shared.census.counters(cache),
-            traffic: shared.workers.traffic(),
-            arrivals: shared.peers.arrivals(),
-        };
-        *lock(&self.base) = base;
-        *lock(&self.latencies) = cache.latencies();
-    }
-}
-
-/// What the region has counted since then, without the commands of the readiness probe.
-fn counted(shared: &Shared, cache: &Cache) -> Counters {
-    let base = lock(&shared.since.base).counters;
-    census::since(&shared.census.counters(cache), &base)
-}
-
-/// How long operations have taken since this server started, or since the last `stats reset`.
-fn latencies(shared: &Shared, cache: &Cache) -> Latencies {
-    cache.latencies().since(&lock(&shared.since.latencies))
 }
 
 /// A number as it is shown.
@@ -184,6 +159,51 @@ struct TlsNumbers {
     days_left: i64,
 }
 
+/// The kernel door's numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KernelNumbers {
+    /// packets by what the program did with them
+    pub(crate) verdicts: Vec<(&'static str, u64)>,
+    /// copies held; copies made; copies made again after changes
+    pub(crate) copies: u64,
+    pub(crate) copied: u64,
+    pub(crate) renewed: u64,
+    /// stripes of dead writers that the program can serve again
+    pub(crate) mended: u64,
+    /// interfaces that the program is on; how many times it was attached again
+    pub(crate) interfaces: u64,
+    pub(crate) reattached: u64,
+    /// CPU time of the programs, by protocol, estimated from one run in 256
+    pub(crate) cpu_time: Vec<(&'static str, Duration)>,
+    /// TCP connections that the program may answer; `None`: it was loaded without TCP
+    pub(crate) enrolled: Option<EnrolledNumbers>,
+}
+
+/// How many TCP connections the kernel door may answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EnrolledNumbers {
+    /// since the start; now
+    pub(crate) total: u64,
+    pub(crate) current: u64,
+    /// those that could not be enrolled
+    pub(crate) failures: u64,
+}
+
+impl KernelNumbers {
+    /// Answers of the program: datagrams, and keys of requests on TCP.
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits_by_protocol().iter().sum()
+    }
+
+    /// Answers of the program on UDP (datagrams) and on TCP (keys).
+    pub(crate) fn hits_by_protocol(&self) -> [u64; 2] {
+        ["hits", "tcp_hits"].map(|name| {
+            let hits = self.verdicts.iter().find(|(word, _)| *word == name);
+            hits.map_or(0, |(_, count)| *count)
+        })
+    }
+}
+
 /// What the HTTP port shows beside the table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Details {
@@ -194,55 +214,7 @@ pub(crate) struct Details {
     latencies: Latencies,
 }
 
-/// Requests that the HTTP port has answered so far, by path and status.
-pub(crate) type RequestCounts = BTreeMap<(&'static str, u16), u64>;
-
 impl Snapshot {
-    /// Reads everything.
-    pub(crate) fn take(shared: &Shared, cache: &Cache) -> Self {
-        let base = *lock(&shared.since.base);
-        let (info, config, hub) = (cache.info(), &shared.config, &shared.watch);
-        let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
-        let microseconds = |time: TimeVal| Duration::from_micros(time.num_microseconds().try_into().unwrap_or(0));
-        Self {
-            uptime_s: shared.uptime_s(),
-            unix_time: unix_time(),
-            user_time: usage.map(|usage| microseconds(usage.user_time())),
-            system_time: usage.map(|usage| microseconds(usage.system_time())),
-            threads: config.threads,
-            counters: census::since(&shared.census.counters(cache), &base.counters),
-            traffic: shared.workers.traffic().since(&base.traffic),
-            memory_limit: shared.memory.limit(&info),
-            info,
-            region_state: file_watch::word(shared.at_place.load(Relaxed)),
-            connections: Connections::take(shared, &base),
-            watch: Watch {
-                lines: hub.lines(),
-                skipped: hub.skipped.load(Relaxed),
-                sent: hub.sent.load(Relaxed),
-                watchers: hub.count(),
-            },
-            tls: shared.certificates.as_ref().map(|certificates| TlsNumbers {
-                new_sessions: certificates.new_sessions.load(Relaxed),
-                handshake_errors: certificates.handshake_errors.load(Relaxed),
-                protocol_errors: certificates.protocol_errors.load(Relaxed),
-                age_s: certificates.age_s(),
-                days_left: certificates.days_left(),
-            }),
-            udp_sockets: (!shared.udp_addresses.is_empty()).then_some(shared.peers.udp_sockets().len()),
-            kernel: shared.kernel.as_ref().map(|post| post.numbers()),
-            has_idle_timeout: !config.idle_timeout.is_zero(),
-            has_rates: shared.rates.is_some(),
-        }
-    }
-
-    /// The page `/metrics`.
-    pub(crate) fn metrics(&self, details: &Details, requests: &RequestCounts, format: Format) -> Vec<u8> {
-        let mut page = Exposition::new(format);
-        metrics::write(self, details, requests, &mut page);
-        page.end()
-    }
-
     /// What `/state.json` shows of it.
     pub(crate) fn json(&self, details: &Details) -> Map<String, serde_json::Value> {
         let named = |counters: &Counters| -> Map<_, _> {
@@ -322,37 +294,6 @@ impl Snapshot {
     fn enrolled(&self, number: impl FnOnce(&EnrolledNumbers) -> u64) -> Value {
         let enrolled = self.kernel.as_ref().and_then(|kernel| kernel.enrolled.as_ref());
         enrolled.map_or(Value::None, |enrolled| Value::Number(number(enrolled)))
-    }
-}
-
-impl Details {
-    /// Reads everything.
-    pub(crate) fn take(shared: &Shared, cache: &Cache) -> Self {
-        Self {
-            ages: cache.ages(),
-            processes: cache.processes(),
-            network: shared.census.network(cache),
-            library: shared.census.library(cache),
-            latencies: latencies(shared, cache),
-        }
-    }
-}
-
-impl Connections {
-    fn take(shared: &Shared, base: &Base) -> Self {
-        let (account, arrivals) = (&shared.account, shared.peers.arrivals().since(&base.arrivals));
-        Self {
-            current: shared.peers.current(),
-            max: shared.config.connections_max,
-            arrivals,
-            accepting: shared.peers.is_accepting() && !shared.life.is_stopping(),
-            memory: account.used(),
-            memory_peak: account.peak(),
-            memory_limit: account.limit(),
-            memory_each_limit: shared.each_held_max(),
-            paused: account.paused.load(Relaxed),
-            closed_for_memory: account.closed.load(Relaxed),
-        }
     }
 }
 

@@ -2,45 +2,24 @@
 //!
 //! Never: touches a connection; each worker prepares its own.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keyway_cache::server::Presence;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
-use super::halt::{HaltVerdict, Stage};
-use super::message::{Channel, Message, Purpose, Received, Socket, VERSION};
+use super::halt::{Halt, HaltVerdict, Stage};
+use super::message::{Channel, Message, Received, VERSION};
 use super::{PATIENCE, PREPARATION_MAX};
 use crate::config::KEYWAY_VERSION;
+use crate::given::Offered;
 use crate::log_limiter::LogLimiter;
 use crate::shared::Shared;
 
 static REFUSED: LogLimiter = LogLimiter::new();
-
-/// A socket that can be handed over: a descriptor of its own.
-pub(crate) struct Offered {
-    pub(crate) socket: Socket,
-    pub(crate) fd: OwnedFd,
-}
-
-impl Offered {
-    /// The lock on a pinned kernel program.
-    pub(crate) fn pinned(lock: File) -> Self {
-        Self {
-            socket: Socket {
-                purpose: Purpose::PinnedProgram,
-                label: String::new(),
-                removes_file: false,
-            },
-            fd: lock.into(),
-        }
-    }
-}
 
 /// What became of a request for the role.
 enum End {
@@ -70,9 +49,9 @@ pub(crate) fn admit(stream: &UnixStream) -> Result<u32, String> {
 }
 
 /// Answers a server that asks for the role, and that is this process. Returns when it has the role, or this server goes on.
-pub(crate) fn give(stream: UnixStream, process: u32, shared: &Arc<Shared>, offered: &[Offered]) {
+pub(crate) fn give(stream: UnixStream, process: u32, shared: &Shared, halt: &Halt, offered: &[Offered]) {
     let channel = Channel::new(stream).map_err(|error| error.to_string());
-    match channel.map(|channel| converse(&channel, process, shared, offered)) {
+    match channel.map(|channel| converse(&channel, process, shared, halt, offered)) {
         Ok(End::Gone {
             process,
             connections,
@@ -100,7 +79,7 @@ pub(crate) fn send_refusal(stream: UnixStream, why: &str) {
     let _ = Channel::new(stream).and_then(|channel| channel.say(&Message::Refused { why }));
 }
 
-fn converse(channel: &Channel, process: u32, shared: &Arc<Shared>, offered: &[Offered]) -> End {
+fn converse(channel: &Channel, process: u32, shared: &Shared, halt: &Halt, offered: &[Offered]) -> End {
     let refuse = |why: String| {
         // The peer may be gone; then it needs no answer.
         let _ = channel.say(&Message::Refused { why: why.clone() });
@@ -129,10 +108,10 @@ fn converse(channel: &Channel, process: u32, shared: &Arc<Shared>, offered: &[Of
         Err(error) => return broken(error),
     }
     let begun = Instant::now();
-    match hand_over(channel, shared) {
+    match hand_over(channel, shared, halt) {
         Ok(connections) => {
             let paused = begun.elapsed();
-            shared.life.halt.let_go(HaltVerdict::End);
+            halt.let_go(HaltVerdict::End);
             shared.give_up_role(process);
             End::Gone {
                 process,
@@ -142,7 +121,7 @@ fn converse(channel: &Channel, process: u32, shared: &Arc<Shared>, offered: &[Of
         }
         Err(why) => {
             let resumed = Message::Resumed { why: why.clone() };
-            shared.life.halt.let_go(HaltVerdict::Resume);
+            halt.let_go(HaltVerdict::Resume);
             let _ = channel.say(&resumed);
             End::Stays(why)
         }
@@ -179,8 +158,7 @@ fn offer(channel: &Channel, offered: &[Offered]) -> io::Result<()> {
 
 /// Halts this server's threads and sends their connections. Returns how many, when the new server has taken them. Otherwise the threads have
 /// to resume.
-fn hand_over(channel: &Channel, shared: &Arc<Shared>) -> Result<usize, String> {
-    let halt = &shared.life.halt;
+fn hand_over(channel: &Channel, shared: &Shared, halt: &Halt) -> Result<usize, String> {
     let until = Instant::now() + PATIENCE;
     halt.halt(Stage::Acceptor, || shared.life.wake_acceptor(), 1, until)?;
     let everyone = 1 + shared.workers.running().0 + usize::from(shared.kernel.is_some());

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::basics::lock;
 use crate::connection::Handed;
-use crate::shared::lock;
 
 /// Which threads are to halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,8 +14,9 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::{Deserialize, Serialize};
 
-use super::{CARRIED_MAX, PATIENCE};
-use crate::connection::Carried;
+use super::PATIENCE;
+use crate::connection::{CARRIED_MAX, Carried};
+use crate::given::OfferedSocket;
 
 /// Version of the messages and of the state that they carry.
 pub(super) const VERSION: u32 = 1;
@@ -44,7 +45,7 @@ pub(super) enum Message {
         process: u32,
     },
     /// comes with the socket
-    Socket(Socket),
+    Socket(OfferedSocket),
     AllSockets {
         count: usize,
     },
@@ -61,32 +62,6 @@ pub(super) enum Message {
     Resumed {
         why: String,
     },
-}
-
-/// A socket that is handed over and is no client's connection.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Socket {
-    pub(crate) purpose: Purpose,
-    /// for people
-    pub(crate) label: String,
-    /// the server that has it removes the file at its path when it ends
-    pub(crate) removes_file: bool,
-}
-
-/// What it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Purpose {
-    Clients,
-    Tls,
-    RegionSocket,
-    Http,
-    /// programs that find no slot in the region
-    Lines,
-    /// servers that take over
-    TakeOver,
-    /// the lock on a pinned kernel program
-    PinnedProgram,
 }
 
 /// A connection between the two servers.
@@ -208,6 +183,7 @@ fn length(len: usize) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::given::Purpose;
     use std::io::Seek;
 
     #[test]
@@ -222,7 +198,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 ours.say(&Message::Prepared).unwrap();
-                let socket = Socket {
+                let socket = OfferedSocket {
                     purpose: Purpose::Http,
                     label: "x".to_owned(),
                     removes_file: true,

@@ -1,7 +1,7 @@
 //! Taking over: a second server of the same region and user gets the running one's sockets and its clients' plain connections, and
 //! continues where that one stopped. No client notices.
 //!
-//! The running server listens on a Unix socket with an abstract name that is derived from its region ([`name`]). This name is the role:
+//! The running server listens on a Unix socket with an abstract name that is derived from its region (`listener::take_over_name`). This name is the role:
 //! only the process that accepts connections there is the region's server. The name belongs to the socket, the socket is handed over with the
 //! others, and its old owner stops accepting before the new one starts, so at most one server has the role.
 //!
@@ -25,7 +25,7 @@
 //! descriptor that came with `Welcome`): a connection that is closed is not enough, because the running server closes it when it resumes.
 //!
 //! Connections with TLS are not handed over, because their keys and counters are inside the TLS library; neither are those that hold more than
-//! [`CARRIED_MAX`], and those in the middle of a task. The old server answers what they have sent, closes them at a request boundary, and
+//! [`CARRIED_MAX`](crate::connection::CARRIED_MAX), and those in the middle of a task. The old server answers what they have sent, closes them at a request boundary, and
 //! ends when there are none left, or after `Config::shutdown_grace`.
 //!
 //! | file | holds |
@@ -40,26 +40,14 @@ mod halt;
 mod message;
 mod take;
 
-pub(crate) use give::{Offered, admit, give, send_refusal};
+pub(crate) use give::{admit, give, send_refusal};
 pub(crate) use halt::{Halt, HaltVerdict, Stage};
-pub(crate) use message::{Purpose, Socket};
 pub(crate) use take::Predecessor;
 pub use take::{TakeOver, TakeOverError};
 
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr;
 use std::time::Duration;
 
-/// A connection that holds more unexecuted input and unsent output than this, bytes, is not handed over: in the middle of a large value, the
-/// time to send that would delay all others.
-pub(crate) const CARRIED_MAX: usize = 1 << 20;
 /// While one of the two servers waits for the other one and clients wait too, each message comes within this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The new server gets this time to prepare. The running server serves meanwhile.
 const PREPARATION_MAX: Duration = Duration::from_secs(600);
-
-/// The abstract name of the socket at which the server of this region (device and inode of its file) can be taken over.
-pub(crate) fn name((device, inode): (u64, u64)) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("keyway-take-over {device}:{inode}"))
-}

@@ -14,11 +14,12 @@ use keyway_cache::server::Presence;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
-use super::message::{Channel, Message, Purpose, Received, VERSION};
-use super::{PATIENCE, name};
+use super::PATIENCE;
+use super::message::{Channel, Message, Received, VERSION};
 use crate::config::KEYWAY_VERSION;
 use crate::connection::Inherited;
-use crate::given::{Given, Role};
+use crate::given::{Given, Purpose, Role};
+use crate::listener::take_over_name;
 
 /// How long the other server may take to end after it has closed the connection, until it counts as alive.
 const DEATH_MAX: Duration = Duration::from_secs(2);
@@ -108,7 +109,7 @@ impl TakeOver {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let stream = match UnixStream::connect_addr(&name(identity).map_err(failed)?) {
+        let stream = match UnixStream::connect_addr(&take_over_name(identity).map_err(failed)?) {
             Ok(stream) => stream,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
             Err(error) => return Err(TakeOverError(format!("cannot reach the running server: {error}"))),

@@ -409,15 +409,9 @@ fn not_after_s(path: &Path, chain: &[CertificateDer<'_>]) -> Result<i64, TlsErro
     let first = chain
         .first()
         .ok_or_else(|| unusable(path, "certificate", &pem::Error::NoItemsFound))?;
-    let end_s =
-        ends_at_s(first).map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))?;
+    let end_s = tickets::ends_at_s(first)
+        .map_err(|error| TlsError::File(path.to_owned(), format!("is not an X.509 certificate: {error}")))?;
     Ok(i64::try_from(end_s).unwrap_or(i64::MAX))
-}
-
-/// When a certificate's validity ends, seconds after the epoch.
-fn ends_at_s(certificate: &CertificateDer<'_>) -> x509_cert::der::Result<u64> {
-    let certificate = x509_cert::Certificate::from_der(certificate.as_ref())?;
-    Ok(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
 }
 
 /// The names that a certificate is for: its common names, then its DNS, mail and URI names. The authority that signed it has verified them.

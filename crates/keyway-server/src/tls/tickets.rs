@@ -16,8 +16,7 @@ use rustls::server::ProducesTickets;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
-
-use super::ends_at_s;
+use x509_cert::der::Decode;
 
 /// When the first certificate of a connection's client ends, seconds after the epoch. Only the connection's own thread uses it.
 #[derive(Debug)]
@@ -36,6 +35,12 @@ pub(super) struct Tickets {
     inner: Arc<dyn ProducesTickets>,
     clock: Arc<dyn TimeProvider>,
     end: Arc<Validity>,
+}
+
+/// When a certificate's validity ends, seconds after the epoch.
+pub(super) fn ends_at_s(certificate: &CertificateDer<'_>) -> x509_cert::der::Result<u64> {
+    let certificate = x509_cert::Certificate::from_der(certificate.as_ref())?;
+    Ok(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
 }
 
 /// What one connection verifies its client and makes its tickets with.

@@ -18,7 +18,8 @@ use std::time::Duration;
 use keyway_cache::Cache;
 use keyway_cache::watch::{Delivery, Watcher as Source};
 
-use crate::shared::{Message, Shared, Workers, lock, unix_time};
+use crate::basics::{lock, unix_time};
+use crate::shared::{Life, Notice, Workers};
 
 /// Most bytes in one watcher's queue (memcached's `watcher_logbuf_size`).
 pub(crate) const QUEUE_MAX: usize = 256 * 1024;
@@ -88,11 +89,11 @@ impl Hub {
 
     /// A new watcher, or `None` if there are too many, or if this process cannot watch.
     pub(crate) fn add(
-        &self,
+        self: &Arc<Self>,
         asked: WatchAsked,
         (worker, token): (usize, usize),
         cache: &Cache,
-        shared: &Arc<Shared>,
+        (workers, life): (&Arc<Workers>, &Arc<Life>),
     ) -> Option<Arc<Watcher>> {
         let mut source = lock(&self.source);
         let mut watchers = lock(&self.watchers);
@@ -112,10 +113,10 @@ impl Hub {
         watchers.push(Arc::clone(&watcher));
         let mut thread = lock(&self.thread);
         if thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            let shared = Arc::clone(shared);
+            let (hub, workers, life) = (Arc::clone(self), Arc::clone(workers), Arc::clone(life));
             let started = std::thread::Builder::new()
                 .name("keyway-watch".to_owned())
-                .spawn(move || run(&shared));
+                .spawn(move || run(&hub, &workers, &life));
             match started {
                 Ok(started) => *thread = Some(started),
                 Err(error) => {
@@ -217,17 +218,17 @@ impl Hub {
 /// Queues a line that tells of so many events, and wakes the watcher's worker if its queue was empty.
 fn queue(watcher: &Watcher, line: &[u8], events: u64, hub: &Hub, workers: &Workers) {
     if lock(&watcher.queue).push(line, events, hub) {
-        workers.send(watcher.worker, Message::Turn(watcher.token));
+        workers.send(watcher.worker, Notice::Turn(watcher.token));
     }
 }
 
 /// The thread: until there is no watcher, or the server stops.
-fn run(shared: &Shared) {
+fn run(hub: &Hub, workers: &Workers, life: &Life) {
     let (least, most) = REST;
     let mut rest = least;
-    while !shared.life.is_stopping() {
-        match shared.watch.pump(&shared.workers) {
-            None if shared.watch.may_end() => return,
+    while !life.is_stopping() {
+        match hub.pump(workers) {
+            None if hub.may_end() => return,
             // A watcher has come in the meantime.
             None => {}
             Some(0) => rest = (2 * rest).min(most),

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use keyway_cache::Cache;
 use mio::Events;
 
-use super::Worker;
+use super::{Transfer, Worker};
+use crate::Server;
 use crate::config::Config;
 use crate::connection::Stream;
-use crate::shared::{Message, Peer, PeerAddress};
+use crate::shared::{Notice, Peer, PeerAddress};
+use crate::start::StartError;
 use crate::udp::UdpSockets;
-use crate::{Server, StartError};
 
 /// The pair of workers of such a server: connections are taken by the first one, and long turns are the second one's.
 pub struct Driven {
     pub(super) workers: [Worker; 2],
-    pub(super) messages: [Vec<Message>; 2],
     pub(super) udp: [UdpSockets; 2],
     pub(super) events: Events,
     addresses: Vec<SocketAddr>,
@@ -47,7 +47,6 @@ impl Driven {
         Ok(Self {
             udp: [short.open_udp(), long.open_udp()],
             workers: [short, long],
-            messages: Default::default(),
             events: Events::with_capacity(512),
             addresses: server.udp_addresses().to_vec(),
             clients: 0,
@@ -70,32 +69,32 @@ impl Driven {
     ///
     /// The system's.
     pub fn connect(&mut self) -> io::Result<UnixStream> {
-        let (client, message) = self.arrival(0)?;
-        self.workers[0].take(message);
+        let (client, transfer) = self.arrival(0)?;
+        self.workers[0].take(transfer);
         Ok(client)
     }
 
-    /// A new client, and the message that brings it to this worker.
-    pub(super) fn arrival(&mut self, worker: usize) -> io::Result<(UnixStream, Message)> {
+    /// A new client, and its connection on its way to this worker.
+    pub(super) fn arrival(&mut self, worker: usize) -> io::Result<(UnixStream, Transfer)> {
         let (client, served) = UnixStream::pair()?;
         client.set_nonblocking(true)?;
         served.set_nonblocking(true)?;
         let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
         let peer = Peer::new(self.clients, 0, PeerAddress::Unix, worker, true, 0);
         self.clients += 1;
-        Ok((client, Message::Adopt(stream, Arc::new(peer))))
+        Ok((client, Transfer::New(stream, Arc::new(peer))))
     }
 
     /// A round of each worker, which does not wait.
     pub fn rounds(&mut self) {
         for worker in 0..self.workers.len() {
-            self.workers[worker].desk.shared().workers.send(worker, Message::Answer(0));
+            self.workers[worker].desk.shared().workers.send(worker, Notice::Answer(0));
             self.round(worker);
         }
     }
 
     /// A round of this worker, which waits if there is nothing to do.
     pub(super) fn round(&mut self, worker: usize) {
-        self.workers[worker].round(&mut self.events, &mut self.messages[worker], &mut self.udp[worker]);
+        self.workers[worker].round(&mut self.events, &mut self.udp[worker]);
     }
 }

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use keyway_uring::Event;
 
 use super::Worker;
-use crate::connection::CloseReason;
-use crate::shared::Message;
+use crate::shared::CloseReason;
 use crate::takeover::HaltVerdict;
 use crate::udp::UdpSockets;
 
@@ -20,12 +19,11 @@ const LETTING_GO_STEP: Duration = Duration::from_millis(10);
 
 impl Worker {
     /// Halts until there is a verdict, and follows it.
-    pub(super) fn halt(&mut self, messages: &mut Vec<Message>, udp: &mut UdpSockets) {
+    pub(super) fn halt(&mut self, udp: &mut UdpSockets) {
         self.desk.begin_round();
         // The acceptor has halted, and the partner keeps its connections from now on, so these are all.
-        while !messages.is_empty() || !self.desk.shared().workers.close(self.number()) {
-            self.has_mail = true;
-            self.take_mail(messages);
+        while !self.mail.close(&self.desk.shared().workers) {
+            self.take_mail();
         }
         udp.finish_batches(&mut self.desk, self.waiting.registry());
         let mut tokens = Vec::new();
@@ -37,9 +35,9 @@ impl Worker {
             handed
         });
         let handed = handed.map_err(|error| format!("a ring does not let go of its connections: {error}"));
-        match self.desk.shared().life.halt.wait(handed) {
+        match self.halt.wait(handed) {
             HaltVerdict::Resume => {
-                self.desk.shared().workers.open(self.number());
+                self.mail.open();
                 for token in self.tokens(|connection| !connection.is_over()) {
                     self.connections[token].resume();
                     self.enqueue(token);

@@ -15,6 +15,7 @@
 //! | `mod` | the round, and the connections from their adoption to their end |
 //! | `serve` | a connection's turn, and what follows from it |
 //! | `halting` | what is done when another server takes over |
+//! | `mail` | `Mail`: what comes from other threads |
 //! | `wait` | `Waiting`: the poll and the ring's completions |
 //! | `turns` | `Turns`: which connection gets a turn next |
 //! | `upkeep` | `Upkeep`: what is done by the clock |
@@ -25,12 +26,15 @@
 #[cfg(any(test, fuzzing))]
 pub(crate) mod driven;
 mod halting;
+mod mail;
 mod serve;
 #[cfg(test)]
 mod tests;
 mod turns;
 mod upkeep;
 mod wait;
+
+pub(crate) use mail::{Transfer, Transfers};
 
 use std::io;
 use std::sync::{Arc, Once};
@@ -45,18 +49,19 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::Pid;
 use slab::Slab;
 
+use self::mail::{Letter, Mail};
 use self::turns::Turns;
 use self::upkeep::Upkeep;
 use self::wait::Waiting;
 use crate::config::EventLoop;
-use crate::connection::{Carried, CloseReason, Connection, Desk, Secure, Stream};
-use crate::shared::{Lane, Message, Peer, PeerAddress, Shared};
-use crate::takeover::Stage;
+use crate::connection::{Carried, Connection, Desk, Secure, Stream};
+use crate::shared::{CloseReason, Lane, Notice, Peer, PeerAddress, Shared};
+use crate::takeover::{Halt, Stage};
 use crate::udp::UdpSockets;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
-/// Messages of other threads that are handled in a round; most are new connections.
-const MESSAGES_PER_ROUND: usize = 16;
+/// Letters of other threads that are handled in a round; most are new connections.
+const LETTERS_PER_ROUND: usize = 16;
 /// Token of the first UDP socket; the other UDP sockets have the next lower numbers.
 const UDP_LAST: usize = usize::MAX - 1;
 
@@ -71,12 +76,13 @@ pub(crate) struct Worker {
     upkeep: Upkeep,
     /// the last round served datagrams, and not connections
     is_udps_round: bool,
-    /// messages wait in the mailbox, or were taken from it and not handled yet
-    has_mail: bool,
+    mail: Mail,
+    /// how the threads halt while another server takes over
+    halt: Arc<Halt>,
 }
 
 impl Worker {
-    pub(crate) fn new(poll: Poll, desk: Desk, udp_sockets: Vec<UdpSocket>) -> Self {
+    pub(crate) fn new(poll: Poll, desk: Desk, udp_sockets: Vec<UdpSocket>, transfers: Arc<Transfers>, halt: Arc<Halt>) -> Self {
         let shared = desk.shared();
         let lane = shared.workers.lane(desk.executor.worker());
         // Busy polling is for small requests.
@@ -86,6 +92,8 @@ impl Worker {
         };
         Self {
             upkeep: Upkeep::new(&desk),
+            mail: Mail::new(desk.executor.worker(), transfers),
+            halt,
             desk,
             lane,
             udp_sockets,
@@ -93,7 +101,6 @@ impl Worker {
             waiting: Waiting::new(poll, spin),
             turns: Turns::default(),
             is_udps_round: false,
-            has_mail: false,
         }
     }
 
@@ -103,22 +110,21 @@ impl Worker {
         let _ended = Ended(Arc::clone(self.desk.shared()));
         self.settle();
         let mut events = Events::with_capacity(512);
-        let mut messages = Vec::new();
         let mut udp = self.open_udp();
-        while !self.upkeep.is_stopping() || !self.connections.is_empty() || !self.desk.shared().workers.close(self.number()) {
-            if self.desk.shared().life.halt.is_wanted(Stage::Everyone) {
-                self.halt(&mut messages, &mut udp);
+        while !self.upkeep.is_stopping() || !self.connections.is_empty() || !self.mail.close(&self.desk.shared().workers) {
+            if self.halt.is_wanted(Stage::Everyone) {
+                self.halt(&mut udp);
             }
-            self.round(&mut events, &mut messages, &mut udp);
+            self.round(&mut events, &mut udp);
         }
     }
 
-    /// Waits for something to do, and does it: at most one turn for each connection. `events` and `messages` are buffers.
-    fn round(&mut self, events: &mut Events, messages: &mut Vec<Message>, udp: &mut UdpSockets) {
+    /// Waits for something to do, and does it: at most one turn for each connection. `events` is a buffer.
+    fn round(&mut self, events: &mut Events, udp: &mut UdpSockets) {
         self.wait(events, udp);
         for event in &*events {
             if event.token() == WAKE {
-                self.has_mail = true;
+                self.mail.note();
             } else if let Some(connection) = self.connections.get_mut(event.token().0) {
                 connection.note(event);
                 self.enqueue(event.token().0);
@@ -126,7 +132,7 @@ impl Worker {
                 udp.note(event);
             }
         }
-        self.take_mail(messages);
+        self.take_mail();
         if !self.upkeep.is_stopping() && self.desk.shared().life.is_stopping() {
             self.stop();
             udp.close(&mut self.desk, self.waiting.registry());
@@ -152,7 +158,7 @@ impl Worker {
 
     /// Waits for events, and begins a round with them.
     fn wait(&mut self, events: &mut Events, udp: &UdpSockets) {
-        let timeout = match self.turns.len() > 0 || udp.has_work() || self.has_mail {
+        let timeout = match self.turns.len() > 0 || udp.has_work() || self.mail.is_waiting() {
             true => Some(Duration::ZERO),
             false => {
                 let next = self.upkeep.next().into_iter().chain(self.turns.next_call()).min();
@@ -203,37 +209,41 @@ impl Worker {
         })
     }
 
-    /// Handles messages of other threads, at most [`MESSAGES_PER_ROUND`]: a thousand new connections at once would hold up the others.
-    fn take_mail(&mut self, messages: &mut Vec<Message>) {
-        if messages.is_empty() && std::mem::take(&mut self.has_mail) {
-            self.desk.shared().workers.receive(self.number(), messages);
-        }
-        let most = if self.desk.shared().life.is_stopping() {
-            usize::MAX
-        } else {
-            MESSAGES_PER_ROUND
+    /// Handles mail of other threads, at most [`LETTERS_PER_ROUND`]: a thousand new connections at once would hold up the others.
+    fn take_mail(&mut self) {
+        let most = match self.desk.shared().life.is_stopping() {
+            true => usize::MAX,
+            false => LETTERS_PER_ROUND,
         };
-        for message in messages.drain(..messages.len().min(most)) {
-            self.take(message);
+        for _ in 0..most {
+            match self.mail.next(&self.desk.shared().workers) {
+                Some(Letter::Transfer(transfer)) => self.take(transfer),
+                Some(Letter::Notice(notice)) => self.heed(notice),
+                None => return,
+            }
         }
-        self.has_mail |= !messages.is_empty();
     }
 
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::Adopt(stream, peer) => self.adopt(stream, peer, None),
-            Message::Move(connection) => self.admit(connection),
-            Message::Inherit(inherited, peer) => {
+    fn take(&mut self, transfer: Transfer) {
+        match transfer {
+            Transfer::New(stream, peer) => self.adopt(stream, peer, None),
+            Transfer::Moved(connection) => self.admit(connection),
+            Transfer::Inherited(inherited, peer) => {
                 let (stream, carried) = inherited.apart();
                 self.adopt(stream, peer, Some(&carried));
             }
-            Message::Turn(token) => self.enqueue(token),
-            Message::Answer(round) => {
+        }
+    }
+
+    fn heed(&mut self, notice: Notice) {
+        match notice {
+            Notice::Turn(token) => self.enqueue(token),
+            Notice::Answer(round) => {
                 let shared = self.desk.shared();
                 shared.workers.answer(self.number(), round);
                 shared.life.wake_acceptor();
             }
-            Message::End(peer, reason) => {
+            Notice::End(peer, reason) => {
                 for token in self.tokens(|connection| connection.peer.id == peer.id && !connection.is_over()) {
                     self.close(token, reason);
                 }

@@ -21,9 +21,9 @@ use std::io;
 use keyway_uring::Event;
 
 use super::Worker;
-use crate::connection::{CloseReason, Connection, Desk, Verdict};
+use crate::connection::{Connection, Desk, Verdict};
 use crate::cpu_budget::{REQUEST, TURN_WORK};
-use crate::shared::Lane;
+use crate::shared::{CloseReason, Lane};
 
 impl Worker {
     /// A connection has something to do.
@@ -184,7 +184,7 @@ impl Worker {
         if let Err(error) = connection.leave(self.waiting.registry()) {
             log::debug!("{}: the poll does not let it go: {error}", connection.peer.address);
         }
-        if let Err(connection) = self.desk.shared().workers.give_to_partner(connection) {
+        if let Err(connection) = self.mail.give_to_partner(connection, &self.desk.shared().workers) {
             self.admit(connection);
         }
     }

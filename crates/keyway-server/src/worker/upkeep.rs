@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 
-use crate::connection::{CloseReason, Connection, Desk};
+use crate::connection::{Connection, Desk};
+use crate::shared::CloseReason;
 
 /// After this time without work, a connection is parked: the ring stops receiving for it.
 const PARK_AFTER: Duration = Duration::from_secs(5);

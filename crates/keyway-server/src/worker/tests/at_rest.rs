@@ -20,13 +20,13 @@ use keyway_cache::{Cache, Options, Place};
 use keyway_uring::{Event, Ring};
 use socket2::SockRef;
 
-use super::super::Worker;
 use super::super::driven::Driven;
+use super::super::{Transfer, Worker};
+use crate::basics::lock;
 use crate::config::{Config, EventLoop};
-use crate::connection::{CloseReason, Stream};
-use crate::connection::{Handed, Inherited};
+use crate::connection::{Handed, Inherited, Stream};
 use crate::kernel::{Candidates, Enrolments, ProgramSide, Served};
-use crate::shared::{Message, Peer, PeerAddress, lock};
+use crate::shared::{CloseReason, Peer, PeerAddress};
 
 /// A test that waits for an answer fails after this time.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -163,7 +163,7 @@ impl Bench {
     fn client(&mut self) -> Client {
         let (client, served) = self.accepted();
         let stream = Stream::Tcp(mio::net::TcpStream::from_std(served));
-        self.driven.workers[1].take(Message::Adopt(stream, Arc::clone(&client.peer)));
+        self.driven.workers[1].take(Transfer::New(stream, Arc::clone(&client.peer)));
         client
     }
 
@@ -594,7 +594,7 @@ fn what_is_handed_over_is_cleared_and_never_enrolled_there() {
         let (mut taken, served) = bench.accepted();
         let fd = served.as_fd().try_clone_to_owned().expect("a descriptor");
         let inherited = Box::new(Inherited::new(fd, carried, bytes));
-        bench.driven.workers[1].take(Message::Inherit(inherited, Arc::clone(&taken.peer)));
+        bench.driven.workers[1].take(Transfer::Inherited(inherited, Arc::clone(&taken.peer)));
         for _ in 0..8 {
             bench.ask(&mut taken, GET, END);
             bench.settle();
@@ -646,7 +646,7 @@ fn only_certain_connections_are_enrolled() {
         served.set_nonblocking(true).expect("a socket");
         let peer = Arc::new(Peer::new(9, 0, PeerAddress::Unix, 1, true, 0));
         let stream = Stream::Unix(mio::net::UnixStream::from_std(served));
-        bench.driven.workers[1].take(Message::Adopt(stream, peer));
+        bench.driven.workers[1].take(Transfer::New(stream, peer));
         for _ in 0..8 {
             client.write_all(GET).expect("room");
             bench.settle();

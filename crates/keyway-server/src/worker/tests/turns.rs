@@ -14,13 +14,13 @@ use keyway_uring::Ring;
 use socket2::SockRef;
 
 use super::super::driven::Driven;
-use super::super::{MESSAGES_PER_ROUND, Worker};
-use crate::StartError;
+use super::super::{LETTERS_PER_ROUND, Transfer, Worker};
 use crate::account::{Charge, UNSENT_TIGHT};
 use crate::config::{Config, EventLoop};
-use crate::connection::{CloseReason, HEAVY_FOR};
+use crate::connection::HEAVY_FOR;
 use crate::cpu_budget::{KEY, REQUEST, TURN_WORK};
-use crate::shared::{Message, Peer, PeerAddress};
+use crate::shared::{CloseReason, Notice, Peer, PeerAddress};
+use crate::start::StartError;
 
 /// Requests that a turn executes at most, as configured here.
 const PER_TURN: usize = 20;
@@ -100,12 +100,24 @@ impl Bench {
 
     /// A client of the partner. The server's end of its socket takes little at a time.
     fn slow_client(&mut self) -> Result<UnixStream, StartError> {
-        let (client, message) = self.driven.arrival(1)?;
-        if let Message::Adopt(stream, _) = &message {
+        let (client, transfer) = self.driven.arrival(1)?;
+        if let Transfer::New(stream, _) = &transfer {
             SockRef::from(stream).set_send_buffer_size(0)?;
         }
-        self.partner().take(message);
+        self.partner().take(transfer);
         Ok(client)
+    }
+
+    /// Another thread gives this worker a connection.
+    fn transfer(&mut self, worker: usize, transfer: Transfer) {
+        let to = &self.driven.workers[worker];
+        to.mail.transfers.send(worker, transfer, &to.desk.shared().workers);
+    }
+
+    /// Whether the worker could end now.
+    fn closes_mail(&mut self) -> bool {
+        let worker = self.worker();
+        worker.mail.close(&worker.desk.shared().workers)
     }
 
     fn worker(&mut self) -> &mut Worker {
@@ -198,8 +210,8 @@ fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError
     let mut bench = Bench::new(1)?;
     let mut others = Vec::new();
     for _ in 0..NEW {
-        let (client, message) = bench.driven.arrival(0)?;
-        bench.worker().desk.shared().workers.send(0, message);
+        let (client, transfer) = bench.driven.arrival(0)?;
+        bench.transfer(0, transfer);
         others.push(client);
     }
     let mut adopted = 1;
@@ -209,7 +221,7 @@ fn a_crowd_of_new_clients_does_not_hold_up_the_others() -> Result<(), StartError
         assert_eq!(bench.answers(0), 1, "the client has a turn in each round");
         let now = bench.worker().connections.len();
         assert!(
-            (adopted + 1..=adopted + MESSAGES_PER_ROUND).contains(&now),
+            (adopted + 1..=adopted + LETTERS_PER_ROUND).contains(&now),
             "{adopted} connections, then {now}"
         );
         adopted = now;
@@ -240,9 +252,9 @@ fn few_clients_with_pipelines_have_a_turn_in_each_round() -> Result<(), StartErr
 #[test]
 fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    let (client, message) = bench.driven.arrival(1)?;
+    let (client, transfer) = bench.driven.arrival(1)?;
     bench.clients.push(client);
-    bench.partner().take(message);
+    bench.partner().take(transfer);
     bench.send(0, 1);
     bench.partners_round();
     assert_eq!(
@@ -293,17 +305,17 @@ fn a_connection_is_served_where_its_turns_belong() -> Result<(), StartError> {
 #[test]
 fn a_connection_whose_partner_has_ended_or_halted_stays() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    assert!(bench.worker().desk.shared().workers.close(0));
-    let (client, message) = bench.driven.arrival(1)?;
+    assert!(bench.closes_mail());
+    let (client, transfer) = bench.driven.arrival(1)?;
     bench.clients.push(client);
-    bench.partner().take(message);
+    bench.partner().take(transfer);
     bench.send(0, 1);
     bench.partners_round();
     bench.send(0, 1);
     bench.partners_round();
     assert_eq!((bench.answers(0), bench.partner().connections.len()), (2, 1));
     // It had only halted.
-    bench.worker().desk.shared().workers.open(0);
+    bench.worker().mail.open();
     bench.send(0, 1);
     bench.partners_round();
     assert_eq!((bench.answers(0), bench.partner().connections.len()), (1, 0));
@@ -331,29 +343,56 @@ fn a_datagram_is_answered_in_the_round_that_takes_it() -> Result<(), StartError>
 }
 
 #[test]
-fn a_worker_ends_only_when_no_message_waits() -> Result<(), StartError> {
+fn a_worker_ends_only_when_no_mail_waits() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    bench.worker().desk.shared().workers.send(0, Message::Turn(0));
-    assert!(!bench.worker().desk.shared().workers.close(0));
-    bench.worker().desk.shared().workers.receive(0, &mut Vec::new());
-    assert!(bench.worker().desk.shared().workers.close(0));
+    bench.worker().desk.shared().workers.send(0, Notice::Turn(0));
+    assert!(!bench.closes_mail());
+    bench.round();
+    assert!(bench.closes_mail());
+    bench.worker().mail.open();
+    let (_client, transfer) = bench.driven.arrival(0)?;
+    bench.transfer(0, transfer);
+    assert!(!bench.closes_mail());
+    bench.round();
+    assert!(bench.closes_mail());
+    Ok(())
+}
+
+#[test]
+fn an_end_follows_a_connection_that_is_on_its_way() -> Result<(), StartError> {
+    let mut bench = Bench::new(0)?;
+    let mut ended = None;
+    // More than a round takes: the notice waits behind all of them.
+    for number in 0..=LETTERS_PER_ROUND {
+        let (client, transfer) = bench.driven.arrival(0)?;
+        if let Transfer::New(_, peer) = &transfer {
+            ended = Some(Arc::clone(peer)).filter(|_| number == LETTERS_PER_ROUND);
+        }
+        bench.clients.push(client);
+        bench.transfer(0, transfer);
+    }
+    let ended = ended.expect("the last one");
+    bench.worker().desk.shared().workers.end(&ended, CloseReason::Memory);
+    bench.round();
+    bench.round();
+    assert_eq!(bench.driven.connections(), LETTERS_PER_ROUND);
     Ok(())
 }
 
 #[test]
 fn an_end_follows_a_connection_that_has_moved() -> Result<(), StartError> {
     let mut bench = Bench::new(0)?;
-    let (client, message) = bench.driven.arrival(1)?;
-    let Message::Adopt(_, peer) = &message else {
+    let (client, transfer) = bench.driven.arrival(1)?;
+    let Transfer::New(_, peer) = &transfer else {
         panic!("an arrival")
     };
     let peer = Arc::clone(peer);
     bench.clients.push(client);
-    bench.partner().take(message);
+    bench.partner().take(transfer);
     bench.send(0, 1);
     bench.partners_round();
-    // It is on the way to the worker, and this message was meant for the partner.
-    bench.partner().take(Message::End(peer, CloseReason::Memory));
+    // It is on the way to the worker, and this notice was meant for the partner.
+    bench.partner().heed(Notice::End(peer, CloseReason::Memory));
     bench.round();
     bench.round();
     assert_eq!(bench.driven.connections(), 0);
