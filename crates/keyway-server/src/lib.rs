@@ -28,7 +28,6 @@ mod file_watch;
 mod given;
 mod handout;
 mod hotkeys;
-mod hour;
 mod http;
 #[cfg(feature = "kernel")]
 pub mod kernel;

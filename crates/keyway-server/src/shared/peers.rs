@@ -294,7 +294,6 @@ impl Peer {
     }
 
     /// It does this now.
-    #[inline]
     pub(crate) fn shows(&self, activity: Activity) {
         self.activity.store(activity as u8, Relaxed);
     }

@@ -7,8 +7,8 @@ use keyway_cache::Cache;
 use keyway_proto::reply::{self, stat};
 
 use super::snapshot::{counted, latencies};
-use super::table::{KERNEL, KERNEL_TCP, PROCESS, REQUESTS, Row, STORE};
-use super::{CHUNK_SIZE, CLASS, Snapshot, times};
+use super::table::{KERNEL, KERNEL_TCP, PROCESS, REQUESTS, STORE};
+use super::{CHUNK_SIZE, CLASS, Row, Snapshot, times};
 use crate::shared::{Peer, PeerAddress, Shared};
 
 /// `stats`

@@ -15,8 +15,8 @@ use keyway_cache::server::latency::{BUCKETS, bucket_start_ns};
 use keyway_http::Kind::{Counter, Gauge, Histogram};
 use keyway_http::{Exposition, Format};
 
-use super::table::{KERNEL, KERNEL_TCP, PROCESS, REQUESTS, Row, STORE};
-use super::{CHUNK_SIZE, CLASS, Details, Snapshot};
+use super::table::{KERNEL, KERNEL_TCP, PROCESS, REQUESTS, STORE};
+use super::{CHUNK_SIZE, CLASS, Details, Row, Snapshot};
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
 
 /// States of the region at its place.

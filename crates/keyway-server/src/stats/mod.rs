@@ -29,6 +29,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use keyway_cache::{Ages, Cache, Counters, Info, Latencies, Latency};
+use keyway_http::Kind;
 use serde_json::{Map, json};
 
 use crate::shared::Arrivals;
@@ -64,6 +65,17 @@ impl Since {
             latencies: Mutex::new(cache.latencies()),
         }
     }
+}
+
+/// A row of the table.
+struct Row {
+    stat: &'static str,
+    is_in_stats: fn(&Snapshot) -> bool,
+    metric: &'static str,
+    is_in_metrics: fn(&Snapshot) -> bool,
+    kind: Kind,
+    help: &'static str,
+    value: fn(&Snapshot) -> Value,
 }
 
 /// A number as it is shown.

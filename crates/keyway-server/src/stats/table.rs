@@ -2,7 +2,7 @@
 //!
 //! | column | |
 //! |---|---|
-//! | who counts | `worker`: each worker by itself, in a field of [`WorkerCounters`]; `region`: the sessions of all processes, in a field of [`Counters`](keyway_cache::Counters); `server`: what the closure reads from the [`Snapshot`] |
+//! | who counts | `worker`: each worker by itself, in a field of [`WorkerCounters`]; `region`: the sessions of all processes, in a field of [`Counters`](keyway_cache::Counters); `server`: what the closure reads from the [`Snapshot`](super::Snapshot) |
 //! | name in `stats` | `""`: it is not there; `name if condition` |
 //! | name in `/metrics` | `""`: it is not there; `name if condition` |
 //! | kind, description | of the metric; whether a number is a time or a text is its value's |
@@ -14,19 +14,8 @@ use std::time::Duration;
 
 use keyway_http::Kind;
 
-use super::{Snapshot, Value};
+use super::{Row, Value};
 use crate::config::{KEYWAY_VERSION, PROTOCOL_VERSION};
-
-/// See the top of the file.
-pub(super) struct Row {
-    pub(super) stat: &'static str,
-    pub(super) is_in_stats: fn(&Snapshot) -> bool,
-    pub(super) metric: &'static str,
-    pub(super) is_in_metrics: fn(&Snapshot) -> bool,
-    pub(super) kind: Kind,
-    pub(super) help: &'static str,
-    pub(super) value: fn(&Snapshot) -> Value,
-}
 
 /// A counter with one writing thread.
 #[derive(Default)]

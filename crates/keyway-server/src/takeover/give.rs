@@ -12,8 +12,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
 use super::halt::{Halt, HaltVerdict, Stage};
-use super::message::{Channel, Message, Received, VERSION};
-use super::{PATIENCE, PREPARATION_MAX};
+use super::{Channel, Message, PATIENCE, PREPARATION_MAX, Received, VERSION};
 use crate::config::KEYWAY_VERSION;
 use crate::given::Offered;
 use crate::log_limiter::LogLimiter;

@@ -14,8 +14,7 @@ use keyway_cache::server::Presence;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
-use super::PATIENCE;
-use super::message::{Channel, Message, Received, VERSION};
+use super::{Channel, Message, PATIENCE, Received, VERSION};
 use crate::config::KEYWAY_VERSION;
 use crate::connection::Inherited;
 use crate::given::{Given, Purpose, Role};
