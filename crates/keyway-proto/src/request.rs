@@ -139,6 +139,7 @@ pub enum Effect {
 
 impl Request<'_> {
     /// Its command. `None`: a packet of SASL, or one that is refused.
+    #[inline]
     pub const fn command(&self) -> Option<Command> {
         Some(match self {
             Self::Get { with_cas: false, .. } => Command::Get,
@@ -157,6 +158,7 @@ impl Request<'_> {
     }
 
     /// The row of its command.
+    #[inline]
     pub const fn facts(&self) -> &'static Facts {
         match self.command() {
             Some(command) => command.facts(),
@@ -173,7 +175,6 @@ impl Request<'_> {
     }
 
     /// What executing it may do.
-    #[inline]
     pub const fn effect(&self) -> Effect {
         self.facts().access.effect()
     }

@@ -494,39 +494,44 @@ impl Connection {
     /// Executes requests from the input, as many as its source may have executed now.
     fn serve_input(&mut self, desk: &mut Desk, budget: &mut usize) -> Stop {
         let is_stopping = self.schedule.ending() == Ending::Stopping;
-        let is_ready = *budget > 0 && self.input.data().len() >= self.input.need();
-        if desk.shared().rates.is_none() || is_stopping || !is_ready {
-            return self.serve_buffer(&mut desk.executor, budget);
-        }
-        let shared = Arc::clone(desk.shared());
-        let Some(rates) = &shared.rates else { return Stop::Budget };
-        if let Some(until) = self.schedule.slowed_until.filter(|until| desk.now < *until) {
-            return Stop::Waits(Verdict::Later(until));
-        }
-        self.schedule.slowed_until = None;
-        let source = self.login.source(&self.peer, &self.link);
-        let granted = rates.take(source, *budget, desk.now);
-        if granted == 0 {
-            let until = rates.again_at(desk.now);
-            self.schedule.slowed_until = Some(until);
-            desk.executor.counters().rate_pauses.add(1);
-            return Stop::Waits(Verdict::Later(until));
-        }
+        let is_rated =
+            desk.shared().rates.is_some() && !is_stopping && *budget > 0 && self.input.data().len() >= self.input.need();
+        let granted = match is_rated {
+            true => match self.take_of_rate(desk, *budget) {
+                Ok(granted) => granted,
+                Err(until) => return Stop::Waits(Verdict::Later(until)),
+            },
+            false => *budget,
+        };
         let mut left = granted;
-        let stop = self.serve_buffer(&mut desk.executor, &mut left);
+        self.requests.decoder.allow_items_of(desk.executor.item_size_max());
+        // Taken out of `self`: a request borrows from it while its answer goes to the output.
+        let mut buffer = self.input.take_buffer();
+        let (served, stop) = self.serve(buffer.data(), &mut desk.executor, &mut left);
+        buffer.consume(served);
+        self.input.put_buffer(buffer);
         *budget -= granted - left;
-        rates.give_back(source, left, desk.now);
+        if is_rated && let Some(rates) = &desk.shared().rates {
+            rates.give_back(self.login.source(&self.peer, &self.link), left, desk.now);
+        }
         stop
     }
 
-    fn serve_buffer(&mut self, executor: &mut Executor, budget: &mut usize) -> Stop {
-        self.requests.decoder.allow_items_of(executor.item_size_max());
-        // Taken out of `self`: a request borrows from it while its answer goes to the output.
-        let mut buffer = self.input.take_buffer();
-        let (served, stop) = self.serve(buffer.data(), executor, budget);
-        buffer.consume(served);
-        self.input.put_buffer(buffer);
-        stop
+    /// Takes requests from what its source may have executed now, at most `most`; if that is none, returns when it may again.
+    fn take_of_rate(&mut self, desk: &Desk, most: usize) -> Result<usize, Instant> {
+        let Some(rates) = &desk.shared().rates else { return Ok(most) };
+        if let Some(until) = self.schedule.slowed_until.filter(|until| desk.now < *until) {
+            return Err(until);
+        }
+        self.schedule.slowed_until = None;
+        let granted = rates.take(self.login.source(&self.peer, &self.link), most, desk.now);
+        if granted > 0 {
+            return Ok(granted);
+        }
+        let until = rates.again_at(desk.now);
+        self.schedule.slowed_until = Some(until);
+        desk.executor.counters().rate_pauses.add(1);
+        Err(until)
     }
 
     /// Executes requests from the front of these bytes, at most `budget`: the only place where a connection's requests are executed, whichever
@@ -574,16 +579,20 @@ impl Connection {
             Decoded::Request { consumed, request } if self.login.denies(request) => {
                 (*consumed, self.login.answer_denied(request, self.output.bytes()))
             }
-            Decoded::Request { request, .. } if request.effect() != Effect::Reads && self.is_forsaken() => {
-                self.phase = Phase::Closing(CloseReason::Normal);
-                return Executed::Stop(0, Stop::Phase);
+            Decoded::Request { consumed, request } => {
+                if request.effect() != Effect::Reads {
+                    if self.is_forsaken() {
+                        self.phase = Phase::Closing(CloseReason::Normal);
+                        return Executed::Stop(0, Stop::Phase);
+                    }
+                    // The connection is queued again, and the request is decoded again.
+                    if executor.is_held_up() {
+                        self.requests.decoder.repeat();
+                        return Executed::Stop(0, Stop::HeldUp);
+                    }
+                }
+                (*consumed, self.execute(request, executor, taken_up))
             }
-            // The connection is queued again, and the request is decoded again.
-            Decoded::Request { request, .. } if executor.holds_up(request) => {
-                self.requests.decoder.repeat();
-                return Executed::Stop(0, Stop::HeldUp);
-            }
-            Decoded::Request { consumed, request } => (*consumed, self.execute(request, executor, taken_up)),
             Decoded::TooLarge { consumed, forget } => {
                 let forget = forget.as_ref().filter(|_| self.program.is_none());
                 let forget = forget.filter(|key| self.login.role().is_none_or(|role| role.may_change(key.stored())));

@@ -30,7 +30,7 @@ use std::time::Instant;
 use keyway_cache::server::Timer;
 use keyway_cache::{Arithmetic, Cache, Delete, Session, StoreMode, Stored, WriteError};
 use keyway_probes as probes;
-use keyway_proto::{Effect, Form, MetaKey, Request, keys_ahead, reply};
+use keyway_proto::{Form, MetaKey, Request, keys_ahead, reply};
 
 use self::admin::Administration;
 use self::binary::Binary;
@@ -241,11 +241,10 @@ impl Executor {
         }
     }
 
-    /// Whether this request has to wait (without delaying other connections): it may change an item that the kernel program of a dead server
-    /// may still answer.
-    #[inline]
-    pub(crate) fn holds_up(&self, request: &Request<'_>) -> bool {
-        request.effect() != Effect::Reads && self.items.session.is_held_up()
+    /// Whether a request that may change an item has to wait (without delaying other connections): the kernel program of a dead server may
+    /// still answer for it.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.items.session.is_held_up()
     }
 
     /// Has the memory of the requests that follow in a connection's input fetched together; returns how many requests that are.

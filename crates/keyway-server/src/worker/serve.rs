@@ -21,6 +21,7 @@ use std::io;
 use keyway_uring::Event;
 
 use super::Worker;
+use super::wait::Waiting;
 use crate::connection::{Connection, Desk, Verdict};
 use crate::cpu_budget::{REQUEST, TURN_WORK};
 use crate::shared::{CloseReason, Lane};
@@ -70,12 +71,9 @@ impl Worker {
             return self.close(token, reason);
         }
         let leaves = connection.leaves(self.lane);
-        if !self.update_interest(token) {
-            return;
+        if !watch(connection, &self.waiting, &mut self.desk) {
+            return self.close(token, CloseReason::Error);
         }
-        let Some(connection) = self.connections.get_mut(token) else {
-            return;
-        };
         if leaves {
             self.part_with(token);
         } else if verdict == Verdict::Again {
@@ -85,19 +83,6 @@ impl Worker {
         {
             self.turns.call_at(at, token, connection.peer.id);
         }
-    }
-
-    /// Has the event loop watch a connection for what it waits for; returns `false` if the connection has ended because that failed.
-    fn update_interest(&mut self, token: usize) -> bool {
-        let Some(connection) = self.connections.get_mut(token).filter(|connection| !connection.is_over()) else {
-            return true;
-        };
-        if let Err(error) = connection.update_interest(self.waiting.registry(), &mut self.desk) {
-            log::warn!("{}: cannot watch the connection: {error}", connection.peer.address);
-            self.close(token, CloseReason::Error);
-            return false;
-        }
-        true
     }
 
     /// Handles what the ring has completed.
@@ -125,7 +110,10 @@ impl Worker {
                     } else {
                         self.enqueue(token);
                         // Enough data may be waiting for its turn.
-                        self.update_interest(token);
+                        let connection = self.connections.get_mut(token).filter(|connection| !connection.is_over());
+                        if connection.is_some_and(|connection| !watch(connection, &self.waiting, &mut self.desk)) {
+                            self.close(token, CloseReason::Error);
+                        }
                     }
                     if last {
                         self.part_with(token);
@@ -208,4 +196,13 @@ impl Worker {
             }
         }
     }
+}
+
+/// Has the event loop watch a connection for what it waits for; returns whether that has succeeded.
+fn watch(connection: &mut Connection, waiting: &Waiting, desk: &mut Desk) -> bool {
+    let watched = connection.update_interest(waiting.registry(), desk);
+    if let Err(error) = &watched {
+        log::warn!("{}: cannot watch the connection: {error}", connection.peer.address);
+    }
+    watched.is_ok()
 }
