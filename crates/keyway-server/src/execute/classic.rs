@@ -1,31 +1,67 @@
-//! Commands of the classic text protocol on items: get, gat, set and its relatives, incr and decr, delete, touch.
+//! Where each request is answered: by the file of its group, or here, if it is a command of the classic text protocol on items (get, gat, set
+//! and its relatives, incr and decr, delete, touch).
 //!
 //! Never: knows meta flags or packets. Values go from the region directly to the output buffer, or, if they are long, to the socket.
 
 use keyway_cache::{AHEAD_MAX, Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
-use keyway_proto::{Keys, StoreVerb, reply};
+use keyway_proto::{Keys, Request, StoreVerb, reply};
 
-use super::{Items, Origin, Outcome, answer_unless, as_memcached, refusal};
+use super::admin::Administration;
+use super::binary::Binary;
+use super::meta::MetaCommands;
+use super::{Executor, Items, Origin, Outcome, answer_unless, as_memcached, refusal};
 use crate::cpu_budget::{CpuBudget, KEY};
 
 /// What follows the last value of an answer.
 const VALUE_END: &[u8] = b"\r\nEND\r\n";
 
 /// Answers these commands.
-pub(super) struct Classic<'a> {
-    pub(super) items: &'a mut Items,
-    pub(super) cpu_budget: &'a mut CpuBudget,
+struct Classic<'a> {
+    items: &'a mut Items,
+    cpu_budget: &'a mut CpuBudget,
+}
+
+impl Executor {
+    /// Executes `request` and appends its answer to `out`.
+    pub(super) fn answer(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
+        match request {
+            Request::Get { keys, with_cas } => return self.classic().get(keys, None, *with_cas, out, origin),
+            Request::GetAndTouch { exptime, keys, with_cas } => {
+                return self.classic().get(keys, Some((*exptime).into()), *with_cas, out, origin);
+            }
+            Request::Store(store) => self.classic().store(store, out),
+            Request::Meta(meta) => MetaCommands(&mut self.items).answer(meta, out, origin),
+            Request::Delete { key, noreply } => self.classic().delete(key, *noreply, out),
+            Request::Arithmetic {
+                key,
+                delta,
+                decrement,
+                noreply,
+            } => {
+                let how = Arithmetic {
+                    delta: *delta,
+                    decrement: *decrement,
+                    ..Arithmetic::default()
+                };
+                self.classic().arithmetic(key, &how, *noreply, out);
+            }
+            Request::Touch { key, exptime, noreply } => self.classic().touch(key, *exptime, *noreply, out),
+            Request::Binary(request) => return Binary(self).answer(request, out, origin),
+            Request::Admin(request) => return Administration(self).answer(request, out, origin),
+        }
+        Outcome::Done
+    }
+
+    fn classic(&mut self) -> Classic<'_> {
+        Classic {
+            items: &mut self.items,
+            cpu_budget: &mut self.cpu_budget,
+        }
+    }
 }
 
 impl Classic<'_> {
-    pub(super) fn get(
-        &mut self,
-        keys: &Keys<'_>,
-        exptime: Option<i64>,
-        with_cas: bool,
-        out: &mut Vec<u8>,
-        origin: &Origin<'_>,
-    ) -> Outcome {
+    fn get(&mut self, keys: &Keys<'_>, exptime: Option<i64>, with_cas: bool, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let how = Get {
             value: true,
             details: with_cas,
@@ -120,7 +156,7 @@ impl Classic<'_> {
         Ok(found)
     }
 
-    pub(super) fn store(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>) {
+    fn store(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>) {
         let how = Store {
             mode: match store.verb {
                 StoreVerb::Set | StoreVerb::Cas => StoreMode::Set,
@@ -146,7 +182,7 @@ impl Classic<'_> {
         answer_unless(store.noreply, answer, out);
     }
 
-    pub(super) fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, noreply: bool, out: &mut Vec<u8>) {
+    fn arithmetic(&mut self, key: &[u8], how: &Arithmetic, noreply: bool, out: &mut Vec<u8>) {
         let answer = match self.items.session.arithmetic(key, how) {
             Ok(Counted::Value { value, .. }) => {
                 if !noreply {
@@ -162,7 +198,7 @@ impl Classic<'_> {
         answer_unless(noreply, answer, out);
     }
 
-    pub(super) fn delete(&mut self, key: &[u8], noreply: bool, out: &mut Vec<u8>) {
+    fn delete(&mut self, key: &[u8], noreply: bool, out: &mut Vec<u8>) {
         let answer = match self.items.session.delete(key, &Delete::default()) {
             Ok(Deleted::Deleted) => reply::DELETED,
             Ok(Deleted::NotFound) => reply::NOT_FOUND,
@@ -173,7 +209,7 @@ impl Classic<'_> {
         answer_unless(noreply, answer, out);
     }
 
-    pub(super) fn touch(&mut self, key: &[u8], exptime: i32, noreply: bool, out: &mut Vec<u8>) {
+    fn touch(&mut self, key: &[u8], exptime: i32, noreply: bool, out: &mut Vec<u8>) {
         let answer = match self.items.session.touch(key, exptime.into()) {
             Ok(true) => reply::TOUCHED,
             Ok(false) => reply::NOT_FOUND,

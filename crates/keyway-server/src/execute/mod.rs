@@ -5,7 +5,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | [`Executor`], and [`Items`]: the session, with what only this server counts of the requests |
-//! | `classic` | `Classic`: get, set and their relatives in the text protocol |
+//! | `classic` | which request is answered where; get, set and their relatives in the text protocol |
 //! | `meta` | `MetaCommands`: meta commands |
 //! | `binary` | `Binary`: the binary protocol |
 //! | `admin` | `Administration`: commands about the server: flush_all, stats, watch, limits |
@@ -28,15 +28,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use keyway_cache::server::Timer;
-use keyway_cache::{Arithmetic, Cache, Delete, Session, StoreMode, Stored, WriteError};
+use keyway_cache::{Cache, Delete, Session, StoreMode, Stored, WriteError};
 use keyway_probes as probes;
 use keyway_proto::{Form, MetaKey, Request, keys_ahead, reply};
 
-use self::admin::Administration;
-use self::binary::Binary;
-use self::classic::Classic;
 use self::measured::Measured;
-use self::meta::MetaCommands;
 use crate::cpu_budget::CpuBudget;
 use crate::kernel::{Enrolments, Served};
 use crate::shared::{CloseReason, Peer, Shared};
@@ -274,7 +270,7 @@ impl Executor {
         let (door, fd) = (measured.door, origin.peer.fd);
         self.items.session.serve_as(door, measured.form == Form::Meta, fd);
         probes::request_entry(door as u8, fd);
-        let outcome = self.execute_verb(request, out, origin);
+        let outcome = self.answer(request, out, origin);
         probes::request_return();
         if let Some(post) = &self.items.shared.kernel
             && measured.changes()
@@ -283,42 +279,6 @@ impl Executor {
         }
         let unfinished = measured.note(&mut self.items.session, &mut self.timer, taken_up, &outcome);
         (outcome, unfinished)
-    }
-
-    fn execute_verb(&mut self, request: &Request<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
-        match request {
-            Request::Get { keys, with_cas } => return self.classic().get(keys, None, *with_cas, out, origin),
-            Request::GetAndTouch { exptime, keys, with_cas } => {
-                return self.classic().get(keys, Some((*exptime).into()), *with_cas, out, origin);
-            }
-            Request::Store(store) => self.classic().store(store, out),
-            Request::Meta(meta) => MetaCommands(&mut self.items).answer(meta, out, origin),
-            Request::Delete { key, noreply } => self.classic().delete(key, *noreply, out),
-            Request::Arithmetic {
-                key,
-                delta,
-                decrement,
-                noreply,
-            } => {
-                let how = Arithmetic {
-                    delta: *delta,
-                    decrement: *decrement,
-                    ..Arithmetic::default()
-                };
-                self.classic().arithmetic(key, &how, *noreply, out);
-            }
-            Request::Touch { key, exptime, noreply } => self.classic().touch(key, *exptime, *noreply, out),
-            Request::Binary(request) => return Binary(self).answer(request, out, origin),
-            Request::Admin(request) => return Administration(self).answer(request, out, origin),
-        }
-        Outcome::Done
-    }
-
-    fn classic(&mut self) -> Classic<'_> {
-        Classic {
-            items: &mut self.items,
-            cpu_budget: &mut self.cpu_budget,
-        }
     }
 }
 
