@@ -12,12 +12,11 @@ use crate::flushes::epoch_at_any_time;
 use crate::hash::Key;
 use crate::heap;
 use crate::index::Changer;
-use crate::index::find::{Absent, Glance, Here, Scan, Tagged};
+use crate::index::find::{Absent, Here, Scan, Tagged};
 use crate::index::insert::Insert;
 use crate::index::lookup::Place;
 use crate::index::old::Old;
 use crate::index::slots::Slots;
-use crate::layout::bucket::Table;
 use crate::layout::item::flag;
 use crate::layout::segment::{SegmentHeader, SegmentLife};
 use crate::layout::slot::Slot;
@@ -61,7 +60,7 @@ pub(crate) trait Decide<'v> {
     }
 }
 
-/// A decision of any kind.
+/// A decision of any kind, for verbs whose slow paths share one copy of the code.
 type AnyDecision<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v> + 'd;
 
 impl<'v> Decide<'v> for AnyDecision<'_, 'v> {
@@ -153,19 +152,20 @@ impl Changer {
         now: &mut impl Now,
         mut decide: impl Decide<'v>,
     ) -> Option<(Changed, Written)> {
-        let superblock = self.mapped().superblock();
-        if !self.mapped().is_plain() || !self.publisher().counting.enter_known(superblock) {
+        let mapped = self.mapped();
+        let superblock = mapped.superblock();
+        if !mapped.is_plain() || !self.publisher().counting.enter_known(superblock) {
             return None;
         }
         let changed = match epoch_at_any_time(superblock) {
-            Some(epoch) => match self.finder.glance(&key) {
-                Some(Glance::Tagged(tagged)) => self
+            Some(epoch) => match self.finder.glance(mapped.memory().view(), &key) {
+                Some(Some(tagged)) => self
                     .change_tagged(supply, &key, tagged, epoch, now, &mut decide)
                     .ok()
                     .flatten(),
-                Some(Glance::Absent(table, pair)) => match decide.decide(None, &mut Vec::new()) {
+                Some(None) => match decide.decide(None, &mut Vec::new()) {
                     Decision::Put(draft) | Decision::Replace(draft) => self
-                        .put_between(supply, (key.bytes, key.hash), draft, (table, pair), epoch, now.tick())
+                        .insert_fast(supply, (key.bytes, key.hash), draft, epoch, now.tick())
                         .map(|written| (Changed::Put, written)),
                     Decision::Keep | Decision::Remove | Decision::Unreadable(_) => Some((Changed::Kept, Written::NONE)),
                 },
@@ -207,8 +207,8 @@ impl Changer {
                 return AGAIN;
             }
         }
-        match self.finder.item_of(key, tagged) {
-            Some(here) => self.change_here(attempt, here, decide),
+        match self.finder.header_of(self.mapped().memory().view(), key, &tagged) {
+            Some(header) => self.change_here(attempt, tagged.here(header), decide),
             None => self.again(&attempt),
         }
     }
@@ -222,73 +222,26 @@ impl Changer {
         AGAIN
     }
 
-    /// One more attempt for an item that does not depend on the old one, after [`Self::change_fast`] has given up: it is written
-    /// when the old item is held, and carries a CAS unique if its place gives it none above the old one's. Sets of several sessions
-    /// on the same keys often need that, and their compare-and-swaps fail now and then. It gives up (`None`) like the first attempt.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn publish_slow(
-        &self,
-        supply: &dyn Supply,
-        (bytes, hash): (&[u8], u64),
-        now: u32,
-        draft: Draft<'_>,
-    ) -> Option<(Changed, Written)> {
-        let superblock = self.mapped().superblock();
-        if !self.mapped().is_plain()
-            || !self.publisher().log.fits_carrying(&Key { bytes, hash }, &draft)
-            || !self.publisher().counting.enter_known(superblock)
-        {
-            return None;
-        }
-        let written = match epoch_at_any_time(superblock) {
-            Some(epoch) => self.put_held(supply, &Key { bytes, hash }, epoch, now, draft),
-            None => None,
-        };
-        self.thread().end_operation();
-        written.map(|written| (Changed::Put, written))
-    }
-
-    fn put_held(&self, supply: &dyn Supply, key: &Key<'_>, epoch: u64, now: u32, draft: Draft<'_>) -> Option<Written> {
-        let mapped = self.mapped();
-        let Some(Glance::Tagged(tagged)) = self.finder.glance(key) else {
-            return None;
-        };
-        let mut here = self.finder.item_of(key, tagged)?;
-        here.word = self.publisher().hold(here.slot, here.word)?;
-        let seen = here.seen;
-        // As in `change_here`.
-        if !self.publisher().index.items.still(&seen) {
-            return None;
-        }
-        let header = mapped.header(seen.segment);
-        let purpose = Purpose {
-            key,
-            epoch: stamp_over(seen.life, epoch),
-            now,
-            replaced: Some(Replaced::held(&self.publisher().uniques, header, &seen)),
-            rules: Rules::PLAIN.general(),
-        };
-        let (written, _) = self.publisher().log.write(supply, &purpose, &draft, &[]).ok()?;
-        // PUBLISH: the new item, as in `put_here`.
-        if !self.publisher().put_over(&here, written.word, Rules::PLAIN) {
-            self.publisher().segments.count_unpublished(written.word);
-            return None;
-        }
-        let first: &AtomicU32 = mapped.memory().get(seen.at);
-        self.count_replaced(here.place, (header, first, &seen), Stays::Nothing, &written, now);
-        Some(written)
-    }
-
-    /// Changes a key. `decide` sees the present item (`None`: absent, expired or flushed) and an empty buffer in which it may
-    /// build a new value ([`Value::Built`]). Returns what was put in, if anything.
-    #[inline(never)]
-    pub(crate) fn change(
+    /// [`Self::change`] by a closure.
+    pub(crate) fn change_by(
         &self,
         supply: &dyn Supply,
         key: &Key<'_>,
         now: u32,
         decide: &mut AnyDecision<'_, '_>,
+    ) -> Result<(Changed, Written), WriteError> {
+        self.change(supply, key, now, decide)
+    }
+
+    /// Changes a key. `decide` sees the present item (`None`: absent, expired or flushed) and an empty buffer in which it may
+    /// build a new value ([`Value::Built`]). Returns what was put in, if anything.
+    #[inline(never)]
+    pub(crate) fn change<'v, D: Decide<'v> + ?Sized>(
+        &self,
+        supply: &dyn Supply,
+        key: &Key<'_>,
+        now: u32,
+        decide: &mut D,
     ) -> Result<(Changed, Written), WriteError> {
         self.publisher().counting.enter()?;
         self.publisher().emitter.begin_event();
@@ -314,15 +267,15 @@ impl Changer {
         result.unwrap_or(Err(WriteError::Corrupt))
     }
 
-    fn attempt(&self, attempt: Attempt<'_, '_, u32, false>, decide: &mut AnyDecision<'_, '_>) -> Attempted {
-        match self.finder.scan(attempt.key) {
+    fn attempt<'v, D: Decide<'v> + ?Sized>(&self, attempt: Attempt<'_, '_, u32, false>, decide: &mut D) -> Attempted {
+        match self.finder.find(attempt.key) {
             Scan::Here(here) => self.change_here(attempt, here, decide),
             Scan::Absent(absent) => {
                 attempt.built.clear();
                 if self.publisher().emitter.is_watched() {
                     self.publisher().emitter.note_before(Status::NotFound, 0);
                 }
-                match decide(None, attempt.built) {
+                match decide.decide(None, attempt.built) {
                     Decision::Put(draft) | Decision::Replace(draft) => self.put_absent(attempt, &absent, &draft),
                     Decision::Keep | Decision::Remove | Decision::Unreadable(_) => KEPT,
                 }
@@ -550,27 +503,22 @@ impl Changer {
 
     /// The attempt for a key that has no item, after a glance.
     #[inline(never)]
-    fn put_between(
+    fn insert_fast(
         &self,
         supply: &dyn Supply,
         (bytes, hash): (&[u8], u64),
         draft: Draft<'_>,
-        (table, pair): (Table, [(u64, usize); 2]),
         epoch: u64,
         now: u32,
     ) -> Option<Written> {
-        let lines = pair.map(|(_, at)| self.mapped().memory().line(at));
-        let empty = Place::emptiest(pair, &lines)?;
-        let absent = Absent {
-            table,
-            tentative: None,
-            empty: Some(empty),
-            victim: None,
+        let key = &Key { bytes, hash };
+        let Scan::Absent(absent) = self.finder.room_for(key, self.finder.table.get(), None) else {
+            return None;
         };
         let mut prepared = Prepared::default();
         let attempt = Attempt {
             supply,
-            key: &Key { bytes, hash },
+            key,
             epoch,
             now,
             rules: Rules::of(self.mapped()),
@@ -578,9 +526,7 @@ impl Changer {
             prepared: &mut prepared,
         };
         let put = self.put_absent(attempt, &absent, &draft).ok().flatten();
-        if put.is_none() {
-            self.discard(&mut prepared);
-        }
+        self.discard(&mut prepared);
         put.map(|(_, written)| written)
     }
 

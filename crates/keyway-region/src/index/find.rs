@@ -1,30 +1,22 @@
-//! Looking for a key on behalf of a writer: what is there, and where an item could go.
+//! Looking for a key: what is there, and where an item could go.
 //!
-//! [`Finder::glance`] is the look that nearly always suffices: it knows what is common, and gives up on anything else.
-//! [`Finder::scan`] is the thorough look: it also meets frozen, dirty and tentative words, several words with one tag, and
-//! third buckets.
+//! [`Finder::glance`] is the look with which gets and changes begin, and which nearly always suffices: it knows what is common, and
+//! gives up on anything else. [`Finder::scan`] is a writer's thorough look: it also meets frozen, dirty and tentative words, several
+//! words with one tag, and third buckets.
 
 use crate::atomics::{Acquire, AtomicU64};
 use crate::directory::Directory;
 use crate::hash::{Key, choices, tag};
 use crate::index::Finder;
-use crate::index::lookup::{Followed, Index, ItemAt, Place, has_thirds};
+use crate::index::lookup::{Followed, Index, ItemAt, Pass, Place, frozen_or};
 use crate::layout::bucket::{SLOTS, Table};
-use crate::layout::item::LARGE;
+use crate::layout::item::{Header, LARGE};
 use crate::layout::segment::SIZE_MAX;
 use crate::layout::slot::Slot;
 use crate::log::ItemView;
 use crate::mapped::Mapped;
-use crate::memory::Line;
+use crate::memory::{Line, View};
 use crate::threads::Thread;
-
-/// The result of a glance.
-pub(super) enum Glance<'r> {
-    /// one confirmed word with the key's tag, and nothing else of interest
-    Tagged(Tagged<'r>),
-    /// no such word in these two buckets
-    Absent(Table, [(u64, usize); 2]),
-}
 
 /// A word that very probably leads to the key's item.
 #[derive(Clone, Copy)]
@@ -33,6 +25,25 @@ pub(super) struct Tagged<'r> {
     pub slot: &'r AtomicU64,
     pub word: Slot,
     pub led: ItemAt,
+}
+
+impl<'r> Tagged<'r> {
+    /// The item with this header, which [`Finder::header_of`] has read.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "what was found of the header")]
+    pub fn here(self, header: Header) -> Here<'r> {
+        // SAFETY: a value that ends in its segment is shorter than that.
+        unsafe { core::hint::assert_unchecked(!header.is_large()) };
+        let Tagged { place, slot, word, led } = self;
+        let seen = ItemView {
+            segment: led.segment,
+            life: led.life,
+            at: led.at,
+            offset: led.offset,
+            header,
+        };
+        Here { place, slot, word, seen }
+    }
 }
 
 /// The result of a scan.
@@ -82,13 +93,11 @@ impl Finder {
     /// `None`: it takes a [`Self::scan`].
     ///
     /// Frozen slots of other keys are no reason for a scan. A word that is not frozen is changed as if no split were under way; a key
-    /// that has no word is absent, unless the table word has moved; and an insert takes no frozen slot for an empty one, and meets
-    /// the frozen ones in its rescan.
+    /// that has no word is absent, unless the table word has moved; and an insert looks for frozen slots itself ([`Self::room_for`]).
     #[inline(always)]
     #[allow(unsafe_code, reason = "places that were compared with the layout; argued at each access")]
-    pub(super) fn glance(&self, key: &Key<'_>) -> Option<Glance<'_>> {
+    pub(super) fn glance<'r>(&'r self, view: View<'r>, key: &Key<'_>) -> Option<Option<Tagged<'r>>> {
         let mapped = self.mapped();
-        let view = mapped.memory().view();
         let superblock = view.get(0);
         let table = self.publisher.directory.table_kept(superblock, &self.table);
         let [a, b] = choices(key.hash);
@@ -99,8 +108,8 @@ impl Finder {
         let wanted = tag(key.hash);
         let same = Slot::with_tag_in_pair(&lines, wanted);
         if same == 0 {
-            let pair = [(a, first), (b, second)];
-            return (!has_thirds(superblock) && Directory::is_table(superblock, table)).then_some(Glance::Absent(table, pair));
+            // A split may have moved the key between the two loads of the table word.
+            return (!self.publisher.index.has_thirds() && Directory::is_table(superblock, table)).then_some(None);
         }
         if !same.is_power_of_two() {
             return None;
@@ -116,130 +125,124 @@ impl Finder {
             return None;
         }
         let led = Index::follow_known(mapped, view, word)?;
-        Some(Glance::Tagged(Tagged { place, slot, word, led }))
+        Some(Some(Tagged { place, slot, word, led }))
     }
 
-    /// The item to which a glance led, if it is the key's and has no segments of its own.
+    /// The header of the item to which a glance led, if it is the key's and has no segments of its own.
     #[inline(always)]
     #[allow(unsafe_code, reason = "a place that was compared with the layout")]
-    pub(super) fn item_of<'r>(&self, key: &Key<'_>, tagged: Tagged<'r>) -> Option<Here<'r>> {
-        let Tagged { place, slot, word, led } = tagged;
-        let mapped = self.mapped();
+    pub(super) fn header_of(&self, view: View<'_>, key: &Key<'_>, tagged: &Tagged<'_>) -> Option<Header> {
         // The nine bits of generation in a slot wrap: it must still name the segment.
         // PAIRS: item: the publish of the word that is there now, if the segment was recycled.
-        if Slot(slot.load(Acquire)) != word {
+        if Slot(tagged.slot.load(Acquire)) != tagged.word {
             return None;
         }
-        let view = mapped.memory().view();
-        let header = Index::header_of(view, &led);
-        let room = mapped.layout().shape.segment_size - led.offset;
+        let led = &tagged.led;
+        let header = Index::header_of(view, led);
+        let room = self.mapped().layout().shape.segment_size - led.offset;
         // No segment has room for the length that a value with segments of its own has in its header.
         const _: () = assert!(SIZE_MAX < LARGE);
         if header.key_len() != key.bytes.len() || header.end() > room {
             return None;
         }
-        // SAFETY: a value that ends in its segment is shorter than that.
-        unsafe { core::hint::assert_unchecked(!header.is_large()) };
         // SAFETY: the whole item is in its segment, which there is.
         let bytes = unsafe { view.window(led.at + header.key_offset(), key.bytes.len()) };
-        let seen = ItemView {
-            segment: led.segment,
-            life: led.life,
-            at: led.at,
-            offset: led.offset,
-            header,
-        };
-        bytes.equals(key.bytes).then_some(Here { place, slot, word, seen })
+        bytes.equals(key.bytes).then_some(header)
     }
 
-    /// First look: all slots of both buckets, and only then a result.
-    pub(super) fn scan(&self, key: &Key<'_>) -> Scan<'_> {
-        let mapped = self.mapped();
-        let table = self.publisher.directory.table();
-        let Some(buckets) = self.publisher.index.buckets(key.hash, table) else {
-            return Scan::Corrupt;
-        };
+    /// Looks for the key: by a glance, and if that gives up by a scan.
+    pub(super) fn find(&self, key: &Key<'_>) -> Scan<'_> {
+        let view = self.mapped().memory().view();
+        match self.glance(view, key) {
+            Some(Some(tagged)) => match self.header_of(view, key, &tagged) {
+                Some(header) => Scan::Here(tagged.here(header)),
+                None => self.scan(key),
+            },
+            Some(None) => self.room_for(key, self.table.get(), None),
+            None => self.scan(key),
+        }
+    }
+
+    /// The thorough look: all slots of the key's buckets, and only then a result.
+    #[inline(never)]
+    fn scan(&self, key: &Key<'_>) -> Scan<'_> {
         let wanted = tag(key.hash);
         let mut tentative = None;
-        let [first, second] = buckets.pair();
-        mapped.memory().prefetch::<1>(second.1);
-        let a = mapped.memory().line(first.1);
-        if let Some(scan) = self.scan_line(&a, first, key, wanted, &mut tentative) {
-            return scan;
+        let pass = self.publisher.index.pass(
+            key.hash,
+            |line| frozen_or(line, |line| Slot::with_tag(line, wanted)),
+            |_, place, word| self.scan_word(key, (place, word), &mut tentative),
+        );
+        match pass {
+            Pass::Done(scan) => scan,
+            Pass::Absent(table) => self.room_for(key, table, tentative),
+            Pass::Again => Scan::Again,
+            Pass::Corrupt => Scan::Corrupt,
         }
-        let b = mapped.memory().line(second.1);
-        if let Some(scan) = self.scan_line(&b, second, key, wanted, &mut tentative) {
-            return scan;
-        }
-        for third in buckets.iter().skip(2) {
-            let line = mapped.memory().line(third.1);
-            if let Some(scan) = self.scan_line(&line, third, key, wanted, &mut tentative) {
-                return scan;
-            }
-        }
-        let lines = [a, b];
-        let empty = Place::emptiest([first, second], &lines);
-        if self.publisher.directory.table() != table {
-            return Scan::Again;
-        }
-        if empty.is_none() {
-            return self.scan_third(key, table, tentative, buckets.pair(), lines);
-        }
-        Scan::Absent(Absent {
-            table,
-            tentative,
-            empty,
-            victim: None,
-        })
     }
 
-    /// The result for a key, if a bucket's line gives one.
-    fn scan_line(
-        &self,
-        line: &Line,
-        (bucket, bucket_at): (u64, usize),
-        key: &Key<'_>,
-        wanted: u64,
-        tentative: &mut Option<(Place, Slot)>,
-    ) -> Option<Scan<'_>> {
-        if Slot::any_frozen(line) {
-            return Some(scan_frozen(line, bucket, bucket_at));
+    /// Where an item of an absent key can go: the first empty slot of the emptier one of its buckets.
+    pub(super) fn room_for(&self, key: &Key<'_>, table: Table, tentative: Option<(Place, Slot)>) -> Scan<'_> {
+        let buckets = choices(key.hash).map(|choice| table.bucket(choice));
+        let Some([a, b]) = self.publisher.directory.buckets_at(buckets) else {
+            return Scan::Corrupt;
+        };
+        // The compare-and-swap of the insert decides whether the slot is still empty.
+        let lines = [a, b].map(|at| self.mapped().memory().line(at));
+        let pair = [(buckets[0], a), (buckets[1], b)];
+        // The insert would meet it in its rescan, and give up.
+        if let Some(frozen) = pair.iter().zip(&lines).find_map(|(bucket, line)| first_frozen(*bucket, line)) {
+            return frozen;
         }
-        let mut same = Slot::with_tag(line, wanted);
-        while same != 0 {
-            let index = same.trailing_zeros() as usize;
-            same &= same - 1;
-            let place = Place::new(bucket, bucket_at, index);
-            let word = Slot::of(line, index);
-            if word.is_empty() {
-                continue;
+        match Place::emptiest(pair, &lines) {
+            None => self.room_in_third(key, table, tentative, pair, lines),
+            empty => Scan::Absent(Absent {
+                table,
+                tentative,
+                empty,
+                victim: None,
+            }),
+        }
+    }
+
+    /// The end of a scan, if a word with the key's tag, or a frozen one, gives one.
+    fn scan_word(
+        &self,
+        key: &Key<'_>,
+        (place, word): (Place, Slot),
+        tentative: &mut Option<(Place, Slot)>,
+    ) -> Option<Pass<Scan<'_>>> {
+        let index = &self.publisher.index;
+        if word.is_frozen() {
+            return Some(Pass::Done(Scan::Frozen(place, word)));
+        }
+        if word.is_empty() {
+            return None;
+        }
+        if word.is_dirty() {
+            // What is decided on this word, or on its absence, requires that it is persistent.
+            index.slots.persist_word(place.at, word);
+            return Some(Pass::Again);
+        }
+        let slot = index.slots.slot(place.at);
+        let seen = match index.look(slot, word) {
+            Followed::Got(seen) => seen,
+            Followed::Moved => return Some(Pass::Again),
+            Followed::Corrupt => {
+                self.publisher.drop_corrupt(place, word);
+                return Some(Pass::Again);
             }
-            if word.is_dirty() {
-                // What is decided on this word, or on its absence, requires that it is persistent.
-                self.publisher.index.slots.persist_word(place.at, word);
-                return Some(Scan::Again);
-            }
-            match self.publisher.index.look(self.publisher.index.slots.slot(place.at), word) {
-                Followed::Moved => return Some(Scan::Again),
-                Followed::Corrupt => {
-                    self.publisher.drop_corrupt(place, word);
-                    return Some(Scan::Again);
-                }
-                Followed::Got(seen) => {
-                    let ours = self.publisher.index.items.has_key(&seen, key.bytes);
-                    if ours && !word.is_tentative() {
-                        // The second look, after the hazard pointer, shows whether it was the item.
-                        let slot = self.publisher.index.slots.slot(place.at);
-                        return Some(Scan::Here(Here { place, slot, word, seen }));
-                    }
-                    if !self.publisher.index.items.still(&seen) {
-                        return Some(Scan::Again);
-                    }
-                    if ours {
-                        *tentative = Some((place, word));
-                    }
-                }
-            }
+        };
+        let ours = index.items.has_key(&seen, key.bytes);
+        if ours && !word.is_tentative() {
+            // The second look, after the hazard pointer, shows whether it was the item.
+            return Some(Pass::Done(Scan::Here(Here { place, slot, word, seen })));
+        }
+        if !index.items.still(&seen) {
+            return Some(Pass::Again);
+        }
+        if ours {
+            *tentative = Some((place, word));
         }
         None
     }
@@ -247,27 +250,27 @@ impl Finder {
     /// Both buckets are full: the first empty slot of the third one, or the least valuable word of all three.
     #[cold]
     #[inline(never)]
-    fn scan_third(
+    fn room_in_third(
         &self,
         key: &Key<'_>,
         table: Table,
         tentative: Option<(Place, Slot)>,
-        pair: [(u64, usize); 2],
+        [first, second]: [(u64, usize); 2],
         [a, b]: [Line; 2],
     ) -> Scan<'_> {
         let Some(third) = self.publisher.index.third_bucket(key.hash, table) else {
             return Scan::Corrupt;
         };
-        let (bucket, at) = third;
-        let line = self.mapped().memory().line(at);
-        if Slot::any_frozen(&line) {
-            return scan_frozen(&line, bucket, at);
+        let line = self.mapped().memory().line(third.1);
+        if let Some(frozen) = first_frozen(third, &line) {
+            return frozen;
         }
         let free = Slot::empties(&line);
-        let empty = (free != 0).then(|| Place::new(bucket, at, free.trailing_zeros() as usize));
-        let victim = match empty {
-            Some(_) => None,
-            None => least_worth([pair[0], pair[1], third], [&a, &b, &line]),
+        let empty = (free != 0).then(|| Place::new(third.0, third.1, free.trailing_zeros() as usize));
+        let victim = if empty.is_some() {
+            None
+        } else {
+            least_worth([(first, &a), (second, &b), (third, &line)])
         };
         Scan::Absent(Absent {
             table,
@@ -278,27 +281,18 @@ impl Finder {
     }
 }
 
-/// A bucket has a frozen slot: returns the first one.
-#[cold]
-fn scan_frozen<'r>(line: &Line, bucket: u64, bucket_at: usize) -> Scan<'r> {
-    let frozen = line
-        .0
-        .iter()
-        .map(|word| Slot(*word))
-        .enumerate()
-        .find(|(_, word)| word.is_frozen());
-    frozen.map_or(Scan::Again, |(index, word)| {
-        Scan::Frozen(Place::new(bucket, bucket_at, index), word)
-    })
+/// The first frozen slot of a bucket, if it has any.
+fn first_frozen<'r>((bucket, bucket_at): (u64, usize), line: &Line) -> Option<Scan<'r>> {
+    let index = frozen_or(line, |_| 0).trailing_zeros() as usize;
+    (index < SLOTS).then(|| Scan::Frozen(Place::new(bucket, bucket_at, index), Slot::of(line, index)))
 }
 
 /// The word of full buckets to replace: a tentative one, or the one with the lowest frequency.
 #[cold]
-fn least_worth(buckets: [(u64, usize); 3], lines: [&Line; 3]) -> Option<(Place, Slot)> {
+fn least_worth(buckets: [((u64, usize), &Line); 3]) -> Option<(Place, Slot)> {
     let worth = |word: Slot| if word.is_tentative() { 0 } else { word.frequency() + 1 };
     buckets
         .into_iter()
-        .zip(lines)
         .flat_map(|((bucket, at), line)| (0..SLOTS).map(move |index| (Place::new(bucket, at, index), Slot::of(line, index))))
         .min_by_key(|(_, word)| worth(*word))
 }

@@ -16,7 +16,6 @@ use crate::layout::bucket::{SLOTS, Table};
 use crate::layout::item::{Header, LIFETIME_OFFSET, SIZE_MIN};
 use crate::layout::segment::SegmentLife;
 use crate::layout::slot::Slot;
-use crate::layout::superblock::Superblock;
 use crate::limits::LimitWords;
 use crate::log::Items;
 use crate::log::{ATTEMPTS_MAX, ItemView};
@@ -28,9 +27,6 @@ use crate::sink::{Sink, Unread};
 use crate::verbs::{Get, Item};
 use crate::verbs::{Read, WriteError};
 use std::sync::Arc;
-
-/// Items of a slot that are followed for their key, one after the other, when each was replaced meanwhile.
-const REPLACED_MAX: usize = 100;
 
 /// A slot of the index: where it is, and in which bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +112,29 @@ pub(crate) enum Followed<T> {
     Corrupt,
 }
 
+/// How a pass over a key's words ended.
+pub(super) enum Pass<T> {
+    Done(T),
+    /// no word ended it; the table word was the same all the time
+    Absent(Table),
+    /// something changed meanwhile: pass once more
+    Again,
+    /// the directory lacks a bucket: shared memory is corrupted
+    Corrupt,
+}
+
+/// The candidates of a bucket's line, or, if it has any, its frozen words.
+#[inline]
+pub(super) fn frozen_or(line: &Line, candidates: impl Fn(&Line) -> u32) -> u32 {
+    if Slot::any_frozen(line) {
+        (0..SLOTS)
+            .filter(|index| Slot::of(line, *index).is_frozen())
+            .fold(0, |bits, index| bits | 1 << index)
+    } else {
+        candidates(line)
+    }
+}
+
 /// An item that a get found, and the word that led there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FoundItem {
@@ -143,13 +162,6 @@ pub(crate) enum Lookup {
         /// bytes of the value
         len: usize,
     },
-}
-
-/// Whether the third bucket of any key is in use.
-#[inline]
-pub(super) fn has_thirds(superblock: &Superblock) -> bool {
-    // PAIRS: third: the store in `Publisher::announce_third`.
-    superblock.thirds.load(SeqCst) != 0
 }
 
 /// From a key to its item.
@@ -229,7 +241,8 @@ impl Index {
     /// SeqCst: if an inserter reads "no" after it has stored its tentative word, an inserter that stores "yes" later sees that word.
     #[inline(always)]
     pub(crate) fn has_thirds(&self) -> bool {
-        has_thirds(self.mapped.superblock())
+        // PAIRS: third: the store in `Publisher::announce_third`.
+        self.mapped.superblock().thirds.load(SeqCst) != 0
     }
 
     /// The bucket of a hash's third choice.
@@ -248,6 +261,59 @@ impl Index {
         self.look(self.slots.slot(place.at), word)
     }
 
+    /// Goes once through the words in the buckets of a key with this hash, as far as they are among the `candidates` of their
+    /// bucket's line, and ends with what `visit` returns of one of them.
+    ///
+    /// The table word is read before the buckets and once more after them: a split may have moved the key meanwhile.
+    #[inline]
+    pub(super) fn pass<T>(
+        &self,
+        hash: u64,
+        candidates: impl Fn(&Line) -> u32,
+        mut visit: impl FnMut(Table, Place, Slot) -> Option<Pass<T>>,
+    ) -> Pass<T> {
+        let table = self.directory.table();
+        let Some(buckets) = self.buckets(hash, table) else {
+            return Pass::Corrupt;
+        };
+        for (_, at) in buckets.pair() {
+            self.mapped.memory().prefetch::<1>(at);
+        }
+        for (bucket, bucket_at) in buckets.iter() {
+            let line = self.mapped.memory().line(bucket_at);
+            let mut found = candidates(&line);
+            while found != 0 {
+                let index = found.trailing_zeros() as usize;
+                found &= found - 1;
+                if let Some(end) = visit(table, Place::new(bucket, bucket_at, index), Slot::of(&line, index)) {
+                    return end;
+                }
+            }
+        }
+        if self.directory.table() == table {
+            Pass::Absent(table)
+        } else {
+            Pass::Again
+        }
+    }
+
+    /// The item to which a slot's word leads. The error is how a pass goes on: this word leads to none, or it has to begin again.
+    fn item_in<T>(&self, place: Place, word: Slot) -> Result<ItemView, Option<Pass<T>>> {
+        if word.is_dirty() {
+            // The answer depends on this word, so the word must be persistent first.
+            self.slots.persist_word(place.at, word);
+            return Err(Some(Pass::Again));
+        }
+        if !word.is_item() {
+            return Err(None);
+        }
+        match self.look_in(place, word) {
+            Followed::Got(seen) => Ok(seen),
+            Followed::Moved => Err(Some(Pass::Again)),
+            Followed::Corrupt => Err(None),
+        }
+    }
+
     /// The first word in the key's buckets that is among the `candidates` and for which `is_it` is true, with its slot. `Err`: a
     /// frozen slot is there.
     pub(crate) fn find_word(
@@ -257,28 +323,21 @@ impl Index {
         mut is_it: impl FnMut(Place, Slot) -> bool,
     ) -> Result<Option<(Place, Slot)>, (Place, Slot)> {
         for _ in 0..ATTEMPTS_MAX {
-            let table = self.directory.table();
-            let Some(buckets) = self.buckets(hash, table) else {
-                return Ok(None);
-            };
-            for (bucket, bucket_at) in buckets.iter() {
-                let line = self.mapped.memory().line(bucket_at);
-                if Slot::any_frozen(&line) {
-                    let frozen = (0..SLOTS).find(|index| Slot::of(&line, *index).is_frozen()).unwrap_or(0);
-                    return Err((Place::new(bucket, bucket_at, frozen), Slot::of(&line, frozen)));
-                }
-                let mut found = candidates(&line);
-                while found != 0 {
-                    let index = found.trailing_zeros() as usize;
-                    found &= found - 1;
-                    let (place, word) = (Place::new(bucket, bucket_at, index), Slot::of(&line, index));
-                    if is_it(place, word) {
-                        return Ok(Some((place, word)));
+            let pass = self.pass(
+                hash,
+                |line| frozen_or(line, &candidates),
+                |_, place, word| {
+                    if word.is_frozen() {
+                        Some(Pass::Done(Err((place, word))))
+                    } else {
+                        is_it(place, word).then_some(Pass::Done(Ok(Some((place, word)))))
                     }
-                }
-            }
-            if self.directory.table() == table {
-                return Ok(None);
+                },
+            );
+            match pass {
+                Pass::Done(found) => return found,
+                Pass::Absent(_) | Pass::Corrupt => return Ok(None),
+                Pass::Again => {}
             }
         }
         Ok(None)
@@ -375,105 +434,91 @@ impl Index {
         sink: &mut S,
         hit: &mut FoundItem,
     ) -> Lookup {
-        let start = sink.len();
         let wanted = tag(key.hash);
-        'again: for _ in 0..ATTEMPTS_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let epoch = self.flushes.epoch(now);
-            let table = self.directory.table();
-            let Some(buckets) = self.buckets(key.hash, table) else {
-                return Lookup::Corrupt;
-            };
-            self.mapped.memory().prefetch::<1>(buckets.pair()[0].1);
-            self.mapped.memory().prefetch::<1>(buckets.pair()[1].1);
-            for (bucket, bucket_at) in buckets.iter() {
-                let line = self.mapped.memory().line(bucket_at);
-                let mut same = Slot::with_tag(&line, wanted);
-                while same != 0 {
-                    let index = same.trailing_zeros() as usize;
-                    same &= same - 1;
-                    let word = Slot::of(&line, index);
-                    let place = Place::new(bucket, bucket_at, index);
-                    if word.is_dirty() {
-                        // Its answer depends on this word, so the word must be persistent first.
-                        self.slots.persist_word(place.at, word);
-                        continue 'again;
-                    }
-                    if !word.is_item() {
-                        continue;
-                    }
-                    let seen = match self.look(self.slots.slot(place.at), word) {
-                        Followed::Got(seen) => seen,
-                        Followed::Moved => continue 'again,
-                        Followed::Corrupt => continue,
+            let pass = self.pass(
+                key.hash,
+                |line| Slot::with_tag(line, wanted),
+                |table, place, word| {
+                    let seen = match self.item_in(place, word) {
+                        Ok(seen) => seen,
+                        Err(end) => return end,
                     };
                     if how.value {
                         self.mapped.memory().prefetch_to_copy(seen.at, seen.header.value_len());
                     }
                     if !self.items.has_key(&seen, key.bytes) {
-                        if self.items.still(&seen) {
-                            continue;
-                        }
-                        continue 'again;
+                        return if self.items.still(&seen) { None } else { Some(Pass::Again) };
                     }
-                    if !seen.is_present(epoch, now) {
-                        if !self.items.still(&seen) {
-                            continue 'again;
-                        }
-                        return if seen.life.epoch < epoch {
-                            Lookup::Flushed
-                        } else {
-                            Lookup::Expired
-                        };
+                    if seen.is_present(epoch, now) {
+                        return Some(self.take::<VERIFIED, S>(key, how, now, sink, hit, (table, place, word, seen)));
                     }
-                    let checksum_size = if VERIFIED { self.mapped.checksum_size() } else { 0 };
-                    let item = self.facts_before(&seen, (place, word), how.details, now, checksum_size);
-                    let wants_value = sink.begin(&item)
-                        && how.value
-                        && how.unless_cas.is_none_or(|cas| cas != item.cas)
-                        && how.at_most.is_none_or(|most| item.value_len <= most);
-                    let copied = if VERIFIED {
-                        self.items.append_verified(&seen, key.bytes, &item, wants_value, sink)
-                    } else if wants_value {
-                        let begun = sink.len();
-                        let appended = self.items.append_value(&seen, sink);
-                        appended.and(if sink.len() - begun == item.value_len {
-                            Ok(())
-                        } else {
-                            Err(Unread::Changed)
-                        })
-                    } else {
-                        Ok(())
-                    };
-                    if copied.is_err() || !self.items.still(&seen) {
-                        sink.truncate(start);
-                        // A value's segments are freed, and an item is marked dead, only after its slot has changed (or the
-                        // table word, where a split left a frozen word). So if neither has changed, the item is corrupted.
-                        let unchanged = || {
-                            word.same_but_frequency(Slot(self.slots.slot(place.at).load(Relaxed)))
-                                && self.directory.table() == table
-                        };
-                        if let Err(unread) = copied
-                            && self.items.still(&seen)
-                            && unchanged()
-                        {
-                            return match unread {
-                                Unread::NoMemory => Lookup::NoMemory { len: item.value_len },
-                                Unread::Changed if VERIFIED => Lookup::Damaged { place, word },
-                                Unread::Changed => Lookup::Corrupt,
-                            };
-                        }
-                        continue 'again;
-                    }
-                    (hit.item, hit.place, hit.word) = (item, place, word);
-                    return Lookup::Hit;
-                }
-            }
-            // A split may have moved the key between the two loads of the table word.
-            if self.directory.table() == table {
-                return Lookup::Miss;
+                    Some(match self.items.still(&seen) {
+                        false => Pass::Again,
+                        true if seen.life.epoch < epoch => Pass::Done(Lookup::Flushed),
+                        true => Pass::Done(Lookup::Expired),
+                    })
+                },
+            );
+            match pass {
+                Pass::Done(lookup) => return lookup,
+                Pass::Absent(_) => return Lookup::Miss,
+                Pass::Corrupt => return Lookup::Corrupt,
+                Pass::Again => {}
             }
         }
         Lookup::Corrupt
+    }
+
+    /// Gives the item to which this word has led to the sink. [`Pass::Again`]: it changed meanwhile, and the sink is as long as before.
+    #[inline(always)]
+    fn take<const VERIFIED: bool, S: Sink>(
+        &self,
+        key: &Key<'_>,
+        how: &Get,
+        now: u32,
+        sink: &mut S,
+        hit: &mut FoundItem,
+        (table, place, word, seen): (Table, Place, Slot, ItemView),
+    ) -> Pass<Lookup> {
+        let start = sink.len();
+        let checksum_size = if VERIFIED { self.mapped.checksum_size() } else { 0 };
+        let item = self.facts_before(&seen, (place, word), how.details, now, checksum_size);
+        let wants_value = sink.begin(&item)
+            && how.value
+            && how.unless_cas.is_none_or(|cas| cas != item.cas)
+            && how.at_most.is_none_or(|most| item.value_len <= most);
+        let copied = if VERIFIED {
+            self.items.append_verified(&seen, key.bytes, &item, wants_value, sink)
+        } else if wants_value {
+            let begun = sink.len();
+            let appended = self.items.append_value(&seen, sink);
+            appended.and(if sink.len() - begun == item.value_len {
+                Ok(())
+            } else {
+                Err(Unread::Changed)
+            })
+        } else {
+            Ok(())
+        };
+        if copied.is_ok() && self.items.still(&seen) {
+            *hit = FoundItem { item, place, word };
+            return Pass::Done(Lookup::Hit);
+        }
+        sink.truncate(start);
+        // A value's segments are freed, and an item is marked dead, only after its slot has changed (or the table word, where a
+        // split left a frozen word). So if neither has changed, the item is corrupted.
+        let unchanged =
+            || word.same_but_frequency(Slot(self.slots.slot(place.at).load(Relaxed))) && self.directory.table() == table;
+        match copied {
+            Err(unread) if self.items.still(&seen) && unchanged() => Pass::Done(match unread {
+                Unread::NoMemory => Lookup::NoMemory { len: item.value_len },
+                Unread::Changed if VERIFIED => Lookup::Damaged { place, word },
+                Unread::Changed => Lookup::Corrupt,
+            }),
+            _ => Pass::Again,
+        }
     }
 
     /// What is known of an item besides its key and value. With `details`, also what needs other cache lines.
@@ -517,53 +562,37 @@ impl Index {
     /// Appends the key of the item with this hash to `key`, which has space for the longest. `false`: there is no such item at `now`.
     pub fn key_of_hash(&self, hash: u64, now: u32, key: &mut Vec<u8>) -> bool {
         let epoch = self.flushes.epoch_unchanged(now);
+        let start = key.len();
+        // The hottest keys may have another item before the first one's lines have come from memory.
         for _ in 0..ATTEMPTS_MAX {
-            let table = self.directory.table();
-            let Some(buckets) = self.buckets(hash, table) else {
-                return false;
-            };
-            for (bucket, bucket_at) in buckets.iter() {
-                for index in 0..SLOTS {
-                    let place = Place::new(bucket, bucket_at, index);
-                    if let Some(seen) = self.item_with_hash(place, hash, key) {
-                        return seen.is_present(epoch, now);
+            let pass = self.pass(
+                hash,
+                |line| Slot::with_tag(line, tag(hash)),
+                |_, place, word| {
+                    let seen = match self.item_in(place, word) {
+                        Ok(seen) => seen,
+                        Err(end) => return end,
+                    };
+                    let _ = self
+                        .mapped
+                        .memory()
+                        .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
+                    let is_it = self.mapped.hash(key.get(start..).unwrap_or_default()) == hash;
+                    let is_whole = self.items.still(&seen);
+                    if is_whole && is_it {
+                        return Some(Pass::Done(seen.is_present(epoch, now)));
                     }
-                }
-            }
-            if self.directory.table() == table {
-                return false;
+                    key.truncate(start);
+                    if is_whole { None } else { Some(Pass::Again) }
+                },
+            );
+            match pass {
+                Pass::Done(is_present) => return is_present,
+                Pass::Absent(_) | Pass::Corrupt => return false,
+                Pass::Again => {}
             }
         }
         false
-    }
-
-    /// The slot's item, if its key has this hash; its key is then appended.
-    fn item_with_hash(&self, place: Place, hash: u64, key: &mut Vec<u8>) -> Option<ItemView> {
-        let start = key.len();
-        // The hottest keys may have another item before the first one's lines have come from memory.
-        for _ in 0..REPLACED_MAX {
-            let word = self.slots.word_in(place);
-            if !word.is_item_with(tag(hash)) {
-                return None;
-            }
-            let Followed::Got(seen) = self.look_in(place, word) else {
-                continue;
-            };
-            let _ = self
-                .mapped
-                .memory()
-                .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
-            let is_it = self.mapped.hash(key.get(start..).unwrap_or_default()) == hash;
-            let is_whole = self.items.still(&seen);
-            if is_whole && is_it {
-                return Some(seen);
-            }
-            key.truncate(start);
-            if is_whole {
-                return None;
-            }
-        }
-        None
     }
 
     /// Visits live items from bucket `cursor` on, until about `budget` buckets and items have been looked at, live or not.
@@ -586,19 +615,12 @@ impl Index {
                 for _ in 0..ATTEMPTS_MAX {
                     // PAIRS: item: the publish in `Publisher::swap_same` and in `insert`.
                     let word = Slot(self.slots.slot(place.at).load(Acquire));
-                    if word.is_dirty() {
-                        self.slots.persist_word(place.at, word);
-                        continue;
-                    }
-                    if !word.is_item() {
-                        break;
-                    }
-                    looked += 1;
-                    let seen = match self.look(self.slots.slot(place.at), word) {
-                        Followed::Got(seen) => seen,
-                        Followed::Moved => continue,
-                        Followed::Corrupt => break,
+                    let seen = match self.item_in::<()>(place, word) {
+                        Ok(seen) => seen,
+                        Err(None) => break,
+                        Err(Some(_)) => continue,
                     };
+                    looked += 1;
                     key.clear();
                     // `out` has the space already.
                     let _ = self

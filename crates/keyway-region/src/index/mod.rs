@@ -46,7 +46,6 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 pub(crate) use change::{Changed, Decide, Decision};
-pub(crate) use fast_get::Fast;
 pub(crate) use hints::{HINT_OLD, HINT_SECONDS, HINT_UNIT_S, HINT_UNITS};
 pub use lookup::Index;
 pub(crate) use lookup::{Followed, FoundItem, Lookup, Place};

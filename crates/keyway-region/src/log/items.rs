@@ -337,17 +337,6 @@ impl Appender {
         Some(self.write_item(key, Rules::PLAIN, draft, form, &room))
     }
 
-    /// Whether an item of this key needs no segments of its own, even if it carries a CAS unique.
-    pub(crate) fn fits_carrying(&self, key: &Key<'_>, draft: &Draft<'_>) -> bool {
-        let body = draft
-            .value
-            .bytes(&[], &mut [0; decimal::LEN_MAX])
-            .map_or(usize::MAX, <[u8]>::len);
-        let flags = draft.with_cas(0).flags();
-        let segment_size = self.claims().mapped.layout().shape.segment_size;
-        body < segment_size && item::size(key.bytes.len(), body, flags, draft.expiry) + EXTENT_HEADER_SIZE <= segment_size
-    }
-
     /// An item with this value. `None`: the value needs segments of its own.
     #[inline(always)]
     fn planned<'b>(&self, key: &Key<'_>, draft: &Draft<'_>, body: &'b [u8], checksum_size: usize) -> Option<Form<'b>> {

@@ -90,13 +90,18 @@ impl Session {
 
     /// Slow path of arithmetic of any kind, which emits an event if watchers want it.
     #[inline(never)]
-    fn arithmetic_if(&self, key: (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
-        let (counted, hit) = match self.arithmetic_unwatched(key, how, now) {
-            Ok((counted, hit)) => (Ok(counted), hit),
-            Err(error) => (Err(error), false),
-        };
+    fn arithmetic_if(&self, (bytes, hash): (&[u8], u64), how: Arithmetic, now: u32) -> Result<Counted, WriteError> {
+        let mut sum = Sum::default();
+        let changed = self
+            .index()
+            .change_by(self.reclaimer(), &Key { bytes, hash }, now, &mut |old, built| {
+                let decision;
+                (decision, sum) = self::sum(self, &how, now, old, built);
+                decision
+            });
+        let counted = changed.map(|(what, written)| self.counted_sum(&how, what, sum, &written, now));
         if self.emitter().is_watched() {
-            self.emit_sum(key.0, &how, counted.as_ref().ok(), hit, now);
+            self.emit_sum(bytes, &how, counted.as_ref().ok(), sum.hit, now);
         }
         counted
     }
@@ -122,24 +127,6 @@ impl Session {
             cas: item.cas,
         };
         self.emitter().emit_change(key, Some(done));
-    }
-
-    #[inline(never)]
-    fn arithmetic_unwatched(
-        &self,
-        (bytes, hash): (&[u8], u64),
-        how: Arithmetic,
-        now: u32,
-    ) -> Result<(Counted, bool), WriteError> {
-        let mut sum = Sum::default();
-        let (what, written) = self
-            .index()
-            .change(self.reclaimer(), &Key { bytes, hash }, now, &mut |old, built| {
-                let decision;
-                (decision, sum) = self::sum(self, &how, now, old, built);
-                decision
-            })?;
-        Ok((self.counted_sum(&how, what, sum, &written, now), sum.hit))
     }
 
     /// Counts the request in the statistics, and makes its answer.

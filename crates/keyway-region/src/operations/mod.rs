@@ -8,7 +8,7 @@ use crate::clock::{EXPIRED, Moment, expiry_at, seconds_of, ttl};
 use crate::flushes::epoch_at_any_time;
 use crate::hash::{Key, Keyed};
 use crate::heap;
-use crate::index::{Changed, Decide, Decision, Fast, FoundItem, Lookup, Old, Place, Slots};
+use crate::index::{Changed, Decide, Decision, FoundItem, Lookup, Old, Place, Slots};
 use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
@@ -64,6 +64,23 @@ impl<'v> Decide<'v> for Put<'v> {
     #[inline(always)]
     fn ahead(&self) -> Option<&Draft<'v>> {
         Some(&self.0)
+    }
+}
+
+/// Why a store stores nothing, and how it is counted.
+struct Kept {
+    answer: Stored,
+    error: Option<WriteError>,
+    counter: Option<Counter>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            answer: Stored::NotStored,
+            error: None,
+            counter: None,
+        }
     }
 }
 
@@ -150,18 +167,16 @@ impl Session {
             leave();
             hit(item)
         };
-        match self.index().finder().find_fast((view, epoch), &key, how, now, sink, hit) {
-            Fast::Hit(found) => Some(Some(found)),
-            Fast::Miss => {
+        let found = self.index().finder().find_fast((view, epoch), &key, how, now, sink, hit);
+        match &found {
+            Some(Some(_)) => {}
+            Some(None) => {
                 self.thread().count(Counter::get_misses, 1);
                 leave();
-                Some(None)
             }
-            Fast::Unusual => {
-                leave();
-                None
-            }
+            None => leave(),
         }
+        found
     }
 
     /// [`Self::get_fast`] while events are watched, for which that knows nothing. A function of its own, so that a sink stays in
@@ -173,15 +188,10 @@ impl Session {
             return None;
         }
         let epoch = self.region.flushes().epoch_if_watched()?;
-        let found = match self
+        let found = self
             .index()
             .finder()
-            .find_fast((self.mapped().memory().view(), epoch), &key, how, now, sink, |item| item)
-        {
-            Fast::Hit(item) => Some(item),
-            Fast::Miss => None,
-            Fast::Unusual => return None,
-        };
+            .find_fast((self.mapped().memory().view(), epoch), &key, how, now, sink, |item| item)?;
         let status = match found {
             Some(_) => Status::Found,
             None => {
@@ -336,95 +346,18 @@ impl Session {
 
     /// A get that changes the item: touches it, wins it, or creates it. Watchers see it.
     fn change_by_get(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
-        let (found, what) = match self.change_by_get_unwatched(key, how, now, sink) {
-            Ok((found, what)) => (Ok(found), what),
-            Err(error) => (Err(error), Changed::Kept),
-        };
-        if self.emitter().is_watched() {
-            let done = Done {
-                kind: Kind::Update,
-                command: if how.exptime.is_some() {
-                    Command::Touch
-                } else {
-                    Command::Mark
-                },
-                status: Status::Stored,
-                size: 0,
-                ttl_s: how.exptime.or(how.vivify).map_or(0, |exptime| self.ttl_of(exptime, now)),
-                cas: 0,
-            };
-            let item = found.as_ref().ok().and_then(Option::as_ref);
-            let done = item.filter(|_| what == Changed::Put).map(|item| Done {
-                size: item.value_len,
-                cas: item.cas,
-                ..done
-            });
-            self.emitter().emit_change(key.bytes, done);
-        }
-        found
-    }
-
-    fn change_by_get_unwatched(
-        &self,
-        key: &Key<'_>,
-        how: &Get,
-        now: u32,
-        sink: &mut impl Sink,
-    ) -> Result<(Option<Item>, Changed), WriteError> {
         let start = sink.len();
         let (mut answer, mut panic) = (None, None);
-        let changed = self.index().change(self.reclaimer(), key, now, &mut |old, built| {
+        let changed = self.index().change_by(self.reclaimer(), key, now, &mut |old, built| {
             // The sink may call code of the caller's. If that panics, the change ends first.
             let decided = catch_unwind(AssertUnwindSafe(|| {
                 sink.truncate(start);
-                answer = None;
-                let Some(old) = old else {
-                    let Some(exptime) = how.vivify else { return Decision::Keep };
-                    let expiry = self.expiry(exptime, now);
-                    let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
-                    answer = Some(Item {
-                        win: true,
-                        ttl_s: ttl(expiry, now),
-                        opaque_key: how.opaque_key,
-                        ..Item::default()
-                    });
-                    return Decision::Put(Draft {
-                        marks: flag::WIN_SENT | binary,
-                        client_flags: 0,
-                        cas: how.new_cas,
-                        expiry,
-                        value: Value::Built,
-                    });
+                let decision;
+                (answer, decision) = match old {
+                    Some(old) => self.get_and_change(old, how, now, sink, built),
+                    None => self.get_and_create(how, now),
                 };
-                let mut item = old.item();
-                let expiry = how.exptime.map_or(old.expiry(), |exptime| self.expiry(exptime, now));
-                let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
-                item.win = how.wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before });
-                let keep = !item.win && how.exptime.is_none();
-                let has_room = sink.begin(&item);
-                if has_room
-                    && how.value
-                    && how.unless_cas.is_none_or(|cas| cas != item.cas)
-                    && let Err(unread) = old.append_value(sink)
-                {
-                    return Decision::Unreadable(unread);
-                }
-                answer = Some(item);
-                if keep {
-                    return Decision::Keep;
-                }
-                let marks = item.marks() | if item.win { flag::WIN_SENT } else { 0 };
-                same_value(
-                    old,
-                    built,
-                    Draft {
-                        marks,
-                        client_flags: item.flags,
-                        cas: Some(item.cas),
-                        expiry,
-                        value: Value::Built,
-                    },
-                )
+                decision
             }));
             decided.unwrap_or_else(|caught| {
                 panic = Some(caught);
@@ -438,20 +371,93 @@ impl Session {
         if changed.is_err() {
             sink.truncate(start);
         }
-        let changed = changed?;
-        match (changed, &mut answer) {
-            // Created here: its details are known only now.
-            ((Changed::Put, written), Some(item)) if item.cas == 0 => {
+        let written = match changed {
+            Ok((Changed::Put, written)) => Some(written),
+            _ => None,
+        };
+        if let (Some(written), Some(item)) = (&written, &mut answer) {
+            if item.cas == 0 {
+                // Created here: its details are known only now.
                 item.cas = written.cas;
                 item.size = written.size;
                 sink.begin(item);
                 self.thread().count(Counter::total_items, 1);
-                self.mark_fetched(key, now);
             }
-            ((Changed::Put, _), Some(_)) => self.mark_fetched(key, now),
-            _ => {}
+            self.mark_fetched(key, now);
         }
-        Ok((answer, changed.0))
+        if self.emitter().is_watched() {
+            let done = answer.filter(|_| written.is_some()).map(|item| Done {
+                kind: Kind::Update,
+                command: if how.exptime.is_some() {
+                    Command::Touch
+                } else {
+                    Command::Mark
+                },
+                status: Status::Stored,
+                size: item.value_len,
+                ttl_s: how.exptime.or(how.vivify).map_or(0, |exptime| self.ttl_of(exptime, now)),
+                cas: item.cas,
+            });
+            self.emitter().emit_change(key.bytes, done);
+        }
+        changed.map(|_| answer)
+    }
+
+    /// What a get answers and makes of a key without an item.
+    fn get_and_create(&self, how: &Get, now: u32) -> (Option<Item>, Decision<'static>) {
+        let Some(exptime) = how.vivify else {
+            return (None, Decision::Keep);
+        };
+        let expiry = self.expiry(exptime, now);
+        let item = Item {
+            win: true,
+            ttl_s: ttl(expiry, now),
+            opaque_key: how.opaque_key,
+            ..Item::default()
+        };
+        let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
+        let draft = Draft {
+            marks: flag::WIN_SENT | binary,
+            client_flags: 0,
+            cas: how.new_cas,
+            expiry,
+            value: Value::Built,
+        };
+        (Some(item), Decision::Put(draft))
+    }
+
+    /// What a get answers and makes of an item that it may have to touch or to mark.
+    fn get_and_change(
+        &self,
+        old: &Old<'_>,
+        how: &Get,
+        now: u32,
+        sink: &mut impl Sink,
+        built: &mut Vec<u8>,
+    ) -> (Option<Item>, Decision<'static>) {
+        let mut item = old.item();
+        let expiry = how.exptime.map_or(old.expiry(), |exptime| self.expiry(exptime, now));
+        let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
+        item.win = how.wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before });
+        let has_room = sink.begin(&item);
+        if has_room
+            && how.value
+            && how.unless_cas.is_none_or(|cas| cas != item.cas)
+            && let Err(unread) = old.append_value(sink)
+        {
+            return (None, Decision::Unreadable(unread));
+        }
+        if !item.win && how.exptime.is_none() {
+            return (Some(item), Decision::Keep);
+        }
+        let draft = Draft {
+            marks: item.marks() | if item.win { flag::WIN_SENT } else { 0 },
+            client_flags: item.flags,
+            cas: Some(item.cas),
+            expiry,
+            value: Value::Built,
+        };
+        (Some(item), same_value(old, built, draft))
     }
 
     /// A touch is an access: the new word starts as fetched.
@@ -512,21 +518,34 @@ impl Session {
             Some(changed) => self.stored(Ok(changed), Stored::NotStored),
             None => {
                 let tick = now.tick();
-                if let Some(changed) = self
-                    .index()
-                    .publish_slow(self.reclaimer(), (key.bytes, key.hash), tick, draft)
-                {
-                    return self.stored(Ok(changed), Stored::NotStored);
-                }
-                let how = Store {
-                    flags,
-                    exptime,
-                    ..Store::default()
-                };
-                let stored = self.store_if((key.bytes, key.hash), value, &how, tick);
+                let stored = self.set_slow((key.bytes, key.hash), value, flags, exptime, tick);
                 stored.map_err(|error| self.not_replaced((key.bytes, key.hash), error, now))
             }
         }
+    }
+
+    /// Slow path of a plain set, which emits an event if watchers want it.
+    #[inline(never)]
+    fn set_slow(
+        &self,
+        (bytes, hash): (&[u8], u64),
+        value: &[u8],
+        flags: u32,
+        exptime: i64,
+        now: u32,
+    ) -> Result<Stored, WriteError> {
+        let how = Store {
+            flags,
+            exptime,
+            ..Store::default()
+        };
+        let mut put = Put(self.draft(value, &how, exptime, now));
+        let changed = self.index().change(self.reclaimer(), &Key { bytes, hash }, now, &mut put);
+        let stored = self.stored(changed, Stored::NotStored);
+        if self.emitter().is_watched() {
+            self.emit_store(bytes, value.len(), &how, &stored, now);
+        }
+        stored
     }
 
     /// A set for which there is no room removes the item that it was to replace, as in memcached: no client goes on reading a value that its
@@ -601,12 +620,98 @@ impl Session {
 
     /// Slow path of a store of any kind, which emits an event if watchers want it.
     #[inline(never)]
-    fn store_if(&self, key: (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
-        let stored = self.store_unwatched(key, value, how, now);
+    fn store_if(&self, (bytes, hash): (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
+        let mut kept = Kept::default();
+        let key = &Key { bytes, hash };
+        let changed = self.index().change_by(self.reclaimer(), key, now, &mut |old, built| {
+            kept = Kept::default();
+            match old {
+                Some(old) => self.store_over(old, value, how, now, built, &mut kept),
+                None => self.store_new(value, how, now, &mut kept),
+            }
+        });
+        if let Some(counter) = kept.counter {
+            self.thread().count(counter, 1);
+        }
+        let stored = match kept.error {
+            Some(error) => {
+                self.thread().count(Counter::store_too_large, 1);
+                Err(error)
+            }
+            None => self.stored(changed, kept.answer),
+        };
         if self.emitter().is_watched() {
-            self.emit_store(key.0, value.len(), how, &stored, now);
+            self.emit_store(bytes, value.len(), how, &stored, now);
         }
         stored
+    }
+
+    /// What a store makes of a key without an item.
+    fn store_new<'v>(&self, value: &'v [u8], how: &Store, now: u32, kept: &mut Kept) -> Decision<'v> {
+        let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
+        if how.compares() && !joins {
+            (kept.answer, kept.counter) = (Stored::NotFound, Some(Counter::cas_misses));
+            return Decision::Keep;
+        }
+        match (how.mode, how.vivify) {
+            (StoreMode::Set | StoreMode::Add, _) => Decision::Put(self.draft(value, how, how.exptime, now)),
+            (StoreMode::Append | StoreMode::Prepend, Some(exptime)) => Decision::Put(self.draft(value, how, exptime, now)),
+            _ => Decision::Keep,
+        }
+    }
+
+    /// What a store makes of an item.
+    fn store_over<'v>(
+        &self,
+        old: &Old<'_>,
+        value: &'v [u8],
+        how: &Store,
+        now: u32,
+        built: &mut Vec<u8>,
+        kept: &mut Kept,
+    ) -> Decision<'v> {
+        let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
+        let mut stale = false;
+        if let (Some(cas), true) = (how.compare_cas, how.compares()) {
+            let present = old.item().cas;
+            stale = how.invalidate && cas < present && !joins;
+            if cas != present && !stale {
+                (kept.answer, kept.counter) = (Stored::Exists, Some(Counter::cas_badval));
+                return Decision::Keep;
+            }
+            kept.counter = Some(Counter::cas_hits);
+        }
+        match how.mode {
+            StoreMode::Add => Decision::Keep,
+            // A value from before the item's present one: kept with the old lifetime and marks, as stale.
+            _ if stale => {
+                let fresh = self.draft(value, how, 0, now);
+                Decision::Replace(Draft {
+                    marks: flag::STALE | (old.item().marks() & flag::WIN_SENT) | fresh.marks,
+                    expiry: old.expiry(),
+                    ..fresh
+                })
+            }
+            StoreMode::Set | StoreMode::Replace => Decision::Put(self.draft(value, how, how.exptime, now)),
+            StoreMode::Append | StoreMode::Prepend => {
+                let item = old.item();
+                let len = item.value_len.saturating_add(value.len());
+                kept.error = self.region.limits().too_large(old.key_len(), len, item.flags);
+                if kept.error.is_some() {
+                    return Decision::Keep;
+                }
+                if let Err(unread) = join(built, how.mode, old, value) {
+                    return Decision::Unreadable(unread);
+                }
+                Decision::Replace(Draft {
+                    marks: item.marks() & flag::OPAQUE_KEY,
+                    client_flags: item.flags,
+                    cas: how.new_cas,
+                    expiry: old.expiry(),
+                    value: Value::Built,
+                })
+            }
+        }
     }
 
     #[cold]
@@ -661,82 +766,6 @@ impl Session {
         ttl_s.max(0)
     }
 
-    #[inline(never)]
-    fn store_unwatched(&self, (bytes, hash): (&[u8], u64), value: &[u8], how: &Store, now: u32) -> Result<Stored, WriteError> {
-        let key = &Key { bytes, hash };
-        let fresh = |exptime| self.draft(value, how, exptime, now);
-        let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
-        let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
-        let compares = how.compare_cas.is_some() && how.mode != StoreMode::Add;
-        let mut refused = Stored::NotStored;
-        let mut error = None;
-        let mut counter = None;
-        let changed = self.index().change(self.reclaimer(), key, now, &mut |old, built| {
-            (refused, error, counter) = (Stored::NotStored, None, None);
-            let Some(old) = old else {
-                if compares && !joins {
-                    (refused, counter) = (Stored::NotFound, Some(Counter::cas_misses));
-                    return Decision::Keep;
-                }
-                return match (how.mode, how.vivify) {
-                    (StoreMode::Set | StoreMode::Add, _) => Decision::Put(fresh(how.exptime)),
-                    (StoreMode::Append | StoreMode::Prepend, Some(exptime)) => Decision::Put(fresh(exptime)),
-                    _ => Decision::Keep,
-                };
-            };
-            let mut stale = false;
-            if let (Some(cas), true) = (how.compare_cas, compares) {
-                let present = old.item().cas;
-                stale = how.invalidate && cas < present && !joins;
-                if cas != present && !stale {
-                    (refused, counter) = (Stored::Exists, Some(Counter::cas_badval));
-                    return Decision::Keep;
-                }
-                counter = Some(Counter::cas_hits);
-            }
-            match how.mode {
-                StoreMode::Add => Decision::Keep,
-                // A value from before the item's present one: kept with the old lifetime and marks, as stale.
-                _ if stale => {
-                    let marks = flag::STALE | (old.item().marks() & flag::WIN_SENT) | binary;
-                    Decision::Replace(Draft {
-                        marks,
-                        expiry: old.expiry(),
-                        ..fresh(0)
-                    })
-                }
-                StoreMode::Set | StoreMode::Replace => Decision::Put(fresh(how.exptime)),
-                StoreMode::Append | StoreMode::Prepend => {
-                    let item = old.item();
-                    let len = item.value_len.saturating_add(value.len());
-                    error = self.region.limits().too_large(key.bytes.len(), len, item.flags);
-                    if error.is_some() {
-                        return Decision::Keep;
-                    }
-                    if let Err(unread) = join(built, how.mode, old, value) {
-                        return Decision::Unreadable(unread);
-                    }
-                    let marks = item.marks() & flag::OPAQUE_KEY;
-                    Decision::Replace(Draft {
-                        marks,
-                        client_flags: item.flags,
-                        cas: how.new_cas,
-                        expiry: old.expiry(),
-                        value: Value::Built,
-                    })
-                }
-            }
-        });
-        if let Some(counter) = counter {
-            self.thread().count(counter, 1);
-        }
-        if let Some(error) = error {
-            self.thread().count(Counter::store_too_large, 1);
-            return Err(error);
-        }
-        self.stored(changed, refused)
-    }
-
     /// Delete ("Deletion", "Meta Delete").
     pub fn delete(&mut self, key: impl Keyed, how: &Delete, mut now: impl Now) -> Result<Deleted, WriteError> {
         let mut room = KeyRoom::new();
@@ -778,13 +807,29 @@ impl Session {
 
     /// Slow path of a delete of any kind, which emits an event if watchers want it.
     #[inline(never)]
-    fn delete_if(&self, key: (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
-        let (deleted, written) = match self.delete_unwatched(key, how, now) {
-            Ok((deleted, written)) => (Ok(deleted), written),
-            Err(error) => (Err(error), Written::NONE),
-        };
+    fn delete_if(&self, (bytes, hash): (&[u8], u64), how: &Delete, now: u32) -> Result<Deleted, WriteError> {
+        let key = &Key { bytes, hash };
+        let (mut answer, mut stays_fetched) = (Deleted::NotFound, false);
+        let changed = self.index().change_by(self.reclaimer(), key, now, &mut |old, built| {
+            (answer, stays_fetched) = (Deleted::NotFound, false);
+            let Some(old) = old else { return Decision::Keep };
+            if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
+                answer = Deleted::Exists;
+                return Decision::Keep;
+            }
+            answer = Deleted::Deleted;
+            if !how.invalidate && !how.remove_value {
+                return Decision::Remove;
+            }
+            stays_fetched = old.item().fetched && !how.remove_value;
+            self.invalidate(old, how, now, built)
+        });
+        if changed.is_ok() && stays_fetched {
+            self.mark_fetched(key, now);
+        }
         if self.emitter().is_watched() {
-            let done = Done {
+            let done = changed.ok().filter(|_| answer == Deleted::Deleted);
+            let done = done.map(|(_, written)| Done {
                 // An item that is marked as stale is still there.
                 kind: if how.invalidate || how.uncounted {
                     Kind::Update
@@ -800,63 +845,36 @@ impl Session {
                 size: if how.remove_value { 0 } else { self.emitter().size_before() },
                 ttl_s: how.exptime.map_or(0, |exptime| self.ttl_of(exptime, now)),
                 cas: written.cas,
-            };
-            self.emitter()
-                .emit_change(key.0, (deleted == Ok(Deleted::Deleted)).then_some(done));
+            });
+            self.emitter().emit_change(bytes, done);
         }
-        deleted
+        changed.map(|_| answer)
     }
 
-    #[inline(never)]
-    fn delete_unwatched(&self, (bytes, hash): (&[u8], u64), how: &Delete, now: u32) -> Result<(Deleted, Written), WriteError> {
-        let key = &Key { bytes, hash };
-        let mut answer = Deleted::NotFound;
-        let mut stays_fetched = false;
-        let (_, written) = self.index().change(self.reclaimer(), key, now, &mut |old, built| {
-            stays_fetched = false;
-            let Some(old) = old else {
-                answer = Deleted::NotFound;
-                return Decision::Keep;
-            };
-            if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
-                answer = Deleted::Exists;
-                return Decision::Keep;
-            }
-            answer = Deleted::Deleted;
-            if !how.invalidate && !how.remove_value {
-                return Decision::Remove;
-            }
-            let item = old.item();
-            let expiry = match how.exptime {
-                Some(exptime) => self.expiry(exptime, now),
-                None if how.remove_value => 0,
-                None => old.expiry(),
-            };
-            // The win is cleared too, so that the next reader can win. An item without its value is a new one, and stale only if asked for.
-            let kept = if how.remove_value { 0 } else { flag::STALE } | flag::OPAQUE_KEY;
-            let marks = item.marks() & kept | if how.invalidate { flag::STALE } else { 0 };
-            // Its CAS unique changes only if it becomes stale.
-            let kept_cas = (!how.invalidate).then_some(item.cas);
-            stays_fetched = item.fetched && !how.remove_value;
-            let draft = Draft {
-                marks,
-                client_flags: item.flags,
-                cas: how.new_cas.or(kept_cas),
-                expiry,
-                value: Value::Built,
-            };
-            if how.remove_value {
-                return Decision::Replace(Draft {
-                    client_flags: 0,
-                    ..draft
-                });
-            }
+    /// What becomes of an item that is marked as stale, or loses its value.
+    fn invalidate(&self, old: &Old<'_>, how: &Delete, now: u32, built: &mut Vec<u8>) -> Decision<'static> {
+        let item = old.item();
+        let expiry = match how.exptime {
+            Some(exptime) => self.expiry(exptime, now),
+            None if how.remove_value => 0,
+            None => old.expiry(),
+        };
+        // The win is cleared too, so that the next reader can win. An item without its value is a new one, and stale only if asked for.
+        let kept = if how.remove_value { 0 } else { flag::STALE } | flag::OPAQUE_KEY;
+        // Its CAS unique changes only if it becomes stale.
+        let kept_cas = (!how.invalidate).then_some(item.cas);
+        let draft = Draft {
+            marks: item.marks() & kept | if how.invalidate { flag::STALE } else { 0 },
+            client_flags: if how.remove_value { 0 } else { item.flags },
+            cas: how.new_cas.or(kept_cas),
+            expiry,
+            value: Value::Built,
+        };
+        if how.remove_value {
+            Decision::Replace(draft)
+        } else {
             same_value(old, built, draft)
-        })?;
-        if stays_fetched {
-            self.mark_fetched(key, now);
         }
-        Ok((answer, written))
     }
 
     /// Touch ("Touch"). `false`: the key has no item.
