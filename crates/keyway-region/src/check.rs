@@ -336,10 +336,28 @@ fn check_slot(
     report: &mut Report,
     census: &mut Census,
 ) {
+    if check_word(region, place, word, pending, report, census)
+        && let Some(seen) = check_way(region, place, word, report, census)
+        && let Some(key) = check_key(region, place, word, &seen, report, census)
+    {
+        check_item(region, (place, word), &seen, key, keys, report, census);
+    }
+}
+
+/// Checks a slot's word by itself. `true`: it leads to an item.
+fn check_word(
+    region: &Region,
+    place: Place,
+    word: Slot,
+    pending: &HashSet<(u64, u64)>,
+    report: &mut Report,
+    census: &mut Census,
+) -> bool {
     let Place { bucket, index, .. } = place;
     let table = region.directory().table();
     if word == Slot::UNSET {
-        return report.problem(3, format!("bucket {bucket}, slot {index} is unset"));
+        report.problem(3, format!("bucket {bucket}, slot {index} is unset"));
+        return false;
     }
     if word.is_frozen() {
         census.counts.frozen += 1;
@@ -359,21 +377,25 @@ fn check_slot(
                 format!("bucket {bucket}, slot {index} is tentative, on no session's record: {word:?}"),
             );
         }
-        return;
+        return false;
     }
-    if word.payload_is_empty() {
-        return;
-    }
+    !word.payload_is_empty()
+}
+
+/// Checks where a slot's word leads, and returns what is there if that can be an item.
+fn check_way(region: &Region, place: Place, word: Slot, report: &mut Report, census: &Census) -> Option<ItemView> {
+    let Place { bucket, index, .. } = place;
     let seen = match region.index().look_in(place, word) {
         Followed::Got(seen) => seen,
         Followed::Moved | Followed::Corrupt => {
-            return report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
+            report.problem(4, format!("bucket {bucket}, slot {index} leads nowhere: {word:?}"));
+            return None;
         }
     };
     // PAIRS: open, large, owner: as in `Reclaimer::empty_step`.
     let state = State(region.mapped().header(seen.segment).state.load(Acquire));
     if !matches!(state.kind(), Some(Kind::Open | Kind::Retired | Kind::Claimed)) {
-        return report.problem(
+        report.problem(
             4,
             format!(
                 "bucket {bucket}, slot {index} names segment {} in state {:?}",
@@ -381,13 +403,29 @@ fn check_slot(
                 state.kind()
             ),
         );
+        return None;
     }
     if state.kind() != Some(Kind::Claimed) && !census.starts.get(&seen.segment).is_some_and(|s| s.contains(&seen.offset)) {
-        return report.problem(
+        report.problem(
             4,
             format!("bucket {bucket}, slot {index}: no item begins there before a tail: {word:?}"),
         );
+        return None;
     }
+    Some(seen)
+}
+
+/// Checks that an item's key belongs in its slot, and returns the key, unless a split has left the word there.
+fn check_key(
+    region: &Region,
+    place: Place,
+    word: Slot,
+    seen: &ItemView,
+    report: &mut Report,
+    census: &mut Census,
+) -> Option<Vec<u8>> {
+    let Place { bucket, index, .. } = place;
+    let table = region.directory().table();
     let mut key = Vec::with_capacity(seen.header.key_len());
     let _ = region
         .mapped()
@@ -396,7 +434,8 @@ fn check_slot(
     let key_hash = region.mapped().hasher().hash(&key);
     let shown = key.escape_ascii().to_string();
     if tag(key_hash) != word.tag() {
-        return report.problem(5, format!("bucket {bucket}, slot {index}: key '{shown}' has another tag"));
+        report.problem(5, format!("bucket {bucket}, slot {index}: key '{shown}' has another tag"));
+        return None;
     }
     let homes = all_choices(key_hash).map(|c| table.bucket(c));
     if !homes.contains(&bucket) {
@@ -407,7 +446,7 @@ fn check_slot(
                 format!("bucket {bucket}, slot {index}: key '{shown}' belongs in buckets {homes:?}"),
             );
         }
-        return;
+        return None;
     }
     if bucket == homes[2] && !region.index().has_thirds() && !word.is_frozen() {
         report.problem(
@@ -416,15 +455,30 @@ fn check_slot(
         );
     }
     census.counts.thirds += usize::from(bucket == homes[2]);
+    Some(key)
+}
+
+/// Checks an item in its right slot.
+fn check_item(
+    region: &Region,
+    (place, word): (Place, Slot),
+    seen: &ItemView,
+    key: Vec<u8>,
+    keys: &mut HashSet<Vec<u8>>,
+    report: &mut Report,
+    census: &mut Census,
+) {
+    let Place { bucket, index, .. } = place;
+    let (key_hash, shown) = (region.mapped().hasher().hash(&key), key.escape_ascii().to_string());
     if seen.header.has(item::flag::DEAD) {
         report.problem(
             4,
             format!("bucket {bucket}, slot {index}: key '{shown}' names an item that is marked dead"),
         );
     }
-    let item = region.index().facts(&seen, (place, word), true, 0);
+    let item = region.index().facts(seen, (place, word), true, 0);
     if region.items().has_checksums()
-        && let Err(unread) = region.items().append_verified(&seen, &key, &item, true, &mut census.value)
+        && let Err(unread) = region.items().append_verified(seen, &key, &item, true, &mut census.value)
     {
         let what = match unread {
             Unread::Changed => "does not match its checksums",
@@ -435,12 +489,12 @@ fn check_slot(
     census.value.clear();
     census.counts.items += 1;
     *census.live.entry(seen.segment).or_default() += seen.header.size();
-    census.bytes = census.bytes.saturating_add(region.items().size(&seen));
+    census.bytes = census.bytes.saturating_add(region.items().size(seen));
     if !keys.insert(key) {
         report.problem(6, format!("bucket {bucket}, slot {index}: key '{shown}' has a second entry"));
     }
-    if region.items().chain(&seen).is_some() {
-        census.chains.push((seen, shown, key_hash));
+    if region.items().chain(seen).is_some() {
+        census.chains.push((*seen, shown, key_hash));
     }
 }
 

@@ -108,37 +108,27 @@ fn trace_segment(region: &Region, segment: usize, life: SegmentLife, (key, hash)
         }
         // PAIRS: tail: the store in `Extents::commit`.
         let tail = TailWord(region.mapped().word(base + start + 8).load(Acquire)).tail().min(end);
-        let mut offset = start + EXTENT_HEADER_SIZE;
-        while offset + item::SIZE_MIN <= tail {
-            let Some(header) = region.items().item_header(base + offset).validate(tail - offset) else {
-                break;
-            };
-            let seen = ItemView {
-                segment,
-                life,
-                at: base + offset,
-                offset,
-                header,
-            };
-            if region.items().has_key(&seen, key) {
-                let expiry = header.expiry();
-                let whereabouts = match header.has(flag::DEAD) {
-                    true => Whereabouts::Dead,
-                    false if names(region, hash, segment, offset) => Whereabouts::InIndex,
-                    false if is_emptied => Whereabouts::Emptied,
-                    false => Whereabouts::Lost,
-                };
-                let since = |tick: u32| u32::try_from(seconds_of(now).saturating_sub(seconds_of(tick))).unwrap_or(u32::MAX);
-                found.push(Left {
-                    whereabouts,
-                    stored_within_s: since(opened),
-                    expired_for_s: (expiry != 0 && header.is_expired(now)).then(|| since(expiry)),
-                    is_flushed: !life.is_since(epoch),
-                    size: header.size(),
-                    order: (region.items().cas_unique(&seen), sequence),
-                });
+        for seen in items_between(region, (segment, life), start + EXTENT_HEADER_SIZE, tail) {
+            if !region.items().has_key(&seen, key) {
+                continue;
             }
-            offset += header.size();
+            let header = seen.header;
+            let expiry = header.expiry();
+            let whereabouts = match header.has(flag::DEAD) {
+                true => Whereabouts::Dead,
+                false if names(region, hash, segment, seen.offset) => Whereabouts::InIndex,
+                false if is_emptied => Whereabouts::Emptied,
+                false => Whereabouts::Lost,
+            };
+            let since = |tick: u32| u32::try_from(seconds_of(now).saturating_sub(seconds_of(tick))).unwrap_or(u32::MAX);
+            found.push(Left {
+                whereabouts,
+                stored_within_s: since(opened),
+                expired_for_s: (expiry != 0 && header.is_expired(now)).then(|| since(expiry)),
+                is_flushed: !life.is_since(epoch),
+                size: header.size(),
+                order: (region.items().cas_unique(&seen), sequence),
+            });
         }
     }
     // PAIRS: generation: as in `Items::is_still`.
@@ -151,14 +141,33 @@ fn trace_segment(region: &Region, segment: usize, life: SegmentLife, (key, hash)
         return;
     }
     trace.left += found.len();
-    let is_newer = |left: &Left, than: &Left| {
-        (left.whereabouts == Whereabouts::InIndex, left.order) > (than.whereabouts == Whereabouts::InIndex, than.order)
-    };
-    for left in found {
-        if trace.newest.as_ref().is_none_or(|newest| is_newer(&left, newest)) {
-            trace.newest = Some(left);
-        }
-    }
+    let newest = trace.newest.take().into_iter().chain(found);
+    trace.newest = newest.max_by_key(|left| (left.whereabouts == Whereabouts::InIndex, left.order));
+}
+
+/// The items of a segment between these offsets, as their headers say.
+fn items_between(
+    region: &Region,
+    (segment, life): (usize, SegmentLife),
+    from: usize,
+    to: usize,
+) -> impl Iterator<Item = ItemView> {
+    let base = region.mapped().segment(segment);
+    let mut offset = from;
+    std::iter::from_fn(move || {
+        let header = (offset + item::SIZE_MIN <= to)
+            .then(|| region.items().item_header(base + offset).validate(to - offset))
+            .flatten()?;
+        let seen = ItemView {
+            segment,
+            life,
+            at: base + offset,
+            offset,
+            header,
+        };
+        offset += header.size();
+        Some(seen)
+    })
 }
 
 /// Whether the index leads to this place by this hash.

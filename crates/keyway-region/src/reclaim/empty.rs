@@ -18,7 +18,7 @@ use crate::layout::session::{FREEING, UPKEEP};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::log::Items;
-use crate::log::{ATTEMPTS_MAX, CopyOf, ItemView, Relocated};
+use crate::log::{ATTEMPTS_MAX, Chain, CopyOf, ItemView, Relocated};
 use crate::memory::Line;
 use crate::reclaim::Reclaimer;
 use crate::reclaim::Victims;
@@ -31,6 +31,16 @@ const HEADERS_AHEAD: usize = 3;
 const PROMOTED_FROM: u64 = 1;
 /// At most this part of a segment that is reclaimed for space is copied, so that each reclaim frees at least the rest of a segment.
 pub(super) const SPARED_MAX: (usize, usize) = (3, 4);
+
+/// What leads to the segments of a large value.
+enum Head {
+    /// a frozen slot is in the way
+    Frozen(Place, Slot),
+    Item(Place, Slot, ItemView),
+    /// something changed during the search
+    Moved,
+    None,
+}
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -454,35 +464,13 @@ impl Reclaimer {
             {
                 return Step::Passed;
             }
-            let mut head = None;
-            let tagged = |line: &Line| Slot::with_tag(line, tag(key_hash));
-            // A head that changes during the search may have handed its segments to its successor: not an orphan until nothing changes.
-            let mut moved = false;
-            let found = self.all().find_word(key_hash, tagged, |place, word| {
-                let seen = match self.all().look_in(place, word) {
-                    Followed::Got(seen) => seen,
-                    Followed::Moved => {
-                        moved = true;
-                        return false;
-                    }
-                    Followed::Corrupt => return false,
-                };
-                let ours = word.is_item() && self.all().items().chain(&seen).is_some_and(|c| c.last == last);
-                moved |= !self.all().items().still(&seen);
-                if ours && !moved {
-                    head = Some(seen);
-                }
-                ours && !moved
-            });
-            if moved && head.is_none() {
-                continue;
-            }
-            match (found, head) {
-                (Err((place, word)), _) => self.index.publisher().splits().unfreeze(place, word),
-                (Ok(Some(_)), Some(seen)) if self.index.publisher().operates_on_item(seen.segment, seen.offset) => {
+            match self.find_head(key_hash, last) {
+                Head::Moved => {}
+                Head::Frozen(place, word) => self.index.publisher().splits().unfreeze(place, word),
+                Head::Item(_, _, seen) if self.index.publisher().operates_on_item(seen.segment, seen.offset) => {
                     return Step::Passed;
                 }
-                (Ok(Some((place, word))), Some(seen)) => {
+                Head::Item(place, word, seen) => {
                     let Some(spare) = spare else { return Step::Passed };
                     let present = seen.is_present(self.all().flushes().epoch(now), now);
                     if present && spare == Spare::All {
@@ -495,46 +483,84 @@ impl Reclaimer {
                     if present && self.spare_large((segment, state), last, (place, word), spare, now) {
                         return Step::Spared;
                     }
-                    self.thread().protect(UPKEEP, seen.segment);
-                    let chain = match self.all().look_in(place, word) {
-                        Followed::Got(seen) => self
-                            .all()
-                            .items()
-                            .chain(&seen)
-                            .filter(|c| c.last == last && self.all().items().still(&seen)),
-                        _ => None,
-                    };
-                    let gone = chain.is_some() && self.index.publisher().evict_slot(place, word);
-                    if gone {
-                        self.index.publisher().count_gone(&seen, (place, word), present, now);
+                    if let Some(chain) = self.evict_head((place, word), &seen, last, present, now) {
                         if present && spare == Spare::Promoted {
                             self.log().ghosts().add_ghost(key_hash);
                         }
-                    }
-                    self.thread().release(UPKEEP);
-                    if let (Some(chain), true) = (chain, gone) {
                         self.log().claims().free_chain(chain.first);
                         return Step::Freed;
                     }
                 }
-                _ => {
-                    // No item leads here, and no live writer is about to make one: an orphan.
-                    if !self.log().claims().claim(segment, state) {
-                        return Step::Passed;
-                    }
-                    // The word that replaced its head may be of a thread that did not reach a barrier.
-                    self.all().write_back_buckets(key_hash);
-                    mapped.barrier();
-                    let protected = self.log().claims().threads().protected_by_others(self.thread().owner());
-                    if !self.log().claims().bump_large(segment, &protected) {
-                        return Step::Passed;
-                    }
-                    self.log().claims().free_segment(segment);
-                    return Step::Freed;
-                }
+                Head::None => return self.free_orphan(segment, state, key_hash),
             }
         }
         Step::Passed
+    }
+
+    /// Searches the item whose value has segments of its own with this last link.
+    fn find_head(&self, key_hash: u64, last: Link) -> Head {
+        let mut head = None;
+        let tagged = |line: &Line| Slot::with_tag(line, tag(key_hash));
+        // A head that changes during the search may have handed its segments to its successor: not an orphan until nothing changes.
+        let mut moved = false;
+        let found = self.all().find_word(key_hash, tagged, |place, word| {
+            let seen = match self.all().look_in(place, word) {
+                Followed::Got(seen) => seen,
+                Followed::Moved => {
+                    moved = true;
+                    return false;
+                }
+                Followed::Corrupt => return false,
+            };
+            let ours = word.is_item() && self.all().items().chain(&seen).is_some_and(|c| c.last == last);
+            moved |= !self.all().items().still(&seen);
+            if ours && !moved {
+                head = Some(seen);
+            }
+            ours && !moved
+        });
+        match (found, head) {
+            (_, None) if moved => Head::Moved,
+            (Err((place, word)), _) => Head::Frozen(place, word),
+            (Ok(Some((place, word))), Some(seen)) => Head::Item(place, word, seen),
+            _ => Head::None,
+        }
+    }
+
+    /// Evicts a large item, and returns its segments. `None`: another thread was faster.
+    fn evict_head(&self, slot: (Place, Slot), seen: &ItemView, last: Link, present: bool, now: u32) -> Option<Chain> {
+        let (place, word) = slot;
+        self.thread().protect(UPKEEP, seen.segment);
+        let chain = match self.all().look_in(place, word) {
+            Followed::Got(seen) => self
+                .all()
+                .items()
+                .chain(&seen)
+                .filter(|c| c.last == last && self.all().items().still(&seen)),
+            _ => None,
+        };
+        let gone = chain.filter(|_| self.index.publisher().evict_slot(place, word));
+        if gone.is_some() {
+            self.index.publisher().count_gone(seen, slot, present, now);
+        }
+        self.thread().release(UPKEEP);
+        gone
+    }
+
+    /// Frees a large value's segment to which no item leads, and to which no live writer is about to make one lead: an orphan.
+    fn free_orphan(&self, segment: usize, state: State, key_hash: u64) -> Step {
+        if !self.log().claims().claim(segment, state) {
+            return Step::Passed;
+        }
+        // The word that replaced its head may be of a thread that did not reach a barrier.
+        self.all().write_back_buckets(key_hash);
+        self.mapped().barrier();
+        let protected = self.log().claims().threads().protected_by_others(self.thread().owner());
+        if !self.log().claims().bump_large(segment, &protected) {
+            return Step::Passed;
+        }
+        self.log().claims().free_segment(segment);
+        Step::Freed
     }
 
     /// Gives a large item that was hit another chance: its segments go to the queue's end, one by one as they are met. The last
