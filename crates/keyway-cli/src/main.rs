@@ -137,76 +137,31 @@ enum Command {
     },
     /// Print the value of a key
     #[command(after_help = verbs::GET)]
-    Get {
-        #[command(flatten)]
-        verb: verbs::Get,
-        #[command(flatten)]
-        at: At,
-    },
+    Get(WithItems<verbs::Get>),
     /// Store a value
     #[command(after_help = verbs::SET)]
-    Set {
-        #[command(flatten)]
-        verb: verbs::Set,
-        #[command(flatten)]
-        at: At,
-    },
+    Set(WithItems<verbs::Set>),
     /// Delete a key
     #[command(after_help = "Example: keyway delete greeting")]
-    Delete {
-        #[command(flatten)]
-        verb: verbs::Key,
-        #[command(flatten)]
-        at: At,
-    },
+    Delete(WithItems<verbs::Key>),
     /// Let an item live for another time from now on
     #[command(after_help = "Example: keyway touch session:17 30m")]
-    Touch {
-        #[command(flatten)]
-        verb: verbs::Touch,
-        #[command(flatten)]
-        at: At,
-    },
+    Touch(WithItems<verbs::Touch>),
     /// Add to a number, and print it
     #[command(after_help = "Example: keyway incr visits 10 --initial 0")]
-    Incr {
-        #[command(flatten)]
-        verb: verbs::Count,
-        #[command(flatten)]
-        at: At,
-    },
+    Incr(WithItems<verbs::Count>),
     /// Subtract from a number, not below 0, and print it
     #[command(after_help = "Example: keyway decr stock")]
-    Decr {
-        #[command(flatten)]
-        verb: verbs::Count,
-        #[command(flatten)]
-        at: At,
-    },
+    Decr(WithItems<verbs::Count>),
     /// Print how many seconds an item still lives; -1: it does not expire
     #[command(after_help = "Example: keyway ttl session:17")]
-    Ttl {
-        #[command(flatten)]
-        verb: verbs::Key,
-        #[command(flatten)]
-        at: At,
-    },
+    Ttl(WithItems<verbs::Key>),
     /// Remove all items, now or later (`flush_all`)
     #[command(after_help = "Example: keyway flush --server 127.0.0.1:11211")]
-    Flush {
-        #[command(flatten)]
-        verb: verbs::Flush,
-        #[command(flatten)]
-        at: At,
-    },
+    Flush(WithItems<verbs::Flush>),
     /// List all keys, one per line
     #[command(after_help = verbs::KEYS)]
-    Keys {
-        #[command(flatten)]
-        verb: verbs::Keys,
-        #[command(flatten)]
-        at: At,
-    },
+    Keys(WithItems<verbs::Keys>),
     /// Print all items as commands, which `keyway load` brings back: for a backup
     #[command(after_help = backup::DUMP)]
     Dump {
@@ -215,20 +170,10 @@ enum Command {
     },
     /// Store the items that `keyway dump` has printed, and say how many, and which were refused
     #[command(after_help = backup::LOAD)]
-    Load {
-        #[command(flatten)]
-        load: backup::Load,
-        #[command(flatten)]
-        at: At,
-    },
+    Load(WithItems<backup::Load>),
     /// Print a region's properties and counters: on a terminal in groups, with units, rates and ratios; otherwise a line for each
     #[command(after_help = stats::HELP)]
-    Stats {
-        #[command(flatten)]
-        how: stats::How,
-        #[command(flatten)]
-        region: Region,
-    },
+    Stats(WithRegion<stats::How>),
     /// Show a region in use, live: operations and their latencies by door, hit ratio, memory, evictions, and the processes
     Top(top::Top),
     /// Look at a region and at the machine, and say what is wrong and what to do; if something is, exit with 1
@@ -236,44 +181,19 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Say why a key is not there: never set, deleted, expired, evicted or flushed, or there under another name; and what cannot be known
     #[command(after_help = trace::HELP)]
-    Trace {
-        #[command(flatten)]
-        asked: trace::Asked,
-        #[command(flatten)]
-        region: Region,
-    },
+    Trace(WithRegion<trace::Asked>),
     /// Show the hottest keys: by gets, by sets, and by the bytes that gets give out; in the last seconds, and since the region was made
     #[command(after_help = hot::HELP)]
-    Hot {
-        #[command(flatten)]
-        how: hot::HotKeys,
-        #[command(flatten)]
-        region: Region,
-    },
+    Hot(WithRegion<hot::HotKeys>),
     /// Show how many misses there would be with more memory, or less, and what evictions cost
     #[command(after_help = memory::HELP)]
-    Memory {
-        #[command(flatten)]
-        how: memory::HowMuch,
-        #[command(flatten)]
-        region: Region,
-    },
+    Memory(WithRegion<memory::HowMuch>),
     /// Print a line for each event in a region: look-ups, stores, deletions, evictions, connections, through every door
     #[command(after_help = watch::HELP)]
-    Watch {
-        #[command(flatten)]
-        how: watch::Events,
-        #[command(flatten)]
-        region: Region,
-    },
+    Watch(WithRegion<watch::Events>),
     /// Show the largest items, or what the keys of each prefix take
     #[command(after_help = big::HELP)]
-    Big {
-        #[command(flatten)]
-        how: big::BigKeys,
-        #[command(flatten)]
-        region: Region,
-    },
+    Big(WithRegion<big::BigKeys>),
     /// List the regions of this machine: place, owner, memory, items, processes, last use and version. With --prune, remove those
     /// that no process has used for long
     #[command(after_help = regions::HELP)]
@@ -334,6 +254,24 @@ enum Command {
     },
     /// Print the version
     Version,
+}
+
+/// A command on items.
+#[derive(Args)]
+struct WithItems<V: Args> {
+    #[command(flatten)]
+    verb: V,
+    #[command(flatten)]
+    at: At,
+}
+
+/// A command on a region.
+#[derive(Args)]
+struct WithRegion<H: Args> {
+    #[command(flatten)]
+    how: H,
+    #[command(flatten)]
+    region: Region,
 }
 
 #[derive(Args, Clone)]
@@ -479,25 +417,25 @@ fn execute(command: Command) -> Result<(), Failure> {
             };
             commands::copy(from, &to, force)
         }
-        Command::Get { verb, at } => verb.run(&mut *at.open()?),
-        Command::Set { verb, at } => verb.run(&mut *at.open()?),
-        Command::Delete { verb, at } => verb.delete(&mut *at.open()?),
-        Command::Touch { verb, at } => verb.run(&mut *at.open()?),
-        Command::Incr { verb, at } => verb.run(&mut *at.open()?, false),
-        Command::Decr { verb, at } => verb.run(&mut *at.open()?, true),
-        Command::Ttl { verb, at } => verb.ttl(&mut *at.open()?),
-        Command::Flush { verb, at } => verb.run(&mut *at.open()?),
-        Command::Keys { verb, at } => verb.run(&mut *at.open()?),
+        Command::Get(of) => of.verb.run(&mut *of.at.open()?),
+        Command::Set(of) => of.verb.run(&mut *of.at.open()?),
+        Command::Delete(of) => of.verb.delete(&mut *of.at.open()?),
+        Command::Touch(of) => of.verb.run(&mut *of.at.open()?),
+        Command::Incr(of) => of.verb.run(&mut *of.at.open()?, false),
+        Command::Decr(of) => of.verb.run(&mut *of.at.open()?, true),
+        Command::Ttl(of) => of.verb.ttl(&mut *of.at.open()?),
+        Command::Flush(of) => of.verb.run(&mut *of.at.open()?),
+        Command::Keys(of) => of.verb.run(&mut *of.at.open()?),
         Command::Dump { at } => backup::dump(&mut *at.open()?),
-        Command::Load { load, at } => load.run(&mut *at.open()?),
-        Command::Stats { how, region } => stats::run(region, &how),
+        Command::Load(of) => of.verb.run(&mut *of.at.open()?),
+        Command::Stats(of) => stats::run(of.region, &of.how),
         Command::Top(top) => top.run(),
-        Command::Trace { asked, region } => trace::run(region.place(), &asked),
+        Command::Trace(of) => trace::run(of.region.place(), &of.how),
         Command::Doctor(doctor) => doctor.run(),
-        Command::Hot { how, region } => hot::run(region.place(), &how),
-        Command::Memory { how, region } => memory::run(region.place(), &how),
-        Command::Watch { how, region } => watch::run(region.place(), &how),
-        Command::Big { how, region } => big::run(region.place(), &how),
+        Command::Hot(of) => hot::run(of.region.place(), &of.how),
+        Command::Memory(of) => memory::run(of.region.place(), &of.how),
+        Command::Watch(of) => watch::run(of.region.place(), &of.how),
+        Command::Big(of) => big::run(of.region.place(), &of.how),
         Command::Regions(how) => regions::run(&how),
         Command::Ping { server, access } => ping::run(server.as_deref(), &access),
         Command::Password { user, read_only, prefix } => password::run(&user, read_only, prefix.as_deref()),
