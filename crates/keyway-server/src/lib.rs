@@ -210,38 +210,21 @@ impl Server {
     ///
     /// [`StartError`], except for the errors of [`Sockets::bind`].
     pub fn start_on(sockets: Sockets, config: Config, cache: Cache) -> Result<Self, StartError> {
-        let Sockets {
-            users,
-            certificates,
-            mut listeners,
-            udp_addresses,
-            udp_sockets,
-            http,
-            special,
-            predecessor,
-        } = sockets;
-        let (sessions, probe) = open_sessions(&config, &cache, http.is_some())?;
-        listeners.extend(listeners_of_region(special, &cache));
-        let mut offered = offer(&listeners, &udp_sockets, http.as_ref())?;
+        let (sessions, probe) = open_sessions(&config, &cache, sockets.http.is_some())?;
+        let mut listeners = sockets.listeners;
+        listeners.extend(listeners_of_region(sockets.special, &cache));
+        let mut offered = offer(&listeners, &sockets.udp_sockets, sockets.http.as_ref())?;
         let tcp_addresses = listeners.iter().filter_map(listener::Listener::tcp_address).collect();
         let plain_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::plain_tcp_address).collect();
-        let (keeper, post) = match &config.kernel {
-            Some(kernel) => {
-                let (keeper, post) = kernel::start(&config, kernel, &udp_addresses, &plain_addresses, &cache, predecessor)
-                    .map_err(StartError::Kernel)?;
-                offered.extend(keeper.pinned()?.map(Offered::pinned));
-                (Some(keeper), Some(post))
-            }
-            None => (None, None),
-        };
-        let census = Census::new(
-            &cache,
-            &sessions,
-            probe.as_ref(),
-            keeper.as_ref().and_then(kernel::Keeper::session_id),
-        );
+        let addresses = (&sockets.udp_addresses[..], &plain_addresses[..]);
+        let (keeper, post) = open_kernel_door(&config, addresses, &cache, sockets.predecessor)?.unzip();
+        if let Some(keeper) = &keeper {
+            offered.extend(keeper.pinned()?.map(Offered::pinned));
+        }
+        let reads_items = keeper.as_ref().and_then(kernel::Keeper::session_id);
+        let census = Census::new(&cache, &sessions, probe.as_ref(), reads_items);
         let stopper = keyway_http::Stopper::default();
-        let http = http.zip(probe).map(|(sockets, session)| http::Port {
+        let http = sockets.http.zip(probe).map(|(sockets, session)| http::Port {
             sockets,
             hosts: http::hosts(&config.http_hosts),
             session,
@@ -251,46 +234,42 @@ impl Server {
 
         threads::try_out(config.thread_count()).map_err(StartError::Threads)?;
         let event_loop = choose_event_loop(&config)?;
-        let acceptor_poll = Poll::new()?;
+        let poll = Poll::new()?;
         let polls = (0..config.workers()).map(|_| Poll::new()).collect::<io::Result<Vec<_>>>()?;
         let wakers = polls.iter().map(|poll| Waker::new(poll.registry(), worker::WAKE));
         let wakers = wakers.collect::<io::Result<Vec<_>>>()?;
-        let acceptor_waker = Waker::new(acceptor_poll.registry(), acceptor::WAKE)?;
-        let kept = udp_sockets.iter().flatten().map(|socket| socket.as_fd().try_clone_to_owned());
+        let acceptor_waker = Waker::new(poll.registry(), acceptor::WAKE)?;
+        let kept = sockets
+            .udp_sockets
+            .iter()
+            .flatten()
+            .map(|socket| socket.as_fd().try_clone_to_owned());
         let kept = kept.collect::<io::Result<Vec<_>>>()?;
         let setup = Setup {
-            udp_addresses: udp_addresses.clone(),
+            udp_addresses: sockets.udp_addresses.clone(),
             event_loop,
             workers: Workers::new(wakers),
             peers: Peers::new(kept),
             life: Life::new(acceptor_waker, stopper),
             census,
             kernel: post,
-            users,
-            certificates,
+            users: sockets.users,
+            certificates: sockets.certificates,
             config,
         };
         let shared = Arc::new(Shared::new(setup, &cache));
         shared.note_hour(&cache);
         let (transfers, halt) = (Arc::new(Transfers::new(polls.len())), Arc::<Halt>::default());
-        let workers = make_workers(polls, sessions, udp_sockets, &cache, &shared, (&transfers, &halt));
+        let workers = make_workers(polls, sessions, sockets.udp_sockets, &cache, &shared, (&transfers, &halt));
         let ways = (transfers, Arc::clone(&halt));
-        let acceptor = Acceptor::new(
-            acceptor_poll,
-            cache.clone(),
-            Arc::clone(&shared),
-            ways,
-            listeners,
-            offered,
-            signals,
-        )?;
+        let acceptor = Acceptor::new(poll, cache.clone(), Arc::clone(&shared), ways, listeners, offered, signals)?;
         Ok(Self {
             cache,
             shared,
             acceptor,
             workers,
             tcp_addresses,
-            udp_addresses,
+            udp_addresses: sockets.udp_addresses,
             keeper: keeper.map(|keeper| (keeper, halt)),
             http,
         })
@@ -527,6 +506,18 @@ fn open_sessions(config: &Config, cache: &Cache, has_http: bool) -> Result<(Vec<
     };
     let workers = (0..config.workers()).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
     Ok((workers, has_http.then(open).transpose()?))
+}
+
+/// Opens the kernel door, if there is to be one, for these UDP and TCP addresses.
+fn open_kernel_door(
+    config: &Config,
+    (udp, tcp): (&[SocketAddr], &[SocketAddr]),
+    cache: &Cache,
+    predecessor: Option<Predecessor>,
+) -> Result<Option<(kernel::Keeper, Arc<kernel::Post>)>, StartError> {
+    let Some(kernel) = &config.kernel else { return Ok(None) };
+    let opened = kernel::start(config, kernel, udp, tcp, cache, predecessor);
+    opened.map(Some).map_err(StartError::Kernel)
 }
 
 /// What a server that takes over gets of these sockets.

@@ -61,7 +61,7 @@ struct Datagrams {
     peer: Peer,
     /// the socket, as `stats conns` shows it
     shown: Arc<Peer>,
-    inbox: Arrived,
+    inbox: Inbox,
     outbox: Outbox,
     /// datagrams may wait in the socket or in `inbox` (readiness is edge-triggered: reported once)
     ready: bool,
@@ -100,7 +100,7 @@ impl UdpSockets {
                 token,
                 peer,
                 shown,
-                inbox: Arrived::new(),
+                inbox: Inbox::new(),
                 outbox: Outbox::new(),
                 ready: true,
                 blocked: false,
@@ -291,7 +291,7 @@ fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
 }
 
 /// Datagrams that have arrived.
-struct Arrived {
+struct Inbox {
     /// room for [`BATCH`] of them
     bytes: Vec<u8>,
     headers: MultiHeaders<SockaddrStorage>,
@@ -311,7 +311,7 @@ struct Outbox {
     next: usize,
 }
 
-impl Arrived {
+impl Inbox {
     fn new() -> Self {
         Self {
             // The kernel has not allocated the pages of zeroed memory yet: only pages that datagrams fill use memory.
@@ -471,17 +471,7 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut
                 break;
             }
             Decoded::Request { consumed, request } => {
-                let origin = Origin {
-                    peer,
-                    token: 0,
-                    sent: start,
-                    keys_done: 0,
-                    room,
-                    is_bounded: true,
-                    is_line: false,
-                    may_write: true,
-                    socket: None,
-                };
+                let origin = origin_of(peer, start, room);
                 if let Some(served) = executor.served() {
                     served.note(&request);
                 }
@@ -516,6 +506,21 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut
         }
     }
     requests
+}
+
+/// Where a request of a datagram comes from; its answers begin at `start`, and may have `room` bytes.
+fn origin_of(peer: &Peer, start: usize, room: usize) -> Origin<'_> {
+    Origin {
+        peer,
+        token: 0,
+        sent: start,
+        keys_done: 0,
+        room,
+        is_bounded: true,
+        is_line: false,
+        may_write: true,
+        socket: None,
+    }
 }
 
 /// `taken_up`: a reading of the timer.

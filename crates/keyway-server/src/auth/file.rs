@@ -70,7 +70,7 @@ pub(crate) struct Users {
     key: hmac::Key,
     users: Vec<Arc<User>>,
     certificates: Vec<(Vec<u8>, Arc<UserRole>)>,
-    peers: Vec<Peer>,
+    peers: Vec<PeerName>,
 }
 
 /// A user with a password.
@@ -83,7 +83,7 @@ struct User {
 }
 
 /// A user of this machine.
-struct Peer {
+struct PeerName {
     name: String,
     uid: u32,
     role: Arc<UserRole>,
@@ -259,7 +259,7 @@ impl Users {
         if self.peers.iter().any(|peer| peer.uid == uid) {
             return Err(format!("peer:{name} (user {uid}) has a line already: remove one of them"));
         }
-        self.peers.push(Peer {
+        self.peers.push(PeerName {
             name: name.to_owned(),
             uid,
             role: Arc::new(role),
