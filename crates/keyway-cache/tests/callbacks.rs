@@ -2,6 +2,7 @@
 //! code that panics, and leaves the session in the middle of its operation.
 //! Guards: P26
 
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{Cache, Gate, Get, Item, Options, Place, Session, Target};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;

@@ -6,6 +6,7 @@
 //! Guards: P16
 #![allow(clippy::print_stdout, reason = "a test: its output is for people")]
 
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{Cache, Get, Options, Place, Session, Store};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;

@@ -5,6 +5,7 @@
 use harness::Scratch;
 use keyway_cache::server::KernelDoor;
 use keyway_cache::server::ServerCache as _;
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::server::handout::GRANTED_AND_COUNTS;
 use keyway_cache::{Arithmetic, Cache, Delete, Get, Options, Place, Store, StoreMode, WriteError};
 use nix::sys::memfd::{MFdFlags, memfd_create};

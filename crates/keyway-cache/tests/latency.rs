@@ -8,6 +8,7 @@
 #![allow(unsafe_code, reason = "forks; contract above")]
 
 use harness::Scratch;
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{Cache, Door, Gate, Latencies, Options, Place, Verb};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};

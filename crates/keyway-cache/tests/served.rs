@@ -15,6 +15,7 @@
 )]
 
 use harness::{DEADLINE, Kind, Scratch, ServeOptions, Server, Transport, wait_until};
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::server::{Connection, run_apart_by};
 use keyway_cache::{Cache, Options, Place, Session, WriteError};
 use nix::libc;

@@ -3,6 +3,7 @@
 //! Guards: P44
 
 use harness::Scratch;
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{Cache, Door, Options, Place, Verb};
 use std::path::Path;
 use std::process::Command;

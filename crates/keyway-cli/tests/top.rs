@@ -5,6 +5,7 @@
 
 use harness::Scratch;
 use keyway_cache::server::ServerCache as _;
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{Cache, Door, Options, Place, Session, Verb};
 use nix::fcntl::OFlag;
 use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};

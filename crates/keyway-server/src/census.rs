@@ -8,6 +8,7 @@
 //! that asks every second does not improve the hit ratio.
 
 use keyway_cache::server::ServerCache as _;
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::server::SessionId;
 use keyway_cache::{Cache, Counters, Session};
 

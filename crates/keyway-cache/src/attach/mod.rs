@@ -223,11 +223,11 @@ pub(crate) fn open_kept(given: &File, options: &Options) -> Result<Opened, OpenE
 
 /// Marks the region as cleanly stopped if no other process is opened.
 pub(crate) fn close(opened: &Opened) -> bool {
-    let Role::Writer(process) = opened.sessions.role else {
+    let Role::Writer(process) = *opened.sessions.role() else {
         return false;
     };
-    let _inside = opened.sessions.latch.open();
-    let region = &opened.sessions.region;
+    let _inside = opened.sessions.latch().open();
+    let region = opened.sessions.region_inside();
     // A process that attaches from now on undoes this, at the latest when it begins to use the region.
     region.restarts().begin_clean_stop();
     let layout = region.mapped().layout();
@@ -239,7 +239,7 @@ pub(crate) fn close(opened: &Opened) -> bool {
         // The next boot cannot know that they are dead.
         others.iter().for_each(|tenant| region.recovery().dismiss(tenant));
         region.recovery().detach(process);
-        region.clock().note_use(opened.sessions.clock.now());
+        region.clock().note_use(opened.sessions.now());
         let mut parts = layout.backed(region.mapped().segments()).into_iter();
         is_last = !opened.on_disk || parts.all(|range| region.mapped().host().write_back(range));
     }

@@ -141,7 +141,7 @@ impl Latch {
     ///
     /// Compiled into the verb, and without calls: a call would take registers from verbs without a gate.
     #[inline(always)]
-    pub(crate) fn begin_verb(&self, places: [Place<'_>; 2]) -> Verb<'_> {
+    pub(crate) fn begin_verb(&self, places: [Bytes<'_>; 2]) -> Verb<'_> {
         if self.is_on() {
             cold_path();
             for place in places {
@@ -231,25 +231,25 @@ impl Verb<'_> {
 }
 
 /// Memory of the caller.
-pub(crate) type Place<'p> = &'p [MaybeUninit<u8>];
+pub(crate) type Bytes<'p> = &'p [MaybeUninit<u8>];
 
 /// Bytes of the caller as a place.
 #[inline(always)]
-pub(crate) fn place(bytes: &[u8]) -> Place<'_> {
+pub(crate) fn callers(bytes: &[u8]) -> Bytes<'_> {
     // SAFETY: the same bytes; each of them is initialised.
     unsafe { &*(std::ptr::from_ref(bytes) as *const [MaybeUninit<u8>]) }
 }
 
 /// Whether any byte of a place is between two addresses, the second one excluded.
 #[inline(always)]
-fn touches(place: Place<'_>, from: usize, to: usize) -> bool {
+fn touches(place: Bytes<'_>, from: usize, to: usize) -> bool {
     let begin = place.as_ptr().addr();
     begin < to && begin + place.len() > from
 }
 
 /// A byte of each page of a place.
 #[inline(always)]
-fn one_a_page(place: Place<'_>) -> impl Iterator<Item = &MaybeUninit<u8>> {
+fn one_a_page(place: Bytes<'_>) -> impl Iterator<Item = &MaybeUninit<u8>> {
     place.iter().step_by(PAGE).chain(place.last())
 }
 
@@ -511,10 +511,10 @@ mod tests {
         let bytes = [0; 8];
         let begin = bytes.as_ptr().addr();
         for (from, to, is_near) in [(8, 9, false), (7, 9, true), (0, 1, true), (0, 0, false), (3, 4, true)] {
-            assert_eq!(touches(place(&bytes), begin + from, begin + to), is_near, "{from} to {to}");
+            assert_eq!(touches(callers(&bytes), begin + from, begin + to), is_near, "{from} to {to}");
         }
-        assert!(!touches(place(&bytes), begin - 1, begin));
-        assert!(!touches(place(&bytes), usize::MAX, 0), "there is no mapping");
+        assert!(!touches(callers(&bytes), begin - 1, begin));
+        assert!(!touches(callers(&bytes), usize::MAX, 0), "there is no mapping");
     }
 
     #[test]
@@ -536,7 +536,7 @@ mod tests {
     fn every_page_of_a_place_is_read() {
         let bytes = vec![0; 4 * PAGE];
         for (begin, len) in [(0, 0), (0, 1), (1, PAGE), (PAGE - 1, 2), (7, 2 * PAGE), (5, 3 * PAGE + 1)] {
-            let place = place(&bytes[begin..begin + len]);
+            let place = callers(&bytes[begin..begin + len]);
             let page_of = |byte: &MaybeUninit<u8>| std::ptr::from_ref(byte).addr() / PAGE;
             let mut expected: Vec<_> = place.iter().map(page_of).collect();
             let mut read: Vec<_> = one_a_page(place).map(page_of).collect();

@@ -76,7 +76,7 @@ pub(crate) fn is_shut_out(sessions: &Sessions) -> bool {
 impl KernelDoor {
     /// See [`crate::server::ServerCache::turn_kernel_door_on`].
     pub(crate) fn turn_on(sessions: &Arc<Sessions>, doorway: &Arc<Doorway>, map: File) -> Result<Self, KernelDoorError> {
-        let Role::Writer(process) = sessions.role else {
+        let Role::Writer(process) = *sessions.role() else {
             return Err(KernelDoorError::Io(std::io::ErrorKind::PermissionDenied.into()));
         };
         match retire(sessions) {
@@ -84,7 +84,7 @@ impl KernelDoor {
             Retired::Owned => return Err(KernelDoorError::Taken),
             Retired::StillAnswering(left) => return Err(KernelDoorError::StillAnswering(left)),
         }
-        let stripes = stripes(&map, sessions.latch).map_err(KernelDoorError::Io)?;
+        let stripes = stripes(&map, sessions.latch()).map_err(KernelDoorError::Io)?;
         let word = sessions
             .inside(|region| region.changes().turn_door_on(process, stripes))
             .ok_or(KernelDoorError::Taken)?;
@@ -170,9 +170,9 @@ fn stripes(map: &File, latch: Latch) -> io::Result<Stripes> {
 /// Takes in what a server has handed out with the region.
 pub(crate) fn take_in(sessions: &Sessions, word: u64, map: File) -> io::Result<()> {
     sessions
-        .region
+        .region_inside()
         .changes()
-        .offer_stripes(DoorWord(word), stripes(&map, sessions.latch)?);
+        .offer_stripes(DoorWord(word), stripes(&map, sessions.latch())?);
     Ok(())
 }
 
@@ -190,7 +190,7 @@ enum Retired {
 
 /// Turns the kernel door off if its owner has died and its program no longer answers.
 fn retire(sessions: &Sessions) -> Retired {
-    let now = sessions.clock.monotonic();
+    let now = sessions.monotonic();
     sessions.inside(|region| retire_at(region, now))
 }
 
@@ -242,9 +242,9 @@ pub(crate) fn follow_door(sessions: &Sessions) {
     if sessions.inside(|region| !region.changes().door().is_on() || region.changes().has_stripes()) {
         return;
     }
-    match (retire(sessions), &sessions.place) {
+    match (retire(sessions), sessions.place()) {
         // A server delays its writes ([`crate::Session::is_held_up`]). A write that it has not delayed fails.
-        (Retired::StillAnswering(_), _) if sessions.is_server => {}
+        (Retired::StillAnswering(_), _) if sessions.is_server() => {}
         (Retired::StillAnswering(left), _) => {
             // About a lease at most, once after the death of a server.
             wait::sleep(left);

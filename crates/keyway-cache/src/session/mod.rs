@@ -6,7 +6,10 @@ mod bulk;
 pub(crate) mod kernel;
 mod reader;
 pub(crate) mod roster;
+mod sampling;
+mod slot;
 pub(crate) mod socket;
+mod verbs;
 mod writer;
 
 use crate::clock;
@@ -14,37 +17,16 @@ use crate::error::ReadError;
 use crate::remote::peer::Peer;
 use crate::session::reader::Reader;
 use crate::session::roster::{Role, Sessions};
+use crate::session::verbs::Verbs as _;
 use crate::session::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Key, KeyRoom, Limits, Placed, SessionId, Shrinking, Sink, Target};
+use keyway_region::{Headed, Key, Limits, Placed, SessionId, Shrinking, Target};
+use std::convert::identity;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A get that [`Writer::get_fast`] has not answered.
-#[cold]
-#[inline(never)]
-fn get_fast_or_slow<R>(
-    writer: &mut Writer,
-    key: &[u8],
-    hash: u64,
-    how: &Get,
-    sink: &mut impl Sink,
-    hit: impl Fn(Item) -> R,
-) -> Result<Option<R>, WriteError> {
-    writer.get_fast_or_slow(Key::of((key, hash)), how, sink, hit)
-}
-
-/// A get of a reader.
-#[cold]
-#[inline(never)]
-fn get_reading(reader: &mut Reader, key: &[u8], how: &Get, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
-    let mut room = KeyRoom::new();
-    let key = reader.key(key, &mut room);
-    reader.get(key.bytes(), how, sink)
-}
 
 /// A call ends because no key has this length.
 #[cold]
@@ -74,22 +56,7 @@ enum Way {
     Reader(Reader),
 }
 
-/// Passes a call to the variant that this session has, with a key that nothing in the caller's memory can change any more. A writer's verb
-/// copies it itself, which saves the common case a stack frame.
-macro_rules! verb {
-    ($session:expr, $key:ident, $way:ident => $work:expr) => {
-        match &mut *$session.0 {
-            Way::Writer($way) => $work,
-            Way::Reader($way) => {
-                let mut room = KeyRoom::new();
-                let $key = $way.key($key, &mut room).bytes();
-                $work
-            }
-        }
-    };
-}
-
-/// Passes a call without a key to the variant that this session has.
+/// Passes a call to the variant that this session has.
 macro_rules! either {
     ($session:expr, $way:ident => $work:expr) => {
         match &mut *$session.0 {
@@ -99,11 +66,25 @@ macro_rules! either {
     };
 }
 
+/// A verb of a key: between its probes, if the key has a length that a key can have.
+macro_rules! verb {
+    ($probe:ty, $session:expr, $key:ident, $way:ident => $work:expr) => {{
+        <$probe>::entry($key);
+        if Key::has_len($key) {
+            let done = either!($session, $way => $work);
+            <$probe>::exit();
+            done
+        } else {
+            Err(refused::<$probe>($key.len()))
+        }
+    }};
+}
+
 impl Session {
     pub(crate) fn new(sessions: &Arc<Sessions>) -> Option<Self> {
-        Some(match sessions.role {
+        Some(match sessions.role() {
             Role::Writer(_) => Self::hired(sessions, sessions.hire()?),
-            Role::Reader(ref peer) => Self::reader(sessions, Arc::clone(peer)),
+            Role::Reader(peer) => Self::reader(sessions, Arc::clone(peer)),
         })
     }
 
@@ -141,24 +122,8 @@ impl Session {
     /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
-        probes::Get::entry(key);
-        if !Key::has_len(key) {
-            return Err(ReadError::of(refused::<probes::Get>(key.len())));
-        }
         let mut value = Vec::new();
-        let mut room = KeyRoom::new();
-        let found = match &mut *self.0 {
-            Way::Writer(writer) => {
-                let key = writer.key(key, &mut room);
-                if let Some(found) = writer.get_fast(key, Get::VALUE, &mut value, |_| ()) {
-                    probes::Get::exit();
-                    return Ok(found.map(|()| value));
-                }
-                get_fast_or_slow(writer, key.bytes(), key.hash(), Get::VALUE, &mut value, |_| ())
-            }
-            Way::Reader(reader) => get_reading(reader, key, Get::VALUE, &mut value).map(|found| found.map(|_| ())),
-        };
-        probes::Get::exit();
+        let found = verb!(probes::Get, self, key, way => way.get(key, Get::VALUE, &mut value, |_| ()));
         Ok(found.map_err(ReadError::of)?.map(|()| value))
     }
 
@@ -183,24 +148,7 @@ impl Session {
     /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
     #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
-        probes::Get::entry(key);
-        if !Key::has_len(key) {
-            return Err(ReadError::of(refused::<probes::Get>(key.len())));
-        }
-        let mut room = KeyRoom::new();
-        let found = match &mut *self.0 {
-            Way::Writer(writer) => {
-                let key = writer.key(key, &mut room);
-                if let Some(found) = writer.get_fast(key, Get::VALUE, out, |item| item) {
-                    probes::Get::exit();
-                    return Ok(found);
-                }
-                get_fast_or_slow(writer, key.bytes(), key.hash(), Get::VALUE, out, |item| item)
-            }
-            Way::Reader(reader) => get_reading(reader, key, Get::VALUE, out),
-        };
-        probes::Get::exit();
-        found.map_err(ReadError::of)
+        verb!(probes::Get, self, key, way => way.get(key, Get::VALUE, out, identity)).map_err(ReadError::of)
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
@@ -234,17 +182,7 @@ impl Session {
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        probes::Get::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Get>(key.len()));
-        }
-        let mut room = KeyRoom::new();
-        let done = match &mut *self.0 {
-            Way::Writer(writer) => writer.get(writer.key(key, &mut room), how, &mut Headed::new(out, head)),
-            Way::Reader(reader) => get_reading(reader, key, how, &mut Headed::new(out, head)),
-        };
-        probes::Get::exit();
-        done
+        verb!(probes::Get, self, key, way => way.get(key, how, &mut Headed::new(out, head), identity))
     }
 
     /// Gets by the rules of `how`, with the value in the caller's memory: [`Target::make_room`] gets the item's properties,
@@ -280,64 +218,7 @@ impl Session {
     /// requests a change, the errors of a write.
     #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
-        probes::Get::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Get>(key.len()));
-        }
-        let mut room = KeyRoom::new();
-        let found = match &mut *self.0 {
-            Way::Writer(writer) => {
-                let key = writer.key(key, &mut room);
-                if let Some(found) = writer.get_fast(key, how, &mut Placed::new(target), |_| ()) {
-                    probes::Get::exit();
-                    return Ok(found.is_some());
-                }
-                get_fast_or_slow(writer, key.bytes(), key.hash(), how, &mut Placed::new(target), |_| ())
-            }
-            Way::Reader(reader) => get_reading(reader, key, how, &mut Placed::new(target)).map(|found| found.map(|_| ())),
-        };
-        probes::Get::exit();
-        Ok(found?.is_some())
-    }
-
-    /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
-    /// place in the region, after all of `out`, as far as the socket takes it at once. A hit returns how many bytes were
-    /// sent; the rest is in `out`.
-    ///
-    /// # Errors
-    ///
-    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
-    /// requests a change, the errors of a write. A socket's error shows when the rest is sent.
-    #[doc(hidden)]
-    #[inline]
-    pub fn get_to(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        socket: BorrowedFd<'_>,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
-        behind: &[u8],
-    ) -> Result<Option<(Item, usize)>, WriteError> {
-        probes::Get::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Get>(key.len()));
-        }
-        let mut room = KeyRoom::new();
-        let found = match &mut *self.0 {
-            Way::Writer(writer) => writer.answer(writer.key(key, &mut room), how, socket, out, head, behind),
-            Way::Reader(reader) => {
-                let found = get_reading(reader, key, how, &mut Headed::new(&mut *out, head));
-                found.map(|found| {
-                    found.map(|item| {
-                        out.extend_from_slice(behind);
-                        (item, 0)
-                    })
-                })
-            }
-        };
-        probes::Get::exit();
-        found
+        Ok(verb!(probes::Get, self, key, way => way.get(key, how, &mut Placed::new(target), |_| ()))?.is_some())
     }
 
     /// Asks the processor to fetch the memory that the next verbs with these keys need, all of it at once. It is a hint: nothing
@@ -369,13 +250,7 @@ impl Session {
     /// for a copy of the value.
     #[inline]
     pub fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
-        probes::Set::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Set>(key.len()));
-        }
-        let done = verb!(self, key, way => way.set(key, value, 0, exptime));
-        probes::Set::exit();
-        done
+        verb!(probes::Set, self, key, way => way.set(key, value, exptime))
     }
 
     /// Stores by all the rules of `how`: set, add, replace, append, prepend, cas.
@@ -399,13 +274,7 @@ impl Session {
     /// copy of the value.
     #[inline]
     pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        probes::Set::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Set>(key.len()));
-        }
-        let done = verb!(self, key, way => way.store(key, value, how));
-        probes::Set::exit();
-        done
+        verb!(probes::Set, self, key, way => way.store(key, value, how))
     }
 
     /// Deletes, or marks as stale.
@@ -425,13 +294,7 @@ impl Session {
     /// A bad key; if the item is marked and not deleted, the errors of a write.
     #[inline(always)]
     pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
-        probes::Delete::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Delete>(key.len()));
-        }
-        let done = verb!(self, key, way => way.delete(key, how));
-        probes::Delete::exit();
-        done
+        verb!(probes::Delete, self, key, way => way.delete(key, how))
     }
 
     /// Counts up or down.
@@ -453,13 +316,7 @@ impl Session {
     /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
     #[inline]
     pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        probes::Arithmetic::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Arithmetic>(key.len()));
-        }
-        let done = verb!(self, key, way => way.arithmetic(key, how));
-        probes::Arithmetic::exit();
-        done
+        verb!(probes::Arithmetic, self, key, way => way.arithmetic(key, how))
     }
 
     /// Adds to a number, modulo 2^64, and returns the sum.
@@ -480,13 +337,7 @@ impl Session {
     /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
     #[inline]
     pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        probes::Arithmetic::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Arithmetic>(key.len()));
-        }
-        let done = verb!(self, key, way => way.incr(key, delta));
-        probes::Arithmetic::exit();
-        done
+        verb!(probes::Arithmetic, self, key, way => way.count::<false>(key, delta))
     }
 
     /// Subtracts from a number, stopping at 0, and returns the result.
@@ -496,13 +347,7 @@ impl Session {
     /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
     #[inline]
     pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        probes::Arithmetic::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Arithmetic>(key.len()));
-        }
-        let done = verb!(self, key, way => way.decr(key, delta));
-        probes::Arithmetic::exit();
-        done
+        verb!(probes::Arithmetic, self, key, way => way.count::<true>(key, delta))
     }
 
     /// Gives the item a new exptime. `false`: there is no such item.
@@ -511,13 +356,7 @@ impl Session {
     ///
     /// A bad key, a full region from which nothing can be evicted, or no memory in this process for a copy of the value.
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
-        probes::Touch::entry(key);
-        if !Key::has_len(key) {
-            return Err(refused::<probes::Touch>(key.len()));
-        }
-        let done = verb!(self, key, way => way.touch(key, exptime));
-        probes::Touch::exit();
-        done
+        verb!(probes::Touch, self, key, way => way.touch(key, exptime))
     }
 
     /// memcached's `flush_all`: with 0 at once, otherwise at that exptime, of all items stored until then.
@@ -553,141 +392,178 @@ impl Session {
         either!(self, way => way.walk(cursor, budget, visit))
     }
 
-    /// Whether writes have to be delayed: the owner of the kernel door has died, and its program may still answer from
-    /// copies, for about a second. A process that is not a server ([`crate::Options::server`]) waits that long in its first
-    /// write. A server's threads serve other clients during this time, and their writes fail with [`WriteError::KernelDoor`]
-    /// until it ends.
-    #[doc(hidden)]
-    #[inline]
-    pub fn is_held_up(&self) -> bool {
-        match &*self.0 {
-            Way::Writer(writer) => writer.is_held_up(),
-            Way::Reader(_) => false,
-        }
-    }
-
     /// Housekeeping in a bounded step: recovers dead processes and dead threads of this process, and frees dead segments. A
     /// server calls it about once a second from one thread; without a server, threads that allocate do the necessary work.
     pub fn upkeep(&mut self) {
-        if let Way::Writer(writer) = &mut *self.0 {
-            writer.upkeep();
-        }
+        either!(self, way => way.upkeep());
     }
 
     /// A bounded step towards the region's memory limit ([`crate::Cache::limit`]): evicts while more memory is in use, and gives memory back
     /// to the system a few seconds after it went out of use. [`Session::upkeep`] does one too.
     pub fn shrink(&mut self) -> Shrinking {
-        match &mut *self.0 {
-            Way::Writer(writer) => writer.shrink(),
-            Way::Reader(_) => Shrinking::Done,
-        }
-    }
-
-    /// The properties of an item, without counting it or marking it as fetched.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError::KeyLength`]: the key is empty or too long; [`WriteError::Detached`]: the session is detached.
-    #[doc(hidden)]
-    pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
-        Key::check_len(key)?;
-        verb!(self, key, way => way.look(key))
-    }
-
-    /// The next verbs are those of a connection: watchers see its door, whether it is a meta command, and the connection's descriptor.
-    #[doc(hidden)]
-    #[inline]
-    pub fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
-        if let Way::Writer(writer) = &*self.0 {
-            writer.serve_as(door, is_meta, descriptor);
-        }
-    }
-
-    /// Whether any watcher wants to see that connections begin and end.
-    #[doc(hidden)]
-    pub fn emits_connections(&mut self) -> bool {
-        match &mut *self.0 {
-            Way::Writer(writer) => writer.emits_connections(),
-            Way::Reader(_) => false,
-        }
-    }
-
-    /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
-    #[doc(hidden)]
-    pub fn emit_connection(&mut self, text: &[u8]) {
-        if let Way::Writer(writer) = &mut *self.0 {
-            writer.emit_connection(text);
-        }
-    }
-
-    /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
-    #[doc(hidden)]
-    pub fn note_hit(&mut self, key: &[u8]) {
-        if let Way::Writer(writer) = &mut *self.0 {
-            writer.note_hit(key);
-        }
-    }
-
-    /// Notes that a request, for which this session was used or not, took so long.
-    #[doc(hidden)]
-    pub fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
-        if let Way::Writer(writer) = &*self.0 {
-            writer.note_latency(door, verb, ns);
-        }
-    }
-
-    /// Adds operations that were counted elsewhere; returns whether that was possible.
-    #[doc(hidden)]
-    pub fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
-        match &*self.0 {
-            Way::Writer(writer) => writer.add_latency(door, verb, counted),
-            _ => false,
-        }
-    }
-
-    /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
-    #[doc(hidden)]
-    pub fn id(&self) -> Option<SessionId> {
-        match &*self.0 {
-            Way::Writer(writer) => Some(writer.id()),
-            Way::Reader(_) => None,
-        }
+        either!(self, way => way.shrink())
     }
 
     /// Gives up the room that this session has reserved for its next writes, so that it can be reclaimed. Worth calling before
     /// a long idle time.
     pub fn release(&mut self) {
-        if let Way::Writer(writer) = &mut *self.0 {
-            writer.release();
-        }
+        either!(self, way => way.release());
     }
 
     /// Unix seconds by this process's wall clock, as at which an exptime that is a Unix time is translated.
     pub fn now_unix_s(&self) -> i64 {
         clock::own_unix_s()
     }
+}
+
+/// What Keyway's servers and bindings need of a [`Session`] beyond what programs do: answers on sockets, the kernel's answers, counts of one
+/// session, the region's clock. It may change in every release.
+pub trait ServerSession {
+    /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
+    /// place in the region, after all of `out`, as far as the socket takes it at once. A hit returns how many bytes were
+    /// sent; the rest is in `out`.
+    ///
+    /// # Errors
+    ///
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
+    /// requests a change, the errors of a write. A socket's error shows when the rest is sent.
+    fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        socket: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError>;
+
+    /// The properties of an item, without counting it or marking it as fetched.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::KeyLength`]: the key is empty or too long; [`WriteError::Detached`]: the session is detached.
+    fn look(&mut self, key: &[u8]) -> Result<Read, WriteError>;
+
+    /// Whether writes have to be delayed: the owner of the kernel door has died, and its program may still answer from
+    /// copies, for about a second. A process that is not a server ([`crate::Options::server`]) waits that long in its first
+    /// write. A server's threads serve other clients during this time, and their writes fail with [`WriteError::KernelDoor`]
+    /// until it ends.
+    fn is_held_up(&self) -> bool;
+
+    /// The next verbs are those of a connection: watchers see its door, whether it is a meta command, and the connection's descriptor.
+    fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32);
+
+    /// Whether any watcher wants to see that connections begin and end.
+    fn emits_connections(&mut self) -> bool;
+
+    /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
+    fn emit_connection(&mut self, text: &[u8]);
+
+    /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
+    fn note_hit(&mut self, key: &[u8]);
+
+    /// Notes that a request, for which this session was used or not, took so long.
+    fn note_latency(&self, door: Door, verb: Verb, ns: u64);
+
+    /// Adds operations that were counted elsewhere; returns whether that was possible.
+    fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool;
+
+    /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
+    fn id(&self) -> Option<SessionId>;
 
     /// The second on the region's clock by which this session's next get goes, or the one before it (`docs/region.md`, "Clock").
-    #[doc(hidden)]
-    pub fn clock_s(&mut self) -> u64 {
-        either!(self, way => way.clock_s())
-    }
+    fn clock_s(&mut self) -> u64;
 
     /// [`crate::Cache::limits`].
-    #[doc(hidden)]
-    pub fn limits(&self) -> Limits {
+    fn limits(&self) -> Limits;
+
+    /// What the region's clock says. No process can set it, and it does not go back.
+    fn clock(&self) -> Duration;
+}
+
+impl ServerSession for Session {
+    #[inline]
+    fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        socket: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        verb!(probes::Get, self, key, way => way.get_to(key, how, socket, out, head, behind))
+    }
+
+    fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.look(key))
+    }
+
+    #[inline]
+    fn is_held_up(&self) -> bool {
         match &*self.0 {
-            Way::Writer(writer) => writer.limits(),
-            Way::Reader(reader) => reader.limits(),
+            Way::Writer(way) => way.is_held_up(),
+            Way::Reader(way) => way.is_held_up(),
         }
     }
 
-    /// What the region's clock says. No process can set it, and it does not go back.
-    #[doc(hidden)]
-    pub fn clock(&self) -> Duration {
+    #[inline]
+    fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
         match &*self.0 {
-            Way::Writer(writer) => writer.clock(),
-            Way::Reader(reader) => reader.clock(),
+            Way::Writer(way) => way.serve_as(door, is_meta, descriptor),
+            Way::Reader(way) => way.serve_as(door, is_meta, descriptor),
+        }
+    }
+
+    fn emits_connections(&mut self) -> bool {
+        either!(self, way => way.emits_connections())
+    }
+
+    fn emit_connection(&mut self, text: &[u8]) {
+        either!(self, way => way.emit_connection(text));
+    }
+
+    fn note_hit(&mut self, key: &[u8]) {
+        either!(self, way => way.note_hit(key));
+    }
+
+    fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
+        match &*self.0 {
+            Way::Writer(way) => way.note_latency(door, verb, ns),
+            Way::Reader(way) => way.note_latency(door, verb, ns),
+        }
+    }
+
+    fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
+        match &*self.0 {
+            Way::Writer(way) => way.add_latency(door, verb, counted),
+            Way::Reader(way) => way.add_latency(door, verb, counted),
+        }
+    }
+
+    fn id(&self) -> Option<SessionId> {
+        match &*self.0 {
+            Way::Writer(way) => way.id(),
+            Way::Reader(way) => way.id(),
+        }
+    }
+
+    fn clock_s(&mut self) -> u64 {
+        either!(self, way => way.clock_s())
+    }
+
+    fn limits(&self) -> Limits {
+        match &*self.0 {
+            Way::Writer(way) => way.limits(),
+            Way::Reader(way) => way.limits(),
+        }
+    }
+
+    fn clock(&self) -> Duration {
+        match &*self.0 {
+            Way::Writer(way) => way.clock(),
+            Way::Reader(way) => way.clock(),
         }
     }
 }

@@ -11,8 +11,10 @@ use crate::clock::{self, Watch};
 use crate::remote::peer::{Client, Peer};
 use crate::session::buffer::{Walked, pass};
 use crate::session::roster::Sessions;
+use crate::session::verbs::{Verbs, with_tail};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Key, KeyRoom, Limits, Sink, seconds_of};
+use keyway_region::{Headed, KeyRoom, Limits, Sink, seconds_of};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,51 +49,40 @@ impl Reader {
 
     fn now(&mut self) -> u32 {
         let sessions = &self.sessions;
-        let read = || {
-            let _inside = sessions.latch.open();
-            clock::read(&sessions.region, sessions.clock.now())
-        };
+        let read = || sessions.inside(|region| clock::read(region, sessions.now()));
         // A process that may only read notes nothing.
         self.watch.tick(clock::coarse_ns(), read, |_| ())
     }
 
-    /// A caller's key, copied to the room: every verb goes by that copy.
-    pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
-        self.sessions.region.mapped().key(given, room)
-    }
-
-    /// The connection and the server, unless this is a forked child.
-    fn served(&mut self) -> Result<(&mut Client, &Peer), WriteError> {
-        if self.sessions.home.is_here() {
-            Ok((&mut self.client, &self.peer))
-        } else {
-            Err(WriteError::Detached)
-        }
-    }
-
-    /// Prefetches for gets of these keys. The keys are read before the gate opens.
+    /// What the server executes, by a copy of the key; not in a forked child.
     #[cold]
     #[inline(never)]
-    pub fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
-        if self.sessions.home.is_here() {
-            let region = &self.sessions.region;
-            let ahead = region.index().ahead(keys);
-            let _inside = self.sessions.latch.open();
-            region.index().prefetch(&ahead);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub fn get<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
-        if !self.sessions.home.is_here() {
+    fn served<R>(
+        &mut self,
+        key: &[u8],
+        ask: impl FnOnce(&mut Client, &Peer, &[u8]) -> Result<R, WriteError>,
+    ) -> Result<R, WriteError> {
+        if !self.sessions.is_here() {
             return Err(WriteError::Detached);
         }
+        let mut room = KeyRoom::new();
+        let key = self.sessions.key(key, &mut room);
+        ask(&mut self.client, &self.peer, key.bytes())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_item<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        if !self.sessions.is_here() {
+            return Err(WriteError::Detached);
+        }
+        let mut room = KeyRoom::new();
+        let sessions = Arc::clone(&self.sessions);
+        let key = sessions.key(key, &mut room).bytes();
         match self.read(key, how, sink)? {
             Read::Miss | Read::Expired => Ok(None),
             Read::Change => {
-                let (client, peer) = self.served()?;
-                let Some((item, value)) = client.get(peer, key, how)? else {
+                let Some((item, value)) = self.client.get(&self.peer, key, how)? else {
                     return Ok(None);
                 };
                 pass(sink, &item, &value)?;
@@ -106,15 +97,11 @@ impl Reader {
         }
     }
 
-    pub fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
-        self.read(key, &Get::default(), &mut Vec::new())
-    }
-
     /// Reads from the mapping. If the mapping has a gate, the caller's memory is not accessed while the gate is open. Code of the
     /// caller runs once.
     fn read<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Read, WriteError> {
         let now = self.now();
-        let (region, latch) = (&self.sessions.region, self.sessions.latch);
+        let (region, latch) = (self.sessions.region_inside(), self.sessions.latch());
         if !latch.is_on() && !S::IS_FOREIGN && sink.reach().is_some() {
             return region.index().read(key, how, now, sink);
         }
@@ -137,108 +124,114 @@ impl Reader {
             self.hits_to_report.push(key.to_vec());
             if self.hits_to_report.len() >= HITS_REPORTED {
                 let keys = std::mem::take(&mut self.hits_to_report);
-                if let Ok((client, peer)) = self.served() {
-                    client.report_hits(peer, &keys);
-                }
+                self.client.report_hits(&self.peer, &keys);
             }
         }
+    }
+}
+
+impl Verbs for Reader {
+    fn get<S: Sink, R>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl Fn(Item) -> R) -> Result<Option<R>, WriteError> {
+        Ok(self.get_item(key, how, sink)?.map(hit))
+    }
+
+    fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        _: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        let found = self.get_item(key, how, &mut Headed::new(&mut *out, head))?;
+        Ok(with_tail(found, out, behind))
     }
 
     #[cold]
     #[inline(never)]
-    pub fn set(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+    fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
+        if self.sessions.is_here() {
+            // The keys are read before the gate opens.
+            let ahead = self.sessions.region_inside().index().ahead(keys);
+            self.sessions.inside(|region| region.index().prefetch(&ahead));
+        }
+    }
+
+    fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+        if !self.sessions.is_here() {
+            return Err(WriteError::Detached);
+        }
+        let mut room = KeyRoom::new();
+        let sessions = Arc::clone(&self.sessions);
+        let key = sessions.key(key, &mut room);
+        self.read(key.bytes(), &Get::default(), &mut Vec::new())
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
         let how = Store {
-            flags,
             exptime,
             ..Store::default()
         };
         self.store(key, value, &how)
     }
 
-    #[cold]
-    #[inline(never)]
-    pub fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
+    fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         let limits = self.limits();
-        let (client, peer) = self.served()?;
-        client.store(peer, key, value, how, &limits)
+        self.served(key, |client, peer, key| client.store(peer, key, value, how, &limits))
     }
 
-    #[cold]
-    #[inline(never)]
-    pub fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
-        let (client, peer) = self.served()?;
-        client.delete(peer, key, how)
+    fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
+        self.served(key, |client, peer, key| client.delete(peer, key, how))
     }
 
-    #[cold]
-    #[inline(never)]
-    pub fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        let (client, peer) = self.served()?;
-        client.arithmetic(peer, key, how)
+    fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
+        self.served(key, |client, peer, key| client.arithmetic(peer, key, how))
     }
 
-    pub fn incr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        self.count(key, delta, false)
-    }
-
-    pub fn decr(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
-        self.count(key, delta, true)
-    }
-
-    fn count(&mut self, key: &[u8], delta: u64, decrement: bool) -> Result<Number, WriteError> {
+    fn count<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         let how = Arithmetic {
             delta,
-            decrement,
+            decrement: DOWN,
             ..Arithmetic::default()
         };
         self.arithmetic(key, &how).map(Number::from)
     }
 
-    #[cold]
-    #[inline(never)]
-    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
+    fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         let how = Get {
             exptime: Some(exptime),
             ..Get::default()
         };
-        let (client, peer) = self.served()?;
-        Ok(client.get(peer, key, &how)?.is_some())
+        self.served(key, |client, peer, key| Ok(client.get(peer, key, &how)?.is_some()))
     }
 
-    #[cold]
-    #[inline(never)]
-    pub fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
-        let (client, peer) = self.served()?;
-        client.flush_all(peer, exptime)
+    fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
+        self.served(&[], |client, peer, _| client.flush_all(peer, exptime))
     }
 
-    #[cold]
-    #[inline(never)]
-    pub fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
-        self.served().ok()?;
+    fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {
+        if !self.sessions.is_here() {
+            return None;
+        }
         let mut walked = Walked::default();
         let now = self.now();
-        let next = {
-            let _inside = self.sessions.latch.open();
-            let note = |key: &[u8], item: &Item| walked.note(key, item);
-            self.sessions.region.index().walk(cursor, budget, now, note)
-        };
+        let note = |key: &[u8], item: &Item| walked.note(key, item);
+        let next = self.sessions.inside(|region| region.index().walk(cursor, budget, now, note));
         walked.hand_over(visit);
         next
     }
 
-    pub fn limits(&self) -> Limits {
-        let _inside = self.sessions.latch.open();
-        self.sessions.region.limits().read()
+    fn limits(&self) -> Limits {
+        self.sessions.inside(|region| region.limits().read())
     }
 
-    pub fn clock_s(&mut self) -> u64 {
+    fn clock_s(&mut self) -> u64 {
         seconds_of(self.now())
     }
 
-    pub fn clock(&self) -> Duration {
-        let now = self.sessions.clock.now().boot;
-        let _inside = self.sessions.latch.open();
-        self.sessions.region.clock().clock_at(now)
+    fn clock(&self) -> Duration {
+        let now = self.sessions.now().boot;
+        self.sessions.inside(|region| region.clock().clock_at(now))
     }
 }

@@ -16,7 +16,7 @@ use crate::process::thread::Thread;
 use crate::remote::peer::Peer;
 use keyway_region::layout::latency::Door;
 use keyway_region::layout::session::Entrance;
-use keyway_region::{Life, Moment, Process, Region, SessionId};
+use keyway_region::{Key, KeyRoom, Life, Moment, Process, Region, SessionId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,21 +33,21 @@ pub(crate) enum Role {
 
 /// See the top of the file.
 pub(crate) struct Sessions {
-    pub(crate) liveness: Arc<Liveness>,
-    pub(crate) region: Arc<Region>,
-    pub(crate) role: Role,
+    liveness: Arc<Liveness>,
+    region: Arc<Region>,
+    role: Role,
     /// thread slots that its threads may take: those with lower numbers than this
     slots: usize,
     /// one thread of this process serves many clients, so it never waits
-    pub(crate) is_server: bool,
+    is_server: bool,
     /// the door of its calls; `None`: a server, which measures requests itself
-    pub(crate) door: Option<Door>,
-    pub(crate) home: Home,
+    door: Option<Door>,
+    home: Home,
     /// where the region is
-    pub(crate) place: Place,
-    pub(crate) latch: Latch,
+    place: Place,
+    latch: Latch,
     /// the boot clock as this process sees it
-    pub(crate) clock: Clock,
+    clock: Clock,
     members: Mutex<Members>,
 }
 
@@ -111,6 +111,36 @@ impl Sessions {
         self.home.is_here()
     }
 
+    /// Whether this process serves many clients with a thread, so that it never waits.
+    pub(crate) fn is_server(&self) -> bool {
+        self.is_server
+    }
+
+    /// The door of its calls; `None`: a server, which measures requests itself.
+    pub(crate) fn door(&self) -> Option<Door> {
+        self.door
+    }
+
+    /// Where the region is.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The gate of the region's mapping.
+    pub(crate) fn latch(&self) -> Latch {
+        self.latch
+    }
+
+    /// What this process may do.
+    pub(crate) fn role(&self) -> &Role {
+        &self.role
+    }
+
+    /// A caller's key, copied to the room: every verb goes by that copy.
+    pub(crate) fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+        self.region.mapped().key(given, room)
+    }
+
     /// Whether this process may only read.
     pub(crate) fn is_reader(&self) -> bool {
         matches!(self.role, Role::Reader(_))
@@ -119,6 +149,12 @@ impl Sessions {
     /// The region, unless this is a forked child of the process that attached.
     pub(crate) fn region(&self) -> Option<&Region> {
         self.is_here().then_some(&*self.region)
+    }
+
+    /// The region, for a caller that is inside, or uses nothing of its mapping; and not in a forked child.
+    #[inline(always)]
+    pub(crate) fn region_inside(&self) -> &Region {
+        &self.region
     }
 
     /// Works on the region, inside the gate, unless this is a forked child.
@@ -149,6 +185,11 @@ impl Sessions {
     /// Now, by the clocks of this process.
     pub(crate) fn now(&self) -> Moment {
         self.clock.now()
+    }
+
+    /// Now, with the time of the process's own wall clock.
+    pub(crate) fn now_by_own_wall(&self) -> Moment {
+        self.clock.now_by_own_wall()
     }
 
     /// CLOCK_MONOTONIC as the kernel program sees it.
@@ -183,12 +224,6 @@ impl Sessions {
     #[inline(never)]
     fn take_slot(&self, process: Process) -> Option<Box<keyway_region::Session>> {
         self.inside(|_| self.region.session_among(self.slots, process)).map(Box::new)
-    }
-
-    /// A session of this process was fenced: another process took it for dead. This takes the process's lock again, if it
-    /// was lost.
-    pub(crate) fn regain(&self) {
-        self.liveness.regain();
     }
 
     /// Makes the session the calling thread's. `false`: its slot has been given back.

@@ -18,9 +18,22 @@ use keyway_region::PinnedValue;
 use nix::libc;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// Sends `out`, the value and what follows it. What the socket does not take at once is in `out` afterwards.
+pub(crate) fn send_or_copy(to: BorrowedFd<'_>, out: &mut Vec<u8>, value: &PinnedValue<'_>, behind: &[u8]) -> usize {
+    let sent = send(to, out, value, behind);
+    let of_value = sent.saturating_sub(out.len());
+    let of_tail = of_value.saturating_sub(value.len());
+    out.drain(..sent.min(out.len()));
+    if of_value < value.len() {
+        value.append_from(of_value, out);
+    }
+    out.extend_from_slice(behind.get(of_tail..).unwrap_or_default());
+    sent
+}
+
 /// Sends `before`, the value and `behind`, as far as the socket takes them at once. Returns the number of bytes sent. An
 /// error counts as 0 bytes: the caller meets it again when it sends the rest.
-pub(crate) fn send(socket: BorrowedFd<'_>, before: &[u8], value: &PinnedValue<'_>, behind: &[u8]) -> usize {
+fn send(socket: BorrowedFd<'_>, before: &[u8], value: &PinnedValue<'_>, behind: &[u8]) -> usize {
     let area = |address: *const u8, len| libc::iovec {
         iov_base: address.cast_mut().cast(),
         iov_len: len,

@@ -2,6 +2,7 @@
 //!
 //! Never: touches an item, or waits. What takes long becomes a [`Task`] of another thread, or a dump that goes step by step.
 
+use keyway_cache::server::ServerSession as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -3,6 +3,7 @@
 //!
 //! Never: knows meta flags or packets. Values go from the region directly to the output buffer, or, if they are long, to the socket.
 
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{AHEAD_MAX, Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
 use keyway_proto::{Keys, Request, StoreVerb, reply};
 

@@ -1,6 +1,7 @@
 //! How long requests take: from when a request is taken up, before it is decoded, until its answer is in the output. What the network
 //! and the client add is not in it, except that an answer for which the output had no room includes the wait for the client.
 
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::server::Timer;
 use keyway_cache::{Door, Session, Verb};
 use keyway_proto::{Effect, Form, Request};

@@ -2,6 +2,7 @@
 //!
 //! Never: parses flags (`keyway-proto` does), or decides what a verb does.
 
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, RELATIVE_EXPTIME_MAX, Read, Store, StoreMode, Stored};
 use keyway_proto::reply::{self, ItemFacts, MetaCode, MetaCommand};
 use keyway_proto::{Flags, Meta, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode};

@@ -23,6 +23,7 @@ mod meta;
 
 pub(crate) use dump::Dump;
 
+use keyway_cache::server::ServerSession as _;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

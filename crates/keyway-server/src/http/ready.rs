@@ -3,6 +3,7 @@
 //! The key contains a space, which no text or meta command can have in a key, and 128 bits that come from a keyed hash with a random secret and
 //! change with every probe, so that a client of the binary protocol or of the library cannot guess it. The item lives for microseconds.
 
+use keyway_cache::server::ServerSession as _;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 

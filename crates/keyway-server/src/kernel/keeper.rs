@@ -3,6 +3,7 @@
 //! Never: blocks for longer than a tick, or answers a client.
 
 use keyway_cache::server::ServerCache as _;
+use keyway_cache::server::ServerSession as _;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;

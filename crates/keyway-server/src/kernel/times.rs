@@ -5,6 +5,7 @@
 //! map has when it turns its door on, before the program may answer for it, and ends when no run of the program is left. What a killed server
 //! had not added yet is lost.
 
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::server::latency::BUCKETS;
 use keyway_cache::{Door, Latency, Session, Verb};
 use keyway_xdp::{Maps, Times};

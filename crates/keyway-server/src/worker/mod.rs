@@ -36,6 +36,7 @@ mod wait;
 
 pub(crate) use mail::{Transfer, Transfers};
 
+use keyway_cache::server::ServerSession as _;
 use std::io;
 use std::sync::{Arc, Once};
 use std::time::Duration;

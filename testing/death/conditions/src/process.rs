@@ -4,6 +4,7 @@ use crate::condition::{Condition, Decoy, OWNER, become_user};
 use crate::hand::{Fault, Hand, Kind};
 use crate::ledger::{GROWN, Ledger, Phase, Role, STAYING, Violation, Word};
 use crate::system;
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{Cache, LocalError, OpenError, Options, Owners, Place, Session, SessionError};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::os::unix::process::CommandExt;

@@ -8,6 +8,7 @@ use harness::Pages;
 use harness::Random;
 use histories::choose::{Chooser, Mix};
 use histories::{Answer, Door};
+use keyway_cache::server::ServerSession as _;
 use keyway_cache::{Cache, OpenError, Options, Place, Session, SessionError};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
