@@ -3,6 +3,7 @@
 
 mod buffer;
 mod bulk;
+mod change;
 pub(crate) mod kernel;
 mod reader;
 pub(crate) mod roster;
@@ -22,7 +23,7 @@ use crate::session::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Key, Limits, Placed, SessionId, Shrinking, Target};
+use keyway_region::{Headed, Key, KeyRoom, Limits, Placed, SessionId, Shrinking, Target};
 use std::convert::identity;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -70,13 +71,37 @@ macro_rules! either {
 macro_rules! verb {
     ($probe:ty, $session:expr, $key:ident, $way:ident => $work:expr) => {{
         <$probe>::entry($key);
-        if Key::has_len($key) {
-            let done = either!($session, $way => $work);
-            <$probe>::exit();
-            done
-        } else {
-            Err(refused::<$probe>($key.len()))
+        if !Key::has_len($key) {
+            return Err(refused::<$probe>($key.len()));
         }
+        let done = either!($session, $way => $work);
+        <$probe>::exit();
+        done
+    }};
+}
+
+/// A get, whose error is of the caller's type. The sink is made anew for a get that the fast path does not answer, so that it stays in
+/// registers where it does.
+macro_rules! get {
+    ($session:expr, $key:ident, $how:expr, $sink:expr, $hit:expr, |$found:ident| $done:expr, $error:expr) => {{
+        probes::Get::entry($key);
+        if !Key::has_len($key) {
+            return Err($error(refused::<probes::Get>($key.len())));
+        }
+        let mut room = KeyRoom::new();
+        let found = match &mut *$session.0 {
+            Way::Writer(writer) => {
+                let key = writer.key($key, &mut room);
+                if let Some($found) = writer.get_fast(key, $how, &mut $sink, $hit) {
+                    probes::Get::exit();
+                    return Ok($done);
+                }
+                writer.get_sampled_or_slow(key.bytes(), key.hash(), $how, &mut $sink, $hit)
+            }
+            Way::Reader(reader) => reader.get($key, $how, &mut $sink, $hit),
+        };
+        probes::Get::exit();
+        found.map(|$found| $done).map_err($error)
     }};
 }
 
@@ -123,8 +148,15 @@ impl Session {
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
         let mut value = Vec::new();
-        let found = verb!(probes::Get, self, key, way => way.get(key, Get::VALUE, &mut value, |_| ()));
-        Ok(found.map_err(ReadError::of)?.map(|()| value))
+        get!(
+            self,
+            key,
+            Get::VALUE,
+            value,
+            |_| (),
+            |found| found.map(|()| value),
+            ReadError::of
+        )
     }
 
     /// Copies the value of `key` to the end of `out`, and returns the item's properties; `None`: there is no such item. A miss
@@ -148,7 +180,7 @@ impl Session {
     /// [`ReadError`]: a key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
     #[inline(always)]
     pub fn get_append(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
-        verb!(probes::Get, self, key, way => way.get(key, Get::VALUE, out, identity)).map_err(ReadError::of)
+        get!(self, key, Get::VALUE, *out, identity, |found| found, ReadError::of)
     }
 
     /// Gets by all the rules of `how`. On a hit `head` is called first, to append anything that belongs before the value. (It
@@ -180,9 +212,17 @@ impl Session {
         key: &[u8],
         how: &Get,
         out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
+        mut head: impl FnMut(&Item, &mut Vec<u8>),
     ) -> Result<Option<Item>, WriteError> {
-        verb!(probes::Get, self, key, way => way.get(key, how, &mut Headed::new(out, head), identity))
+        get!(
+            self,
+            key,
+            how,
+            Headed::new(&mut *out, &mut head),
+            identity,
+            |found| found,
+            identity
+        )
     }
 
     /// Gets by the rules of `how`, with the value in the caller's memory: [`Target::make_room`] gets the item's properties,
@@ -218,7 +258,7 @@ impl Session {
     /// requests a change, the errors of a write.
     #[inline(always)]
     pub fn get_into(&mut self, key: &[u8], how: &Get, target: &mut impl Target) -> Result<bool, WriteError> {
-        Ok(verb!(probes::Get, self, key, way => way.get(key, how, &mut Placed::new(target), |_| ()))?.is_some())
+        get!(self, key, how, Placed::new(target), |_| (), |found| found.is_some(), identity)
     }
 
     /// Asks the processor to fetch the memory that the next verbs with these keys need, all of it at once. It is a hint: nothing

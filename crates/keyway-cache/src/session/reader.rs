@@ -55,8 +55,6 @@ impl Reader {
     }
 
     /// What the server executes, by a copy of the key; not in a forked child.
-    #[cold]
-    #[inline(never)]
     fn served<R>(
         &mut self,
         key: &[u8],
@@ -70,8 +68,19 @@ impl Reader {
         ask(&mut self.client, &self.peer, key.bytes())
     }
 
+    /// Gets to the sink; the caller needs only what `hit` returns.
     #[cold]
     #[inline(never)]
+    pub fn get<S: Sink, R>(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        sink: &mut S,
+        hit: impl Fn(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
+        Ok(self.get_item(key, how, sink)?.map(hit))
+    }
+
     fn get_item<S: Sink>(&mut self, key: &[u8], how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
         if !self.sessions.is_here() {
             return Err(WriteError::Detached);
@@ -131,10 +140,8 @@ impl Reader {
 }
 
 impl Verbs for Reader {
-    fn get<S: Sink, R>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl Fn(Item) -> R) -> Result<Option<R>, WriteError> {
-        Ok(self.get_item(key, how, sink)?.map(hit))
-    }
-
+    #[cold]
+    #[inline(never)]
     fn get_to(
         &mut self,
         key: &[u8],
@@ -168,6 +175,8 @@ impl Verbs for Reader {
         self.read(key.bytes(), &Get::default(), &mut Vec::new())
     }
 
+    #[cold]
+    #[inline(never)]
     fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
         let how = Store {
             exptime,
@@ -176,19 +185,27 @@ impl Verbs for Reader {
         self.store(key, value, &how)
     }
 
+    #[cold]
+    #[inline(never)]
     fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         let limits = self.limits();
         self.served(key, |client, peer, key| client.store(peer, key, value, how, &limits))
     }
 
+    #[cold]
+    #[inline(never)]
     fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.served(key, |client, peer, key| client.delete(peer, key, how))
     }
 
+    #[cold]
+    #[inline(never)]
     fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         self.served(key, |client, peer, key| client.arithmetic(peer, key, how))
     }
 
+    #[cold]
+    #[inline(never)]
     fn count<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         let how = Arithmetic {
             delta,
@@ -198,6 +215,8 @@ impl Verbs for Reader {
         self.arithmetic(key, &how).map(Number::from)
     }
 
+    #[cold]
+    #[inline(never)]
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         let how = Get {
             exptime: Some(exptime),
@@ -206,6 +225,8 @@ impl Verbs for Reader {
         self.served(key, |client, peer, key| Ok(client.get(peer, key, &how)?.is_some()))
     }
 
+    #[cold]
+    #[inline(never)]
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.served(&[], |client, peer, _| client.flush_all(peer, exptime))
     }

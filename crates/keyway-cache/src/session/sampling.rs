@@ -147,10 +147,17 @@ impl Sampling {
         }
     }
 
+    /// After a delete or a touch that is not a sample: it leaves a step while the trail is kept.
+    pub fn stay_on_trail(&mut self, slot: &mut Slot, key: Key<'_>) {
+        if self.on_trail {
+            self.leave_trail(slot, key);
+        }
+    }
+
     /// After a change: if the region's trail is kept, and the key is on it, says there what the change has left.
     #[cold]
     #[inline(never)]
-    pub fn leave_trail(&mut self, slot: &mut Slot, key: Key<'_>) {
+    fn leave_trail(&mut self, slot: &mut Slot, key: Key<'_>) {
         if !slot.is_ready() {
             return;
         }

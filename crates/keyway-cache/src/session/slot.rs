@@ -4,7 +4,7 @@
 //! Never: knows what a verb does, or that some calls are measured.
 
 use crate::clock::{self, Watch};
-use crate::gate::{Bytes, Latch, aside};
+use crate::gate::{Bytes, Latch, Verb as Call, aside};
 use crate::process::cancel::Uncancelled;
 use crate::process::thread;
 use crate::session::kernel;
@@ -117,21 +117,18 @@ impl Slot {
         RegionTime(&mut self.member).tick()
     }
 
-    /// A verb that may change the region, by what the caller has in these places: `work`, compiled into the caller. Before it, the session
-    /// has its thread slot, and changes can be counted if they are to be.
+    /// Begins a verb that may change the region, by what the caller has in this place; the caller ends it. The session has its thread slot, and
+    /// changes can be counted if they are to be.
     #[inline(always)]
-    pub fn change<R>(
-        &mut self,
-        place: Bytes<'_>,
-        work: impl FnOnce(&mut Session, RegionTime<'_>) -> Result<R, WriteError>,
-    ) -> Result<R, WriteError> {
-        let verb = self.latch.begin_verb([place, &[]]);
-        let done = match prepare(&mut self.inner, &mut self.member) {
-            Ok(()) => work(&mut self.inner, RegionTime(&mut self.member)),
-            Err(error) => Err(error),
-        };
-        verb.end();
-        done
+    pub fn begin_change(&mut self, place: Bytes<'_>) -> Result<(Call<'_>, &mut Session, RegionTime<'_>), WriteError> {
+        let call = self.latch.begin_verb([place, &[]]);
+        match prepare(&mut self.inner, &mut self.member) {
+            Ok(()) => Ok((call, &mut self.inner, RegionTime(&mut self.member))),
+            Err(error) => {
+                call.end();
+                Err(error)
+            }
+        }
     }
 
     /// A verb that changes nothing but counters: inside the gate, at the region's time.
@@ -194,14 +191,19 @@ impl Slot {
         found
     }
 
-    /// A deletion by the fast path: without a gate, with a thread slot. `None`: not possible.
+    /// A get that may change its item.
+    pub fn get_and_change<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        let (call, session, now) = self.begin_change(&[])?;
+        let found = session.get_slow(key, how, now.at(), sink);
+        call.end();
+        found
+    }
+
+    /// For a change by the fast path: without a gate, with a thread slot. `None`: not possible.
     #[inline(always)]
-    pub fn change_fast<R>(&mut self, work: impl FnOnce(&mut Session, &mut RegionTime<'_>) -> Option<R>) -> Option<R> {
+    pub fn fast(&mut self) -> Option<(&mut Session, RegionTime<'_>)> {
         let is_common = self.is_ready() && !self.latch.is_on() && !self.inner.is_fenced();
-        if !is_common {
-            return None;
-        }
-        work(&mut self.inner, &mut RegionTime(&mut self.member))
+        is_common.then_some((&mut self.inner, RegionTime(&mut self.member)))
     }
 
     /// To be called before a verb with this exptime. A Unix time is translated by the process's own wall clock, as it is

@@ -5,15 +5,12 @@
 
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Limits, SessionId, Shrinking, Sink};
+use keyway_region::{Limits, SessionId, Shrinking};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// See [`crate::Session`], whose methods these are.
 pub trait Verbs {
-    /// Gets to the sink; the caller needs only what `hit` returns.
-    fn get<S: Sink, R>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl Fn(Item) -> R) -> Result<Option<R>, WriteError>;
-
     /// See [`crate::server::ServerSession::get_to`].
     fn get_to(
         &mut self,

@@ -3,12 +3,12 @@
 //!
 //! What a call without a gate seldom needs is cold, and gets copies: a reference would keep an argument in memory in all other calls.
 
-use crate::gate::{Bytes, callers};
 use crate::session::buffer::{Buffer, Walked, pass};
+use crate::session::change::{Change, Count, Put, Ruled};
 use crate::session::kernel;
 use crate::session::roster::Sessions;
 use crate::session::sampling::{self, Sampling};
-use crate::session::slot::{RegionTime, Slot};
+use crate::session::slot::Slot;
 use crate::session::socket;
 use crate::session::verbs::{Verbs, with_tail};
 use keyway_region::layout::latency::{Door, Latency, Verb};
@@ -42,19 +42,35 @@ impl Writer {
         }
     }
 
-    /// A get that the fast path has not answered, or that is a sample.
+    /// A caller's key, copied to the room: every get goes by that copy.
+    #[inline(always)]
+    pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+        self.slot.key(given, room)
+    }
+
+    /// Gets to the sink by the fast path; the caller needs only what `hit` returns. `None`: [`Self::get_sampled_or_slow`] knows more.
+    #[inline(always)]
+    pub fn get_fast<S: Sink, R>(&mut self, key: Key<'_>, how: &Get, sink: &mut S, hit: impl Fn(Item) -> R) -> Option<Option<R>> {
+        if self.sampling.is_get_due() || !self.slot.is_ready() {
+            return None;
+        }
+        self.slot.get_fast(key, how, sink, hit)
+    }
+
+    /// A get that the fast path has not answered, or that is a sample. The key's parts, as a reference would keep it in memory.
     #[cold]
     #[inline(never)]
-    fn get_sampled_or_slow<S: Sink>(
+    pub fn get_sampled_or_slow<S: Sink, R>(
         &mut self,
         key: &[u8],
         hash: u64,
         how: &Get,
         sink: &mut S,
-    ) -> Result<Option<Item>, WriteError> {
+        hit: impl Fn(Item) -> R,
+    ) -> Result<Option<R>, WriteError> {
         let key = Key::of((key, hash));
         if !self.sampling.is_get_sample() {
-            return self.get_any(key, how, sink);
+            return Ok(self.get_any(key, how, sink)?.map(hit));
         }
         let begun = self.sampling.begin_get(&mut self.slot)?;
         let found = match self.slot.get_fast(key, how, sink, identity) {
@@ -64,7 +80,15 @@ impl Writer {
         let verb = if how.exptime.is_some() { Verb::Touch } else { Verb::Get };
         self.sampling.end_measure(&self.slot, begun, verb);
         self.sampling.end_get(&self.slot, key, how, found.as_ref());
-        Ok(found)
+        Ok(found.map(hit))
+    }
+
+    #[inline(always)]
+    fn get<S: Sink>(&mut self, key: Key<'_>, how: &Get, sink: &mut S) -> Result<Option<Item>, WriteError> {
+        match self.get_fast(key, how, sink, identity) {
+            Some(found) => Ok(found),
+            None => self.get_sampled_or_slow(key.bytes(), key.hash(), how, sink, identity),
+        }
     }
 
     /// A get of anything. Behind a gate a sink that is other code gets the value when the gate has closed.
@@ -119,75 +143,47 @@ impl Writer {
         }
         if S::IS_FOREIGN || runs_other_code {
             // While an item changes, the caller's memory is not written to, and no code of the caller runs.
-            return self.through_buffer(sink, |this, value| {
-                this.slot
-                    .change(&[], |session, now| session.get_slow(key, how, now.at(), value))
-            });
+            return self.through_buffer(sink, |this, value| this.slot.get_and_change(key, how, value));
         }
-        self.slot
-            .change(&[], |session, now| session.get_slow(key, how, now.at(), sink))
+        self.slot.get_and_change(key, how, sink)
     }
 
-    /// A change of a key, with these exptimes and a value in this place: `work`, compiled into the caller, and once more for samples.
+    /// A change of a key, compiled into the caller, and once more for samples.
     #[inline(always)]
-    fn change<R, const N: usize>(
-        &mut self,
-        given: &[u8],
-        verb: Verb,
-        (place, exptimes): (Bytes<'_>, [i64; N]),
-        work: impl Fn(&mut Session, Key<'_>, RegionTime<'_>) -> Result<R, WriteError>,
-    ) -> Result<R, WriteError> {
+    fn change<C: Change>(&mut self, given: &[u8], change: C) -> Result<C::Done, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.slot.key(given, &mut room);
         if self.sampling.is_change_due() {
-            return self.change_sampled((key.bytes(), key.hash()), verb, (place, exptimes), work);
+            return self.change_sampled(key.bytes(), key.hash(), change);
         }
-        self.change_now(key, place, exptimes, work)
+        self.change_now(key, change)
     }
 
     #[cold]
     #[inline(never)]
-    fn change_sampled<R, const N: usize>(
-        &mut self,
-        key: (&[u8], u64),
-        verb: Verb,
-        (place, exptimes): (Bytes<'_>, [i64; N]),
-        work: impl Fn(&mut Session, Key<'_>, RegionTime<'_>) -> Result<R, WriteError>,
-    ) -> Result<R, WriteError> {
-        let key = Key::of(key);
+    fn change_sampled<C: Change>(&mut self, key: &[u8], hash: u64, change: C) -> Result<C::Done, WriteError> {
+        let key = Key::of((key, hash));
         let sample = self.sampling.begin_change(&mut self.slot, key);
-        let done = self.change_now(key, place, exptimes, work);
-        self.sampling.end_change(&mut self.slot, &sample, verb, key);
+        let done = self.change_now(key, change);
+        self.sampling.end_change(&mut self.slot, &sample, C::VERB, key);
         done
     }
 
     #[inline(always)]
-    fn change_now<R, const N: usize>(
-        &mut self,
-        key: Key<'_>,
-        place: Bytes<'_>,
-        exptimes: [i64; N],
-        work: impl Fn(&mut Session, Key<'_>, RegionTime<'_>) -> Result<R, WriteError>,
-    ) -> Result<R, WriteError> {
+    fn change_now<C: Change>(&mut self, key: Key<'_>, change: C) -> Result<C::Done, WriteError> {
         self.slot.ready()?;
-        for exptime in exptimes {
-            self.slot.translate_exptime(exptime);
-        }
-        self.slot.change(place, |session, now| work(session, key, now))
+        let [exptime, of_new] = change.exptimes();
+        self.slot.translate_exptime(exptime);
+        self.slot.translate_exptime(of_new);
+        let (call, session, now) = self.slot.begin_change(change.place())?;
+        let done = change.make(session, key, now);
+        call.end();
+        done
     }
 
     #[inline(never)]
-    fn store_if(&mut self, given: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
-        self.change(given, Verb::Set, (callers(value), [how.exptime]), move |session, key, now| {
-            session.store(key, value, how, now)
-        })
-    }
-
-    #[inline(always)]
-    fn put(&mut self, given: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
-        self.change(given, Verb::Set, (callers(value), [exptime]), move |session, key, now| {
-            session.set(key, value, flags, exptime, now)
-        })
+    fn store_by_rules(&mut self, given: &[u8], change: Ruled<'_>) -> Result<Stored, WriteError> {
+        self.change(given, change)
     }
 
     /// A delete, a touch or a flush that is measured.
@@ -204,51 +200,37 @@ impl Writer {
     #[cold]
     #[inline(never)]
     fn delete_slow(&mut self, key: &[u8], hash: u64, how: &Delete) -> Result<Deleted, WriteError> {
-        self.change_on_trail(Key::of((key, hash)), how.exptime.unwrap_or(0), |session, key, now| {
-            session.delete(key, how, now)
-        })
+        let key = Key::of((key, hash));
+        self.slot.ready()?;
+        self.slot.translate_exptime(how.exptime.unwrap_or(0));
+        let (call, session, now) = self.slot.begin_change(&[])?;
+        let deleted = session.delete(key, how, now);
+        call.end();
+        self.sampling.stay_on_trail(&mut self.slot, key);
+        deleted
     }
 
     fn touch_now(&mut self, key: Key<'_>, exptime: i64) -> Result<bool, WriteError> {
-        self.change_on_trail(key, exptime, |session, key, now| session.touch(key, exptime, now.at()))
-    }
-
-    /// A change that is not a sample, and is on the trail as long as there is one.
-    #[inline(always)]
-    fn change_on_trail<R>(
-        &mut self,
-        key: Key<'_>,
-        exptime: i64,
-        work: impl Fn(&mut Session, Key<'_>, RegionTime<'_>) -> Result<R, WriteError>,
-    ) -> Result<R, WriteError> {
-        let done = self.change_now(key, &[], [exptime], work);
-        if self.sampling.is_on_trail() {
-            self.sampling.leave_trail(&mut self.slot, key);
-        }
-        done
+        self.slot.ready()?;
+        self.slot.translate_exptime(exptime);
+        let (call, session, now) = self.slot.begin_change(&[])?;
+        let touched = session.touch(key, exptime, now.at());
+        call.end();
+        self.sampling.stay_on_trail(&mut self.slot, key);
+        touched
     }
 
     fn flush_now(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.slot.ready()?;
         self.slot.translate_exptime(exptime);
-        self.slot.change(&[], |session, now| session.flush_all(exptime, now.at()))
+        let (call, session, now) = self.slot.begin_change(&[])?;
+        let flushed = session.flush_all(exptime, now.at());
+        call.end();
+        flushed
     }
 }
 
 impl Verbs for Writer {
-    #[inline(always)]
-    fn get<S: Sink, R>(&mut self, key: &[u8], how: &Get, sink: &mut S, hit: impl Fn(Item) -> R) -> Result<Option<R>, WriteError> {
-        let mut room = KeyRoom::new();
-        let key = self.slot.key(key, &mut room);
-        if !self.sampling.is_get_due()
-            && self.slot.is_ready()
-            && let Some(found) = self.slot.get_fast(key, how, sink, &hit)
-        {
-            return Ok(found);
-        }
-        Ok(self.get_sampled_or_slow(key.bytes(), key.hash(), how, sink)?.map(hit))
-    }
-
     #[inline]
     fn get_to(
         &mut self,
@@ -259,13 +241,12 @@ impl Verbs for Writer {
         head: impl FnMut(&Item, &mut Vec<u8>),
         behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(key, &mut room);
         if self.slot.has_gate() {
             // The kernel could not read the value through the closed gate.
-            return Ok(with_tail(
-                self.get(key, how, &mut Headed::new(&mut *out, head), identity)?,
-                out,
-                behind,
-            ));
+            let found = self.get(key, how, &mut Headed::new(&mut *out, head))?;
+            return Ok(with_tail(found, out, behind));
         }
         let how = Get {
             at_most: Some(COPIED_MAX),
@@ -275,7 +256,7 @@ impl Verbs for Writer {
         let send = |value: &keyway_region::PinnedValue<'_>, out: &mut Vec<u8>| {
             sent = Some(socket::send_or_copy(socket, out, value, behind));
         };
-        let found = self.get(key, &how, &mut Pinning::new(&mut *out, head, send), identity)?;
+        let found = self.get(key, &how, &mut Pinning::new(&mut *out, head, send))?;
         match (found, sent) {
             (Some(item), Some(sent)) => Ok(Some((item, sent))),
             (found, _) => Ok(with_tail(found, out, behind)),
@@ -297,15 +278,15 @@ impl Verbs for Writer {
     }
 
     fn set(&mut self, given: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
-        self.put(given, value, 0, exptime)
+        self.change(given, Put(value, 0, exptime))
     }
 
     #[inline]
     fn store(&mut self, given: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         if how.is_plain() {
-            return self.put(given, value, how.flags, how.exptime);
+            return self.change(given, Put(value, how.flags, how.exptime));
         }
-        self.store_if(given, value, how)
+        self.store_by_rules(given, Ruled(value, how))
     }
 
     #[inline(always)]
@@ -317,7 +298,8 @@ impl Verbs for Writer {
             return self.measured(Verb::Delete, move |this| this.delete_slow(bytes, hash, how));
         }
         if !self.sampling.is_on_trail()
-            && let Some(deleted) = self.slot.change_fast(|session, now| session.delete_fast(key, how, now))
+            && let Some((session, mut now)) = self.slot.fast()
+            && let Some(deleted) = session.delete_fast(key, how, &mut now)
         {
             return Ok(deleted);
         }
@@ -326,18 +308,12 @@ impl Verbs for Writer {
 
     #[inline]
     fn arithmetic(&mut self, given: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
-        let exptimes = [how.exptime.unwrap_or(0), how.vivify.map_or(0, |(_, exptime)| exptime)];
-        self.change(given, Verb::Arithmetic, (&[], exptimes), move |session, key, now| {
-            session.arithmetic(key, how, now)
-        })
+        self.change(given, how)
     }
 
     #[inline]
     fn count<const DOWN: bool>(&mut self, given: &[u8], delta: u64) -> Result<Number, WriteError> {
-        self.change(given, Verb::Arithmetic, (&[], []), move |session, key, now| match DOWN {
-            true => session.decr(key, delta, now),
-            false => session.incr(key, delta, now),
-        })
+        self.change(given, Count::<DOWN>(delta))
     }
 
     fn touch(&mut self, given: &[u8], exptime: i64) -> Result<bool, WriteError> {
