@@ -149,7 +149,6 @@ fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
     let settings = unsafe { &mut *st };
     let on = data != 0;
     let number = low(data);
-    let invalid = |why: &str| error::set(st, rc::INVALID_ARGUMENTS, why);
     if let Some((_, flag)) = FLAGS.iter().find(|(known, _)| *known == behavior) {
         settings.put(*flag, on);
         return rc::SUCCESS;
@@ -163,10 +162,35 @@ fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
         return rc::SUCCESS;
     }
     match behavior {
-        SERVER_FAILURE_LIMIT if !on => {
-            return invalid("MEMCACHED_BEHAVIOR_SERVER_FAILURE_LIMIT requires a value greater then zero.");
+        SERVER_FAILURE_LIMIT if !on => invalid(
+            st,
+            "MEMCACHED_BEHAVIOR_SERVER_FAILURE_LIMIT requires a value greater then zero.",
+        ),
+        SERVER_FAILURE_LIMIT => {
+            settings.server_failure_limit = number;
+            rc::SUCCESS
         }
-        SERVER_FAILURE_LIMIT => settings.server_failure_limit = number,
+        LOAD_FROM_FILE => invalid(
+            st,
+            "MEMCACHED_BEHAVIOR_LOAD_FROM_FILE can not be set with memcached_behavior_set()",
+        ),
+        BINARY_PROTOCOL | BUFFER_REQUESTS | USE_UDP | NOREPLY | VERIFY_KEY | SORT_HOSTS => {
+            switch(st, handle, settings, behavior, on)
+        }
+        _ => match DEPRECATED.iter().find(|(known, _)| *known == behavior) {
+            Some((_, why)) => error::set(st, rc::DEPRECATED, why),
+            None => place_keys(st, settings, behavior, data),
+        },
+    }
+}
+
+fn invalid(st: *mut memcached_st, why: &str) -> c_int {
+    error::set(st, rc::INVALID_ARGUMENTS, why)
+}
+
+/// Switches a behaviour that others depend on, or that depends on others.
+fn switch(st: *mut memcached_st, handle: &mut Handle, settings: &mut memcached_st, behavior: u32, on: bool) -> c_int {
+    match behavior {
         BINARY_PROTOCOL => {
             settings.put(Flag::BinaryProtocol, on);
             if on {
@@ -174,7 +198,8 @@ fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
             }
         }
         BUFFER_REQUESTS if settings.is(Flag::UseUdp) => {
-            return invalid("MEMCACHED_BEHAVIOR_BUFFER_REQUESTS cannot be set while MEMCACHED_BEHAVIOR_USE_UDP is enabled.");
+            let why = "MEMCACHED_BEHAVIOR_BUFFER_REQUESTS cannot be set while MEMCACHED_BEHAVIOR_USE_UDP is enabled.";
+            return invalid(st, why);
         }
         BUFFER_REQUESTS => settings.put(Flag::BufferRequests, on),
         USE_UDP => {
@@ -186,25 +211,22 @@ fn set(st: *mut memcached_st, behavior: u32, data: u64) -> c_int {
             handle.servers_changed(st);
         }
         NOREPLY if settings.is(Flag::UseUdp) && !on => {
-            return invalid("MEMCACHED_BEHAVIOR_NOREPLY cannot be disabled while MEMCACHED_BEHAVIOR_USE_UDP is enabled.");
+            let why = "MEMCACHED_BEHAVIOR_NOREPLY cannot be disabled while MEMCACHED_BEHAVIOR_USE_UDP is enabled.";
+            return invalid(st, why);
         }
         NOREPLY => settings.put(Flag::Reply, !on),
         VERIFY_KEY if settings.is(Flag::BinaryProtocol) => {
-            return invalid("MEMCACHED_BEHAVIOR_VERIFY_KEY if the binary protocol has been enabled.");
+            return invalid(st, "MEMCACHED_BEHAVIOR_VERIFY_KEY if the binary protocol has been enabled.");
         }
         VERIFY_KEY => settings.put(Flag::VerifyKey, on),
-        SORT_HOSTS => {
+        _ => {
+            debug_assert_eq!(behavior, SORT_HOSTS);
             settings.put(Flag::UseSortHosts, on);
             if on {
                 server::sort(&mut handle.servers);
                 handle.servers_changed(st);
             }
         }
-        LOAD_FROM_FILE => return invalid("MEMCACHED_BEHAVIOR_LOAD_FROM_FILE can not be set with memcached_behavior_set()"),
-        _ => match DEPRECATED.iter().find(|(known, _)| *known == behavior) {
-            Some((_, why)) => return error::set(st, rc::DEPRECATED, why),
-            None => return place_keys(st, settings, behavior, data),
-        },
     }
     rc::SUCCESS
 }

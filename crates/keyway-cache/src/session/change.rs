@@ -14,9 +14,15 @@ pub trait Change: Copy {
     /// As what it is measured.
     const VERB: Verb;
     /// The value, in the caller's memory.
-    fn place(&self) -> Bytes<'_>;
+    #[inline(always)]
+    fn place(&self) -> Bytes<'_> {
+        &[]
+    }
     /// Its exptime, and that of an item which it makes; 0 if it has none.
-    fn exptimes(&self) -> [i64; 2];
+    #[inline(always)]
+    fn exptimes(&self) -> [i64; 2] {
+        [0; 2]
+    }
     /// Makes it, inside the gate. Compiled into the verb.
     fn make(self, session: &mut Session, key: Key<'_>, now: RegionTime<'_>) -> Result<Self::Done, WriteError>;
 }
@@ -78,16 +84,6 @@ impl<const DOWN: bool> Change for Count<DOWN> {
     const VERB: Verb = Verb::Arithmetic;
 
     #[inline(always)]
-    fn place(&self) -> Bytes<'_> {
-        &[]
-    }
-
-    #[inline(always)]
-    fn exptimes(&self) -> [i64; 2] {
-        [0; 2]
-    }
-
-    #[inline(always)]
     fn make(self, session: &mut Session, key: Key<'_>, now: RegionTime<'_>) -> Result<Number, WriteError> {
         match DOWN {
             true => session.decr(key, self.0, now),
@@ -99,11 +95,6 @@ impl<const DOWN: bool> Change for Count<DOWN> {
 impl Change for &Arithmetic {
     type Done = Counted;
     const VERB: Verb = Verb::Arithmetic;
-
-    #[inline(always)]
-    fn place(&self) -> Bytes<'_> {
-        &[]
-    }
 
     #[inline(always)]
     fn exptimes(&self) -> [i64; 2] {

@@ -141,7 +141,6 @@ impl Reader {
 
 impl Verbs for Reader {
     #[cold]
-    #[inline(never)]
     fn get_to(
         &mut self,
         key: &[u8],
@@ -156,7 +155,6 @@ impl Verbs for Reader {
     }
 
     #[cold]
-    #[inline(never)]
     fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.sessions.is_here() {
             // The keys are read before the gate opens.
@@ -176,7 +174,6 @@ impl Verbs for Reader {
     }
 
     #[cold]
-    #[inline(never)]
     fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
         let how = Store {
             exptime,
@@ -186,26 +183,22 @@ impl Verbs for Reader {
     }
 
     #[cold]
-    #[inline(never)]
     fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         let limits = self.limits();
         self.served(key, |client, peer, key| client.store(peer, key, value, how, &limits))
     }
 
     #[cold]
-    #[inline(never)]
     fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.served(key, |client, peer, key| client.delete(peer, key, how))
     }
 
     #[cold]
-    #[inline(never)]
     fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         self.served(key, |client, peer, key| client.arithmetic(peer, key, how))
     }
 
     #[cold]
-    #[inline(never)]
     fn count<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         let how = Arithmetic {
             delta,
@@ -216,7 +209,6 @@ impl Verbs for Reader {
     }
 
     #[cold]
-    #[inline(never)]
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         let how = Get {
             exptime: Some(exptime),
@@ -226,7 +218,6 @@ impl Verbs for Reader {
     }
 
     #[cold]
-    #[inline(never)]
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.served(&[], |client, peer, _| client.flush_all(peer, exptime))
     }
