@@ -170,13 +170,7 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Opened, Op
                     ..
                 },
             ) => {
-                check_item_size(options.limits(Limits::default()).item_size_max, options.memory_of_new())?;
-                match creation::make(path, options) {
-                    Ok(is_made) => warm = warm && !is_made,
-                    // What a dead maker left is gone.
-                    Err(OpenError::Absent { .. }) => return Err(absent(path)),
-                    Err(why) => return Err(why),
-                }
+                warm = !make(path, options)? && warm;
                 deadline = restart::Deadline::new(Instant::now());
             }
             Err(e) => return Err(e),
@@ -188,6 +182,16 @@ fn open_path(place: &Place, path: &Path, options: &Options) -> Result<Opened, Op
             });
         }
     }
+}
+
+/// Makes a region at a path. Returns whether this process has made it, and no other.
+fn make(path: &Path, options: &Options) -> Result<bool, OpenError> {
+    check_item_size(options.limits(Limits::default()).item_size_max, options.memory_of_new())?;
+    creation::make(path, options).map_err(|why| match why {
+        // What a dead maker left is gone.
+        OpenError::Absent { .. } => absent(path),
+        why => why,
+    })
 }
 
 /// No region is at this path, and none is made.

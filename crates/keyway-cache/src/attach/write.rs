@@ -7,15 +7,11 @@ use crate::clock::{self, Clock};
 use crate::error::OpenError;
 use crate::error::copies;
 use crate::error::io;
-use crate::error::unusable;
-use crate::file::backing::offset;
 use crate::file::blocks;
 use crate::file::creation::grow;
 use crate::file::inspect::Inspected;
 use crate::file::inspect::inspect;
-use crate::file::liveness::{
-    Attachment, Liveness, Locked, NoWitness, Settled, WHOLE, Witness, is_blocked_by_reader, lock, locked, unlock,
-};
+use crate::file::liveness::{Attachment, Liveness, Settled, Whole};
 use crate::file::mapping::Mapping;
 use crate::file::restart;
 use crate::gate::{self, GateState, Latch};
@@ -29,7 +25,7 @@ use crate::session::kernel;
 use crate::session::roster::{Role, Sessions};
 use keyway_region::layout::session::{Hold, Tenant};
 use keyway_region::layout::superblock;
-use keyway_region::{Life, Process, Region};
+use keyway_region::{Moment, Process, Region};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -49,7 +45,6 @@ pub fn attach(
     found.check(options, path)?;
     blocks::claim(&file).map_err(|why| copies(path, why))?;
     let Inspected { layout, durable, .. } = found;
-    let id = file_id(&file).map_err(|e| io("stat", path, e))?;
     let on_disk = blocks::is_on_disk(&probe);
     let mapping = Mapping::of(&file, layout.len_max, durable, options, path)?;
     let (latch, gate) = Latch::of(options.gate);
@@ -59,85 +54,19 @@ pub fn attach(
     mapping.protect(latch).map_err(|e| io("lay a protection key on", path, e))?;
     // Attaching is not a verb: all of it is inside the gate.
     let _inside = latch.open();
-    let memory = mapping.memory();
-    let mapped = memory.addresses();
+    let mapped = mapping.memory().addresses();
     let name = matches!(place, Place::Path(_)).then(|| whole_path(path));
-    let liveness =
-        Liveness::new(id, Some(probe), name.as_deref(), options.sealed).map_err(|e| io("keep a descriptor of", path, e))?;
-    let liveness = Arc::new(liveness);
-    let attachment = Attachment {
-        liveness: Arc::clone(&liveness),
-        mapping,
-    };
-    let region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
+    let id = file_id(&file).map_err(|e| io("stat", path, e))?;
+    let attachment = Attachment::new(mapping, id, Some(probe), name.as_deref(), options.sealed);
+    let (region, liveness) = attachment.map_err(|e| io("keep a descriptor of", path, e))?.open(path)?;
     blocks::fill(&file, &region.mapped().in_use()).map_err(|why| copies(path, why))?;
-    let slots = layout.shape.process_slots_for(options.server);
-    let Some((tenant, has_lock)) = free_slot(&region, slots, &file, &liveness) else {
-        return Err(OpenError::ProcessesFull {
-            path: path.to_path_buf(),
-            slots,
-        });
-    };
-    let leads_elsewhere = || {
-        let found = std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
-        name.is_some() && !found.is_ok_and(|found| found == id)
-    };
-    if locked(&file, WHOLE, 1) == Locked::Yes || leads_elsewhere() {
+    let Some((tenant, hold, _locked)) = take_slot(&region, &liveness, file, path, name.is_some(), options)? else {
         return Ok(None);
-    }
-    let own_lock = offset(tenant.lock_offset);
-    let lost = || OpenError::LockLost {
-        path: path.to_path_buf(),
     };
-    let witness = if has_lock {
-        Witness::lock(&file)
-    } else {
-        Err(NoWitness::BlockedByReader)
-    };
-    let hold = match witness {
-        Ok(witness) => {
-            drop(file);
-            match liveness.settle(own_lock, &witness) {
-                Settled::By(hold) => hold,
-                Settled::Overtaken => return Ok(None),
-                Settled::Lost => return Err(lost()),
-            }
-        }
-        Err(NoWitness::BlockedByReader) if liveness.can_go_without_lock() => Hold::Presence,
-        Err(_) => return Err(lost()),
-    };
-    if options.durable_rehearsed {
-        region.mapped().at_barrier(wait_100_ns);
-    }
     let seen = region.clock().seen();
     let clock = Clock::here();
     let now = clock.now();
-    let boot_id = proc::boot_id().unwrap_or_else(|| region.restarts().boot_in_use());
-    if region.clock().is_clock_started(boot_id) {
-        check_clock(&region, clock, now, path)?;
-    }
-    // "In use since this boot" must be on the medium before the first change can be there.
-    if !region.restarts().begin_use(boot_id, now) {
-        kernel::forget(&region);
-        if on_disk && !region.mapped().host().write_back(0..superblock::SIZE) {
-            return Err(io("write back", path, std::io::Error::last_os_error()));
-        }
-    }
-    // A program that opens the region with a size of its own choice does not lift the limit that an operator has set.
-    let wanted = options.memory.filter(|_| !options.keep_memory);
-    if let Some(memory) = wanted.filter(|memory| options.server || layout.segments_for(*memory) > region.mapped().segments()) {
-        grow(&region, memory).map_err(|why| OpenError::NotGrown {
-            path: path.to_path_buf(),
-            why,
-        })?;
-    }
-    if options.server && options.memory.is_some() {
-        rule(&region, options, on_disk, path)?;
-    }
-    region
-        .mapped()
-        .host()
-        .prepare(&region.mapped().in_use(), options.huge_pages, options.prefault);
+    begin_use(&region, (clock, now), on_disk, options, path)?;
     let Some(process) = move_in(&region, &liveness, &tenant, hold) else {
         return Ok(None);
     };
@@ -166,6 +95,85 @@ pub fn attach(
     }))
 }
 
+/// Finds a process slot, and locks it for as long as the region is attached. `None`: the caller starts again.
+fn take_slot(
+    region: &Region,
+    liveness: &Liveness,
+    file: File,
+    path: &Path,
+    has_name: bool,
+    options: &Options,
+) -> Result<Option<(Tenant, Hold, Option<File>)>, OpenError> {
+    let slots = region.mapped().layout().shape.process_slots_for(options.server);
+    let Some(vacancy) = liveness.find_vacancy(region, slots, &file) else {
+        return Err(OpenError::ProcessesFull {
+            path: path.to_path_buf(),
+            slots,
+        });
+    };
+    let leads_elsewhere = || {
+        let found = std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+        has_name && !found.is_ok_and(|found| found == liveness.id())
+    };
+    if Whole::is_taken(&file) || leads_elsewhere() {
+        return Ok(None);
+    }
+    match liveness.settle(file, &vacancy) {
+        (Settled::By(hold), locked) => Ok(Some((vacancy.tenant, hold, locked))),
+        (Settled::Overtaken, _) => Ok(None),
+        (Settled::Lost, _) => Err(OpenError::LockLost {
+            path: path.to_path_buf(),
+        }),
+    }
+}
+
+/// Marks the region as in use since this boot, and gives it what the options say of its size and rules.
+fn begin_use(
+    region: &Region,
+    (clock, now): (Clock, Moment),
+    on_disk: bool,
+    options: &Options,
+    path: &Path,
+) -> Result<(), OpenError> {
+    if options.durable_rehearsed {
+        region.mapped().at_barrier(wait_100_ns);
+    }
+    let boot_id = proc::boot_id().unwrap_or_else(|| region.restarts().boot_in_use());
+    if region.clock().is_clock_started(boot_id) {
+        check_clock(region, clock, now, path)?;
+    }
+    // "In use since this boot" must be on the medium before the first change can be there.
+    if !region.restarts().begin_use(boot_id, now) {
+        kernel::forget(region);
+        write_back(region, on_disk, path)?;
+    }
+    // A program that opens the region with a size of its own choice does not lift the limit that an operator has set.
+    let wanted = options.memory.filter(|_| !options.keep_memory);
+    let segments = |memory| region.mapped().layout().segments_for(memory);
+    if let Some(memory) = wanted.filter(|memory| options.server || segments(*memory) > region.mapped().segments()) {
+        grow(region, memory).map_err(|why| OpenError::NotGrown {
+            path: path.to_path_buf(),
+            why,
+        })?;
+    }
+    if options.server && options.memory.is_some() {
+        rule(region, options, on_disk, path)?;
+    }
+    region
+        .mapped()
+        .host()
+        .prepare(&region.mapped().in_use(), options.huge_pages, options.prefault);
+    Ok(())
+}
+
+/// Writes a region's rules back to the disk that it is on.
+fn write_back(region: &Region, on_disk: bool, path: &Path) -> Result<(), OpenError> {
+    if on_disk && !region.mapped().host().write_back(0..superblock::SIZE) {
+        return Err(io("write back", path, std::io::Error::last_os_error()));
+    }
+    Ok(())
+}
+
 /// Gives the region the rules that its server is started with. They hold for all its users, at once.
 fn rule(region: &Region, options: &Options, on_disk: bool, path: &Path) -> Result<(), OpenError> {
     let (old, new) = (region.limits().read(), options.limits(region.limits().read()));
@@ -177,34 +185,9 @@ fn rule(region: &Region, options: &Options, on_disk: bool, path: &Path) -> Resul
     }
     if new != old {
         region.limits().write(&new);
-        if on_disk && !region.mapped().host().write_back(0..superblock::SIZE) {
-            return Err(io("write back", path, std::io::Error::last_os_error()));
-        }
+        write_back(region, on_disk, path)?;
     }
     Ok(())
-}
-
-/// A process slot for this process among the first `slots`: its last tenant is certainly gone. `true`: `file` has locked
-/// the slot's byte. `false`: a process that may only read has a lock there.
-fn free_slot(region: &Region, slots: usize, file: &File, liveness: &Liveness) -> Option<(Tenant, bool)> {
-    (0..slots).find_map(|slot| {
-        let tenant = region.mapped().tenant(slot);
-        let at = offset(tenant.lock_offset);
-        if liveness.without_lock(&tenant) != Life::Dead {
-            return None;
-        }
-        if !lock(file, at) {
-            let goes_without = is_blocked_by_reader(file, at) && liveness.can_go_without_lock();
-            return goes_without.then_some((tenant, false));
-        }
-        // The lock is free, and the tenant is still the one that was checked.
-        if region.mapped().tenant(slot) == tenant {
-            Some((tenant, true))
-        } else {
-            unlock(file, at);
-            None
-        }
-    })
 }
 
 /// Takes the process slot. `None`: the lock was lost meanwhile, and another process has it.

@@ -25,7 +25,7 @@ use crate::file::inspect::Stage;
 use crate::file::inspect::open_file;
 use crate::file::inspect::stage;
 use crate::file::limits::{self, Limit};
-use crate::file::liveness::{Attachment, Liveness, Whole};
+use crate::file::liveness::{Attachment, Whole};
 use crate::file::mapping::Mapping;
 use crate::file::unfinished::is_at;
 use crate::file::unfinished::random;
@@ -44,7 +44,6 @@ use nix::unistd::geteuid;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at a region that another process is making.
@@ -199,24 +198,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
     check_sessions(options, memory)?;
     let shape = shape_of(options, memory, page_size(file));
     let layout = Layout::new(shape);
-    // What it has already is no more: in a file system of the region's size that decides.
-    let there = file.metadata().map_err(|e| io("stat", path, e))?.blocks() * 512;
-    let asked = layout.segments_for(memory);
-    let beyond = limits::beyond(file, layout.backed_len(asked).saturating_sub(there));
-    let segments = without(&layout, asked, beyond);
-    // A file on hugetlbfs consists of whole pages of its own.
-    let len = layout.len(segments).next_multiple_of(shape.page_size) as u64;
-    let wanted = layout.backed_len(segments);
-    limits::file_size(len).map_err(|why| over_limit(path, why))?;
-    let was = file.metadata().map_err(|e| io("stat", path, e))?.len();
-    file.set_len(len.max(was)).map_err(|e| io("set length", path, e))?;
-    // Address space, persistent memory, memory: whatever can be known to be missing is found out before anything is
-    // allocated.
-    let mapping = Mapping::of(file, layout.len_max, options.durable, options, path)?;
-    limits::memory(file, wanted.saturating_sub(there)).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
-    for range in layout.backed(segments) {
-        allocate(file, range).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
-    }
+    let (mapping, segments) = allocate_all(file, path, options, &layout, memory)?;
     let [id0, id1, seed] = random(path)?;
     let creation = Creation {
         shape,
@@ -228,13 +210,9 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         checksums: options.checksums,
         limits: options.limits(Limits::default()),
     };
-    let memory = mapping.memory();
     let id = file_id(file).map_err(|e| io("stat", path, e))?;
-    let liveness = Liveness::new(id, None, None, false).map_err(|e| io("describe", path, e))?;
-    let unowned = Attachment {
-        liveness: Arc::new(liveness),
-        mapping,
-    };
+    let memory = mapping.memory();
+    let unowned = Attachment::new(mapping, id, None, None, false).map_err(|e| io("describe", path, e))?;
     let region = Region::unfinished(memory, &creation, Box::new(unowned)).map_err(|why| unusable(path, why))?;
     let not_written = || io("write back", path, std::io::Error::last_os_error());
     // A region in durable mode is on the medium before its magic number is.
@@ -249,6 +227,35 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         return Err(not_written());
     }
     Ok(())
+}
+
+/// Gives a region's file its length and its memory, as far as there is any: the mapping, and how many segments have memory.
+fn allocate_all(
+    file: &File,
+    path: &Path,
+    options: &Options,
+    layout: &Layout,
+    memory: u64,
+) -> Result<(Mapping, usize), OpenError> {
+    // What it has already is no more: in a file system of the region's size that decides.
+    let there = file.metadata().map_err(|e| io("stat", path, e))?.blocks() * 512;
+    let asked = layout.segments_for(memory);
+    let beyond = limits::beyond(file, layout.backed_len(asked).saturating_sub(there));
+    let segments = without(layout, asked, beyond);
+    // A file on hugetlbfs consists of whole pages of its own.
+    let len = layout.len(segments).next_multiple_of(layout.shape.page_size) as u64;
+    let wanted = layout.backed_len(segments);
+    limits::file_size(len).map_err(|why| over_limit(path, why))?;
+    let was = file.metadata().map_err(|e| io("stat", path, e))?.len();
+    file.set_len(len.max(was)).map_err(|e| io("set length", path, e))?;
+    // Address space, persistent memory, memory: whatever can be known to be missing is found out before anything is
+    // allocated.
+    let mapping = Mapping::of(file, layout.len_max, options.durable, options, path)?;
+    limits::memory(file, wanted.saturating_sub(there)).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
+    for range in layout.backed(segments) {
+        allocate(file, range).map_err(|e| no_room_or(e, "allocate", path, wanted))?;
+    }
+    Ok((mapping, segments))
 }
 
 /// Leaves nothing in a file but the unfinished mark. The file is not truncated: a process that is about to attach may

@@ -176,17 +176,11 @@ pub(crate) fn map_to_read(
 ) -> Result<(Region, Arc<Liveness>, std::ops::Range<usize>), OpenError> {
     let len = found.layout.len_max;
     let mapping = Mapping::to_read(&file, len).map_err(|e| mapping::refused(e, len, path))?;
-    let memory = mapping.memory();
-    let mapped = memory.addresses();
+    let mapped = mapping.memory().addresses();
     let id = file_id(&file).map_err(|e| io("stat", path, e))?;
     let probe = open_harmless(id, Some(file.as_raw_fd()), None).unwrap_or(file);
-    let liveness = Liveness::new(id, Some(probe), None, sealed).map_err(|e| io("keep a descriptor of", path, e))?;
+    let attachment = Attachment::new(mapping, id, Some(probe), None, sealed);
+    let (region, liveness) = attachment.map_err(|e| io("keep a descriptor of", path, e))?.open(path)?;
     liveness.seal();
-    let liveness = Arc::new(liveness);
-    let attachment = Attachment {
-        liveness: Arc::clone(&liveness),
-        mapping,
-    };
-    let region = Region::open(memory, Box::new(attachment)).map_err(|why| unusable(path, why))?;
     Ok((region, liveness, mapped))
 }

@@ -24,6 +24,7 @@
     reason = "a C structure of numbers, getrandom(2) and membarrier(2); contract above"
 )]
 
+use crate::error::{OpenError, unusable};
 use crate::file::backing::back;
 use crate::file::backing::give_back;
 use crate::file::backing::offset;
@@ -33,7 +34,7 @@ use crate::file::presence::{self, Fate};
 use crate::gate::aside;
 use crate::process::descriptor::{FileId, Kept, StreamsTaken, file_id, harmless_flags};
 use keyway_region::layout::session::{Hold, Tenant};
-use keyway_region::{Host, Life};
+use keyway_region::{Host, Life, Region};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK};
 use nix::sys::mman::MmapAdvise;
@@ -48,7 +49,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// The byte of a region's file whose lock says: this process makes, replaces or repairs the region, or marks it clean,
 /// and no other process is attached.
-pub(crate) const WHOLE: i64 = 0;
+const WHOLE: i64 = 0;
 
 /// The first of the bytes for witnesses, far after the end of any region. An attacher locks one of its own among them, to
 /// see whether its mapping holds locks.
@@ -63,6 +64,11 @@ impl<'f> Whole<'f> {
     pub(crate) fn take(file: &'f File) -> Option<Self> {
         lock(file, WHOLE).then_some(Self(file))
     }
+
+    /// Whether another description has it.
+    pub(crate) fn is_taken(file: &File) -> bool {
+        locked(file, WHOLE, 1) == Locked::Yes
+    }
 }
 
 impl Drop for Whole<'_> {
@@ -73,10 +79,10 @@ impl Drop for Whole<'_> {
 
 /// A byte that only this process has locked, through a file description that a mapping may hold. It shows whether the
 /// mapping holds this process's locks, and another process's lock cannot be mistaken for it.
-pub(crate) struct Witness(i64);
+struct Witness(i64);
 
 impl Witness {
-    pub(crate) fn lock(file: &File) -> Result<Self, NoWitness> {
+    fn lock(file: &File) -> Result<Self, NoWitness> {
         let at = WITNESSES + i64::try_from(random().ok_or(NoWitness::Lost)? >> 4).unwrap_or(0);
         if lock(file, at) {
             Ok(Self(at))
@@ -90,7 +96,7 @@ impl Witness {
 
 /// Why there is no witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoWitness {
+enum NoWitness {
     /// a process that may only read the file has locked the byte for reading
     BlockedByReader,
     /// the file system has no locks
@@ -103,6 +109,13 @@ fn random() -> Option<u64> {
     // SAFETY: a place for as many bytes as are requested; the kernel fills it in.
     let got = unsafe { nix::libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     (got == 8).then(|| u64::from_le_bytes(bytes))
+}
+
+/// A process slot that this process can have: its last tenant is certainly gone.
+pub(crate) struct Vacancy {
+    pub tenant: Tenant,
+    /// its byte is locked; otherwise a process that may only read has a lock there
+    has_lock: bool,
 }
 
 /// What holds an attacher's lock after the locked file description has been closed.
@@ -139,7 +152,7 @@ pub(crate) fn locked(file: &File, at: i64, len: i64) -> Locked {
 }
 
 /// Whether this byte cannot be locked because of a read lock. Any process that may read the file can have one.
-pub(crate) fn is_blocked_by_reader(file: &File, at: i64) -> bool {
+fn is_blocked_by_reader(file: &File, at: i64) -> bool {
     conflict(file, F_WRLCK, at, 1) == Some(F_RDLCK)
 }
 
@@ -158,7 +171,7 @@ pub(crate) fn lock(file: &File, at: i64) -> bool {
 }
 
 /// Unlocks one byte.
-pub(crate) fn unlock(file: &File, at: i64) {
+fn unlock(file: &File, at: i64) {
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(F_UNLCK, at, 1)));
 }
 
@@ -199,7 +212,7 @@ pub(crate) struct Liveness {
 
 impl Liveness {
     /// `probe`: a file description of the region's file that has no lock.
-    pub(crate) fn new(id: FileId, probe: Option<File>, path: Option<&Path>, is_sealed: bool) -> io::Result<Self> {
+    fn new(id: FileId, probe: Option<File>, path: Option<&Path>, is_sealed: bool) -> io::Result<Self> {
         Ok(Self {
             id,
             path: path.map(Path::to_path_buf),
@@ -222,9 +235,48 @@ impl Liveness {
         self.id
     }
 
+    /// A process slot for this process among the first `slots` of a region in this file.
+    pub(crate) fn find_vacancy(&self, region: &Region, slots: usize, file: &File) -> Option<Vacancy> {
+        (0..slots).find_map(|slot| {
+            let tenant = region.mapped().tenant(slot);
+            let at = offset(tenant.lock_offset);
+            if self.without_lock(&tenant) != Life::Dead {
+                return None;
+            }
+            if !lock(file, at) {
+                let goes_without = is_blocked_by_reader(file, at) && self.own.is_known();
+                return goes_without.then_some(Vacancy { tenant, has_lock: false });
+            }
+            // The lock is free, and the tenant is still the one that was checked.
+            if region.mapped().tenant(slot) == tenant {
+                Some(Vacancy { tenant, has_lock: true })
+            } else {
+                unlock(file, at);
+                None
+            }
+        })
+    }
+
+    /// Closes the locked file description, and returns what holds this process's lock from then on. None is needed if other processes can
+    /// identify this one without it: the description is then the caller's until the slot is taken.
+    pub(crate) fn settle(&self, file: File, vacancy: &Vacancy) -> (Settled, Option<File>) {
+        let witness = match vacancy.has_lock {
+            true => Witness::lock(&file),
+            false => Err(NoWitness::BlockedByReader),
+        };
+        match witness {
+            Ok(witness) => {
+                drop(file);
+                (self.settle_by(offset(vacancy.tenant.lock_offset), &witness), None)
+            }
+            Err(NoWitness::BlockedByReader) if self.own.is_known() => (Settled::By(Hold::Presence), Some(file)),
+            Err(_) => (Settled::Lost, Some(file)),
+        }
+    }
+
     /// This process has locked its byte and the witness, and its mapping should hold both. Returns how the lock is held
     /// from now on, after the locked file description has been closed.
-    pub(crate) fn settle(&self, at: i64, witness: &Witness) -> Settled {
+    fn settle_by(&self, at: i64, witness: &Witness) -> Settled {
         let _ = self.slot.set(at);
         match self.ask(|probe| locked(probe, witness.0, 1)) {
             Locked::Yes => Settled::By(Hold::Mapping),
@@ -382,11 +434,6 @@ impl Liveness {
         counts && self.own.fate_of(tenant.pid, tenant.identity) == Fate::Gone
     }
 
-    /// Whether this process can work without a lock, because other processes can identify it without one.
-    pub(crate) fn can_go_without_lock(&self) -> bool {
-        self.own.is_known()
-    }
-
     fn len(&self) -> Option<usize> {
         let probe = self.probe.try_lock().ok()?;
         let len = probe.as_ref()?.get()?.metadata().ok()?.len();
@@ -437,8 +484,30 @@ fn fence_everywhere() -> bool {
 
 /// What keeps a region attached: its mapping, and what this process knows about which processes are alive.
 pub(crate) struct Attachment {
-    pub liveness: Arc<Liveness>,
-    pub mapping: Mapping,
+    liveness: Arc<Liveness>,
+    mapping: Mapping,
+}
+
+impl Attachment {
+    /// Of a file that is mapped. `probe`: a file description of it that has no lock; `name`: where it can be opened, if it has a name for
+    /// this process.
+    pub(crate) fn new(
+        mapping: Mapping,
+        id: FileId,
+        probe: Option<File>,
+        name: Option<&Path>,
+        is_sealed: bool,
+    ) -> io::Result<Self> {
+        let liveness = Arc::new(Liveness::new(id, probe, name, is_sealed)?);
+        Ok(Self { liveness, mapping })
+    }
+
+    /// Opens the region in it.
+    pub(crate) fn open(self, path: &Path) -> Result<(Region, Arc<Liveness>), OpenError> {
+        let (memory, liveness) = (self.mapping.memory(), Arc::clone(&self.liveness));
+        let region = Region::open(memory, Box::new(self)).map_err(|why| unusable(path, why))?;
+        Ok((region, liveness))
+    }
 }
 
 impl Host for Attachment {

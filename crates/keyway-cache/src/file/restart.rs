@@ -19,7 +19,7 @@ use crate::file::blocks::is_on_disk;
 use crate::file::creation::remake;
 use crate::file::inspect::Inspected;
 use crate::file::inspect::inspect;
-use crate::file::liveness::{Attachment, Liveness, Locked, Whole, locked};
+use crate::file::liveness::{Attachment, Locked, Whole, locked};
 use crate::file::mapping::Mapping;
 use crate::file::unfinished::is_at;
 use crate::options::check_item_size;
@@ -148,14 +148,9 @@ fn is_cut_off(file: &File, path: &Path) -> Result<bool, OpenError> {
 /// Repairs a region, and tells in the log how far it is.
 fn repair(file: &File, path: &Path, inspected: &Inspected, options: &Options) -> Result<(), OpenError> {
     let mapping = Mapping::of(file, inspected.layout.len_max, true, options, path)?;
-    let memory = mapping.memory();
     let id = file_id(file).map_err(|e| io("stat", path, e))?;
-    let liveness = Liveness::new(id, None, None, false).map_err(|e| io("describe", path, e))?;
-    let host = Box::new(Attachment {
-        liveness: std::sync::Arc::new(liveness),
-        mapping,
-    });
-    let region = Region::open(memory, host).map_err(|why| unusable(path, why))?;
+    let unowned = Attachment::new(mapping, id, None, None, false).map_err(|e| io("describe", path, e))?;
+    let (region, _) = unowned.open(path)?;
     let shown = path.display();
     log::warn!(
         "{shown}: the machine stopped while this region was in use; it is repaired, which takes a second or two for each million items"

@@ -18,6 +18,7 @@ use crate::error::ReadError;
 use crate::remote::peer::Peer;
 use crate::session::reader::Reader;
 use crate::session::roster::{Role, Sessions};
+pub use crate::session::verbs::ServerSession;
 use crate::session::verbs::Verbs as _;
 use crate::session::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
@@ -59,6 +60,12 @@ enum Way {
 
 /// Passes a call to the variant that this session has.
 macro_rules! either {
+    (&$session:expr, $way:ident => $work:expr) => {
+        match &*$session.0 {
+            Way::Writer($way) => $work,
+            Way::Reader($way) => $work,
+        }
+    };
     ($session:expr, $way:ident => $work:expr) => {
         match &mut *$session.0 {
             Way::Writer($way) => $work,
@@ -456,71 +463,6 @@ impl Session {
     }
 }
 
-/// What Keyway's servers and bindings need of a [`Session`] beyond what programs do: answers on sockets, the kernel's answers, counts of one
-/// session, the region's clock. It may change in every release.
-pub trait ServerSession {
-    /// [`Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
-    /// place in the region, after all of `out`, as far as the socket takes it at once. A hit returns how many bytes were
-    /// sent; the rest is in `out`.
-    ///
-    /// # Errors
-    ///
-    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
-    /// requests a change, the errors of a write. A socket's error shows when the rest is sent.
-    fn get_to(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        socket: BorrowedFd<'_>,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
-        behind: &[u8],
-    ) -> Result<Option<(Item, usize)>, WriteError>;
-
-    /// The properties of an item, without counting it or marking it as fetched.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError::KeyLength`]: the key is empty or too long; [`WriteError::Detached`]: the session is detached.
-    fn look(&mut self, key: &[u8]) -> Result<Read, WriteError>;
-
-    /// Whether writes have to be delayed: the owner of the kernel door has died, and its program may still answer from
-    /// copies, for about a second. A process that is not a server ([`crate::Options::server`]) waits that long in its first
-    /// write. A server's threads serve other clients during this time, and their writes fail with [`WriteError::KernelDoor`]
-    /// until it ends.
-    fn is_held_up(&self) -> bool;
-
-    /// The next verbs are those of a connection: watchers see its door, whether it is a meta command, and the connection's descriptor.
-    fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32);
-
-    /// Whether any watcher wants to see that connections begin and end.
-    fn emits_connections(&mut self) -> bool;
-
-    /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
-    fn emit_connection(&mut self, text: &[u8]);
-
-    /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
-    fn note_hit(&mut self, key: &[u8]);
-
-    /// Notes that a request, for which this session was used or not, took so long.
-    fn note_latency(&self, door: Door, verb: Verb, ns: u64);
-
-    /// Adds operations that were counted elsewhere; returns whether that was possible.
-    fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool;
-
-    /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
-    fn id(&self) -> Option<SessionId>;
-
-    /// The second on the region's clock by which this session's next get goes, or the one before it (`docs/region.md`, "Clock").
-    fn clock_s(&mut self) -> u64;
-
-    /// [`crate::Cache::limits`].
-    fn limits(&self) -> Limits;
-
-    /// What the region's clock says. No process can set it, and it does not go back.
-    fn clock(&self) -> Duration;
-}
-
 impl ServerSession for Session {
     #[inline]
     fn get_to(
@@ -542,18 +484,12 @@ impl ServerSession for Session {
 
     #[inline]
     fn is_held_up(&self) -> bool {
-        match &*self.0 {
-            Way::Writer(way) => way.is_held_up(),
-            Way::Reader(way) => way.is_held_up(),
-        }
+        either!(&self, way => way.is_held_up())
     }
 
     #[inline]
     fn serve_as(&self, door: Door, is_meta: bool, descriptor: i32) {
-        match &*self.0 {
-            Way::Writer(way) => way.serve_as(door, is_meta, descriptor),
-            Way::Reader(way) => way.serve_as(door, is_meta, descriptor),
-        }
+        either!(&self, way => way.serve_as(door, is_meta, descriptor))
     }
 
     fn emits_connections(&mut self) -> bool {
@@ -569,24 +505,15 @@ impl ServerSession for Session {
     }
 
     fn note_latency(&self, door: Door, verb: Verb, ns: u64) {
-        match &*self.0 {
-            Way::Writer(way) => way.note_latency(door, verb, ns),
-            Way::Reader(way) => way.note_latency(door, verb, ns),
-        }
+        either!(&self, way => way.note_latency(door, verb, ns))
     }
 
     fn add_latency(&self, door: Door, verb: Verb, counted: &Latency) -> bool {
-        match &*self.0 {
-            Way::Writer(way) => way.add_latency(door, verb, counted),
-            Way::Reader(way) => way.add_latency(door, verb, counted),
-        }
+        either!(&self, way => way.add_latency(door, verb, counted))
     }
 
     fn id(&self) -> Option<SessionId> {
-        match &*self.0 {
-            Way::Writer(way) => way.id(),
-            Way::Reader(way) => way.id(),
-        }
+        either!(&self, way => way.id())
     }
 
     fn clock_s(&mut self) -> u64 {
@@ -594,16 +521,10 @@ impl ServerSession for Session {
     }
 
     fn limits(&self) -> Limits {
-        match &*self.0 {
-            Way::Writer(way) => way.limits(),
-            Way::Reader(way) => way.limits(),
-        }
+        either!(&self, way => way.limits())
     }
 
     fn clock(&self) -> Duration {
-        match &*self.0 {
-            Way::Writer(way) => way.clock(),
-            Way::Reader(way) => way.clock(),
-        }
+        either!(&self, way => way.clock())
     }
 }

@@ -9,6 +9,7 @@
 
 use crate::clock::{self, Watch};
 use crate::remote::peer::{Client, Peer};
+use crate::session::ServerSession;
 use crate::session::buffer::{Walked, pass};
 use crate::session::roster::Sessions;
 use crate::session::verbs::{Verbs, with_tail};
@@ -140,21 +141,6 @@ impl Reader {
 }
 
 impl Verbs for Reader {
-    #[cold]
-    fn get_to(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        _: BorrowedFd<'_>,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
-        behind: &[u8],
-    ) -> Result<Option<(Item, usize)>, WriteError> {
-        let found = self.get_item(key, how, &mut Headed::new(&mut *out, head))?;
-        Ok(with_tail(found, out, behind))
-    }
-
-    #[cold]
     fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.sessions.is_here() {
             // The keys are read before the gate opens.
@@ -163,17 +149,8 @@ impl Verbs for Reader {
         }
     }
 
-    fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
-        if !self.sessions.is_here() {
-            return Err(WriteError::Detached);
-        }
-        let mut room = KeyRoom::new();
-        let sessions = Arc::clone(&self.sessions);
-        let key = sessions.key(key, &mut room);
-        self.read(key.bytes(), &Get::default(), &mut Vec::new())
-    }
-
     #[cold]
+    #[inline(never)]
     fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
         let how = Store {
             exptime,
@@ -183,22 +160,26 @@ impl Verbs for Reader {
     }
 
     #[cold]
+    #[inline(never)]
     fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         let limits = self.limits();
         self.served(key, |client, peer, key| client.store(peer, key, value, how, &limits))
     }
 
     #[cold]
+    #[inline(never)]
     fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError> {
         self.served(key, |client, peer, key| client.delete(peer, key, how))
     }
 
     #[cold]
+    #[inline(never)]
     fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError> {
         self.served(key, |client, peer, key| client.arithmetic(peer, key, how))
     }
 
     #[cold]
+    #[inline(never)]
     fn count<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError> {
         let how = Arithmetic {
             delta,
@@ -208,7 +189,6 @@ impl Verbs for Reader {
         self.arithmetic(key, &how).map(Number::from)
     }
 
-    #[cold]
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError> {
         let how = Get {
             exptime: Some(exptime),
@@ -217,7 +197,6 @@ impl Verbs for Reader {
         self.served(key, |client, peer, key| Ok(client.get(peer, key, &how)?.is_some()))
     }
 
-    #[cold]
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.served(&[], |client, peer, _| client.flush_all(peer, exptime))
     }
@@ -232,6 +211,31 @@ impl Verbs for Reader {
         let next = self.sessions.inside(|region| region.index().walk(cursor, budget, now, note));
         walked.hand_over(visit);
         next
+    }
+}
+
+impl ServerSession for Reader {
+    fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        _: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        let found = self.get_item(key, how, &mut Headed::new(&mut *out, head))?;
+        Ok(with_tail(found, out, behind))
+    }
+
+    fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {
+        if !self.sessions.is_here() {
+            return Err(WriteError::Detached);
+        }
+        let mut room = KeyRoom::new();
+        let sessions = Arc::clone(&self.sessions);
+        let key = sessions.key(key, &mut room);
+        self.read(key.bytes(), &Get::default(), &mut Vec::new())
     }
 
     fn limits(&self) -> Limits {

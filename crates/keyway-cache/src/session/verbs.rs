@@ -9,9 +9,38 @@ use keyway_region::{Limits, SessionId, Shrinking};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// See [`crate::Session`], whose methods these are.
-pub trait Verbs {
-    /// See [`crate::server::ServerSession::get_to`].
+/// See [`crate::Session`], whose methods these are; those for servers and bindings are in [`ServerSession`].
+pub trait Verbs: ServerSession {
+    fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>);
+    fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError>;
+    fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError>;
+    fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError>;
+    fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError>;
+    /// Counts up, or down.
+    fn count<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError>;
+    fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError>;
+    fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError>;
+    fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64>;
+    fn upkeep(&mut self) {}
+
+    fn shrink(&mut self) -> Shrinking {
+        Shrinking::Done
+    }
+
+    fn release(&mut self) {}
+}
+
+/// What Keyway's servers and bindings need of a [`crate::Session`] beyond what programs do: answers on sockets, the kernel's answers, counts of one
+/// session, the region's clock. It may change in every release. What is only for sessions with a thread slot does nothing for others.
+pub trait ServerSession {
+    /// [`crate::Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
+    /// place in the region, after all of `out`, as far as the socket takes it at once. A hit returns how many bytes were
+    /// sent; the rest is in `out`.
+    ///
+    /// # Errors
+    ///
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value; and, if `how`
+    /// requests a change, the errors of a write. A socket's error shows when the rest is sent.
     fn get_to(
         &mut self,
         key: &[u8],
@@ -22,50 +51,56 @@ pub trait Verbs {
         behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError>;
 
-    fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>);
+    /// The properties of an item, without counting it or marking it as fetched.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::KeyLength`]: the key is empty or too long; [`WriteError::Detached`]: the session is detached.
     fn look(&mut self, key: &[u8]) -> Result<Read, WriteError>;
-    fn set(&mut self, key: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError>;
-    fn store(&mut self, key: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError>;
-    fn delete(&mut self, key: &[u8], how: &Delete) -> Result<Deleted, WriteError>;
-    fn arithmetic(&mut self, key: &[u8], how: &Arithmetic) -> Result<Counted, WriteError>;
-    /// Counts up, or down.
-    fn count<const DOWN: bool>(&mut self, key: &[u8], delta: u64) -> Result<Number, WriteError>;
-    fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError>;
-    fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError>;
-    fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64>;
-    fn limits(&self) -> Limits;
-    fn clock_s(&mut self) -> u64;
-    fn clock(&self) -> Duration;
 
+    /// Whether writes have to be delayed: the owner of the kernel door has died, and its program may still answer from
+    /// copies, for about a second. A process that is not a server ([`crate::Options::server`]) waits that long in its first
+    /// write. A server's threads serve other clients during this time, and their writes fail with [`WriteError::KernelDoor`]
+    /// until it ends.
     fn is_held_up(&self) -> bool {
         false
     }
 
-    fn upkeep(&mut self) {}
-
-    fn shrink(&mut self) -> Shrinking {
-        Shrinking::Done
-    }
-
+    /// The next verbs are those of a connection: watchers see its door, whether it is a meta command, and the connection's descriptor.
     fn serve_as(&self, _door: Door, _is_meta: bool, _descriptor: i32) {}
 
+    /// Whether any watcher wants to see that connections begin and end.
     fn emits_connections(&mut self) -> bool {
         false
     }
 
+    /// Tells watchers that a connection begins or ends: `text` begins with `type=`.
     fn emit_connection(&mut self, _text: &[u8]) {}
+
+    /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
     fn note_hit(&mut self, _key: &[u8]) {}
+
+    /// Notes that a request, for which this session was used or not, took so long.
     fn note_latency(&self, _door: Door, _verb: Verb, _ns: u64) {}
 
+    /// Adds operations that were counted elsewhere; returns whether that was possible.
     fn add_latency(&self, _door: Door, _verb: Verb, _counted: &Latency) -> bool {
         false
     }
 
+    /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
     fn id(&self) -> Option<SessionId> {
         None
     }
 
-    fn release(&mut self) {}
+    /// The second on the region's clock by which this session's next get goes, or the one before it (`docs/region.md`, "Clock").
+    fn clock_s(&mut self) -> u64;
+
+    /// [`crate::Cache::limits`].
+    fn limits(&self) -> Limits;
+
+    /// What the region's clock says. No process can set it, and it does not go back.
+    fn clock(&self) -> Duration;
 }
 
 /// A hit whose value is in `out`: appends what follows the value. Nothing is sent.

@@ -3,6 +3,7 @@
 //!
 //! What a call without a gate seldom needs is cold, and gets copies: a reference would keep an argument in memory in all other calls.
 
+use crate::session::ServerSession;
 use crate::session::buffer::{Buffer, Walked, pass};
 use crate::session::change::{Change, Count, Put, Ruled};
 use crate::session::kernel;
@@ -181,6 +182,10 @@ impl Writer {
         done
     }
 
+    fn put(&mut self, given: &[u8], value: &[u8], flags: u32, exptime: i64) -> Result<Stored, WriteError> {
+        self.change(given, Put(value, flags, exptime))
+    }
+
     #[inline(never)]
     fn store_by_rules(&mut self, given: &[u8], change: Ruled<'_>) -> Result<Stored, WriteError> {
         self.change(given, change)
@@ -231,38 +236,6 @@ impl Writer {
 }
 
 impl Verbs for Writer {
-    #[inline]
-    fn get_to(
-        &mut self,
-        key: &[u8],
-        how: &Get,
-        socket: BorrowedFd<'_>,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&Item, &mut Vec<u8>),
-        behind: &[u8],
-    ) -> Result<Option<(Item, usize)>, WriteError> {
-        let mut room = KeyRoom::new();
-        let key = self.key(key, &mut room);
-        if self.slot.has_gate() {
-            // The kernel could not read the value through the closed gate.
-            let found = self.get(key, how, &mut Headed::new(&mut *out, head))?;
-            return Ok(with_tail(found, out, behind));
-        }
-        let how = Get {
-            at_most: Some(COPIED_MAX),
-            ..*how
-        };
-        let mut sent = None;
-        let send = |value: &keyway_region::PinnedValue<'_>, out: &mut Vec<u8>| {
-            sent = Some(socket::send_or_copy(socket, out, value, behind));
-        };
-        let found = self.get(key, &how, &mut Pinning::new(&mut *out, head, send))?;
-        match (found, sent) {
-            (Some(item), Some(sent)) => Ok(Some((item, sent))),
-            (found, _) => Ok(with_tail(found, out, behind)),
-        }
-    }
-
     fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.slot.ready().is_ok() {
             // The keys are read before the gate opens.
@@ -271,20 +244,14 @@ impl Verbs for Writer {
         }
     }
 
-    fn look(&mut self, given: &[u8]) -> Result<Read, WriteError> {
-        let mut room = KeyRoom::new();
-        let key = self.slot.key(given, &mut room);
-        sampling::look(&mut self.slot, key)
-    }
-
     fn set(&mut self, given: &[u8], value: &[u8], exptime: i64) -> Result<Stored, WriteError> {
-        self.change(given, Put(value, 0, exptime))
+        self.put(given, value, 0, exptime)
     }
 
     #[inline]
     fn store(&mut self, given: &[u8], value: &[u8], how: &Store) -> Result<Stored, WriteError> {
         if how.is_plain() {
-            return self.change(given, Put(value, how.flags, how.exptime));
+            return self.put(given, value, how.flags, how.exptime);
         }
         self.store_by_rules(given, Ruled(value, how))
     }
@@ -348,6 +315,66 @@ impl Verbs for Writer {
         next
     }
 
+    fn upkeep(&mut self) {
+        if self.slot.ready().is_ok() {
+            self.slot.sessions().upkeep();
+            self.slot.work(Session::upkeep);
+        }
+    }
+
+    fn shrink(&mut self) -> Shrinking {
+        match self.slot.ready() {
+            Ok(()) => self.slot.work(Session::shrink).unwrap_or(Shrinking::Waiting),
+            Err(_) => Shrinking::Done,
+        }
+    }
+
+    fn release(&mut self) {
+        if self.slot.ready().is_ok() {
+            self.slot.verb(|session, _| session.release_extents());
+        }
+    }
+}
+
+impl ServerSession for Writer {
+    #[inline]
+    fn get_to(
+        &mut self,
+        key: &[u8],
+        how: &Get,
+        socket: BorrowedFd<'_>,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&Item, &mut Vec<u8>),
+        behind: &[u8],
+    ) -> Result<Option<(Item, usize)>, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.key(key, &mut room);
+        if self.slot.has_gate() {
+            // The kernel could not read the value through the closed gate.
+            let found = self.get(key, how, &mut Headed::new(&mut *out, head))?;
+            return Ok(with_tail(found, out, behind));
+        }
+        let how = Get {
+            at_most: Some(COPIED_MAX),
+            ..*how
+        };
+        let mut sent = None;
+        let send = |value: &keyway_region::PinnedValue<'_>, out: &mut Vec<u8>| {
+            sent = Some(socket::send_or_copy(socket, out, value, behind));
+        };
+        let found = self.get(key, &how, &mut Pinning::new(&mut *out, head, send))?;
+        match (found, sent) {
+            (Some(item), Some(sent)) => Ok(Some((item, sent))),
+            (found, _) => Ok(with_tail(found, out, behind)),
+        }
+    }
+
+    fn look(&mut self, given: &[u8]) -> Result<Read, WriteError> {
+        let mut room = KeyRoom::new();
+        let key = self.slot.key(given, &mut room);
+        sampling::look(&mut self.slot, key)
+    }
+
     fn limits(&self) -> Limits {
         self.slot.inside(|session| session.region().limits().read())
     }
@@ -366,20 +393,6 @@ impl Verbs for Writer {
         !self.slot.inside(|session| session.counting().knows_door())
             && self.slot.is_here()
             && kernel::is_held_up(self.slot.sessions())
-    }
-
-    fn upkeep(&mut self) {
-        if self.slot.ready().is_ok() {
-            self.slot.sessions().upkeep();
-            self.slot.work(Session::upkeep);
-        }
-    }
-
-    fn shrink(&mut self) -> Shrinking {
-        match self.slot.ready() {
-            Ok(()) => self.slot.work(Session::shrink).unwrap_or(Shrinking::Waiting),
-            Err(_) => Shrinking::Done,
-        }
     }
 
     #[inline]
@@ -421,11 +434,5 @@ impl Verbs for Writer {
 
     fn id(&self) -> Option<SessionId> {
         Some(self.slot.session().id())
-    }
-
-    fn release(&mut self) {
-        if self.slot.ready().is_ok() {
-            self.slot.verb(|session, _| session.release_extents());
-        }
     }
 }

@@ -205,9 +205,6 @@ impl MemoryCurve {
         let memory = self.sessions.view(limit_bytes).next_multiple_of(ROUNDED);
         let one_in = 1u64 << self.shift;
         let ratio = |misses: f64| if gets == 0 { 0.0 } else { misses / gets as f64 };
-        let window = |now: [u64; GROUPS], since: [u64; GROUPS]| -> [f64; GROUPS] {
-            std::array::from_fn(|group| now[group].wrapping_sub(since[group]) as f64)
-        };
         let simulated = |size: usize| window(now.simulated[size], since.simulated[size]);
         // What a size misses more than the own one, of the same keys: most of what the choice of the keys does is in both, and so is
         // most of what the simulation leaves out.
@@ -226,18 +223,12 @@ impl MemoryCurve {
             let mean = sum / GROUPS as f64;
             let variance = more.iter().map(|one| (one - mean) * (one - mean)).sum::<f64>() / (GROUPS - 1) as f64;
             let deviation = ratio((variance * GROUPS as f64).sqrt());
-            let simulation = &self.sizes[size];
-            let state = match simulation {
-                simulation if simulation.evicted == 0 => PredictionState::Filling,
-                simulation if simulation.inserted < simulation.capacity => PredictionState::Settling,
-                _ => PredictionState::Settled,
-            };
             Prediction {
                 memory: of_size,
                 part: many as f64 / parts as f64,
                 miss_ratio: ratio(counted.get_misses as f64 + sum).clamp(0.0, 1.0),
                 error: bias.max(2.0 * deviation),
-                state,
+                state: state_of(&self.sizes[size]),
             }
         };
         Predictions {
@@ -424,6 +415,20 @@ impl MemoryCurve {
 fn usable(memory: u64) -> u64 {
     let shape = Shape::for_memory(memory.max(MEMORY_MIN), 4096);
     (Layout::new(shape).segments_for(memory) * shape.segment_size) as u64
+}
+
+/// What was counted between two marks, by groups of keys.
+fn window(now: [u64; GROUPS], since: [u64; GROUPS]) -> [f64; GROUPS] {
+    std::array::from_fn(|group| now[group].wrapping_sub(since[group]) as f64)
+}
+
+/// How much a simulation can say.
+fn state_of(simulation: &Miniature) -> PredictionState {
+    match simulation {
+        simulation if simulation.evicted == 0 => PredictionState::Filling,
+        simulation if simulation.inserted < simulation.capacity => PredictionState::Settling,
+        _ => PredictionState::Settled,
+    }
 }
 
 #[cfg(test)]
