@@ -171,7 +171,9 @@ fn code_that_panics_leaves_a_session_that_works_and_holds_nothing() {
                 match goal {
                     Goal::Target => session.get_into(b"key", &how, &mut Panics(&mut other)).map(drop),
                     Goal::Vector => session.get_with(b"key", &how, &mut out, panics).map(drop),
-                    Goal::Socket => session.get_to(b"key", &how, socket.as_fd(), &mut out, panics, b"").map(drop),
+                    Goal::Socket => session
+                        .get_to(b"key", &how, (socket.as_fd(), b""), &mut out, panics)
+                        .map(drop),
                 }
             }));
             panicked.expect_err("the program's code panics");

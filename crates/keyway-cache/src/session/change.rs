@@ -53,7 +53,7 @@ impl Change for Put<'_> {
 
 /// A value stored by these rules.
 #[derive(Clone, Copy)]
-pub struct Ruled<'v>(pub &'v [u8], pub &'v Store);
+pub struct Ruled<'v>(pub &'v Store, pub &'v [u8]);
 
 impl Change for Ruled<'_> {
     type Done = Stored;
@@ -61,17 +61,17 @@ impl Change for Ruled<'_> {
 
     #[inline(always)]
     fn place(&self) -> Bytes<'_> {
-        callers(self.0)
+        callers(self.1)
     }
 
     #[inline(always)]
     fn exptimes(&self) -> [i64; 2] {
-        [self.1.exptime, 0]
+        [self.0.exptime, 0]
     }
 
     #[inline(always)]
     fn make(self, session: &mut Session, key: Key<'_>, now: RegionTime<'_>) -> Result<Stored, WriteError> {
-        session.store(key, self.0, self.1, now)
+        session.store(key, self.1, self.0, now)
     }
 }
 

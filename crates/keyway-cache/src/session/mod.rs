@@ -469,12 +469,11 @@ impl ServerSession for Session {
         &mut self,
         key: &[u8],
         how: &Get,
-        socket: BorrowedFd<'_>,
+        to: (BorrowedFd<'_>, &[u8]),
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
-        behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
-        verb!(probes::Get, self, key, way => way.get_to(key, how, socket, out, head, behind))
+        verb!(probes::Get, self, key, way => way.get_to(key, how, to, out, head))
     }
 
     fn look(&mut self, key: &[u8]) -> Result<Read, WriteError> {

@@ -219,10 +219,9 @@ impl ServerSession for Reader {
         &mut self,
         key: &[u8],
         how: &Get,
-        _: BorrowedFd<'_>,
+        (_, behind): (BorrowedFd<'_>, &[u8]),
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
-        behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
         let found = self.get_item(key, how, &mut Headed::new(&mut *out, head))?;
         Ok(with_tail(found, out, behind))

@@ -99,7 +99,6 @@ impl Slot {
     }
 
     /// Works on the region, inside the gate; this is no verb.
-    #[inline]
     pub fn inside<R>(&self, work: impl FnOnce(&Session) -> R) -> R {
         let _inside = self.latch.open();
         work(&self.inner)

@@ -33,7 +33,7 @@ pub trait Verbs: ServerSession {
 /// What Keyway's servers and bindings need of a [`crate::Session`] beyond what programs do: answers on sockets, the kernel's answers, counts of one
 /// session, the region's clock. It may change in every release. What is only for sessions with a thread slot does nothing for others.
 pub trait ServerSession {
-    /// [`crate::Session::get_with`] for answers on a socket: `behind` follows the value. A long value is sent to the socket from its
+    /// [`crate::Session::get_with`] for answers on a socket, `to` which it goes with what follows the value. A long value is sent to the socket from its
     /// place in the region, after all of `out`, as far as the socket takes it at once. A hit returns how many bytes were
     /// sent; the rest is in `out`.
     ///
@@ -45,10 +45,9 @@ pub trait ServerSession {
         &mut self,
         key: &[u8],
         how: &Get,
-        socket: BorrowedFd<'_>,
+        to: (BorrowedFd<'_>, &[u8]),
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
-        behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError>;
 
     /// The properties of an item, without counting it or marking it as fetched.

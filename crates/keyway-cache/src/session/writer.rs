@@ -253,7 +253,7 @@ impl Verbs for Writer {
         if how.is_plain() {
             return self.put(given, value, how.flags, how.exptime);
         }
-        self.store_by_rules(given, Ruled(value, how))
+        self.store_by_rules(given, Ruled(how, value))
     }
 
     #[inline(always)]
@@ -337,15 +337,13 @@ impl Verbs for Writer {
 }
 
 impl ServerSession for Writer {
-    #[inline]
     fn get_to(
         &mut self,
         key: &[u8],
         how: &Get,
-        socket: BorrowedFd<'_>,
+        (socket, behind): (BorrowedFd<'_>, &[u8]),
         out: &mut Vec<u8>,
         head: impl FnMut(&Item, &mut Vec<u8>),
-        behind: &[u8],
     ) -> Result<Option<(Item, usize)>, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(key, &mut room);

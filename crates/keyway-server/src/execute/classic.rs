@@ -150,7 +150,7 @@ impl Classic<'_> {
                 (item, 0)
             }));
         };
-        let found = self.items.session.get_to(key, how, socket, out, head, behind)?;
+        let found = self.items.session.get_to(key, how, (socket, behind), out, head)?;
         if let Some((_, sent @ 1..)) = found {
             self.items.counters().bytes_written.add(sent as u64);
         }
