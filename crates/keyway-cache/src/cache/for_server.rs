@@ -77,7 +77,7 @@ pub trait ServerCache {
     /// CLOCK_MONOTONIC as the kernel program sees it, whatever time namespace this process is in.
     fn monotonic(&self) -> Duration;
 
-    /// When a delayed `flush_all` begins, seconds on the region's clock ([`crate::Session::clock`]).
+    /// When a delayed `flush_all` begins, seconds on the region's clock ([`clock`](crate::server::ServerSession::clock)).
     fn flush_at_s(&self) -> Option<u64>;
 
     /// The seed of the region's hash.

@@ -2,7 +2,7 @@
 //!
 //! One process makes a region, in the file that has its name:
 //!
-//! 1. It creates the file (O_EXCL), or finds it empty or unfinished, and locks [`WHOLE`](crate::file::liveness::WHOLE). Every
+//! 1. It creates the file (O_EXCL), or finds it empty or unfinished, and locks [`Whole`]. Every
 //!    other process that wants the region waits for that lock. The lock ends with its holder, however the holder ends.
 //! 2. It empties the file, and writes the unfinished mark at its start. It checks limits and free space, and allocates
 //!    all of the file.
@@ -102,7 +102,7 @@ fn make_within(path: &Path, options: &Options, stuck_after: Duration) -> Result<
     }
 }
 
-/// Makes a new region in this file, whatever is in it. The caller holds [`WHOLE`](crate::file::liveness::WHOLE) on `file` and
+/// Makes a new region in this file, whatever is in it. The caller holds [`Whole`] on `file` and
 /// has seen that no process is attached.
 ///
 /// # Errors

@@ -87,7 +87,7 @@ pub trait ServerSession {
         false
     }
 
-    /// The session's thread slot, for [`crate::Cache::counters_of`]. `None` if it has none: a server executes its writes.
+    /// The session's thread slot, for [`counters_of`](crate::server::ServerCache::counters_of). `None` if it has none: a server executes its writes.
     fn id(&self) -> Option<SessionId> {
         None
     }

@@ -25,7 +25,7 @@
 //! descriptor that came with `Welcome`): a connection that is closed is not enough, because the running server closes it when it resumes.
 //!
 //! Connections with TLS are not handed over, because their keys and counters are inside the TLS library; neither are those that hold more than
-//! [`CARRIED_MAX`](crate::connection::CARRIED_MAX), and those in the middle of a task. The old server answers what they have sent, closes them at a request boundary, and
+//! [`CARRIED_MAX`], and those in the middle of a task. The old server answers what they have sent, closes them at a request boundary, and
 //! ends when there are none left, or after `Config::shutdown_grace`.
 //!
 //! A message is its length and the length of the bytes that go with it (32 bits each, little-endian), the message as JSON, and the bytes. A

@@ -1,5 +1,5 @@
 //! What other threads have for a worker: connections to serve ([`Transfers`]) and notices about those that it serves
-//! ([`Workers`](crate::shared::Workers)).
+//! ([`Workers`]).
 //!
 //! Always: a notice about a connection that is on its way comes after the connection. It was sent after the connection was, so the notices
 //! are taken first, and handled last.
