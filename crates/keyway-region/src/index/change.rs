@@ -25,6 +25,7 @@ use crate::layout::watch::Status;
 use crate::log::Items;
 use crate::log::{ATTEMPTS_MAX, Chain, Draft, ItemView, Outcome, Purpose, Replaced, Supply, Value, Written};
 use crate::mapped::Rules;
+use crate::memory::View;
 use crate::sink::Unread;
 use crate::verbs::{Now, WriteError};
 
@@ -153,14 +154,15 @@ impl Changer {
         mut decide: impl Decide<'v>,
     ) -> Option<(Changed, Written)> {
         let mapped = self.mapped();
-        let superblock = mapped.superblock();
+        let view = mapped.memory().view();
+        let superblock = view.get(0);
         if !mapped.is_plain() || !self.publisher().counting.enter_known(superblock) {
             return None;
         }
         let changed = match epoch_at_any_time(superblock) {
-            Some(epoch) => match self.finder.glance(mapped.memory().view(), &key) {
+            Some(epoch) => match self.finder.glance(view, &key) {
                 Some(Some(tagged)) => self
-                    .change_tagged(supply, &key, tagged, epoch, now, &mut decide)
+                    .change_tagged((supply, view), &key, tagged, epoch, now, &mut decide)
                     .ok()
                     .flatten(),
                 Some(None) => match decide.decide(None, &mut Vec::new()) {
@@ -182,7 +184,7 @@ impl Changer {
     #[allow(unsafe_code, reason = "a segment that there is")]
     fn change_tagged<'v>(
         &self,
-        supply: &dyn Supply,
+        (supply, view): (&dyn Supply, View<'_>),
         key: &Key<'_>,
         tagged: Tagged<'_>,
         epoch: u64,
@@ -202,12 +204,12 @@ impl Changer {
         if let Some(draft) = decide.ahead() {
             let stamp = Stamp::Any(stamp_over(tagged.led.life, epoch));
             // SAFETY: `follow_known`, which alone makes an `ItemAt`, has found that there is the segment.
-            let header = unsafe { self.mapped().header_in(self.mapped().memory().view(), tagged.led.segment) };
+            let header = unsafe { self.mapped().header_in(view, tagged.led.segment) };
             if !self.prepare_over(&mut attempt, draft, stamp, header, tagged.led.offset) {
                 return AGAIN;
             }
         }
-        match self.finder.header_of(self.mapped().memory().view(), key, &tagged) {
+        match self.finder.header_of(view, key, &tagged) {
             Some(header) => self.change_here(attempt, tagged.here(header), decide),
             None => self.again(&attempt),
         }
