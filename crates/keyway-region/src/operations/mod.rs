@@ -168,15 +168,15 @@ impl Session {
             hit(item)
         };
         let found = self.index().finder().find_fast((view, epoch), &key, how, now, sink, hit);
-        match &found {
-            Some(Some(_)) => {}
-            Some(None) => {
-                self.thread().count(Counter::get_misses, 1);
-                leave();
-            }
-            None => leave(),
+        let Some(found) = found else {
+            leave();
+            return None;
+        };
+        if found.is_none() {
+            self.thread().count(Counter::get_misses, 1);
+            leave();
         }
-        found
+        Some(found)
     }
 
     /// [`Self::get_fast`] while events are watched, for which that knows nothing. A function of its own, so that a sink stays in
