@@ -338,9 +338,9 @@ fn check_slot(
 ) {
     if check_word(region, place, word, pending, report, census)
         && let Some(seen) = check_way(region, place, word, report, census)
-        && let Some(key) = check_key(region, place, word, &seen, report, census)
+        && let Some(named) = check_key(region, place, word, &seen, report, census)
     {
-        check_item(region, (place, word), &seen, key, keys, report, census);
+        check_item(region, (place, word), &seen, named, keys, report, census);
     }
 }
 
@@ -415,6 +415,13 @@ fn check_way(region: &Region, place: Place, word: Slot, report: &mut Report, cen
     Some(seen)
 }
 
+/// An item's key, with its hash, and as messages show it.
+struct Named {
+    key: Vec<u8>,
+    key_hash: u64,
+    shown: String,
+}
+
 /// Checks that an item's key belongs in its slot, and returns the key, unless a split has left the word there.
 fn check_key(
     region: &Region,
@@ -423,7 +430,7 @@ fn check_key(
     seen: &ItemView,
     report: &mut Report,
     census: &mut Census,
-) -> Option<Vec<u8>> {
+) -> Option<Named> {
     let Place { bucket, index, .. } = place;
     let table = region.directory().table();
     let mut key = Vec::with_capacity(seen.header.key_len());
@@ -455,7 +462,7 @@ fn check_key(
         );
     }
     census.counts.thirds += usize::from(bucket == homes[2]);
-    Some(key)
+    Some(Named { key, key_hash, shown })
 }
 
 /// Checks an item in its right slot.
@@ -463,13 +470,12 @@ fn check_item(
     region: &Region,
     (place, word): (Place, Slot),
     seen: &ItemView,
-    key: Vec<u8>,
+    Named { key, key_hash, shown }: Named,
     keys: &mut HashSet<Vec<u8>>,
     report: &mut Report,
     census: &mut Census,
 ) {
     let Place { bucket, index, .. } = place;
-    let (key_hash, shown) = (region.mapped().hasher().hash(&key), key.escape_ascii().to_string());
     if seen.header.has(item::flag::DEAD) {
         report.problem(
             4,

@@ -205,11 +205,6 @@ impl Store {
     pub fn replaces_anything(&self) -> bool {
         self.mode == StoreMode::Set && self.compare_cas.is_none()
     }
-
-    /// Whether the CAS unique that it names counts: that of an add does not.
-    pub(crate) fn compares(&self) -> bool {
-        self.compare_cas.is_some() && self.mode != StoreMode::Add
-    }
 }
 
 /// The result of a store.

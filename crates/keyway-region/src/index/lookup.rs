@@ -314,6 +314,19 @@ impl Index {
         }
     }
 
+    /// A pass over the items to which words with the tag of this hash lead.
+    fn pass_items<T>(&self, hash: u64, mut visit: impl FnMut(Table, Place, Slot, ItemView) -> Option<Pass<T>>) -> Pass<T> {
+        let wanted = tag(hash);
+        self.pass(
+            hash,
+            |line| Slot::with_tag(line, wanted),
+            |table, place, word| match self.item_in(place, word) {
+                Ok(seen) => visit(table, place, word, seen),
+                Err(end) => end,
+            },
+        )
+    }
+
     /// The first word in the key's buckets that is among the `candidates` and for which `is_it` is true, with its slot. `Err`: a
     /// frozen slot is there.
     pub(crate) fn find_word(
@@ -434,33 +447,24 @@ impl Index {
         sink: &mut S,
         hit: &mut FoundItem,
     ) -> Lookup {
-        let wanted = tag(key.hash);
         for _ in 0..ATTEMPTS_MAX {
             let epoch = self.flushes.epoch(now);
-            let pass = self.pass(
-                key.hash,
-                |line| Slot::with_tag(line, wanted),
-                |table, place, word| {
-                    let seen = match self.item_in(place, word) {
-                        Ok(seen) => seen,
-                        Err(end) => return end,
-                    };
-                    if how.value {
-                        self.mapped.memory().prefetch_to_copy(seen.at, seen.header.value_len());
-                    }
-                    if !self.items.has_key(&seen, key.bytes) {
-                        return if self.items.still(&seen) { None } else { Some(Pass::Again) };
-                    }
-                    if seen.is_present(epoch, now) {
-                        return Some(self.take::<VERIFIED, S>(key, how, now, sink, hit, (table, place, word, seen)));
-                    }
-                    Some(match self.items.still(&seen) {
-                        false => Pass::Again,
-                        true if seen.life.epoch < epoch => Pass::Done(Lookup::Flushed),
-                        true => Pass::Done(Lookup::Expired),
-                    })
-                },
-            );
+            let pass = self.pass_items(key.hash, |table, place, word, seen| {
+                if how.value {
+                    self.mapped.memory().prefetch_to_copy(seen.at, seen.header.value_len());
+                }
+                if !self.items.has_key(&seen, key.bytes) {
+                    return if self.items.still(&seen) { None } else { Some(Pass::Again) };
+                }
+                if seen.is_present(epoch, now) {
+                    return Some(self.take::<VERIFIED, S>(key, how, now, sink, hit, (table, place, word, seen)));
+                }
+                Some(match self.items.still(&seen) {
+                    false => Pass::Again,
+                    true if seen.life.epoch < epoch => Pass::Done(Lookup::Flushed),
+                    true => Pass::Done(Lookup::Expired),
+                })
+            });
             match pass {
                 Pass::Done(lookup) => return lookup,
                 Pass::Absent(_) => return Lookup::Miss,
@@ -565,27 +569,19 @@ impl Index {
         let start = key.len();
         // The hottest keys may have another item before the first one's lines have come from memory.
         for _ in 0..ATTEMPTS_MAX {
-            let pass = self.pass(
-                hash,
-                |line| Slot::with_tag(line, tag(hash)),
-                |_, place, word| {
-                    let seen = match self.item_in(place, word) {
-                        Ok(seen) => seen,
-                        Err(end) => return end,
-                    };
-                    let _ = self
-                        .mapped
-                        .memory()
-                        .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
-                    let is_it = self.mapped.hash(key.get(start..).unwrap_or_default()) == hash;
-                    let is_whole = self.items.still(&seen);
-                    if is_whole && is_it {
-                        return Some(Pass::Done(seen.is_present(epoch, now)));
-                    }
-                    key.truncate(start);
-                    if is_whole { None } else { Some(Pass::Again) }
-                },
-            );
+            let pass = self.pass_items(hash, |_, _, _, seen| {
+                let _ = self
+                    .mapped
+                    .memory()
+                    .append_to(seen.at + seen.header.key_offset(), seen.header.key_len(), key);
+                let is_it = self.mapped.hash(key.get(start..).unwrap_or_default()) == hash;
+                let is_whole = self.items.still(&seen);
+                if is_whole && is_it {
+                    return Some(Pass::Done(seen.is_present(epoch, now)));
+                }
+                key.truncate(start);
+                if is_whole { None } else { Some(Pass::Again) }
+            });
             match pass {
                 Pass::Done(is_present) => return is_present,
                 Pass::Absent(_) | Pass::Corrupt => return false,

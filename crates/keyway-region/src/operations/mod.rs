@@ -648,8 +648,7 @@ impl Session {
 
     /// What a store makes of a key without an item.
     fn store_new<'v>(&self, value: &'v [u8], how: &Store, now: u32, kept: &mut Kept) -> Decision<'v> {
-        let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
-        if how.compares() && !joins {
+        if compares(how) && !joins(how) {
             (kept.answer, kept.counter) = (Stored::NotFound, Some(Counter::cas_misses));
             return Decision::Keep;
         }
@@ -670,11 +669,10 @@ impl Session {
         built: &mut Vec<u8>,
         kept: &mut Kept,
     ) -> Decision<'v> {
-        let joins = matches!(how.mode, StoreMode::Append | StoreMode::Prepend);
         let mut stale = false;
-        if let (Some(cas), true) = (how.compare_cas, how.compares()) {
+        if let (Some(cas), true) = (how.compare_cas, compares(how)) {
             let present = old.item().cas;
-            stale = how.invalidate && cas < present && !joins;
+            stale = how.invalidate && cas < present && !joins(how);
             if cas != present && !stale {
                 (kept.answer, kept.counter) = (Stored::Exists, Some(Counter::cas_badval));
                 return Decision::Keep;
@@ -731,7 +729,7 @@ impl Session {
                 Ok(Stored::Exists) => Status::Exists,
                 Ok(Stored::NotFound) => Status::NotFound,
                 // As memcached.
-                Err(_) if matches!(how.mode, StoreMode::Append | StoreMode::Prepend) => Status::NotStored,
+                Err(_) if joins(how) => Status::NotStored,
                 Err(WriteError::TooLarge { .. }) => Status::TooLarge,
                 Err(_) => Status::NoMemory,
             },
@@ -964,6 +962,16 @@ fn same_value<'v>(old: &Old<'_>, built: &mut Vec<u8>, draft: Draft<'v>) -> Decis
             Err(unread) => Decision::Unreadable(unread),
         },
     }
+}
+
+/// Whether a store adds to the value that is there.
+fn joins(how: &Store) -> bool {
+    matches!(how.mode, StoreMode::Append | StoreMode::Prepend)
+}
+
+/// Whether the CAS unique that a store names counts: that of an add does not.
+fn compares(how: &Store) -> bool {
+    how.compare_cas.is_some() && how.mode != StoreMode::Add
 }
 
 /// The old value with `more` after it, or before it.

@@ -9,7 +9,7 @@ use super::{CloseReason, Peer};
 use crate::basics::lock;
 use crate::stats::{Traffic, WorkerCounters};
 
-/// What a worker is told about its connections.
+/// A notice to a worker about one of its connections.
 pub(crate) enum Notice {
     /// this connection has something to send
     Turn(usize),
