@@ -49,6 +49,7 @@ impl Region {
             self.index(),
             self.clock(),
             Appender::new(&thread, self.directory(), self.segments(), self.ghosts(), self.uniques()),
+            self.flights(),
             Counting::new(self.mapped(), self.changes(), &thread),
             Emitter::new(self.watch(), &thread, process.slot),
         );

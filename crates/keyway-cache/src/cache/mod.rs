@@ -1,9 +1,10 @@
 //! [`Cache`]: a region, open in this process. It owns what [`attach`] brings together, and passes each request to the owner that answers it.
 //!
-//! Here: opening, sessions, properties, memory. `local` has a session for each thread, `copy` copies a region, `for_server` has
+//! Here: opening, sessions, properties, memory. `local` has a session for each thread, `fetch` computes what is not there, `copy` copies a region, `for_server` has
 //! what only servers and bindings need. Never: a rule of the region.
 
 mod copy;
+mod fetch;
 pub(crate) mod for_server;
 mod local;
 

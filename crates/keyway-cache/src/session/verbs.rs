@@ -3,6 +3,7 @@
 //!
 //! What is only for sessions with a thread slot does nothing for others.
 
+use crate::session::fetch::{Begun, Fetch, Token};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Limits, SessionId, Shrinking};
@@ -21,7 +22,24 @@ pub trait Verbs: ServerSession {
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError>;
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError>;
     fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64>;
+    fn fetch_begin(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError>;
     fn upkeep(&mut self) {}
+
+    fn fetch_store(&mut self, _key: &[u8], _token: Token, _value: &[u8], _how: &Fetch<'_>) -> Result<bool, WriteError> {
+        Ok(false)
+    }
+
+    fn fetch_store_nothing(&mut self, _key: &[u8], _token: Token, _how: &Fetch<'_>) -> Result<bool, WriteError> {
+        Ok(false)
+    }
+
+    fn fetch_abandon(&mut self, _key: &[u8], _token: Token) -> Result<bool, WriteError> {
+        Ok(false)
+    }
+
+    fn fetch_wait(&mut self, _key: &[u8], _timeout: Duration) -> Result<(), WriteError> {
+        Ok(())
+    }
 
     fn shrink(&mut self) -> Shrinking {
         Shrinking::Done
