@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Exhaustive model of fetches (docs/fetch.md): one key, its slot, one word on which callers wait. Memory is sequentially consistent.
 
-Guards: P27
+Guards: P53
 
 Every interleaving of callers (who may die at any step) and of somebody who changes the row in the database and then deletes the key is walked. In
 every reachable state: what is in the slot after the delete was read after the change. At the end: every live caller has a value, and without

@@ -4,7 +4,7 @@
 //! # Safety
 //!
 //! The only `unsafe` is `fork`: children do no more than use a cache and leave by `_exit`.
-//! Guards: P27
+//! Guards: P53
 #![allow(unsafe_code, reason = "forks; contract above")]
 
 use keyway_cache::{AtOnce, Begun, Cache, Delete, Deleted, Fetch, FetchError, Options, Place, Session, Token, WaitedFor, WriteError};
