@@ -7,7 +7,9 @@
 //! Guards: P53
 #![allow(unsafe_code, reason = "forks; contract above")]
 
-use keyway_cache::{AtOnce, Begun, Cache, Delete, Deleted, Fetch, FetchError, Options, Place, Session, Token, WaitedFor, WriteError};
+use keyway_cache::{
+    AtOnce, Begun, Cache, Delete, Deleted, Fetch, FetchError, Options, Place, Session, Token, WaitedFor, WriteError,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
@@ -109,7 +111,10 @@ fn end(child: Pid) {
 fn one_computes_and_all_get_the_value() {
     for cache in caches() {
         let computed = AtomicUsize::new(0);
-        let how = Fetch { ttl: 60, ..Fetch::default() };
+        let how = Fetch {
+            ttl: 60,
+            ..Fetch::default()
+        };
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -131,12 +136,20 @@ fn one_computes_and_all_get_the_value() {
 fn what_changes_the_key_voids_the_flight() {
     type Change = fn(&mut Session);
     let changes: [(&str, Change, Option<&[u8]>); 5] = [
-        ("delete", |s| assert_eq!(s.delete(b"key", &Delete::default()), Ok(Deleted::NotFound)), None),
+        (
+            "delete",
+            |s| assert_eq!(s.delete(b"key", &Delete::default()), Ok(Deleted::NotFound)),
+            None,
+        ),
         ("set", |s| assert!(s.set(b"key", b"newer", 0).is_ok()), Some(b"newer")),
-        ("set and delete", |s| {
-            s.set(b"key", b"newer", 0).unwrap();
-            s.delete(b"key", &Delete::default()).unwrap();
-        }, None),
+        (
+            "set and delete",
+            |s| {
+                s.set(b"key", b"newer", 0).unwrap();
+                s.delete(b"key", &Delete::default()).unwrap();
+            },
+            None,
+        ),
         ("flush", |s| s.flush_all(0).unwrap(), None),
         ("nothing", |_| {}, Some(b"computed")),
     ];
@@ -158,7 +171,11 @@ fn what_changes_the_key_voids_the_flight() {
 fn a_refresh_is_void_when_the_value_is_deleted_or_stored() {
     for cache in caches() {
         let (mut session, mut other) = (cache.session().unwrap(), cache.session().unwrap());
-        let how = Fetch { ttl: 1, stale_while_revalidate: 60, ..NOW };
+        let how = Fetch {
+            ttl: 1,
+            stale_while_revalidate: 60,
+            ..NOW
+        };
         for (round, changes) in [(0, true), (1, false)] {
             session.delete(b"key", &Delete::default()).unwrap();
             let token = computes(&mut session, b"key", &how);
@@ -167,13 +184,23 @@ fn a_refresh_is_void_when_the_value_is_deleted_or_stored() {
             assert_eq!(session.get(b"key").unwrap(), None, "a get sees nothing after its time");
             let (begun, old) = begin(&mut session, b"key", &how);
             let Begun::Compute(token) = begun else { panic!("{begun:?}") };
-            assert_eq!((old.as_slice(), token.old().map(|item| item.value_len)), (&b"first"[..], Some(5)));
+            assert_eq!(
+                (old.as_slice(), token.old().map(|item| item.value_len)),
+                (&b"first"[..], Some(5))
+            );
             let (begun, old) = begin(&mut other, b"key", &how);
-            assert!(matches!(begun, Begun::Stale(_)) && old == b"first", "{begun:?}: others get the old value meanwhile");
+            assert!(
+                matches!(begun, Begun::Stale(_)) && old == b"first",
+                "{begun:?}: others get the old value meanwhile"
+            );
             if changes {
                 assert_eq!(other.delete(b"key", &Delete::default()).unwrap(), Deleted::NotFound);
             }
-            assert_eq!(session.fetch_store(b"key", token, b"second", &how).unwrap(), !changes, "round {round}");
+            assert_eq!(
+                session.fetch_store(b"key", token, b"second", &how).unwrap(),
+                !changes,
+                "round {round}"
+            );
             assert_eq!(session.get(b"key").unwrap().is_some(), !changes);
         }
     }
@@ -195,7 +222,12 @@ fn the_dead_are_succeeded_by_one_of_those_who_wait() {
     let (begun, _) = begin(&mut session, b"key", &NOW);
     assert!(matches!(begun, Begun::Waited(WaitedFor::Flight)), "{begun:?}");
     let computed = AtomicUsize::new(0);
-    let how = Fetch { wait: HANGS_AFTER, compute_after_wait: false, ttl: 60, ..Fetch::default() };
+    let how = Fetch {
+        wait: HANGS_AFTER,
+        compute_after_wait: false,
+        ttl: 60,
+        ..Fetch::default()
+    };
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -225,28 +257,53 @@ fn whoever_is_stopped_is_not_dead() {
         // SAFETY: ends the child without running what belongs to its parent.
         unsafe { nix::libc::_exit(i32::from(is_stored)) }
     });
-    assert!(matches!(waitpid(holder, Some(WaitPidFlag::WUNTRACED)).unwrap(), WaitStatus::Stopped(..)));
-    let how = Fetch { wait: Duration::from_millis(50), compute_after_wait: false, ttl: 60, ..Fetch::default() };
+    assert!(matches!(
+        waitpid(holder, Some(WaitPidFlag::WUNTRACED)).unwrap(),
+        WaitStatus::Stopped(..)
+    ));
+    let how = Fetch {
+        wait: Duration::from_millis(50),
+        compute_after_wait: false,
+        ttl: 60,
+        ..Fetch::default()
+    };
     let refused = cache.fetch(b"key", &how, || Ok::<_, Infallible>(None));
     assert!(matches!(refused, Err(FetchError::InFlight { .. })), "{refused:?}");
-    let how = Fetch { compute_after_wait: true, ..how };
+    let how = Fetch {
+        compute_after_wait: true,
+        ..how
+    };
     let value = cache.fetch(b"key", &how, || Ok::<_, Infallible>(Some(b"value".to_vec())));
     assert_eq!(value.unwrap().unwrap(), b"value");
     let mut session = cache.session().unwrap();
-    assert_eq!(session.get(b"key").unwrap().unwrap(), b"value", "whoever has waited stores in the same flight");
+    assert_eq!(
+        session.get(b"key").unwrap().unwrap(),
+        b"value",
+        "whoever has waited stores in the same flight"
+    );
     kill(holder, Signal::SIGCONT).unwrap();
-    assert_eq!(waitpid(holder, None).unwrap(), WaitStatus::Exited(holder, 0), "its own store comes too late");
+    assert_eq!(
+        waitpid(holder, None).unwrap(),
+        WaitStatus::Exited(holder, 0),
+        "its own store comes too late"
+    );
     assert_eq!(session.get(b"key").unwrap().unwrap(), b"value");
 }
 
 #[test]
 fn a_failure_gives_what_is_stale_or_is_the_callers() {
     for cache in caches() {
-        let how = Fetch { ttl: 1, stale_if_error: 60, ..Fetch::default() };
+        let how = Fetch {
+            ttl: 1,
+            stale_if_error: 60,
+            ..Fetch::default()
+        };
         let failing = || Err::<Option<Vec<u8>>, _>("no database");
         let failed = cache.fetch(b"key", &how, failing);
         assert!(matches!(failed, Err(FetchError::Compute("no database"))));
-        cache.fetch(b"key", &how, || Ok::<_, Infallible>(Some(b"old".to_vec()))).unwrap();
+        cache
+            .fetch(b"key", &how, || Ok::<_, Infallible>(Some(b"old".to_vec())))
+            .unwrap();
         std::thread::sleep(EXPIRES);
         for _ in 0..2 {
             assert_eq!(cache.fetch(b"key", &how, failing).unwrap().unwrap(), b"old");
@@ -259,7 +316,10 @@ fn a_failure_gives_what_is_stale_or_is_the_callers() {
 #[test]
 fn a_panic_lets_the_next_one_compute() {
     let [cache, _] = caches();
-    let how = Fetch { wait: HANGS_AFTER, ..Fetch::default() };
+    let how = Fetch {
+        wait: HANGS_AFTER,
+        ..Fetch::default()
+    };
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         cache.fetch(b"key", &how, || -> Result<_, Infallible> { panic!("on purpose") })
     }));
@@ -271,7 +331,10 @@ fn a_panic_lets_the_next_one_compute() {
 #[test]
 fn nothing_is_remembered_if_asked_for() {
     for cache in caches() {
-        let how = Fetch { negative_ttl: 1, ..Fetch::default() };
+        let how = Fetch {
+            negative_ttl: 1,
+            ..Fetch::default()
+        };
         let computed = AtomicUsize::new(0);
         let nothing = || {
             computed.fetch_add(1, SeqCst);
@@ -288,7 +351,11 @@ fn nothing_is_remembered_if_asked_for() {
         assert_eq!(cache.fetch(b"key", &how, nothing).unwrap().unwrap(), b"there");
         session.delete(b"key", &Delete::default()).unwrap();
         assert_eq!(cache.fetch(b"key", &Fetch::default(), nothing).unwrap(), None);
-        assert_eq!(cache.fetch(b"key", &Fetch::default(), nothing).unwrap(), None, "not remembered");
+        assert_eq!(
+            cache.fetch(b"key", &Fetch::default(), nothing).unwrap(),
+            None,
+            "not remembered"
+        );
         assert_eq!(computed.load(SeqCst), 4);
     }
 }
@@ -297,7 +364,11 @@ fn nothing_is_remembered_if_asked_for() {
 fn a_dear_value_is_refreshed_early() {
     for cache in caches() {
         // So eager that it is always due.
-        let eager = Fetch { ttl: 1000, early: 1e12, ..NOW };
+        let eager = Fetch {
+            ttl: 1000,
+            early: 1e12,
+            ..NOW
+        };
         let mut session = cache.session().unwrap();
         let token = computes(&mut session, b"key", &eager);
         std::thread::sleep(Duration::from_millis(2));
@@ -305,10 +376,16 @@ fn a_dear_value_is_refreshed_early() {
         let token = computes(&mut session, b"key", &eager);
         assert_eq!(session.get(b"key").unwrap().unwrap(), b"first", "it is still fresh");
         let (begun, value) = begin(&mut cache.session().unwrap(), b"key", &eager);
-        assert!(matches!(begun, Begun::Hit(_)) && value == b"first", "{begun:?}: nobody waits for an early refresh");
+        assert!(
+            matches!(begun, Begun::Hit(_)) && value == b"first",
+            "{begun:?}: nobody waits for an early refresh"
+        );
         assert!(session.fetch_store(b"key", token, b"second", &NOW).unwrap());
         let (begun, value) = begin(&mut session, b"key", &eager);
-        assert!(matches!(begun, Begun::Hit(_)) && value == b"second", "{begun:?}: without its cost it is never due");
+        assert!(
+            matches!(begun, Begun::Hit(_)) && value == b"second",
+            "{begun:?}: without its cost it is never due"
+        );
     }
 }
 
@@ -316,7 +393,10 @@ fn a_dear_value_is_refreshed_early() {
 fn so_many_compute_at_a_time_and_no_death_takes_a_place_along() {
     let file = File::new("limit");
     let cache = file.open();
-    let limit = Some(AtOnce { prefix: b"row:", at_most: 2 });
+    let limit = Some(AtOnce {
+        prefix: b"row:",
+        at_most: 2,
+    });
     let limited = Fetch { limit, ..NOW };
     let holder = child(|| {
         let mut session = cache.here().unwrap().session().unwrap();
@@ -328,7 +408,13 @@ fn so_many_compute_at_a_time_and_no_death_takes_a_place_along() {
     until("they compute", || session.get(b"ready").unwrap().is_some());
     let (begun, _) = begin(&mut session, b"row:3", &limited);
     assert!(matches!(begun, Begun::Waited(WaitedFor::Limit)), "{begun:?}");
-    let other = Fetch { limit: Some(AtOnce { prefix: b"user:", at_most: 1 }), ..NOW };
+    let other = Fetch {
+        limit: Some(AtOnce {
+            prefix: b"user:",
+            at_most: 1,
+        }),
+        ..NOW
+    };
     let token = computes(&mut session, b"user:1", &other);
     let (begun, _) = begin(&mut session, b"user:2", &other);
     assert!(matches!(begun, Begun::Waited(WaitedFor::Limit)), "{begun:?}");
@@ -336,7 +422,11 @@ fn so_many_compute_at_a_time_and_no_death_takes_a_place_along() {
     let token = computes(&mut session, b"user:2", &other);
     session.fetch_store(b"user:2", token, b"value", &other).unwrap();
     end(holder);
-    let waits = Fetch { wait: HANGS_AFTER, compute_after_wait: false, ..limited };
+    let waits = Fetch {
+        wait: HANGS_AFTER,
+        compute_after_wait: false,
+        ..limited
+    };
     let tokens = [&b"row:3"[..], b"row:4"].map(|key| computes(&mut session, key, &waits));
     let (begun, _) = begin(&mut session, b"row:5", &limited);
     assert!(matches!(begun, Begun::Waited(WaitedFor::Limit)), "{begun:?}");
@@ -377,7 +467,10 @@ fn never_more_than_the_limit_compute() {
 #[test]
 fn a_fetch_within_a_computation_waits_for_others_only() {
     let [cache, _] = caches();
-    let how = Fetch { ttl: 60, ..Fetch::default() };
+    let how = Fetch {
+        ttl: 60,
+        ..Fetch::default()
+    };
     let value = cache.fetch(b"outer", &how, || {
         let inner = cache.fetch(b"inner", &how, || Ok::<_, Infallible>(Some(b"inner".to_vec())));
         let own = cache.fetch(b"outer", &how, || Ok::<_, Infallible>(None));
@@ -391,18 +484,28 @@ fn a_fetch_within_a_computation_waits_for_others_only() {
 fn a_fork_within_a_computation_leaves_it_to_the_parent() {
     let file = File::new("fork");
     let cache = file.open();
-    let how = Fetch { ttl: 60, ..Fetch::default() };
+    let how = Fetch {
+        ttl: 60,
+        ..Fetch::default()
+    };
     let value = cache.fetch(b"key", &how, || {
         let mut in_child = false;
         // SAFETY: see the top of the file.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => in_child = true,
             ForkResult::Parent { child } => {
-                assert!(matches!(waitpid(child, None).unwrap(), WaitStatus::Exited(_, 7)), "the child computes for itself");
+                assert!(
+                    matches!(waitpid(child, None).unwrap(), WaitStatus::Exited(_, 7)),
+                    "the child computes for itself"
+                );
                 assert_eq!(cache.session().unwrap().get(b"key").unwrap(), None, "and stores nothing");
             }
         }
-        Ok::<_, Infallible>(Some(if in_child { b"the child's".to_vec() } else { b"the parent's".to_vec() }))
+        Ok::<_, Infallible>(Some(if in_child {
+            b"the child's".to_vec()
+        } else {
+            b"the parent's".to_vec()
+        }))
     });
     if value.as_ref().is_ok_and(|value| value.as_deref() == Some(b"the child's")) {
         // SAFETY: ends the child without running what belongs to its parent.
@@ -415,7 +518,12 @@ fn a_fork_within_a_computation_leaves_it_to_the_parent() {
 #[test]
 fn many_keys_are_computed_in_one_call() {
     for cache in caches() {
-        let how = Fetch { ttl: 60, negative_ttl: 60, wait: HANGS_AFTER, ..Fetch::default() };
+        let how = Fetch {
+            ttl: 60,
+            negative_ttl: 60,
+            wait: HANGS_AFTER,
+            ..Fetch::default()
+        };
         let keys: Vec<String> = (0..40).map(|n| format!("key:{n}")).collect();
         cache.session().unwrap().set(b"key:3", b"there", 0).unwrap();
         let computed = AtomicUsize::new(0);

@@ -7,7 +7,7 @@ mod private;
 use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::layout::session::Tenant;
 use keyway_region::verbs::{Arithmetic, Delete, Deleted, Get, Read, Store, StoreMode, Stored};
-use keyway_region::{Entry, Holder, Host, Life, Moment, Process, Region, Session, check};
+use keyway_region::{Fetches, Holder, Host, Life, Moment, Process, Region, Session, Turn, check};
 use private::{Page, UNIX_S, region_of};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -94,7 +94,10 @@ impl World {
     fn begin(&mut self, who: usize, how: &Freshness) -> (Fetched, Vec<u8>) {
         let mut value = Vec::new();
         let now = self.now;
-        (self.sessions[who].fetch_begin(KEY, how, now, &mut value).unwrap(), value)
+        (
+            Fetches::of(&mut self.sessions[who]).begin(KEY, how, now, &mut value).unwrap(),
+            value,
+        )
     }
 
     fn computes(&mut self, who: usize) -> Flight {
@@ -106,7 +109,9 @@ impl World {
 
     fn store(&mut self, who: usize, flight: Flight, value: &[u8], how: &Refreshed) -> bool {
         let now = self.now;
-        self.sessions[who].fetch_store(KEY, flight, value, how, now).unwrap()
+        Fetches::of(&mut self.sessions[who])
+            .store(KEY, flight, value, how, now)
+            .unwrap()
     }
 
     fn get(&self) -> Option<Vec<u8>> {
@@ -155,11 +160,18 @@ fn whoever_waits_is_woken_when_the_value_is_there() {
 fn every_change_of_the_key_wakes_and_voids() {
     type Change = fn(&mut Session, u32);
     let changes: [(&str, Change, Option<&[u8]>); 6] = [
-        ("set", |s, now| assert!(s.set(KEY, b"newer", 0, 0, now).is_ok()), Some(b"newer")),
+        (
+            "set",
+            |s, now| assert!(s.set(KEY, b"newer", 0, 0, now).is_ok()),
+            Some(b"newer"),
+        ),
         (
             "add",
             |s, now| {
-                let add = Store { mode: StoreMode::Add, ..Store::default() };
+                let add = Store {
+                    mode: StoreMode::Add,
+                    ..Store::default()
+                };
                 assert!(matches!(s.store(KEY, b"newer", &add, now), Ok(Stored::Stored { .. })));
             },
             Some(b"newer"),
@@ -172,7 +184,10 @@ fn every_change_of_the_key_wakes_and_voids() {
         (
             "a delete with a condition for another item",
             |s, now| {
-                let invalidate = Delete { invalidate: true, ..Delete::default() };
+                let invalidate = Delete {
+                    invalidate: true,
+                    ..Delete::default()
+                };
                 assert_eq!(s.delete(KEY, &invalidate, now), Ok(Deleted::NotFound));
             },
             None,
@@ -181,7 +196,11 @@ fn every_change_of_the_key_wakes_and_voids() {
         (
             "incr",
             |s, now| {
-                let vivify = Arithmetic { delta: 1, vivify: Some((5, 0)), ..Arithmetic::default() };
+                let vivify = Arithmetic {
+                    delta: 1,
+                    vivify: Some((5, 0)),
+                    ..Arithmetic::default()
+                };
                 s.arithmetic(KEY, &vivify, now).unwrap();
             },
             Some(b"5"),
@@ -198,12 +217,18 @@ fn every_change_of_the_key_wakes_and_voids() {
         assert!(!world.store(0, flight, b"late", &refreshed(0, 0)), "{name}");
         assert_eq!(world.get().as_deref(), left, "{name}");
     }
-    let compares = Delete { compare_cas: Some(1), ..Delete::default() };
+    let compares = Delete {
+        compare_cas: Some(1),
+        ..Delete::default()
+    };
     let now = world.now;
     world.sessions[2].delete(KEY, &Delete::default(), now).unwrap();
     let flight = world.computes(0);
     assert_eq!(world.sessions[1].delete(KEY, &compares, now), Ok(Deleted::NotFound));
-    assert!(world.store(0, flight, b"value", &refreshed(0, 0)), "a delete of one item says nothing of another");
+    assert!(
+        world.store(0, flight, b"value", &refreshed(0, 0)),
+        "a delete of one item says nothing of another"
+    );
 }
 
 #[test]
@@ -225,9 +250,15 @@ fn the_dead_are_succeeded_and_store_nothing() {
     let mut world = World::new();
     let flight = world.computes(0);
     world.kill(0);
-    assert!(matches!(world.begin(1, &Freshness::default()).0, Fetched::Elsewhere(_)), "nobody has looked yet");
+    assert!(
+        matches!(world.begin(1, &Freshness::default()).0, Fetched::Elsewhere(_)),
+        "nobody has looked yet"
+    );
     world.region.recovery().take_back_dead(world.sessions[2].holder());
-    assert!(matches!(world.begin(1, &Freshness::default()).0, Fetched::Elsewhere(_)), "another one is no matter");
+    assert!(
+        matches!(world.begin(1, &Freshness::default()).0, Fetched::Elsewhere(_)),
+        "another one is no matter"
+    );
     world.region.recovery().take_back_dead(flight.holder);
     assert!(!world.region.flights().is_held(flight.holder));
     let next = world.computes(1);
@@ -240,26 +271,42 @@ fn a_stale_value_is_seen_by_fetches_only() {
     let mut world = World::new();
     let flight = world.computes(0);
     assert!(world.store(0, flight, b"first", &refreshed(10, 100)));
-    let while_stale = Freshness { stale_s: 50, ..Freshness::default() };
+    let while_stale = Freshness {
+        stale_s: 50,
+        ..Freshness::default()
+    };
     assert!(matches!(world.begin(1, &while_stale).0, Fetched::Fresh(item) if item.flags == 7 && !item.win_sent));
     world.now += 30;
     assert_eq!(world.get(), None);
     let (begun, old) = world.begin(0, &while_stale);
-    let Fetched::Compute(flight, Some(item)) = begun else { panic!("{begun:?}") };
+    let Fetched::Compute(flight, Some(item)) = begun else {
+        panic!("{begun:?}")
+    };
     assert_eq!((old.as_slice(), item.flags), (&b"first"[..], 7));
     let (begun, old) = world.begin(1, &while_stale);
     assert!(matches!(begun, Fetched::Stale(_)) && old == b"first", "{begun:?}");
-    assert!(matches!(world.begin(1, &Freshness::default()).0, Fetched::Elsewhere(_)), "who wants no stale value waits");
+    assert!(
+        matches!(world.begin(1, &Freshness::default()).0, Fetched::Elsewhere(_)),
+        "who wants no stale value waits"
+    );
     assert_eq!(world.get(), None);
     let now = world.now;
-    assert!(world.sessions[0].fetch_abandon(KEY, flight, now).unwrap());
+    assert!(Fetches::of(&mut world.sessions[0]).abandon(KEY, flight, now).unwrap());
     world.now += 30;
     let (begun, old) = world.begin(1, &while_stale);
-    let Fetched::Compute(flight, Some(_)) = begun else { panic!("{begun:?}") };
+    let Fetched::Compute(flight, Some(_)) = begun else {
+        panic!("{begun:?}")
+    };
     assert_eq!(old, b"first", "for an error it is still there");
-    assert!(matches!(world.begin(2, &while_stale).0, Fetched::Elsewhere(_)), "but too old for those who wait");
+    assert!(
+        matches!(world.begin(2, &while_stale).0, Fetched::Elsewhere(_)),
+        "but too old for those who wait"
+    );
     world.now += 60;
-    assert!(!world.store(1, flight, b"second", &refreshed(10, 100)), "it is not kept for ever");
+    assert!(
+        !world.store(1, flight, b"second", &refreshed(10, 100)),
+        "it is not kept for ever"
+    );
     assert!(matches!(world.begin(2, &while_stale).0, Fetched::Compute(_, None)));
 }
 
@@ -272,22 +319,37 @@ fn marks_and_touches_keep_what_belongs_to_fetches() {
     assert!(world.sessions[1].touch(KEY, 20, now).unwrap());
     world.sessions[1].incr(KEY, 1, now).unwrap();
     world.now += 100;
-    let stale = Freshness { stale_s: 90, ..Freshness::default() };
+    let stale = Freshness {
+        stale_s: 90,
+        ..Freshness::default()
+    };
     let (begun, old) = world.begin(0, &stale);
-    let Fetched::Compute(flight, Some(_)) = begun else { panic!("{begun:?}") };
+    let Fetched::Compute(flight, Some(_)) = begun else {
+        panic!("{begun:?}")
+    };
     assert_eq!(old, b"42");
     assert!(world.store(0, flight, b"43", &refreshed(1000, 100)));
     let now = world.now;
-    let invalidate = Delete { invalidate: true, ..Delete::default() };
+    let invalidate = Delete {
+        invalidate: true,
+        ..Delete::default()
+    };
     assert_eq!(world.sessions[1].delete(KEY, &invalidate, now), Ok(Deleted::Deleted));
     let (begun, old) = world.begin(0, &stale);
-    let Fetched::Compute(flight, Some(_)) = begun else { panic!("{begun:?}: a stale mark makes a value stale") };
+    let Fetched::Compute(flight, Some(_)) = begun else {
+        panic!("{begun:?}: a stale mark makes a value stale")
+    };
     assert_eq!(old, b"43");
     // Whoever invalidates it again voids the flight.
     assert_eq!(world.sessions[1].delete(KEY, &invalidate, now), Ok(Deleted::Deleted));
     assert!(!world.store(0, flight, b"late", &refreshed(0, 0)));
     // A client's win is no thread's flight.
-    let wins = Get { value: true, details: true, win_stale: true, ..Get::default() };
+    let wins = Get {
+        value: true,
+        details: true,
+        win_stale: true,
+        ..Get::default()
+    };
     let won = world.sessions[1].get(KEY, &wins, now, &mut Vec::new()).unwrap().unwrap();
     assert!(won.win && won.stale);
     let other = world.sessions[2].get(KEY, &wins, now, &mut Vec::new()).unwrap().unwrap();
@@ -314,7 +376,10 @@ fn records_outlive_their_segments() {
         }
     }
     assert!(world.region.threads().counters().relocations > 0, "nothing was copied");
-    assert!(world.store(0, flight, b"value", &refreshed(0, 0)), "the flight is still there");
+    assert!(
+        world.store(0, flight, b"value", &refreshed(0, 0)),
+        "the flight is still there"
+    );
     assert!(check::check(&world.region, |_| {}).is_sound());
 }
 
@@ -322,26 +387,31 @@ fn records_outlive_their_segments() {
 fn places_are_counted_by_who_lives() {
     let mut world = World::new();
     let holders: Vec<Holder> = world.sessions.iter().map(Session::holder).collect();
-    let enter = |world: &World, prefix: u64, limit: usize, who: usize| world.region.flights().enter(prefix, limit, holders[who]);
-    let Entry::In(first) = enter(&world, 7, 2, 0) else { panic!() };
-    let Entry::In(_) = enter(&world, 7, 2, 0) else { panic!() };
-    assert_eq!(enter(&world, 7, 2, 1), Entry::Full);
-    assert!(matches!(enter(&world, 8, 1, 1), Entry::In(_)), "another prefix");
+    let enter = |world: &World, prefix: u64, limit: usize, who: usize| -> Turn {
+        world.region.flights().enter(prefix, limit, holders[who])
+    };
+    let Turn::In(first) = enter(&world, 7, 2, 0) else { panic!() };
+    let Turn::In(_) = enter(&world, 7, 2, 0) else { panic!() };
+    assert_eq!(enter(&world, 7, 2, 1), Turn::Full);
+    assert!(matches!(enter(&world, 8, 1, 1), Turn::In(_)), "another prefix");
     world.region.flights().arm(7 << 32);
     world.region.flights().leave(first);
     world.region.flights().leave(first);
-    assert!(matches!(enter(&world, 7, 2, 1), Entry::In(_)));
-    assert_eq!(enter(&world, 7, 2, 1), Entry::Full, "a place that is given back twice is one");
+    assert!(matches!(enter(&world, 7, 2, 1), Turn::In(_)));
+    assert_eq!(enter(&world, 7, 2, 1), Turn::Full, "a place that is given back twice is one");
     world.kill(0);
-    assert_eq!(enter(&world, 7, 2, 2), Entry::Full, "nobody has looked yet");
+    assert_eq!(enter(&world, 7, 2, 2), Turn::Full, "nobody has looked yet");
     let dead: Vec<Holder> = world.region.flights().holders(7).collect();
-    dead.into_iter().for_each(|holder| world.region.recovery().take_back_dead(holder));
-    assert!(matches!(enter(&world, 7, 2, 2), Entry::In(_)));
-    assert_eq!(enter(&world, 7, 2, 2), Entry::Full);
+    dead.into_iter()
+        .for_each(|holder| world.region.recovery().take_back_dead(holder));
+    assert!(matches!(enter(&world, 7, 2, 2), Turn::In(_)));
+    assert_eq!(enter(&world, 7, 2, 2), Turn::Full);
     // Prefixes without end: the rows of those that nobody uses serve others, and then there is no limit.
-    let taken = (100..200).filter(|prefix| matches!(enter(&world, *prefix, 1, 1), Entry::In(_))).count();
+    let taken = (100..200)
+        .filter(|prefix| matches!(enter(&world, *prefix, 1, 1), Turn::In(_)))
+        .count();
     assert!((10..=14).contains(&taken), "{taken}");
-    assert_eq!(enter(&world, 300, 1, 1), Entry::Unlimited);
+    assert_eq!(enter(&world, 300, 1, 1), Turn::Unlimited);
     let process = Process { slot: 1, incarnation: 1 };
     assert!(world.region.flights().process_of(holders[1]) == Some(process.slot));
 }
@@ -354,6 +424,9 @@ fn a_wait_ends_at_once_if_something_has_ended_before() {
     let armed = world.region.flights().arm(hash);
     assert!(world.store(0, flight, b"value", &refreshed(0, 0)));
     let again = world.region.flights().arm(hash);
-    assert!(format!("{armed:?}") != format!("{again:?}"), "the word has changed: a sleeper would not fall asleep");
+    assert!(
+        format!("{armed:?}") != format!("{again:?}"),
+        "the word has changed: a sleeper would not fall asleep"
+    );
     world.region.flights().wait(armed, Duration::ZERO);
 }

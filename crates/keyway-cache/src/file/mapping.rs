@@ -152,7 +152,7 @@ impl Mapping {
     }
 
     /// A word of 32 bits at this offset. `None`: none of that mapping is there.
-    pub(crate) fn word(&self, at: usize) -> Option<&AtomicU32> {
+    pub fn word(&self, at: usize) -> Option<&AtomicU32> {
         let fits = at.is_multiple_of(4) && at.checked_add(4).is_some_and(|end| end <= self.len);
         // SAFETY: within the mapping, which is as long as this value and begins at a page.
         fits.then(|| unsafe { self.base.byte_add(at).cast().as_ref() })

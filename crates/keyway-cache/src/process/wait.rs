@@ -54,7 +54,7 @@ pub(crate) fn until_ready(socket: BorrowedFd<'_>, what: PollFlags, deadline: Ins
 
 /// Waits until a word that several processes share is woken, or this time is over; not at all if it has another value (futex(2)). It
 /// may end for no reason.
-pub(crate) fn on_word(word: &AtomicU32, value: u32, timeout: Duration) {
+pub fn on_word(word: &AtomicU32, value: u32, timeout: Duration) {
     // A word of the region: its address stays mapped as long as the caller has the region.
     let at = std::ptr::from_ref(word).expose_provenance();
     apart(move || {
@@ -68,9 +68,19 @@ pub(crate) fn on_word(word: &AtomicU32, value: u32, timeout: Duration) {
 }
 
 /// Wakes all who wait for a word, in every process (futex(2)).
-pub(crate) fn wake_word(word: &AtomicU32) {
+pub fn wake_word(word: &AtomicU32) {
     // SAFETY: a system call that takes an address, and touches no memory.
-    let _ = unsafe { nix::libc::syscall(nix::libc::SYS_futex, std::ptr::from_ref(word), nix::libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    let _ = unsafe {
+        nix::libc::syscall(
+            nix::libc::SYS_futex,
+            std::ptr::from_ref(word),
+            nix::libc::FUTEX_WAKE,
+            i32::MAX,
+            0,
+            0,
+            0,
+        )
+    };
 }
 
 /// Waits as long.

@@ -10,7 +10,7 @@ use crate::session::slot::Slot;
 use crate::session::writer::Writer;
 use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::verbs::{Get, Item, KEY_LEN_MAX, WriteError};
-use keyway_region::{Armed, Entry, FlightPlace, Key, KeyRoom};
+use keyway_region::{Armed, Berth, Fetches, Key, KeyRoom, Turn};
 use std::time::{Duration, Instant};
 
 /// How often a caller that waits looks whether the holder lives, if it is the first that waits for its word, and the holder is in another
@@ -104,7 +104,7 @@ pub enum WaitedFor {
 pub struct Token {
     /// `None`: nothing is stored
     flight: Option<Flight>,
-    place: Option<FlightPlace>,
+    place: Option<Berth>,
     /// where the flight was begun: a forked child leaves it to its parent
     home: Home,
     begun: Instant,
@@ -119,7 +119,7 @@ impl Token {
     }
 
     /// For a session that can store nothing.
-    pub(super) fn unnoted() -> Self {
+    pub fn unnoted() -> Self {
         Self {
             flight: None,
             place: None,
@@ -149,13 +149,17 @@ struct Caller<'c> {
 
 impl Caller<'_> {
     fn look(&mut self, out: &mut Vec<u8>) -> Result<Look, WriteError> {
-        let Some(limit) = self.how.limit else { return self.begin(None, out) };
+        let Some(limit) = self.how.limit else {
+            return self.begin(None, out);
+        };
         let (prefix, at_most) = (self.prefix, limit.at_most);
-        let entry = self.slot.inside(|session| session.region().flights().enter(prefix, at_most, session.holder()));
-        match entry {
-            Entry::In(place) => self.begin(Some(place), out),
-            Entry::Unlimited => self.begin(None, out),
-            Entry::Full => Ok(match self.ask(true, out)? {
+        let turn = self
+            .slot
+            .inside(|session| session.region().flights().enter(prefix, at_most, session.holder()));
+        match turn {
+            Turn::In(place) => self.begin(Some(place), out),
+            Turn::Unlimited => self.begin(None, out),
+            Turn::Full => Ok(match self.ask(true, out)? {
                 Fetched::Unclaimed(Some(item)) => Look::End(Begun::Stale(item)),
                 Fetched::Unclaimed(None) => Look::Busy(None),
                 found => self.answer(found, None),
@@ -163,7 +167,7 @@ impl Caller<'_> {
         }
     }
 
-    fn begin(&mut self, place: Option<FlightPlace>, out: &mut Vec<u8>) -> Result<Look, WriteError> {
+    fn begin(&mut self, place: Option<Berth>, out: &mut Vec<u8>) -> Result<Look, WriteError> {
         let found = self.ask(false, out);
         if let Some(place) = place
             && !matches!(found, Ok(Fetched::Compute(..)))
@@ -180,12 +184,12 @@ impl Caller<'_> {
             only_look,
         };
         let (call, session, now) = self.slot.begin_change(&[])?;
-        let found = session.fetch_begin(self.key, &how, now.at(), out);
+        let found = Fetches::of(session).begin(self.key, &how, now.at(), out);
         call.end();
         found
     }
 
-    fn answer(&self, found: Fetched, place: Option<FlightPlace>) -> Look {
+    fn answer(&self, found: Fetched, place: Option<Berth>) -> Look {
         Look::End(match found {
             Fetched::Fresh(item) => Begun::Hit(item),
             Fetched::Stale(item) => Begun::Stale(item),
@@ -223,8 +227,7 @@ impl Caller<'_> {
 
 impl Writer {
     /// See [`crate::Session::fetch_begin`].
-    #[inline]
-    pub(super) fn begin_fetch(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+    pub fn begin_fetch(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         if how.early <= 0.0
             && let Some(item) = self.get_append(given, out)?
         {
@@ -235,7 +238,6 @@ impl Writer {
 
     /// A fetch of what is not fresh.
     #[cold]
-    #[inline(never)]
     fn fetch_slow(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         let slot = self.slot_mut();
         slot.ready()?;
@@ -249,7 +251,13 @@ impl Writer {
         });
         let early = if how.early > 0.0 { how.early * exponential() } else { 0.0 };
         let own = slot.session().holder();
-        let mut caller = Caller { slot, key, how, prefix, early };
+        let mut caller = Caller {
+            slot,
+            key,
+            how,
+            prefix,
+            early,
+        };
         let mut armed = None;
         loop {
             let flight = match caller.look(out)? {
@@ -281,7 +289,7 @@ impl Writer {
     }
 
     /// Sleeps until the key is not being computed by another caller, or the time is over.
-    pub(super) fn wait_for_fetch(&mut self, given: &[u8], timeout: Duration) -> Result<(), WriteError> {
+    pub fn wait_for_fetch(&mut self, given: &[u8], timeout: Duration) -> Result<(), WriteError> {
         let how = Fetch {
             wait: timeout,
             has_tasks: true,
@@ -292,10 +300,18 @@ impl Writer {
         let mut room = KeyRoom::new();
         let key = slot.key(given, &mut room);
         let deadline = Instant::now() + timeout;
-        let mut caller = Caller { slot, key, how: &how, prefix: 0, early: 0.0 };
+        let mut caller = Caller {
+            slot,
+            key,
+            how: &how,
+            prefix: 0,
+            early: 0.0,
+        };
         loop {
             let armed = caller.slot.inside(|session| session.region().flights().arm(key.hash()));
-            let Fetched::Elsewhere(flight) = caller.ask(true, &mut Vec::new())? else { return Ok(()) };
+            let Fetched::Elsewhere(flight) = caller.ask(true, &mut Vec::new())? else {
+                return Ok(());
+            };
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());
@@ -305,7 +321,7 @@ impl Writer {
     }
 
     /// Ends a fetch by `work`, if its flight is this process's; gives its place back.
-    pub(super) fn end_fetch(
+    pub fn end_fetch(
         &mut self,
         given: &[u8],
         token: &Token,
@@ -329,7 +345,7 @@ impl Writer {
     }
 
     /// See [`crate::Session::fetch_store`].
-    pub(super) fn store_fetched(&mut self, given: &[u8], token: &Token, value: &[u8], how: &Fetch<'_>) -> Result<bool, WriteError> {
+    pub fn store_fetched(&mut self, given: &[u8], token: &Token, value: &[u8], how: &Fetch<'_>) -> Result<bool, WriteError> {
         let cost_ms = match how.early > 0.0 {
             true => u32::try_from(token.begun.elapsed().as_millis()).unwrap_or(u32::MAX).max(1),
             false => 0,
@@ -344,7 +360,7 @@ impl Writer {
         self.slot_mut().ready()?;
         self.slot_mut().translate_exptime(how.ttl);
         self.end_fetch(given, token, |session, key, flight, now| {
-            session.fetch_store(key, flight, value, &refreshed, now)
+            Fetches::of(session).store(key, flight, value, &refreshed, now)
         })
     }
 

@@ -17,9 +17,9 @@ mod writer;
 use crate::clock;
 use crate::error::ReadError;
 use crate::remote::peer::Peer;
+pub use crate::session::fetch::{AtOnce, Begun, Fetch, Token, WaitedFor};
 use crate::session::reader::Reader;
 use crate::session::roster::{Role, Sessions};
-pub use crate::session::fetch::{AtOnce, Begun, Fetch, Token, WaitedFor};
 pub use crate::session::verbs::ServerSession;
 use crate::session::verbs::Verbs as _;
 use crate::session::writer::Writer;
@@ -442,7 +442,6 @@ impl Session {
     /// # Errors
     ///
     /// A bad key, [`WriteError::OwnFlight`], and those of a write.
-    #[inline]
     pub fn fetch_begin(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         Key::check_len(key)?;
         either!(self, way => way.fetch_begin(key, how, out))

@@ -15,7 +15,7 @@ use crate::session::socket;
 use crate::session::verbs::{Verbs, with_tail};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Key, KeyRoom, Limits, Once, Pinning, Session, SessionId, Shrinking, Sink, seconds_of};
+use keyway_region::{Fetches, Headed, Key, KeyRoom, Limits, Once, Pinning, Session, SessionId, Shrinking, Sink, seconds_of};
 use std::convert::identity;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Writer {
     }
 
     /// Its thread slot.
-    pub(super) fn slot_mut(&mut self) -> &mut Slot {
+    pub fn slot_mut(&mut self) -> &mut Slot {
         &mut self.slot
     }
 
@@ -305,7 +305,6 @@ impl Verbs for Writer {
         self.flush_now(exptime)
     }
 
-    #[inline]
     fn fetch_begin(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         self.begin_fetch(given, how, out)
     }
@@ -316,12 +315,14 @@ impl Verbs for Writer {
 
     fn fetch_store_nothing(&mut self, given: &[u8], token: Token, how: &Fetch<'_>) -> Result<bool, WriteError> {
         self.end_fetch(given, &token, |session, key, flight, now| {
-            session.fetch_store_nothing(key, flight, how.negative_ttl, now)
+            Fetches::of(session).store_nothing(key, flight, how.negative_ttl, now)
         })
     }
 
     fn fetch_abandon(&mut self, given: &[u8], token: Token) -> Result<bool, WriteError> {
-        self.end_fetch(given, &token, |session, key, flight, now| session.fetch_abandon(key, flight, now))
+        self.end_fetch(given, &token, |session, key, flight, now| {
+            Fetches::of(session).abandon(key, flight, now)
+        })
     }
 
     fn fetch_wait(&mut self, given: &[u8], timeout: Duration) -> Result<(), WriteError> {

@@ -11,7 +11,7 @@
 //! Never: a lock, or a decision about a value.
 
 use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, SeqCst, fence};
-use crate::layout::flight::{ENDED, Holder, PLACES, ROWS, Row, WAITED_FOR, WORDS};
+use crate::layout::flight::{ENDED, Holder, LimitRow, PLACES, ROWS, WAITED_FOR, WORDS};
 use crate::layout::index;
 use crate::mapped::Mapped;
 use crate::threads::Threads;
@@ -27,7 +27,7 @@ pub struct Flights {
 
 /// A place under a limit. Whoever has it gives it back ([`Flights::leave`]); its thread's end does, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Berth {
     row: usize,
     place: usize,
     prefix: u64,
@@ -36,9 +36,9 @@ pub struct Place {
 
 /// The answer to a caller that wants to compute under a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum Turn {
     /// it has a place
-    In(Place),
+    In(Berth),
     /// as many compute as may
     Full,
     /// all rows are those of other prefixes: there is no limit
@@ -55,7 +55,8 @@ pub struct Armed {
 }
 
 impl Flights {
-    pub(crate) fn new(mapped: &Arc<Mapped>, threads: &Threads) -> Self {
+    /// Those of a region.
+    pub fn new(mapped: &Arc<Mapped>, threads: &Threads) -> Self {
         Self {
             mapped: Arc::clone(mapped),
             threads: threads.clone(),
@@ -69,11 +70,11 @@ impl Flights {
     }
 
     /// The rows of the limits.
-    fn rows(&self) -> impl Iterator<Item = (usize, &Row)> {
+    fn rows(&self) -> impl Iterator<Item = (usize, &LimitRow)> {
         (0..ROWS).map(|number| (number, self.row_at(number)))
     }
 
-    fn row_at(&self, number: usize) -> &Row {
+    fn row_at(&self, number: usize) -> &LimitRow {
         self.mapped.memory().get(self.mapped.layout().flight_row(number))
     }
 
@@ -129,23 +130,23 @@ impl Flights {
     }
 
     /// Takes a place among the `limit` of those who compute values of a prefix, which this hash names.
-    pub fn enter(&self, prefix: u64, limit: usize, holder: Holder) -> Entry {
+    pub fn enter(&self, prefix: u64, limit: usize, holder: Holder) -> Turn {
         let prefix = prefix.max(1);
         // Another caller may give the row to another prefix meanwhile. That takes turns without end only by a damaged region.
         for _ in 0..ENTRIES_MAX {
-            let Some(row) = self.row(prefix) else { return Entry::Unlimited };
+            let Some(row) = self.row(prefix) else { return Turn::Unlimited };
             match self.take_place(row, prefix, limit, holder) {
-                Some(place) if self.prefix_of(row) == prefix => return Entry::In(place),
+                Some(place) if self.prefix_of(row) == prefix => return Turn::In(place),
                 Some(place) => self.leave(place),
-                None if self.prefix_of(row) == prefix => return Entry::Full,
+                None if self.prefix_of(row) == prefix => return Turn::Full,
                 None => {}
             }
         }
-        Entry::Unlimited
+        Turn::Unlimited
     }
 
     /// Gives a place back, and wakes those who wait for one. Twice does nothing.
-    pub fn leave(&self, place: Place) {
+    pub fn leave(&self, place: Berth) {
         let word = self.row_at(place.row).places.get(place.place);
         // PAIRS: place: the exchange in `take_place`.
         if word.is_some_and(|word| word.compare_exchange(place.holder.0, Holder::NONE.0, AcqRel, Relaxed).is_ok()) {
@@ -162,16 +163,18 @@ impl Flights {
     fn row(&self, prefix: u64) -> Option<usize> {
         for _ in 0..ENTRIES_MAX {
             // PAIRS: row: the exchange below: of two callers that take rows for one prefix at least one sees the other's.
-            let own = |(number, row): (usize, &Row)| (row.prefix.load(SeqCst) == prefix).then_some(number);
+            let own = |(number, row): (usize, &LimitRow)| (row.prefix.load(SeqCst) == prefix).then_some(number);
             if let Some(own) = self.rows().find_map(own) {
                 return Some(own);
             }
             let (number, row) = self.rows().find(|(_, row)| self.is_idle(row))?;
+            // PAIRS: row: as above.
             let old = row.prefix.load(SeqCst);
             if row.prefix.compare_exchange(old, prefix, SeqCst, Relaxed).is_err() {
                 continue;
             }
-            let is_twin = |(other, row): (usize, &Row)| other != number && row.prefix.load(SeqCst) == prefix;
+            // PAIRS: row: as above.
+            let is_twin = |(other, row): (usize, &LimitRow)| other != number && row.prefix.load(SeqCst) == prefix;
             if !self.rows().any(is_twin) {
                 return Some(number);
             }
@@ -180,7 +183,7 @@ impl Flights {
         None
     }
 
-    fn is_idle(&self, row: &Row) -> bool {
+    fn is_idle(&self, row: &LimitRow) -> bool {
         // PAIRS: place: as in `take_place`.
         row.places.iter().all(|place| self.is_free(Holder(place.load(Acquire))))
     }
@@ -190,13 +193,19 @@ impl Flights {
         holder.owner().is_none_or(|owner| !self.threads.is_held(owner))
     }
 
-    fn take_place(&self, row: usize, prefix: u64, limit: usize, holder: Holder) -> Option<Place> {
+    fn take_place(&self, row: usize, prefix: u64, limit: usize, holder: Holder) -> Option<Berth> {
         let places = self.row_at(row).places.iter().take(limit.clamp(1, PLACES));
         for (place, word) in places.enumerate() {
+            // PAIRS: place: the exchanges here and in `leave`.
             let old = Holder(word.load(Acquire));
             // PAIRS: place: the exchange in `leave`, or the end of the last holder's session.
             if self.is_free(old) && word.compare_exchange(old.0, holder.0, AcqRel, Relaxed).is_ok() {
-                return Some(Place { row, place, prefix, holder });
+                return Some(Berth {
+                    row,
+                    place,
+                    prefix,
+                    holder,
+                });
             }
         }
         None
@@ -207,7 +216,9 @@ impl Flights {
         let prefix = prefix.max(1);
         // PAIRS: row, place: as in `row` and `take_place`.
         let own = self.rows().find(|(_, row)| row.prefix.load(Acquire) == prefix);
-        let holders = own.into_iter().flat_map(|(_, row)| row.places.iter().map(|place| Holder(place.load(Acquire))));
+        let holders = own
+            .into_iter()
+            .flat_map(|(_, row)| row.places.iter().map(|place| Holder(place.load(Acquire))));
         holders.filter(|holder| *holder != Holder::NONE)
     }
 }

@@ -322,7 +322,7 @@ impl Changer {
         }
         let present = !D::LOOKS
             || seen.is_present(epoch, &mut attempt.now)
-            || D::FETCHES && seen.life.is_since(epoch) && self.publisher().index.items.is_kept(&seen, attempt.now.tick());
+            || D::FETCHES && seen.life.is_since(epoch) && self.publisher().index.items.until(&seen) > attempt.now.tick();
         let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
         let old = Old::of(self, attempt.key.bytes, &here, asked, rules.has_checksums());
         attempt.built.clear();
@@ -457,7 +457,6 @@ impl Changer {
 
     /// An item with a record is gone: whoever waits for it looks again.
     #[cold]
-    #[inline(never)]
     fn end_flight(&self, hash: u64, was_present: bool) -> Attempted {
         self.publisher().flights.wake(hash);
         if was_present {

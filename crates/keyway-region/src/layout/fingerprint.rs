@@ -6,7 +6,7 @@
 //! (another meaning of the same bits) increments [`superblock::VERSION`], which is an input too.
 
 use super::bucket::{self, Table};
-use super::flight::{self, Holder, Row};
+use super::flight::{self, Holder, LimitRow};
 use super::hot::{HotCounter, HotGroup, HotText};
 use super::item::{self, Header, flag};
 use super::latency::{self, Door, LatencyRow, Verb};
@@ -42,7 +42,7 @@ const INPUTS: &[&[Input]] = &[
     HotText::FIELDS,
     TrailHead::FIELDS,
     TrailEntry::FIELDS,
-    Row::FIELDS,
+    LimitRow::FIELDS,
     Ring::FIELDS,
     Cell::FIELDS,
     EVENTS,
@@ -178,11 +178,28 @@ const ITEMS: &[Input] = &[
     ("item: lifetime", flag::LIFETIME),
     ("item: stale", flag::STALE),
     ("item: record", flag::RECORD),
-    ("item: record's place", Header(flag::LIFETIME | flag::CLIENT_FLAGS).record_offset() as u64),
+    (
+        "item: record's place",
+        Header(flag::LIFETIME | flag::CLIENT_FLAGS).record_offset() as u64,
+    ),
     ("item: bytes of a record", item::RECORD_SIZE as u64),
     ("item: expired from the start", item::EXPIRED as u64),
-    ("holder: slot", Holder::of(Owner { slot: u16::MAX, incarnation: 0 }).0),
-    ("holder: incarnation", Holder::of(Owner { slot: 0, incarnation: u32::MAX }).0),
+    (
+        "holder: slot",
+        Holder::of(Owner {
+            slot: u16::MAX,
+            incarnation: 0,
+        })
+        .0,
+    ),
+    (
+        "holder: incarnation",
+        Holder::of(Owner {
+            slot: 0,
+            incarnation: u32::MAX,
+        })
+        .0,
+    ),
     ("flight: words", flight::WORDS as u64),
     ("flight: waited for, ended", (flight::WAITED_FOR << 8 | flight::ENDED) as u64),
     ("holder: any client", Holder::CLIENT.0),

@@ -48,20 +48,20 @@ impl Holder {
 
 /// The limit of one prefix.
 #[repr(C, align(64))]
-pub struct Row {
+pub struct LimitRow {
     /// hash of the prefix; 0: none
     pub prefix: AtomicU64,
     /// who computes: a [`Holder`] each, 0 for none
     pub places: [AtomicU64; PLACES],
 }
 
-super::fields!(Row { prefix, places });
+super::fields!(LimitRow { prefix, places });
 /// Bytes of all words and rows.
-pub const SIZE: usize = WORDS * size_of::<AtomicU32>() + ROWS * size_of::<Row>();
+pub const SIZE: usize = WORDS * size_of::<AtomicU32>() + ROWS * size_of::<LimitRow>();
 
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]
-unsafe impl Shared for Row {}
+unsafe impl Shared for LimitRow {}
 
 #[cfg(test)]
 mod tests {

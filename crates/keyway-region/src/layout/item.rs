@@ -96,7 +96,6 @@ impl Record {
     }
 
     /// From an item's words.
-    #[inline]
     pub fn of([holder, rest]: [u64; 2]) -> Self {
         Self {
             holder,
@@ -105,8 +104,12 @@ impl Record {
         }
     }
 
+    /// Until when an item with this expiry is kept. Ticks of the region's clock, 0 for ever.
+    pub fn kept_until(self, expiry: u32) -> u32 {
+        if expiry == 0 { 0 } else { expiry.max(self.until) }
+    }
+
     /// This record for an item that has now another expiry: it stays for as long after it. Ticks of the region's clock, 0 for never.
-    #[must_use]
     pub fn moved(self, from: u32, to: u32) -> Self {
         let until = match (self.until, to) {
             (0, _) | (_, 0) => 0,
@@ -181,25 +184,21 @@ impl Header {
     }
 
     /// Whether a flag or a mark is set.
-    #[inline]
     pub fn has(self, flag: u64) -> bool {
         self.0 & flag != 0
     }
 
     /// The flags and marks that were given to [`Self::new`].
-    #[inline]
     pub fn given(self) -> u64 {
         self.0 & flag::GIVEN
     }
 
     /// The first word of the item once no slot names it any more.
-    #[inline]
     pub fn dead_word(self) -> u32 {
         low(self.0 | flag::DEAD)
     }
 
     /// The first word, and the lifetime.
-    #[inline]
     pub fn words(self) -> (u32, Option<u32>) {
         let lifetime = self.has(flag::LIFETIME).then_some((self.0 >> 32) as u32);
         (low(self.0), lifetime)
@@ -247,7 +246,6 @@ impl Header {
     }
 
     /// From the item's start to its record (or to its key if it has none), bytes.
-    #[inline]
     pub const fn record_offset(self) -> usize {
         self.client_flags_offset() + if self.0 & flag::CLIENT_FLAGS == 0 { 0 } else { 4 }
     }
@@ -359,13 +357,27 @@ mod tests {
     #[test]
     fn a_record_comes_back() {
         let h = Header::new(16, 64, flag::RECORD | flag::CLIENT_FLAGS | flag::CAS, EXPIRED);
-        assert_eq!((h.cas_offset(), h.client_flags_offset(), h.record_offset(), h.key_offset()), (8, 16, 20, 36));
+        assert_eq!(
+            (h.cas_offset(), h.client_flags_offset(), h.record_offset(), h.key_offset()),
+            (8, 16, 20, 36)
+        );
         assert_eq!(Header::of(h.words().0, || h.words().1.unwrap()).size(), h.size());
-        let record = Record { holder: u64::MAX - 1, until: 77, cost_ms: u32::MAX };
+        let record = Record {
+            holder: u64::MAX - 1,
+            until: 77,
+            cost_ms: u32::MAX,
+        };
         let words = record.to_bytes();
         let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().unwrap());
         assert_eq!(Record::of([word(0), word(8)]), record);
-        assert_eq!((record.moved(70, 90).until, record.moved(70, 0).until, Record::default().moved(70, 90).until), (97, 0, 0));
+        assert_eq!(
+            (
+                record.moved(70, 90).until,
+                record.moved(70, 0).until,
+                Record::default().moved(70, 90).until
+            ),
+            (97, 0, 0)
+        );
     }
 
     #[test]

@@ -263,7 +263,7 @@ impl Layout {
         let trail_entries = trail::entries(shape.buckets_initial);
         let rings = trail + size_of::<TrailHead>() + trail_entries * size_of::<TrailEntry>();
         let ring_cells = watch::cells(shape.buckets_initial);
-        let flights = (rings + watch::size(ring_cells)).next_multiple_of(align_of::<flight::Row>());
+        let flights = (rings + watch::size(ring_cells)).next_multiple_of(align_of::<flight::LimitRow>());
         let words = (flights + flight::SIZE).next_multiple_of(page);
         let headers = (words + shape.segments_max * size_of::<SegmentWords>()).next_multiple_of(page);
         let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
@@ -323,7 +323,7 @@ impl Layout {
 
     /// Offset of a row of the limits.
     pub const fn flight_row(&self, row: usize) -> usize {
-        self.flights + flight::WORDS * size_of::<AtomicU32>() + row * size_of::<flight::Row>()
+        self.flights + flight::WORDS * size_of::<AtomicU32>() + row * size_of::<flight::LimitRow>()
     }
 
     /// Offset of an entry of the trail.

@@ -144,15 +144,13 @@ impl Items {
         seen.header.has(flag::RECORD).then(|| Record::of([word(at), word(at + 8)]))
     }
 
-    /// Until when the item is kept, if only for fetches: a tick of the region's clock, 0 for ever.
+    /// Until when the item is kept, if only for fetches: a tick of the region's clock, the last one for ever.
     pub(crate) fn until(&self, seen: &ItemView) -> u32 {
-        let expiry = seen.header.expiry();
-        self.record(seen).map_or(expiry, |record| kept_until(expiry, record))
-    }
-
-    /// Whether the item is kept, if only for fetches.
-    pub(crate) fn is_kept(&self, seen: &ItemView, now: u32) -> bool {
-        !seen.header.is_expired(now) || self.until(seen) > now
+        match (seen.header.expiry(), self.record(seen)) {
+            (0, _) => u32::MAX,
+            (expiry, None) => expiry,
+            (expiry, Some(record)) => record.kept_until(expiry),
+        }
     }
 
     #[inline]
@@ -229,11 +227,6 @@ impl Items {
         self.mapped.memory().read(seen.at + seen.header.value_offset(), out);
         Some(out)
     }
-}
-
-/// Until when an item with this expiry and this record is kept: a tick of the region's clock, 0 for ever.
-pub(super) fn kept_until(expiry: u32, record: Record) -> u32 {
-    if expiry == 0 { 0 } else { expiry.max(record.until) }
 }
 
 /// The CAS unique that an item's place gives it, in a segment with this sequence number.

@@ -22,7 +22,7 @@ use crate::log::Uniques;
 use crate::log::checksum::Cover;
 use crate::log::dead_factor;
 use crate::log::extents::Room;
-use crate::log::item_view::{Chain, cas_of, kept_until};
+use crate::log::item_view::{Chain, cas_of};
 use crate::mapped::Mapped;
 use crate::mapped::Rules;
 use crate::threads::Thread;
@@ -57,9 +57,9 @@ impl Draft<'_> {
 
     /// Until when it is kept: a tick of the region's clock, 0 for ever.
     #[inline(always)]
-    pub(super) fn until(&self) -> u32 {
+    pub fn until(&self) -> u32 {
         match self.record {
-            Some(record) => kept_until(self.expiry, record),
+            Some(record) => record.kept_until(self.expiry),
             None => self.expiry,
         }
     }

@@ -34,17 +34,24 @@ impl<'v> Decide<'v> for OfFetch<'_, 'v> {
     }
 }
 
+/// The fetches of a session.
+pub struct Fetches<'s>(&'s Session);
+
 /// What a fetch finds.
 enum Found {
-    Value { item: Item, is_fresh: bool, record: Record },
+    Value {
+        item: Item,
+        is_fresh: bool,
+        record: Record,
+    },
     /// somebody computes the first value, or there is none
     NoValue(Record),
 }
 
-impl Session {
-    /// As who this session computes.
-    pub fn holder(&self) -> Holder {
-        Holder::of(self.thread().owner())
+impl<'s> Fetches<'s> {
+    /// Of this session.
+    pub fn of(session: &'s mut Session) -> Self {
+        Self(session)
     }
 
     /// Looks for a value, and begins a flight if there is none that will do and nobody computes one. On [`Fetched::Fresh`],
@@ -53,14 +60,14 @@ impl Session {
     /// # Errors
     ///
     /// Those of a write.
-    pub fn fetch_begin(&mut self, key: impl Keyed, how: &Freshness, now: u32, out: &mut Vec<u8>) -> Result<Fetched, WriteError> {
+    pub fn begin(&self, key: impl Keyed, how: &Freshness, now: u32, out: &mut Vec<u8>) -> Result<Fetched, WriteError> {
         let mut room = KeyRoom::new();
-        let key = self.key(key, &mut room)?;
-        let (start, own) = (out.len(), self.holder());
+        let key = self.0.key(key, &mut room)?;
+        let (start, own) = (out.len(), self.0.holder());
         let mut answer = Fetched::Nothing;
         let changed = self.change_by_fetch((key.bytes, key.hash), now, &mut |old, built| {
             out.truncate(start);
-            let decided = self.begin(old, how, (own, now), out, built);
+            let decided = self.decide(old, how, (own, now), out, built);
             let (decision, said) = decided.unwrap_or_else(|unread| (Decision::Unreadable(unread), Fetched::Nothing));
             answer = said;
             decision
@@ -68,14 +75,14 @@ impl Session {
         let written = changed.inspect_err(|_| out.truncate(start))?;
         match (&mut answer, written) {
             (Fetched::Compute(flight, _), Some(written)) => flight.serial = written.cas,
-            (Fetched::Fresh(_) | Fetched::Stale(_), _) => self.thread().count(Counter::get_hits, 1),
+            (Fetched::Fresh(_) | Fetched::Stale(_), _) => self.0.thread().count(Counter::get_hits, 1),
             _ => {}
         }
         Ok(answer)
     }
 
     /// What a fetch answers, and makes of what it finds.
-    fn begin(
+    fn decide(
         &self,
         old: Option<&Old<'_>>,
         how: &Freshness,
@@ -88,14 +95,20 @@ impl Session {
             if how.only_look {
                 return Ok((Decision::Keep, Fetched::Unclaimed(None)));
             }
-            return Ok((Decision::Put(self.no_value(own, FLIGHT_S, now)), Fetched::Compute(flight, None)));
+            return Ok((
+                Decision::Put(self.no_value(own, FLIGHT_S, now)),
+                Fetched::Compute(flight, None),
+            ));
         };
         let (item, is_fresh, record) = match found(old, now) {
             Found::NoValue(record) if record.holder == Holder::NONE.0 => return Ok((Decision::Keep, Fetched::Nothing)),
             Found::NoValue(record) if self.computes(record) => return Ok((Decision::Keep, elsewhere(old, record))),
             Found::NoValue(_) if how.only_look => return Ok((Decision::Keep, Fetched::Unclaimed(None))),
             Found::NoValue(_) => {
-                return Ok((Decision::Put(self.no_value(own, FLIGHT_S, now)), Fetched::Compute(flight, None)));
+                return Ok((
+                    Decision::Put(self.no_value(own, FLIGHT_S, now)),
+                    Fetched::Compute(flight, None),
+                ));
             }
             Found::Value { item, is_fresh, record } => (item, is_fresh, record),
         };
@@ -112,7 +125,11 @@ impl Session {
                 return Ok((Decision::Keep, elsewhere(old, record)));
             }
             old.append_value(out)?;
-            let answer = if is_fresh { Fetched::Fresh(item) } else { Fetched::Stale(item) };
+            let answer = if is_fresh {
+                Fetched::Fresh(item)
+            } else {
+                Fetched::Stale(item)
+            };
             return Ok((Decision::Keep, answer));
         }
         if how.only_look {
@@ -139,17 +156,10 @@ impl Session {
     /// # Errors
     ///
     /// Those of a write.
-    pub fn fetch_store(
-        &mut self,
-        key: impl Keyed,
-        flight: Flight,
-        value: &[u8],
-        how: &Refreshed,
-        now: u32,
-    ) -> Result<bool, WriteError> {
+    pub fn store(&self, key: impl Keyed, flight: Flight, value: &[u8], how: &Refreshed, now: u32) -> Result<bool, WriteError> {
         let mut room = KeyRoom::new();
-        let key = self.key(key, &mut room)?;
-        let expiry = self.expiry(how.exptime, now);
+        let key = self.0.key(key, &mut room)?;
+        let expiry = self.0.expiry(how.exptime, now);
         let stays = expiry != 0 && how.keep_s > 0;
         let record = (stays || how.cost_ms > 0).then(|| Record {
             holder: Holder::NONE.0,
@@ -165,14 +175,15 @@ impl Session {
             value: Value::Bytes(value),
         };
         let stored = self
+            .0
             .admit(&key, value, how.flags)
             .and_then(|()| self.end_flight((key.bytes, key.hash), flight, now, &mut |_, _| Decision::Put(draft)));
         match stored {
-            Ok(true) => self.thread().count(Counter::total_items, 1),
+            Ok(true) => self.0.thread().count(Counter::total_items, 1),
             Ok(false) => {}
             Err(_) => {
                 // The caller gets the error about the value; it has no place for a second one.
-                let _ = self.fetch_abandon(Key::of((key.bytes, key.hash)), flight, now);
+                let _ = self.abandon(Key::of((key.bytes, key.hash)), flight, now);
             }
         }
         stored
@@ -183,9 +194,9 @@ impl Session {
     /// # Errors
     ///
     /// Those of a write.
-    pub fn fetch_store_nothing(&mut self, key: impl Keyed, flight: Flight, ttl_s: u32, now: u32) -> Result<bool, WriteError> {
+    pub fn store_nothing(&self, key: impl Keyed, flight: Flight, ttl_s: u32, now: u32) -> Result<bool, WriteError> {
         let mut room = KeyRoom::new();
-        let key = self.key(key, &mut room)?;
+        let key = self.0.key(key, &mut room)?;
         self.end_flight((key.bytes, key.hash), flight, now, &mut |_, _| match ttl_s {
             0 => Decision::Remove,
             ttl_s => Decision::Put(self.no_value(Holder::NONE, ttl_s.into(), now)),
@@ -197,16 +208,19 @@ impl Session {
     /// # Errors
     ///
     /// Those of a write.
-    pub fn fetch_abandon(&mut self, key: impl Keyed, flight: Flight, now: u32) -> Result<bool, WriteError> {
+    pub fn abandon(&self, key: impl Keyed, flight: Flight, now: u32) -> Result<bool, WriteError> {
         let mut room = KeyRoom::new();
-        let key = self.key(key, &mut room)?;
+        let key = self.0.key(key, &mut room)?;
         self.end_flight((key.bytes, key.hash), flight, now, &mut |old, built| {
             let Found::Value { item, record, .. } = found(old, now) else {
                 return Decision::Remove;
             };
             let draft = Draft {
                 marks: item.marks(),
-                record: Some(Record { holder: Holder::NONE.0, ..record }),
+                record: Some(Record {
+                    holder: Holder::NONE.0,
+                    ..record
+                }),
                 client_flags: item.flags,
                 cas: Some(item.cas),
                 expiry: old.expiry(),
@@ -233,7 +247,7 @@ impl Session {
             ours.map_or(Decision::Keep, |old| decide(old, built))
         });
         // Also where it was void: those who wait for it would wait for nothing.
-        self.region.flights().wake(key.1);
+        self.0.region.flights().wake(key.1);
         ended.map(|_| is_ours)
     }
 
@@ -245,9 +259,9 @@ impl Session {
         decide: &mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Option<Written>, WriteError> {
         let key = Key::of((bytes, hash));
-        let changed = self.index().change(self.reclaimer(), &key, now, &mut OfFetch(decide));
-        if self.emitter().is_watched() {
-            self.emitter().emit_change(bytes, None);
+        let changed = self.0.index().change(self.0.reclaimer(), &key, now, &mut OfFetch(decide));
+        if self.0.emitter().is_watched() {
+            self.0.emitter().emit_change(bytes, None);
         }
         match changed? {
             (Changed::Put, written) => Ok(Some(written)),
@@ -257,7 +271,7 @@ impl Session {
 
     /// Whether somebody computes who is not known to be dead.
     fn computes(&self, record: Record) -> bool {
-        self.region.flights().is_held(Holder(record.holder))
+        self.0.region.flights().is_held(Holder(record.holder))
     }
 
     /// An item that is present for fetches only, for so many seconds.
@@ -265,7 +279,11 @@ impl Session {
         let until = self.later(now, u32::try_from(kept_s).unwrap_or(u32::MAX));
         Draft {
             marks: 0,
-            record: Some(Record { holder: holder.0, until, cost_ms: 0 }),
+            record: Some(Record {
+                holder: holder.0,
+                until,
+                cost_ms: 0,
+            }),
             client_flags: 0,
             cas: None,
             expiry: EXPIRED,

@@ -24,6 +24,8 @@ use crate::verbs::{Delete, Deleted, Get, Item, Now, RELATIVE_EXPTIME_MAX, Store,
 use crate::watch::Done;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+pub use fetch::Fetches;
+
 impl Session {
     /// The region's expiry for memcached's `exptime`.
     pub(crate) fn expiry(&self, exptime: i64, now: u32) -> u32 {
@@ -822,7 +824,11 @@ impl Session {
         let changed = self.index().change_by(self.reclaimer(), key, now, &mut |old, built| {
             (answer, stays_fetched) = (Deleted::NotFound, false);
             let Some(old) = old else {
-                return if how.compare_cas.is_some() { Decision::Keep } else { Decision::Remove };
+                return if how.compare_cas.is_some() {
+                    Decision::Keep
+                } else {
+                    Decision::Remove
+                };
             };
             if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
                 answer = Deleted::Exists;

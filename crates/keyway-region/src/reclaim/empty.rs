@@ -369,7 +369,7 @@ impl Reclaimer {
                 self.all().slots().abort(place, word);
                 continue;
             }
-            let present = emptying.life.epoch >= self.all().flushes().epoch(now) && self.all().items().is_kept(&seen, now);
+            let present = emptying.life.epoch >= self.all().flushes().epoch(now) && self.all().items().until(&seen) > now;
             if present && let Some(frequency) = self.spared(emptying, word) {
                 match self.relocate(emptying, place, word.with_frequency(frequency), word, &seen, now) {
                     Relocated::Yes => return,
@@ -479,12 +479,10 @@ impl Reclaimer {
                 }
                 Head::Item(place, word, seen) => {
                     let Some(spare) = spare else { return Step::Passed };
-                    let present = seen.life.is_since(self.all().flushes().epoch(now)) && self.all().items().is_kept(&seen, now);
+                    let present = seen.life.is_since(self.all().flushes().epoch(now)) && self.all().items().until(&seen) > now;
                     if present && spare == Spare::All {
                         // It was believed to be expired, but was touched since.
-                        let until = self.all().items().until(&seen);
-                        let expires = if until == 0 { u32::MAX } else { until };
-                        mapped.header(segment).expires.store(expires, Relaxed);
+                        mapped.header(segment).expires.store(self.all().items().until(&seen), Relaxed);
                         return Step::Spared;
                     }
                     if present && self.spare_large((segment, state), last, (place, word), spare, now) {

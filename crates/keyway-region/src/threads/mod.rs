@@ -83,7 +83,7 @@ impl Threads {
     }
 
     /// The process slot of this owner, if its extents and claims are still valid.
-    pub(crate) fn process_of(&self, owner: Owner) -> Option<usize> {
+    pub fn process_of(&self, owner: Owner) -> Option<usize> {
         let slot = usize::from(owner.slot);
         let is_slot = slot < self.mapped.layout().shape.thread_slots;
         // PAIRS: vacate: as in `is_held`.
