@@ -60,7 +60,7 @@ test:
 
 gate:
 	xtask/prerequisites.sh gate
-	cargo xtask gate
+	cargo xtask gate $(if $(BEGIN_WITHIN),--begin-within $(BEGIN_WITHIN))
 
 program:
 	xtask/prerequisites.sh $(if $(CROSS),arm64,run)

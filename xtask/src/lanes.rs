@@ -38,6 +38,7 @@ impl<'a> Job<'a> {
         match (self.work)() {
             Outcome::Passed => None,
             Outcome::Failed(why) | Outcome::Skipped(why) => Some(format!("{}: {why}", self.name)),
+            Outcome::Late => Some(format!("{}: not begun", self.name)),
         }
     }
 }

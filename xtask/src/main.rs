@@ -27,6 +27,7 @@ mod walls;
 use stages::Lane;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 const HELP: &str = "\
 cargo xtask: the project's own tasks
@@ -34,6 +35,8 @@ cargo xtask: the project's own tasks
     cargo xtask check              format, lints and tests of the crates that a change touches, and of those that depend on them
     cargo xtask test               what says that the tree works: the stages of `make test`
     cargo xtask gate               the rest: the stages of `make gate`
+    cargo xtask gate --begin-within MINUTES
+                                   the same, but no stage is begun after so long: those are listed as NOT RUN, and fail nothing
     cargo xtask ci STAGE...        run these stages, in their usual order; all, if none is named
     cargo xtask ci --skip STAGE    run all but this one (may be repeated)
     cargo xtask stages             list the stages, which command runs them, and what each finds
@@ -75,11 +78,15 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        ["test"] => run::gate(&of(Lane::Test), &root()),
-        ["gate"] => run::gate(&of(Lane::Gate), &root()),
+        ["test"] => run::gate(&of(Lane::Test), &root(), None),
+        ["gate"] => run::gate(&of(Lane::Gate), &root(), None),
+        ["gate", "--begin-within", minutes] => match minutes.parse() {
+            Ok(minutes) => run::gate(&of(Lane::Gate), &root(), Some(Duration::from_secs(60 * minutes))),
+            Err(_) => usage(&format!("--begin-within takes whole minutes, not '{minutes}'")),
+        },
         ["check", rest @ ..] => run::alone(&root(), |c| check::run(c, rest)),
         ["ci", rest @ ..] => match select(rest) {
-            Ok(chosen) => run::gate(&chosen, &root()),
+            Ok(chosen) => run::gate(&chosen, &root(), None),
             Err(message) => usage(&message),
         },
         ["promises"] => match sources::promises(&root()) {

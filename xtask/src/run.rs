@@ -18,6 +18,8 @@ pub enum Outcome {
     Failed(String),
     /// it cannot run on this machine
     Skipped(String),
+    /// it was not begun: the time was over
+    Late,
 }
 
 /// What a stage needs to run.
@@ -138,6 +140,7 @@ pub fn alone(root: &Path, work: impl Fn(&Context<'_>) -> Outcome) -> ExitCode {
             println!("{why}");
             ExitCode::FAILURE
         }
+        Outcome::Late => ExitCode::FAILURE,
     }
 }
 
@@ -146,8 +149,8 @@ fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
-/// Runs the `chosen` stages and reports. The exit code is 0 only if none failed.
-pub fn gate(chosen: &[&'static Stage], root: &Path) -> ExitCode {
+/// Runs the `chosen` stages and reports. The exit code is 0 only if none failed. `until`: no stage is begun after so long.
+pub fn gate(chosen: &[&'static Stage], root: &Path, until: Option<Duration>) -> ExitCode {
     let started = Instant::now();
     let require_all = std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_some_and(|v| !v.is_empty() && v != "0");
     let target = target(root);
@@ -177,7 +180,10 @@ pub fn gate(chosen: &[&'static Stage], root: &Path) -> ExitCode {
         for stage in chosen.iter().filter(|stage| !stage.beside || chosen.len() == 1) {
             println!("{} == {}: {}", stamp(started), stage.name, stage.catches);
             let began = Instant::now();
-            let outcome = judge((stage.run)(&Context::new(root, target.clone())), require_all);
+            let outcome = match until {
+                Some(until) if started.elapsed() > until => Outcome::Late,
+                _ => judge((stage.run)(&Context::new(root, target.clone())), require_all),
+            };
             announce(started, stage.name, &outcome, began.elapsed());
             rows.push((stage.name, outcome, began.elapsed()));
         }
@@ -223,7 +229,7 @@ fn announce(started: Instant, name: &str, outcome: &Outcome, took: Duration) {
 /// The table of all stages, with the line of totals last, and how many failed.
 fn summary(rows: &[(&str, Outcome, Duration)]) -> (String, usize) {
     let mut text = String::new();
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let (mut passed, mut failed, mut skipped, mut late) = (0, 0, 0, 0);
     for (name, outcome, took) in rows {
         let why = match outcome {
             Outcome::Passed => {
@@ -238,6 +244,10 @@ fn summary(rows: &[(&str, Outcome, Duration)]) -> (String, usize) {
                 skipped += 1;
                 why
             }
+            Outcome::Late => {
+                late += 1;
+                "the time was over: run it by hand (`cargo xtask ci NAME`)"
+            }
         };
         text.push_str(format!("{name:10} {:8} {:7.1} s  {why}", word(outcome), took.as_secs_f64()).trim_end());
         text.push('\n');
@@ -246,6 +256,9 @@ fn summary(rows: &[(&str, Outcome, Duration)]) -> (String, usize) {
         text.push_str(&format!(
             "{skipped} skipped: not passed and not failed; KEYWAY_TESTS_REQUIRE_ALL=1 counts them as failed\n"
         ));
+    }
+    if late > 0 {
+        text.push_str(&format!("{late} not begun: this machine is too slow for all of them in the time given\n"));
     }
     text.push_str(&format!("{passed} passed, {failed} failed"));
     (text, failed)
@@ -256,6 +269,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Passed => "passed",
         Outcome::Failed(_) => "FAILED",
         Outcome::Skipped(_) => "SKIPPED",
+        Outcome::Late => "NOT RUN",
     }
 }
 
@@ -293,6 +307,17 @@ mod tests {
         assert_eq!(table.lines().last(), Some("1 passed, 1 failed"));
         assert!(table.contains("broken"));
         assert!(table.contains("1 skipped"));
+    }
+
+    #[test]
+    fn what_was_not_begun_is_named_and_fails_nothing() {
+        let stage: &'static Stage = crate::stages::ALL.iter().find(|stage| stage.name == "fmt").unwrap();
+        assert_eq!(gate(&[stage], Path::new("/nonexistent"), Some(Duration::ZERO)), ExitCode::SUCCESS);
+        assert_eq!(gate(&[stage], Path::new("/nonexistent"), None), ExitCode::FAILURE);
+        let (table, failed) = summary(&[("a", Outcome::Passed, SECOND), ("b", Outcome::Late, SECOND)]);
+        assert_eq!(failed, 0);
+        assert!(table.contains("NOT RUN") && table.contains("1 not begun"), "{table}");
+        assert_eq!(table.lines().last(), Some("1 passed, 0 failed"));
     }
 
     #[test]
