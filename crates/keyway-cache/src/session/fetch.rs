@@ -9,7 +9,7 @@ use crate::session::roster::Role;
 use crate::session::slot::Slot;
 use crate::session::writer::Writer;
 use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
-use keyway_region::verbs::{Get, Item, KEY_LEN_MAX, WriteError};
+use keyway_region::verbs::{Item, KEY_LEN_MAX, WriteError};
 use keyway_region::{Armed, Berth, Fetches, Key, KeyRoom, Turn};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(5);
 /// How often all others look: in case the first one has died, or a flight has ended without waking them.
 const LOOK_SELDOM: Duration = Duration::from_millis(100);
+/// Longest wait at all: the sum of it and of the time is one that a clock has.
+const WAIT_MAX: Duration = Duration::from_secs(1 << 30);
 /// Longest wait by default.
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -226,24 +228,13 @@ impl Caller<'_> {
 }
 
 impl Writer {
-    /// See [`crate::Session::fetch_begin`].
-    pub fn begin_fetch(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
-        if how.early <= 0.0
-            && let Some(item) = self.get_append(given, out)?
-        {
-            return Ok(Begun::Hit(item));
-        }
-        self.fetch_slow(given, how, out)
-    }
-
-    /// A fetch of what is not fresh.
-    #[cold]
-    fn fetch_slow(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+    /// See [`crate::Session::fetch_begin`]; without a get before it.
+    pub fn fetch_without_get(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         let slot = self.slot_mut();
         slot.ready()?;
         let mut room = KeyRoom::new();
         let key = slot.key(given, &mut room);
-        let deadline = Instant::now() + how.wait;
+        let deadline = Instant::now() + how.wait.min(WAIT_MAX);
         let prefix = how.limit.map_or(0, |limit| {
             // What is longer than any key names the limit by its beginning.
             let name = limit.prefix.get(..KEY_LEN_MAX).unwrap_or(limit.prefix);
@@ -299,7 +290,7 @@ impl Writer {
         slot.ready()?;
         let mut room = KeyRoom::new();
         let key = slot.key(given, &mut room);
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(WAIT_MAX);
         let mut caller = Caller {
             slot,
             key,
@@ -362,15 +353,6 @@ impl Writer {
         self.end_fetch(given, token, |session, key, flight, now| {
             Fetches::of(session).store(key, flight, value, &refreshed, now)
         })
-    }
-
-    fn get_append(&mut self, given: &[u8], out: &mut Vec<u8>) -> Result<Option<Item>, WriteError> {
-        let mut room = KeyRoom::new();
-        let key = self.key(given, &mut room);
-        match self.get_fast(key, Get::VALUE, out, std::convert::identity) {
-            Some(found) => Ok(found),
-            None => self.get_sampled_or_slow(key.bytes(), key.hash(), Get::VALUE, out, std::convert::identity),
-        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::remote::peer::Peer;
 pub use crate::session::fetch::{AtOnce, Begun, Fetch, Token, WaitedFor};
 use crate::session::reader::Reader;
 use crate::session::roster::{Role, Sessions};
-pub use crate::session::verbs::ServerSession;
+pub use crate::session::verbs::{BindingSession, ServerSession};
 use crate::session::verbs::Verbs as _;
 use crate::session::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
@@ -442,9 +442,16 @@ impl Session {
     /// # Errors
     ///
     /// A bad key, [`WriteError::OwnFlight`], and those of a write.
+    #[inline(always)]
     pub fn fetch_begin(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
-        Key::check_len(key)?;
-        either!(self, way => way.fetch_begin(key, how, out))
+        if how.early <= 0.0 {
+            let start = out.len();
+            match self.get_append(key, out)? {
+                Some(item) if !item.stale => return Ok(Begun::Hit(item)),
+                _ => out.truncate(start),
+            }
+        }
+        self.fetch_missed(key, how, out)
     }
 
     /// Stores what was computed, and wakes those who wait. `false`: nothing is stored, because the key was deleted, flushed or stored since
@@ -597,5 +604,53 @@ impl ServerSession for Session {
 
     fn clock(&self) -> Duration {
         either!(&self, way => way.clock())
+    }
+}
+
+impl BindingSession for Session {
+    #[inline(always)]
+    fn get_fresh<T: Target, R>(
+        &mut self,
+        key: &[u8],
+        target: &mut T,
+        otherwise: impl FnOnce(&mut Self, &[u8], &mut T) -> R,
+    ) -> Result<Option<R>, WriteError> {
+        probes::Get::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Get>(key.len()));
+        }
+        let is_fresh = |item: Item| !item.stale;
+        let mut room = KeyRoom::new();
+        let (key, found) = match &mut *self.0 {
+            Way::Writer(writer) => {
+                let key = writer.key(key, &mut room);
+                let found = match writer.get_fast(key, Get::VALUE, &mut Placed::new(target), is_fresh) {
+                    Some(Some(true)) => {
+                        probes::Get::exit();
+                        return Ok(None);
+                    }
+                    Some(found) => Ok(found),
+                    None => writer.get_sampled_or_slow(key.bytes(), key.hash(), Get::VALUE, &mut Placed::new(target), is_fresh),
+                };
+                (key, found)
+            }
+            Way::Reader(reader) => {
+                let key = reader.key(key, &mut room);
+                let found = reader.get(key.bytes(), Get::VALUE, &mut Placed::new(target), is_fresh);
+                (key, found)
+            }
+        };
+        probes::Get::exit();
+        Ok(match found? {
+            Some(true) => None,
+            _ => Some(otherwise(self, key.bytes(), target)),
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.fetch_missed(key, how, out))
     }
 }

@@ -15,7 +15,7 @@ use crate::session::fetch::{Begun, Fetch, Token};
 use crate::session::roster::Sessions;
 use crate::session::verbs::{Verbs, with_tail};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, KeyRoom, Limits, Sink, seconds_of};
+use keyway_region::{Headed, Key, KeyRoom, Limits, Sink, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +47,11 @@ impl Reader {
             hits: 0,
             hits_to_report: Vec::new(),
         }
+    }
+
+    /// A caller's key, copied to the room.
+    pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+        self.sessions.key(given, room)
     }
 
     fn now(&mut self) -> u32 {
@@ -202,7 +207,7 @@ impl Verbs for Reader {
         self.served(&[], |client, peer, _| client.flush_all(peer, exptime))
     }
 
-    fn fetch_begin(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+    fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         let _ = how;
         Ok(match self.get(key, Get::VALUE, out, |item| item)? {
             Some(item) => Begun::Hit(item),

@@ -305,8 +305,8 @@ impl Verbs for Writer {
         self.flush_now(exptime)
     }
 
-    fn fetch_begin(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
-        self.begin_fetch(given, how, out)
+    fn fetch_missed(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+        self.fetch_without_get(given, how, out)
     }
 
     fn fetch_store(&mut self, given: &[u8], token: Token, value: &[u8], how: &Fetch<'_>) -> Result<bool, WriteError> {
