@@ -131,7 +131,11 @@ pub unsafe extern "C" fn keyway_fetch_store(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_fetch_store_nothing(token: *mut keyway_fetch_token) -> keyway_result {
     // SAFETY: guaranteed by the caller.
-    unsafe { end(token, |session, key, token, how| Ok(session.fetch_store_nothing(key, token, how)?)) }
+    unsafe {
+        end(token, |session, key, token, how| {
+            Ok(session.fetch_store_nothing(key, token, how)?)
+        })
+    }
 }
 
 /// Ends a fetch whose computation has failed: one of those who wait computes. Otherwise as keyway_fetch_store(). NULL is
@@ -247,7 +251,10 @@ unsafe fn begin_missed<P: Place>(
             cache: cache.clone(),
             token,
             key,
-            how: Fetch { limit: None, ..fetch_of(&options, &[]) },
+            how: Fetch {
+                limit: None,
+                ..fetch_of(&options, &[])
+            },
             has_old: item.is_some(),
         }));
     }
@@ -259,7 +266,9 @@ fn put(place: &mut impl Place, item: &Item, value: &[u8]) -> bool {
     if !place.make_room(&Item { cas: 0, ..*item }) {
         return false;
     }
-    let Some(room) = place.room().get_mut(..value.len()) else { return false };
+    let Some(room) = place.room().get_mut(..value.len()) else {
+        return false;
+    };
     room.write_copy_of_slice(value);
     true
 }
@@ -275,10 +284,14 @@ unsafe fn end(
 ) -> keyway_result {
     boundary(|| {
         if token.is_null() {
-            return Err(Failure::argument("the token is NULL: keyway_fetch_begin() has returned no KEYWAY_COMPUTE"));
+            return Err(Failure::argument(
+                "the token is NULL: keyway_fetch_begin() has returned no KEYWAY_COMPUTE",
+            ));
         }
         // SAFETY: guaranteed by the caller.
-        let keyway_fetch_token { cache, token, key, how, .. } = *unsafe { Box::from_raw(token) };
+        let keyway_fetch_token {
+            cache, token, key, how, ..
+        } = *unsafe { Box::from_raw(token) };
         let is_stored = cache.with_session(|session, _| work(session, key.bytes(), token, &how))??;
         Ok(if is_stored { KEYWAY_OK } else { KEYWAY_NOT_STORED })
     })

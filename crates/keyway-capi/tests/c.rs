@@ -102,6 +102,19 @@ fn arguments_that_change_or_overlap_harm_nobody() {
     }
 }
 
+#[test]
+fn one_computes_in_c_too() {
+    let Some(installed) = Installed::new("a C program that fetches") else {
+        return;
+    };
+    let program = installed.compile(&Path::new(HERE).join("tests/c/fetch.c"));
+    let region = installed.scratch.join("region");
+    assert_eq!(run(&installed, &program, &[&region]), "OK\n");
+    let cache = Cache::open(&Place::at(&region), &Options::new()).expect("its region");
+    let report = cache.check(|_| ());
+    assert_eq!(report.problems, [""; 0]);
+}
+
 /// By a program that was not linked to it, which already has a thread.
 #[test]
 fn a_program_loads_the_library_while_it_runs() {
