@@ -258,7 +258,8 @@ enum keyway_result keyway_get_many(struct keyway *cache,
                                    size_t count,
                                    void **block);
 
-// Frees memory of keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many(); the same as free(). NULL is ignored.
+// Frees memory of keyway_get_alloc(), keyway_gat_alloc(), keyway_get_many() and keyway_fetch_begin_alloc(); the same as
+// free(). NULL is ignored.
 void keyway_free(void *block);
 
 // Stores a value, whether the key has one or not.

@@ -136,7 +136,8 @@ pub unsafe extern "C" fn keyway_get_many(
     code
 }
 
-/// Frees memory of keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many(); the same as free(). NULL is ignored.
+/// Frees memory of keyway_get_alloc(), keyway_gat_alloc(), keyway_get_many() and keyway_fetch_begin_alloc(); the same as
+/// free(). NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
     // SAFETY: guaranteed by the caller.
