@@ -1,6 +1,6 @@
 //! C programs that are compiled here and use the library on a region that a real server serves: enemy, whatever a C program
 //! can do to a header, a library, or a region, all functions, failures, threads and forks included.
-//! Guards: P29
+//! Guards: P29, P53
 
 mod common;
 
