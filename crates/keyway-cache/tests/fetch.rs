@@ -568,3 +568,35 @@ fn a_flight_and_what_is_stale_survive_pressure_no_worse_than_items() {
     assert_eq!(stored, keys.len(), "there was room for all");
     assert!(cache.check(|_| {}).is_sound());
 }
+
+#[test]
+fn a_value_that_is_marked_as_stale_is_computed_again() {
+    for cache in caches() {
+        let mut session = cache.session().unwrap();
+        session.set(b"key", b"old", 0).unwrap();
+        let mark = Delete {
+            invalidate: true,
+            ..Delete::default()
+        };
+        assert_eq!(session.delete(b"key", &mark), Ok(Deleted::Deleted));
+        assert_eq!(session.get(b"key").unwrap().unwrap(), b"old", "to a get it is there");
+        let mut value = b"before ".to_vec();
+        let begun = session.fetch_begin(b"key", &NOW, &mut value).unwrap();
+        let Begun::Compute(token) = begun else { panic!("{begun:?}") };
+        assert_eq!((value.as_slice(), token.old().is_some()), (&b"before old"[..], true));
+        assert!(session.fetch_store(b"key", token, b"new", &NOW).unwrap());
+        let (begun, value) = begin(&mut session, b"key", &NOW);
+        assert!(matches!(begun, Begun::Hit(_)) && value == b"new", "{begun:?}");
+    }
+}
+
+#[test]
+fn the_longest_wait_is_one() {
+    let [cache, _] = caches();
+    let how = Fetch {
+        wait: Duration::MAX,
+        ..Fetch::default()
+    };
+    let value = cache.fetch(b"key", &how, || Ok::<_, Infallible>(Some(b"value".to_vec())));
+    assert_eq!(value.unwrap().unwrap(), b"value");
+}

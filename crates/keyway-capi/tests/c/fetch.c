@@ -91,7 +91,7 @@ static void *stores(void *token) {
 
 /* Does not wait, and does not compute what another one computes. */
 static const keyway_fetch_options AT_ONCE = {
-    .size = sizeof AT_ONCE, .options = KEYWAY_FETCH_NO_WAIT | KEYWAY_FETCH_GIVE_UP, .exptime = 100, .flags = 9};
+    .size = sizeof AT_ONCE, .options = KEYWAY_FETCH_NO_WAIT | KEYWAY_FETCH_GIVE_UP, .wait_ms = UINT64_MAX, .exptime = 100, .flags = 9};
 
 static void computing(void) {
     keyway_fetch_token *token = computes("row", &AT_ONCE);
