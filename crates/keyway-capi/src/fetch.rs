@@ -180,7 +180,7 @@ unsafe fn begin<P: Place>(
     let missed = cache.with_session(|session, value| {
         session.get_fresh(given, place, |session, key, place| {
             // SAFETY: guaranteed by the caller.
-            unsafe { begin_missed(cache, session, (OwnKey::of(key), value), options, place, begun) }
+            unsafe { begin_missed(cache, session, (key, value), options, place, begun) }
         })
     })??;
     match missed {
@@ -206,10 +206,10 @@ unsafe fn begin_without_get<P: Place>(
 ) -> Result<keyway_result, Failure> {
     let key = OwnKey::of(given);
     // SAFETY: guaranteed by the caller.
-    cache.with_session(|session, value| unsafe { begin_missed(cache, session, (key, value), options, place, begun) })?
+    cache.with_session(|session, value| unsafe { begin_missed(cache, session, (key.bytes(), value), options, place, begun) })?
 }
 
-/// A fetch of what a get has not found, or that may refresh early. `value` is empty.
+/// A fetch of what a get has not found, or that may refresh early. The key is a copy; `value` is empty.
 ///
 /// # Safety
 ///
@@ -219,7 +219,7 @@ unsafe fn begin_without_get<P: Place>(
 unsafe fn begin_missed<P: Place>(
     cache: &Cache,
     session: &mut Session,
-    (key, value): (OwnKey, &mut Vec<u8>),
+    (key, value): (&[u8], &mut Vec<u8>),
     options: *const keyway_fetch_options,
     place: &mut P,
     begun: &mut *mut keyway_fetch_token,
@@ -227,7 +227,7 @@ unsafe fn begin_missed<P: Place>(
     // SAFETY: guaranteed by the caller.
     let (options, prefix) = unsafe { read_options(options)? };
     let how = fetch_of(&options, prefix.bytes());
-    let (code, item, token) = match session.fetch_missed(key.bytes(), &how, value)? {
+    let (code, item, token) = match session.fetch_missed(key, &how, value)? {
         Begun::Hit(item) => (KEYWAY_OK, Some(item), None),
         Begun::Stale(item) => (KEYWAY_STALE, Some(item), None),
         Begun::Nothing => (KEYWAY_NOT_FOUND, None, None),
@@ -242,7 +242,7 @@ unsafe fn begin_missed<P: Place>(
         && !put(place, item, value)
     {
         if let Some(token) = token {
-            session.fetch_abandon(key.bytes(), token)?;
+            session.fetch_abandon(key, token)?;
         }
         return Err(place.refusal());
     }
@@ -250,7 +250,7 @@ unsafe fn begin_missed<P: Place>(
         *begun = Box::into_raw(Box::new(keyway_fetch_token {
             cache: cache.clone(),
             token,
-            key,
+            key: OwnKey::of(key),
             how: Fetch {
                 limit: None,
                 ..fetch_of(&options, &[])
