@@ -78,7 +78,7 @@ impl OwnKey {
     }
 
     /// A copy of at most [`KEYWAY_KEY_LENGTH_MAX`] bytes: what is beyond is left out.
-    pub(crate) fn of(given: &[u8]) -> Self {
+    pub fn of(given: &[u8]) -> Self {
         let mut own = Self::NONE;
         own.len = given.len().min(KEYWAY_KEY_LENGTH_MAX);
         own.bytes.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
@@ -148,7 +148,7 @@ const OPTIONS_SIZE_MAX: usize = 4096;
 /// # Safety
 ///
 /// NULL, or as many bytes as its size says can be read.
-pub(crate) unsafe fn options<T: Copy + Default>(options: *const T, size_min: usize, name: &str) -> Result<T, Failure> {
+pub unsafe fn options<T: Copy + Default>(options: *const T, size_min: usize, name: &str) -> Result<T, Failure> {
     if options.is_null() {
         return Ok(T::default());
     }
@@ -171,6 +171,22 @@ pub(crate) unsafe fn options<T: Copy + Default>(options: *const T, size_min: usi
     Ok(known)
 }
 
+/// Refuses what is visibly no buffer.
+#[inline(always)]
+pub fn check_buffer(buffer: *mut c_void, buffer_size: usize) -> Result<(), Failure> {
+    if buffer.is_null() && buffer_size > 0 {
+        return Err(Failure::argument(format!(
+            "the buffer is NULL, and its size {buffer_size}, not 0"
+        )));
+    }
+    if isize::try_from(buffer_size).is_err() {
+        return Err(Failure::argument(format!(
+            "the buffer's size is {buffer_size}: no object has so many bytes"
+        )));
+    }
+    Ok(())
+}
+
 /// Stores an answer where the caller wants it, if anywhere.
 ///
 /// # Safety
@@ -185,7 +201,7 @@ pub(crate) unsafe fn answer<T>(place: *mut T, value: T) {
 }
 
 /// A caller's memory for a value, or memory that becomes the caller's.
-pub(crate) trait Place: Target {
+pub trait Place: Target {
     /// Whether the last value has, or had, room in it.
     fn fits(&self) -> bool;
 

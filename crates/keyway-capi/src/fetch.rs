@@ -2,7 +2,6 @@
 
 use crate::bytes::{self, Block, Buffer, OwnKey, Place};
 use crate::failure::{Failure, boundary};
-use crate::read::check_buffer;
 use crate::types::keyway_result::*;
 use crate::types::*;
 use keyway_cache::server::BindingSession as _;
@@ -13,6 +12,18 @@ use std::time::Duration;
 /// The size that `keyway_fetch_options` had first.
 const OPTIONS_SIZE_MIN: usize = 72;
 const _: () = assert!(size_of::<keyway_fetch_options>() == OPTIONS_SIZE_MIN);
+
+/// The right, and the duty, to compute the value of a key: keyway_fetch_store(), keyway_fetch_store_nothing() and
+/// keyway_fetch_abandon() free it.
+#[allow(non_camel_case_types, reason = "this is the name that C programs write")]
+pub struct keyway_fetch_token {
+    cache: Cache,
+    token: Token,
+    key: OwnKey,
+    /// without a limit, which matters at the begin only
+    how: Fetch<'static>,
+    has_old: bool,
+}
 
 /// Gets a value, or the right and the duty to compute it, which one caller of all threads and processes has at a time. The
 /// others wait for that one, or get what is stale. What was computed is not stored if the key was deleted, flushed or stored
@@ -42,7 +53,7 @@ pub unsafe extern "C" fn keyway_fetch_begin(
 ) -> keyway_result {
     let mut begun = std::ptr::null_mut();
     let code = boundary(|| {
-        check_buffer(buffer, buffer_size)?;
+        bytes::check_buffer(buffer, buffer_size)?;
         // SAFETY: guaranteed by the caller.
         let mut place = unsafe { Buffer::new(buffer, buffer_size, item) };
         // SAFETY: guaranteed by the caller.

@@ -187,7 +187,7 @@ unsafe fn get_to_buffer<const PLAIN: bool>(
     buffer_size: usize,
     item: *mut keyway_item,
 ) -> Result<keyway_result, Failure> {
-    check_buffer(buffer, buffer_size)?;
+    bytes::check_buffer(buffer, buffer_size)?;
     // SAFETY: guaranteed by the caller.
     let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
     // SAFETY: guaranteed by the caller.
@@ -203,22 +203,6 @@ unsafe fn get_to_buffer<const PLAIN: bool>(
         return Err(place.refusal());
     }
     Ok(KEYWAY_OK)
-}
-
-/// Refuses what is visibly no buffer.
-#[inline(always)]
-pub(crate) fn check_buffer(buffer: *mut c_void, buffer_size: usize) -> Result<(), Failure> {
-    if buffer.is_null() && buffer_size > 0 {
-        return Err(Failure::argument(format!(
-            "the buffer is NULL, and its size {buffer_size}, not 0"
-        )));
-    }
-    if isize::try_from(buffer_size).is_err() {
-        return Err(Failure::argument(format!(
-            "the buffer's size is {buffer_size}: no object has so many bytes"
-        )));
-    }
-    Ok(())
 }
 
 /// # Safety

@@ -8,17 +8,6 @@ pub struct keyway {
     pub(crate) cache: keyway_cache::Cache,
 }
 
-/// The right, and the duty, to compute the value of a key: keyway_fetch_store(), keyway_fetch_store_nothing() and
-/// keyway_fetch_abandon() free it.
-pub struct keyway_fetch_token {
-    pub(crate) cache: keyway_cache::Cache,
-    pub(crate) token: keyway_cache::Token,
-    pub(crate) key: crate::bytes::OwnKey,
-    /// without a limit, which matters at the begin only
-    pub(crate) how: keyway_cache::Fetch<'static>,
-    pub(crate) has_old: bool,
-}
-
 /// The result of a call. Results below KEYWAY_ERROR_ARGUMENT are answers. The others are failures, and keyway_message() says
 /// what was wrong, which limit applies and what to do.
 #[repr(C)]
