@@ -207,7 +207,6 @@ unsafe fn begin<P: Place>(
 ///
 /// `options` as in [`begin`].
 #[cold]
-#[inline(never)]
 unsafe fn begin_without_get<P: Place>(
     cache: &Cache,
     given: &[u8],
@@ -226,7 +225,6 @@ unsafe fn begin_without_get<P: Place>(
 ///
 /// `options` as in [`begin`].
 #[cold]
-#[inline(never)]
 unsafe fn begin_missed<P: Place>(
     cache: &Cache,
     session: &mut Session,
