@@ -77,6 +77,7 @@ const NOW: Fetch<'_> = Fetch {
     compute_after_wait: false,
     limit: None,
     has_tasks: true,
+    has_looked: false,
 };
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -47,6 +47,8 @@ pub struct Fetch<'p> {
     pub limit: Option<AtOnce<'p>>,
     /// other tasks of this thread may be computing: a flight of the thread's own is one of theirs, and not an error
     pub has_tasks: bool,
+    /// the caller has just looked by a get, which has counted the miss: a fetch does not look so again
+    pub has_looked: bool,
 }
 
 impl Default for Fetch<'_> {
@@ -62,6 +64,7 @@ impl Default for Fetch<'_> {
             compute_after_wait: true,
             limit: None,
             has_tasks: false,
+            has_looked: false,
         }
     }
 }
@@ -106,6 +109,8 @@ pub enum WaitedFor {
 pub struct Token {
     /// `None`: nothing is stored
     flight: Option<Flight>,
+    /// the flight is another caller's, for which this one has waited long enough: giving up does not end it
+    is_joined: bool,
     place: Option<Berth>,
     /// where the flight was begun: a forked child leaves it to its parent
     home: Home,
@@ -124,6 +129,7 @@ impl Token {
     pub fn unnoted() -> Self {
         Self {
             flight: None,
+            is_joined: false,
             place: None,
             home: Home::new(),
             begun: Instant::now(),
@@ -198,6 +204,7 @@ impl Caller<'_> {
             Fetched::Nothing | Fetched::Unclaimed(_) => Begun::Nothing,
             Fetched::Compute(flight, old) => Begun::Compute(Token {
                 flight: Some(flight),
+                is_joined: false,
                 place,
                 home: Home::new(),
                 begun: Instant::now(),
@@ -213,12 +220,20 @@ impl Caller<'_> {
             Role::Writer(process) => Some(process.slot),
             Role::Reader(_) => None,
         };
-        let prefix = self.prefix;
         self.slot.inside(|session| {
-            let (flights, recovery) = (session.region().flights(), session.region().recovery());
+            let flights = session.region().flights();
             let is_own = flight.is_some_and(|flight| flights.process_of(flight.holder) == process);
             let often = armed.is_first && !is_own;
             flights.wait(armed, left.min(if often { LOOK } else { LOOK_SELDOM }));
+        });
+        self.take_back_dead(flight);
+    }
+
+    /// Looks whether those for whom the caller waits are dead: then the next look finds their work free.
+    fn take_back_dead(&mut self, flight: Option<Flight>) {
+        let prefix = self.prefix;
+        self.slot.inside(|session| {
+            let (flights, recovery) = (session.region().flights(), session.region().recovery());
             match flight {
                 Some(flight) => recovery.take_back_dead(flight.holder),
                 None => flights.holders(prefix).for_each(|holder| recovery.take_back_dead(holder)),
@@ -249,7 +264,7 @@ impl Writer {
             prefix,
             early,
         };
-        let mut armed = None;
+        let (mut armed, mut is_last) = (None, false);
         loop {
             let flight = match caller.look(out)? {
                 Look::End(begun) => return Ok(begun),
@@ -259,11 +274,18 @@ impl Writer {
                 return Err(WriteError::OwnFlight);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() && !is_last {
+                // Also a caller that never waits takes over from the dead.
+                is_last = true;
+                caller.take_back_dead(flight);
+                continue;
+            }
+            if is_last {
                 return Ok(match flight {
                     // Of the same flight: its item is the proof that nothing has changed the key since, whoever stores first.
                     Some(flight) if how.compute_after_wait => Begun::Compute(Token {
                         flight: Some(flight),
+                        is_joined: true,
                         ..Token::unnoted()
                     }),
                     Some(_) => Begun::Waited(WaitedFor::Flight),
@@ -333,6 +355,16 @@ impl Writer {
         let ended = work(session, key, flight, now.at());
         call.end();
         ended
+    }
+
+    /// See [`crate::Session::fetch_abandon`].
+    pub fn abandon_fetch(&mut self, given: &[u8], token: &Token) -> Result<bool, WriteError> {
+        if token.is_joined {
+            return Ok(false);
+        }
+        self.end_fetch(given, token, |session, key, flight, now| {
+            Fetches::of(session).abandon(key, flight, now)
+        })
     }
 
     /// See [`crate::Session::fetch_store`].

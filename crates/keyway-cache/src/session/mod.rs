@@ -444,7 +444,7 @@ impl Session {
     /// A bad key, [`WriteError::OwnFlight`], and those of a write.
     #[inline(always)]
     pub fn fetch_begin(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
-        if how.early <= 0.0 {
+        if how.early <= 0.0 && !how.has_looked {
             let start = out.len();
             match self.get_append(key, out)? {
                 Some(item) if !item.stale => return Ok(Begun::Hit(item)),

@@ -320,9 +320,7 @@ impl Verbs for Writer {
     }
 
     fn fetch_abandon(&mut self, given: &[u8], token: Token) -> Result<bool, WriteError> {
-        self.end_fetch(given, &token, |session, key, flight, now| {
-            Fetches::of(session).abandon(key, flight, now)
-        })
+        self.abandon_fetch(given, &token)
     }
 
     fn fetch_wait(&mut self, given: &[u8], timeout: Duration) -> Result<(), WriteError> {
