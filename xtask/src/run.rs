@@ -258,7 +258,9 @@ fn summary(rows: &[(&str, Outcome, Duration)]) -> (String, usize) {
         ));
     }
     if late > 0 {
-        text.push_str(&format!("{late} not begun: this machine is too slow for all of them in the time given\n"));
+        text.push_str(&format!(
+            "{late} not begun: this machine is too slow for all of them in the time given\n"
+        ));
     }
     text.push_str(&format!("{passed} passed, {failed} failed"));
     (text, failed)
@@ -312,7 +314,10 @@ mod tests {
     #[test]
     fn what_was_not_begun_is_named_and_fails_nothing() {
         let stage: &'static Stage = crate::stages::ALL.iter().find(|stage| stage.name == "fmt").unwrap();
-        assert_eq!(gate(&[stage], Path::new("/nonexistent"), Some(Duration::ZERO)), ExitCode::SUCCESS);
+        assert_eq!(
+            gate(&[stage], Path::new("/nonexistent"), Some(Duration::ZERO)),
+            ExitCode::SUCCESS
+        );
         assert_eq!(gate(&[stage], Path::new("/nonexistent"), None), ExitCode::FAILURE);
         let (table, failed) = summary(&[("a", Outcome::Passed, SECOND), ("b", Outcome::Late, SECOND)]);
         assert_eq!(failed, 0);
