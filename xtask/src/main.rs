@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         }
         ["test"] => run::gate(&of(Lane::Test), &root(), None),
         ["gate"] => run::gate(&of(Lane::Gate), &root(), None),
-        ["gate", "--begin-within", minutes] => match minutes.parse() {
+        ["gate", "--begin-within", minutes] => match minutes.parse::<u64>() {
             Ok(minutes) => run::gate(&of(Lane::Gate), &root(), Some(Duration::from_secs(60 * minutes))),
             Err(_) => usage(&format!("--begin-within takes whole minutes, not '{minutes}'")),
         },
