@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Values of at least this many bytes are written without the interpreter's lock: two threads that store such values are then
 /// 1.5 times as fast, and one is as fast as with the lock. A thread that releases the lock may wait 5 ms to get it back
 /// (sys.getswitchinterval()) while another thread computes, so shorter writes keep the lock.
-pub(crate) const UNLOCKED_LEN_MIN: usize = 4 << 20;
+pub const UNLOCKED_LEN_MIN: usize = 4 << 20;
 
 /// A cache in shared memory, used as pymemcache's Client is.
 ///
@@ -42,8 +42,8 @@ pub(crate) const UNLOCKED_LEN_MIN: usize = 4 << 20;
 pub(crate) struct Client {
     server: PathBuf,
     asked: Asked,
-    pub(crate) keys: Keys,
-    pub(crate) values: Values,
+    pub keys: Keys,
+    pub values: Values,
     ignore_exc: bool,
     default_noreply: bool,
     /// `None`: not open
@@ -738,7 +738,7 @@ impl<'py> FoundItem<'py> {
 impl Client {
     /// The region, opened at the first call.
     #[inline]
-    pub(crate) fn region(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
+    pub fn region(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
         match self.region.get(py) {
             Some(region) => Ok(region),
             None => self.open(py),
@@ -759,7 +759,7 @@ impl Client {
     /// Works with this thread's session. The interpreter's lock is held, except while the library waits ([`crate::apart`]): then
     /// other threads may use this client, with sessions of their own.
     #[inline]
-    pub(crate) fn work<R>(&self, py: Python<'_>, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, Failure> {
+    pub fn work<R>(&self, py: Python<'_>, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, Failure> {
         Ok(self.region(py)?.cache()?.with_session(work)?)
     }
 
@@ -777,7 +777,7 @@ impl Client {
 
     /// If failures count as misses, a failure of the region or of a serde becomes `None`. What is no `Exception`, such as
     /// `KeyboardInterrupt`, is not a failure.
-    pub(crate) fn forgiving<T>(&self, py: Python<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+    pub fn forgiving<T>(&self, py: Python<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
         match found {
             Err(Failure::Answer(raised) | Failure::Lost(raised)) if self.ignore_exc && raised.is_exception(py) => Ok(None),
             found => found,
@@ -1126,7 +1126,7 @@ where
 
 /// A number of seconds or megabytes; 0 if it is not given.
 #[inline]
-pub(crate) fn integer(value: Option<&Bound<'_, PyAny>>, name: &str) -> Result<i64, Failure> {
+pub fn integer(value: Option<&Bound<'_, PyAny>>, name: &str) -> Result<i64, Failure> {
     let Some(value) = value else { return Ok(0) };
     if !value.is_instance_of::<PyInt>() {
         return Err(not_an_integer(value, name));
@@ -1162,7 +1162,7 @@ fn unique_of(cas: &Bound<'_, PyAny>) -> Result<u64, Failure> {
 }
 
 /// A prefix of keys: bytes, or ASCII text.
-pub(crate) fn prefix_of(prefix: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+pub fn prefix_of(prefix: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if let Ok(bytes) = prefix.cast::<PyBytes>() {
         return Ok(bytes.as_bytes().to_vec());
     }

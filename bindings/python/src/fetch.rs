@@ -28,19 +28,19 @@ const AT_MOST_MAX: usize = 63;
 
 /// The arguments of a fetch as the program gave them. They are looked at only if there is something to compute.
 #[derive(Default)]
-pub(crate) struct Given<'py> {
-    pub(crate) ttl: Option<Bound<'py, PyAny>>,
-    pub(crate) negative_ttl: Option<Bound<'py, PyAny>>,
-    pub(crate) stale_while_revalidate: Option<Bound<'py, PyAny>>,
-    pub(crate) stale_if_error: Option<Bound<'py, PyAny>>,
-    pub(crate) early: Option<Bound<'py, PyAny>>,
-    pub(crate) wait: Option<Bound<'py, PyAny>>,
-    pub(crate) compute_after_wait: Option<Bound<'py, PyAny>>,
-    pub(crate) limit: Option<Bound<'py, PyAny>>,
+pub struct Given<'py> {
+    pub ttl: Option<Bound<'py, PyAny>>,
+    pub negative_ttl: Option<Bound<'py, PyAny>>,
+    pub stale_while_revalidate: Option<Bound<'py, PyAny>>,
+    pub stale_if_error: Option<Bound<'py, PyAny>>,
+    pub early: Option<Bound<'py, PyAny>>,
+    pub wait: Option<Bound<'py, PyAny>>,
+    pub compute_after_wait: Option<Bound<'py, PyAny>>,
+    pub limit: Option<Bound<'py, PyAny>>,
 }
 
 impl<'py> Given<'py> {
-    pub(crate) fn from_dict(function: &str, named: Option<&Bound<'py, PyDict>>) -> PyResult<Self> {
+    pub fn from_dict(function: &str, named: Option<&Bound<'py, PyDict>>) -> PyResult<Self> {
         let mut given = Self::default();
         for (name, value) in named.into_iter().flatten() {
             let place = match name.extract::<&str>()? {
@@ -62,7 +62,7 @@ impl<'py> Given<'py> {
         Ok(given)
     }
 
-    pub(crate) fn how(&self, client: &Client) -> Result<How, Failure> {
+    pub fn how(&self, client: &Client) -> Result<How, Failure> {
         let default = Fetch::default();
         let early = match &self.early {
             Some(early) => number(early, "early")?,
@@ -91,8 +91,8 @@ impl<'py> Given<'py> {
 
 /// How a value is fetched: `keyway_cache::Fetch`, of which this class is the owner for the functions in Python.
 #[pyclass(frozen, module = "keyway_cache")]
-pub(crate) struct How {
-    pub(crate) ttl: i64,
+pub struct How {
+    pub ttl: i64,
     negative_ttl: u32,
     stale_while_revalidate: u32,
     stale_if_error: u32,
@@ -127,7 +127,7 @@ impl How {
 
 impl How {
     /// As Django's get_or_set: for so many seconds (exptime).
-    pub(crate) fn of_django(exptime: i64) -> Self {
+    pub fn of_django(exptime: i64) -> Self {
         let default = Fetch::default();
         Self {
             ttl: exptime,
@@ -212,7 +212,7 @@ impl Drop for Unfinished {
 
 /// A computation of a task, which ends it.
 #[pyclass(frozen, module = "keyway_cache")]
-pub(crate) struct Flight {
+pub struct Flight {
     client: Py<Client>,
     /// as the program gave it
     key: Py<PyAny>,
@@ -256,7 +256,7 @@ impl Flight {
 impl Client {
     /// A fetch of a key that a get has not found. `object`: the key as a serde gets it.
     #[cold]
-    pub(crate) fn fetch_absent<'py>(
+    pub fn fetch_absent<'py>(
         &self,
         object: &Bound<'py, PyAny>,
         own: &[u8],
@@ -415,7 +415,7 @@ impl Client {
     }
 
     /// See `Client.fetch_many`.
-    pub(crate) fn fetch_these<'py>(
+    pub fn fetch_these<'py>(
         &self,
         keys: &[Bound<'py, PyAny>],
         all: &[Key<'_>],
@@ -476,7 +476,7 @@ impl Client {
 
     /// For tasks of an event loop: begins without waiting. Returns a pair: whether it has ended, and the value; or a [`Flight`] to
     /// end; or the exception that says for what the task would have to wait. The task's last look, `is_over`, computes if it may.
-    pub(crate) fn begin_task<'py>(
+    pub fn begin_task<'py>(
         slf: &Bound<'py, Self>,
         key: &Bound<'py, PyAny>,
         how: &Bound<'py, How>,
@@ -512,7 +512,7 @@ impl Client {
     }
 
     /// For a thread that waits for tasks: until another caller has ended its computation of the key, or so many seconds.
-    pub(crate) fn wait_for_other(&self, key: &Bound<'_, PyAny>, seconds: f64) -> PyResult<()> {
+    pub fn wait_for_other(&self, key: &Bound<'_, PyAny>, seconds: f64) -> PyResult<()> {
         let own = self.keys.key(key)?;
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         self.work(key.py(), |session, _| session.fetch_wait(&own, timeout))?

@@ -27,7 +27,7 @@ impl<T> Shared<T> {
 
     /// A copy of the value. Copying it runs no Python code.
     #[inline(always)]
-    pub(crate) fn get(&self, _: Python<'_>) -> T
+    pub fn get(&self, _: Python<'_>) -> T
     where
         T: Clone,
     {

@@ -110,7 +110,7 @@ impl Values {
     }
 
     /// Whether what is stored comes back as an object that is equal to it, of the same type.
-    pub(crate) fn keeps_objects(&self) -> bool {
+    pub fn keeps_objects(&self) -> bool {
         self.is_own_serde
     }
 

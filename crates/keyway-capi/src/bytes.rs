@@ -172,7 +172,6 @@ pub unsafe fn options<T: Copy + Default>(options: *const T, size_min: usize, nam
 }
 
 /// Refuses what is visibly no buffer.
-#[inline(always)]
 pub fn check_buffer(buffer: *mut c_void, buffer_size: usize) -> Result<(), Failure> {
     if buffer.is_null() && buffer_size > 0 {
         return Err(Failure::argument(format!(
@@ -219,12 +218,10 @@ pub(crate) struct Buffer {
 }
 
 impl Place for Buffer {
-    #[inline(always)]
     fn fits(&self) -> bool {
         self.len <= self.size
     }
 
-    #[cold]
     fn refusal(&self) -> Failure {
         let message = format!(
             "the value has {} bytes, the buffer {}; give a larger one, or let keyway_get_alloc() or keyway_fetch_begin_alloc() allocate",

@@ -224,7 +224,6 @@ unsafe fn begin_without_get<P: Place>(
 /// # Safety
 ///
 /// `options` as in [`begin`].
-#[cold]
 unsafe fn begin_missed<P: Place>(
     cache: &Cache,
     session: &mut Session,

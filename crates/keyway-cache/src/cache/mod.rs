@@ -262,7 +262,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// As [`Cache::fetch`]; what was not computed is then computed by others.
+    /// Those of [`Cache::fetch`]. Other callers then compute what was not computed.
     pub fn fetch_many<K: AsRef<[u8]>, E>(
         &self,
         keys: &[K],

@@ -442,7 +442,6 @@ impl Session {
     /// # Errors
     ///
     /// A bad key, [`WriteError::OwnFlight`], and those of a write.
-    #[inline(always)]
     pub fn fetch_begin(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         if how.early <= 0.0 && !how.has_looked {
             let start = out.len();
@@ -648,7 +647,6 @@ impl BindingSession for Session {
     }
 
     #[cold]
-    #[inline(never)]
     fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         Key::check_len(key)?;
         either!(self, way => way.fetch_missed(key, how, out))

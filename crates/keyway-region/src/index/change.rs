@@ -456,7 +456,6 @@ impl Changer {
     }
 
     /// An item with a record is gone: whoever waits for it looks again.
-    #[cold]
     fn end_flight(&self, hash: u64, was_present: bool) -> Attempted {
         self.publisher().flights.wake(hash);
         if was_present {

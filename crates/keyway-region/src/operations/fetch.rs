@@ -90,64 +90,51 @@ impl<'s> Fetches<'s> {
         out: &mut Vec<u8>,
         built: &mut Vec<u8>,
     ) -> Result<(Decision<'static>, Fetched), Unread> {
-        let flight = Flight { holder: own, serial: 0 };
-        let Some(old) = old else {
-            if how.only_look {
-                return Ok((Decision::Keep, Fetched::Unclaimed(None)));
-            }
-            return Ok((
-                Decision::Put(self.no_value(own, FLIGHT_S, now)),
-                Fetched::Compute(flight, None),
-            ));
+        let (Some(old), Some(found)) = (old, old.map(|old| found(old, now))) else {
+            return Ok(self.begin_without(how, own, now));
         };
-        let (item, is_fresh, record) = match found(old, now) {
-            Found::NoValue(record) if record.holder == Holder::NONE.0 => return Ok((Decision::Keep, Fetched::Nothing)),
-            Found::NoValue(record) if self.computes(record) => return Ok((Decision::Keep, elsewhere(old, record))),
-            Found::NoValue(_) if how.only_look => return Ok((Decision::Keep, Fetched::Unclaimed(None))),
-            Found::NoValue(_) => {
-                return Ok((
-                    Decision::Put(self.no_value(own, FLIGHT_S, now)),
-                    Fetched::Compute(flight, None),
-                ));
+        Ok(match found {
+            Found::NoValue(record) if record.holder == Holder::NONE.0 => (Decision::Keep, Fetched::Nothing),
+            Found::NoValue(record) if self.computes(record) => (Decision::Keep, elsewhere(old, record)),
+            Found::NoValue(_) => self.begin_without(how, own, now),
+            Found::Value { item, is_fresh, record } => {
+                // An item that was marked as stale has no time at which it became so.
+                let age_s = if old.expiry() == 0 {
+                    0
+                } else {
+                    seconds_left(now, old.expiry())
+                };
+                let would_do = is_fresh || age_s < how.stale_s;
+                let is_due = !is_fresh || is_due(how.early, record.cost_ms, old.expiry(), now);
+                let answer = match (is_due, self.computes(record)) {
+                    (false, _) => Fetched::Fresh(item),
+                    (true, true) if is_fresh => Fetched::Fresh(item),
+                    (true, true) if would_do => Fetched::Stale(item),
+                    (true, true) => elsewhere(old, record),
+                    (true, false) if how.only_look => Fetched::Unclaimed(would_do.then_some(item)),
+                    (true, false) => Fetched::Compute(Flight { holder: own, serial: 0 }, Some(item)),
+                };
+                if !matches!(answer, Fetched::Elsewhere(_) | Fetched::Unclaimed(None)) {
+                    old.append_value(out)?;
+                }
+                match answer {
+                    Fetched::Compute(..) => (held_by(own, old, built), answer),
+                    answer => (Decision::Keep, answer),
+                }
             }
-            Found::Value { item, is_fresh, record } => (item, is_fresh, record),
-        };
-        let expiry = old.expiry();
-        if is_fresh && !is_due(how.early, record.cost_ms, expiry, now) {
-            old.append_value(out)?;
-            return Ok((Decision::Keep, Fetched::Fresh(item)));
-        }
-        // An item that was marked as stale has no time at which it became so.
-        let age_s = if expiry == 0 { 0 } else { seconds_left(now, expiry) };
-        let would_do = is_fresh || age_s < how.stale_s;
-        if self.computes(record) {
-            if !would_do {
-                return Ok((Decision::Keep, elsewhere(old, record)));
-            }
-            old.append_value(out)?;
-            let answer = if is_fresh {
-                Fetched::Fresh(item)
-            } else {
-                Fetched::Stale(item)
-            };
-            return Ok((Decision::Keep, answer));
-        }
+        })
+    }
+
+    /// What a fetch answers, and makes of a key without a value.
+    fn begin_without(&self, how: &Freshness, own: Holder, now: u32) -> (Decision<'static>, Fetched) {
         if how.only_look {
-            if would_do {
-                old.append_value(out)?;
-            }
-            return Ok((Decision::Keep, Fetched::Unclaimed(would_do.then_some(item))));
+            return (Decision::Keep, Fetched::Unclaimed(None));
         }
-        old.append_value(out)?;
-        let draft = Draft {
-            marks: item.marks(),
-            record: Some(Record { holder: own.0, ..record }),
-            client_flags: item.flags,
-            cas: Some(item.cas),
-            expiry,
-            value: Value::Built,
-        };
-        Ok((same_value(old, built, draft), Fetched::Compute(flight, Some(item))))
+        let flight = Flight { holder: own, serial: 0 };
+        (
+            Decision::Put(self.no_value(own, FLIGHT_S, now)),
+            Fetched::Compute(flight, None),
+        )
     }
 
     /// Stores what was computed, if the flight is still this one's: `false` if it was void, because the key was deleted, flushed or
@@ -211,22 +198,9 @@ impl<'s> Fetches<'s> {
     pub fn abandon(&self, key: impl Keyed, flight: Flight, now: u32) -> Result<bool, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.0.key(key, &mut room)?;
-        self.end_flight((key.bytes, key.hash), flight, now, &mut |old, built| {
-            let Found::Value { item, record, .. } = found(old, now) else {
-                return Decision::Remove;
-            };
-            let draft = Draft {
-                marks: item.marks(),
-                record: Some(Record {
-                    holder: Holder::NONE.0,
-                    ..record
-                }),
-                client_flags: item.flags,
-                cas: Some(item.cas),
-                expiry: old.expiry(),
-                value: Value::Built,
-            };
-            same_value(old, built, draft)
+        self.end_flight((key.bytes, key.hash), flight, now, &mut |old, built| match found(old, now) {
+            Found::NoValue(_) => Decision::Remove,
+            Found::Value { .. } => held_by(Holder::NONE, old, built),
         })
     }
 
@@ -296,6 +270,24 @@ impl<'s> Fetches<'s> {
         let at = seconds_of(tick).saturating_add(seconds.into());
         expiry_at(i64::try_from(at).unwrap_or(i64::MAX))
     }
+}
+
+/// What becomes of an item whose value this holder computes anew; with no holder: of one whose value no thread computes.
+fn held_by(holder: Holder, old: &Old<'_>, built: &mut Vec<u8>) -> Decision<'static> {
+    let item = old.item();
+    let record = old.record().unwrap_or_default();
+    let draft = Draft {
+        marks: item.marks(),
+        record: Some(Record {
+            holder: holder.0,
+            ..record
+        }),
+        client_flags: item.flags,
+        cas: Some(item.cas),
+        expiry: old.expiry(),
+        value: Value::Built,
+    };
+    same_value(old, built, draft)
 }
 
 fn found(old: &Old<'_>, now: u32) -> Found {

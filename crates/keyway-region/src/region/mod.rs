@@ -130,7 +130,6 @@ impl Region {
     }
 
     /// Where callers wait for values that others compute.
-    #[inline(always)]
     pub fn flights(&self) -> &Flights {
         &self.flights
     }
