@@ -340,7 +340,7 @@ impl Client {
                 Begun::Nothing => Start::Nothing,
                 Begun::Waited(what) => Start::Waited(what),
                 Begun::Compute(token) => {
-                    let flags = token.old().filter(|_| how.stale_if_error > 0).map(|item| item.flags);
+                    let flags = token.old().map(|item| item.flags);
                     // The session is in use: only outside it can the fetch be given up.
                     let old = flags.and_then(|flags| value(flags).ok());
                     unfinished.token = Some(token);
@@ -406,7 +406,7 @@ impl Client {
         failure: &PyErr,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = object.py();
-        let Some(old) = old.filter(|_| how.stale_if_error > 0 && failure.is_instance_of::<PyException>(py)) else {
+        let Some(old) = old.filter(|_| failure.is_instance_of::<PyException>(py)) else {
             return Ok(None);
         };
         let value = self.object_of(object, old)?;

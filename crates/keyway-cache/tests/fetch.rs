@@ -175,6 +175,7 @@ fn a_refresh_is_void_when_the_value_is_deleted_or_stored() {
         let how = Fetch {
             ttl: 1,
             stale_while_revalidate: 60,
+            stale_if_error: 60,
             ..NOW
         };
         for (round, changes) in [(0, true), (1, false)] {
@@ -582,7 +583,11 @@ fn a_value_that_is_marked_as_stale_is_computed_again() {
         assert_eq!(session.delete(b"key", &mark), Ok(Deleted::Deleted));
         assert_eq!(session.get(b"key").unwrap().unwrap(), b"old", "to a get it is there");
         let mut value = b"before ".to_vec();
-        let begun = session.fetch_begin(b"key", &NOW, &mut value).unwrap();
+        let how = Fetch {
+            stale_if_error: 60,
+            ..NOW
+        };
+        let begun = session.fetch_begin(b"key", &how, &mut value).unwrap();
         let Begun::Compute(token) = begun else { panic!("{begun:?}") };
         assert_eq!((value.as_slice(), token.old().is_some()), (&b"before old"[..], true));
         assert!(session.fetch_store(b"key", token, b"new", &NOW).unwrap());

@@ -242,7 +242,7 @@ unsafe fn begin_missed<P: Place>(
         Begun::Waited(WaitedFor::Flight) => (KEYWAY_IN_FLIGHT, None, None),
         Begun::Waited(WaitedFor::Limit) => (KEYWAY_LIMITED, None, None),
         Begun::Compute(token) => {
-            let old = token.old().copied().filter(|_| how.stale_if_error > 0);
+            let old = token.old().copied();
             (KEYWAY_COMPUTE, old, Some(token))
         }
     };

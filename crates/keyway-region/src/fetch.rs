@@ -9,6 +9,9 @@ pub struct Freshness {
     /// so many seconds after its expiry a value is returned while another caller computes the next one (RFC 5861,
     /// stale-while-revalidate)
     pub stale_s: u32,
+    /// so many seconds after its expiry a value is given to the caller that computes, for the case that this fails (RFC 5861,
+    /// stale-if-error); one that has not expired is given in any case
+    pub old_s: u32,
     /// a value is refreshed before it expires if this times what it cost to compute is at least what is left; 0: never. For XFetch:
     /// beta times the negative logarithm of a random number
     pub early: f64,
@@ -25,7 +28,7 @@ pub enum Fetched {
     Stale(Item),
     /// it is known that there is no value
     Nothing,
-    /// the caller computes, and ends the flight; with an item if there is an old value
+    /// the caller computes, and ends the flight; with an item if there is an old value that `old_s` allows
     Compute(Flight, Option<Item>),
     /// another caller computes, in this flight, and there is no value that would do meanwhile
     Elsewhere(Flight),

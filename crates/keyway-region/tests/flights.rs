@@ -273,6 +273,7 @@ fn a_stale_value_is_seen_by_fetches_only() {
     assert!(world.store(0, flight, b"first", &refreshed(10, 100)));
     let while_stale = Freshness {
         stale_s: 50,
+        old_s: 100,
         ..Freshness::default()
     };
     assert!(matches!(world.begin(1, &while_stale).0, Fetched::Fresh(item) if item.flags == 7 && !item.win_sent));
@@ -321,6 +322,7 @@ fn marks_and_touches_keep_what_belongs_to_fetches() {
     world.now += 100;
     let stale = Freshness {
         stale_s: 90,
+        old_s: 90,
         ..Freshness::default()
     };
     let (begun, old) = world.begin(0, &stale);

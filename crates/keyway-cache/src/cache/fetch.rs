@@ -65,7 +65,7 @@ impl Fetching<'_> {
         old: Vec<u8>,
         compute: impl FnOnce() -> Result<Option<Vec<u8>>, E>,
     ) -> Result<Option<Vec<u8>>, FetchError<E>> {
-        let has_old = token.old().is_some() && how.stale_if_error > 0;
+        let has_old = token.old().is_some();
         let computing = self.computing(key, token);
         match compute() {
             Ok(Some(value)) => {
@@ -107,7 +107,7 @@ impl Fetching<'_> {
                 Begun::Nothing => {}
                 Begun::Waited(_) => later.push(number),
                 Begun::Compute(token) => {
-                    *value = (token.old().is_some() && how.stale_if_error > 0).then_some(found);
+                    *value = token.old().is_some().then_some(found);
                     begun.push((number, self.computing(key, token)));
                 }
             }

@@ -188,6 +188,7 @@ impl Caller<'_> {
     fn ask(&mut self, only_look: bool, out: &mut Vec<u8>) -> Result<Fetched, WriteError> {
         let how = Freshness {
             stale_s: self.how.stale_while_revalidate,
+            old_s: self.how.stale_if_error,
             early: self.early,
             only_look,
         };

@@ -112,9 +112,15 @@ impl<'s> Fetches<'s> {
                     (true, true) if would_do => Fetched::Stale(item),
                     (true, true) => elsewhere(old, record),
                     (true, false) if how.only_look => Fetched::Unclaimed(would_do.then_some(item)),
-                    (true, false) => Fetched::Compute(Flight { holder: own, serial: 0 }, Some(item)),
+                    (true, false) => {
+                        let old = (is_fresh || age_s < how.old_s).then_some(item);
+                        Fetched::Compute(Flight { holder: own, serial: 0 }, old)
+                    }
                 };
-                if !matches!(answer, Fetched::Elsewhere(_) | Fetched::Unclaimed(None)) {
+                if !matches!(
+                    answer,
+                    Fetched::Elsewhere(_) | Fetched::Unclaimed(None) | Fetched::Compute(_, None)
+                ) {
                     old.append_value(out)?;
                 }
                 match answer {
