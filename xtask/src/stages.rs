@@ -239,9 +239,8 @@ fn model(context: &Context<'_>) -> Outcome {
     if !context.works("python3", &["--version"]) {
         return Outcome::Skipped("python3 is not installed".into());
     }
-    let models: [&[&str]; 4] = [
+    let models: [&[&str]; 3] = [
         &["model/coherence.py"],
-        &["model/flights.py"],
         &["model/tcp_door.py", "--quick"],
         &["model/region_protocol.py", "--quick"],
     ];

@@ -3,15 +3,13 @@
 //! `now` is a tick of the region's clock ([`Clock::tick`](crate::Clock::tick)). Semantics: protocol.txt, by the section named at each verb.
 
 pub(crate) mod arithmetic;
-mod fetch;
 
-use crate::clock::{Moment, expiry_at, seconds_of, ttl};
+use crate::clock::{EXPIRED, Moment, expiry_at, seconds_of, ttl};
 use crate::flushes::epoch_at_any_time;
 use crate::hash::{Key, Keyed};
 use crate::heap;
 use crate::index::{Changed, Decide, Decision, FoundItem, Lookup, Old, Place, Slots};
-use crate::layout::flight::Holder;
-use crate::layout::item::{EXPIRED, Record, flag};
+use crate::layout::item::flag;
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
@@ -23,8 +21,6 @@ use crate::sink::{PinnedValue, Sink, Unread};
 use crate::verbs::{Delete, Deleted, Get, Item, Now, RELATIVE_EXPTIME_MAX, Store, StoreMode, Stored, WriteError};
 use crate::watch::Done;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
-pub use fetch::Fetches;
 
 impl Session {
     /// The region's expiry for memcached's `exptime`.
@@ -93,8 +89,8 @@ struct Remove;
 
 impl Decide<'static> for Remove {
     #[inline(always)]
-    fn decide(&mut self, _: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'static> {
-        Decision::Remove
+    fn decide(&mut self, old: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'static> {
+        if old.is_some() { Decision::Remove } else { Decision::Keep }
     }
 }
 
@@ -421,8 +417,7 @@ impl Session {
         };
         let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
         let draft = Draft {
-            marks: binary,
-            record: Some(won(None)),
+            marks: flag::WIN_SENT | binary,
             client_flags: 0,
             cas: how.new_cas,
             expiry,
@@ -456,11 +451,7 @@ impl Session {
             return (Some(item), Decision::Keep);
         }
         let draft = Draft {
-            marks: item.marks(),
-            record: match old.record().map(|record| record.moved(old.expiry(), expiry)) {
-                record if item.win => Some(won(record)),
-                record => record,
-            },
+            marks: item.marks() | if item.win { flag::WIN_SENT } else { 0 },
             client_flags: item.flags,
             cas: Some(item.cas),
             expiry,
@@ -515,7 +506,6 @@ impl Session {
         }
         let draft = Draft {
             marks: 0,
-            record: None,
             client_flags: flags,
             cas: None,
             expiry: match exptime {
@@ -590,7 +580,6 @@ impl Session {
     fn draft<'v>(&self, value: &'v [u8], how: &Store, exptime: i64, now: u32) -> Draft<'v> {
         Draft {
             marks: if how.opaque_key { flag::OPAQUE_KEY } else { 0 },
-            record: None,
             client_flags: how.flags,
             cas: how.new_cas,
             expiry: self.expiry(exptime, now),
@@ -696,8 +685,7 @@ impl Session {
             _ if stale => {
                 let fresh = self.draft(value, how, 0, now);
                 Decision::Replace(Draft {
-                    marks: flag::STALE | fresh.marks,
-                    record: old.record().filter(|record| record.holder == Holder::CLIENT.0),
+                    marks: flag::STALE | (old.item().marks() & flag::WIN_SENT) | fresh.marks,
                     expiry: old.expiry(),
                     ..fresh
                 })
@@ -715,7 +703,6 @@ impl Session {
                 }
                 Decision::Replace(Draft {
                     marks: item.marks() & flag::OPAQUE_KEY,
-                    record: None,
                     client_flags: item.flags,
                     cas: how.new_cas,
                     expiry: old.expiry(),
@@ -823,13 +810,7 @@ impl Session {
         let (mut answer, mut stays_fetched) = (Deleted::NotFound, false);
         let changed = self.index().change_by(self.reclaimer(), key, now, &mut |old, built| {
             (answer, stays_fetched) = (Deleted::NotFound, false);
-            let Some(old) = old else {
-                return if how.compare_cas.is_some() {
-                    Decision::Keep
-                } else {
-                    Decision::Remove
-                };
-            };
+            let Some(old) = old else { return Decision::Keep };
             if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
                 answer = Deleted::Exists;
                 return Decision::Keep;
@@ -882,7 +863,6 @@ impl Session {
         let kept_cas = (!how.invalidate).then_some(item.cas);
         let draft = Draft {
             marks: item.marks() & kept | if how.invalidate { flag::STALE } else { 0 },
-            record: None,
             client_flags: if how.remove_value { 0 } else { item.flags },
             cas: how.new_cas.or(kept_cas),
             expiry,
@@ -924,7 +904,6 @@ impl Session {
         self.counting().enter()?;
         // A delayed flush is counted now, when it is set: no copy is given out for longer than until it begins.
         self.counting().counted_flush(|| self.region.flushes().flush_at_tick(at));
-        self.region.flights().wake_all();
         self.emitter().emit_flush();
         self.counting().leave();
         Ok(())
@@ -965,14 +944,6 @@ impl Session {
         if let Ok(key) = self.key(key, &mut room) {
             self.mark_fetched(&key, now);
         }
-    }
-}
-
-/// The record of an item that a server's client has won.
-fn won(record: Option<Record>) -> Record {
-    Record {
-        holder: Holder::CLIENT.0,
-        ..record.unwrap_or_default()
     }
 }
 
