@@ -155,11 +155,12 @@ pub fn gate(chosen: &[&'static Stage], root: &Path, until: Option<Duration>) -> 
     let require_all = std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_some_and(|v| !v.is_empty() && v != "0");
     let target = target(root);
     let mut rows: Vec<(&str, Outcome, Duration)> = Vec::new();
+    let is_over = until.is_some_and(|until| until.is_zero());
 
     std::thread::scope(|scope| {
         let beside: Vec<_> = chosen
             .iter()
-            .filter(|stage| stage.beside && chosen.len() > 1)
+            .filter(|stage| stage.beside && chosen.len() > 1 && !is_over)
             .map(|stage| {
                 let log = target.join(format!("xtask-{}.log", stage.name));
                 let _ = std::fs::create_dir_all(&target).and_then(|()| std::fs::write(&log, ""));
@@ -177,7 +178,7 @@ pub fn gate(chosen: &[&'static Stage], root: &Path, until: Option<Duration>) -> 
             })
             .collect();
 
-        for stage in chosen.iter().filter(|stage| !stage.beside || chosen.len() == 1) {
+        for stage in chosen.iter().filter(|stage| !stage.beside || chosen.len() == 1 || is_over) {
             println!("{} == {}: {}", stamp(started), stage.name, stage.catches);
             let began = Instant::now();
             let outcome = match until {
