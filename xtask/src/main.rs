@@ -189,7 +189,7 @@ mod tests {
     fn ci_run(test: u8, gate: u8) -> (Option<i32>, Vec<String>) {
         // A function of bash, which is found before the program.
         let make = format!(
-            "() {{ echo \"made $1 $KEYWAY_TESTS_REQUIRE_ALL\"; case $1 in test) return {test} ;; gate) return {gate} ;; esac; return 99; }}"
+            "() {{ echo \"made $* $KEYWAY_TESTS_REQUIRE_ALL\"; case $1 in test) return {test} ;; gate) return {gate} ;; esac; return 99; }}"
         );
         let ended = Command::new(root().join(".ci/run"))
             .env("BASH_FUNC_make%%", make)
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_gate_fails_if_either_half_fails_and_runs_both() {
-        let both = ["test 1", "gate 1"].map(str::to_owned);
+        let both = ["test 1", "gate BEGIN_WITHIN=45 1"].map(str::to_owned);
         for (test, gate, status) in [(0, 0, 0), (3, 0, 3), (0, 4, 4), (3, 4, 4)] {
             assert_eq!(ci_run(test, gate), (Some(status), both.to_vec()), "{test}, {gate}");
         }

@@ -1,5 +1,5 @@
-//! A region's file: who may use it, its memory and mapping, which processes live, and what it contains. Sessions use it only after
-//! `attach`.
+//! A region's file: who may use it, its memory and mapping, which processes are alive, and what it contains. A session uses it only
+//! after `attach`.
 //!
 //! Never: takes a thread slot, executes a verb.
 
