@@ -5,7 +5,8 @@
 
 use benches::{Args, head, region, row, say};
 use keyway_bench::workload::{Key, key};
-use keyway_cache::{Arithmetic, Delete, Deleted, Gate, Get, Item, Options, Session, Target};
+use keyway_cache::server::BindingSession as _;
+use keyway_cache::{Arithmetic, Begun, Delete, Deleted, Fetch, Gate, Get, Item, Options, Session, Target};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::process::{Command, Stdio};
@@ -23,9 +24,11 @@ const FEW: u64 = 100_000;
 const MANY: u64 = 300_000;
 
 /// What is counted, and how it is called on the command line.
-const OPERATIONS: [(&str, &str); 9] = [
+const OPERATIONS: [(&str, &str); 11] = [
     ("get", "get of 128 B"),
-    ("get_into", "the same into a caller's buffer"),
+    ("fetch", "fetch that finds it"),
+    ("get_into", "get into a caller's buffer"),
+    ("fetch_into", "fetch into a caller's buffer"),
     ("miss", "get of an absent key"),
     ("set", "set over an item"),
     ("add", "set of a new key, and delete"),
@@ -90,13 +93,14 @@ fn run(operation: &str, count: u64, how: &str) {
     let keys: Vec<Key> = (0..ITEMS).map(key).collect();
     let counts = matches!(operation, "incr" | "arithmetic");
     let value: &[u8] = if counts { b"1000000" } else { &[b'v'; VALUE_LEN] };
-    if counts || matches!(operation, "get" | "get_into" | "set") {
+    if counts || matches!(operation, "get" | "fetch" | "get_into" | "fetch_into" | "set") {
         for key in &keys {
             session.set(key, value, 0).expect("a set is not refused");
         }
     }
     let mut out = Vec::with_capacity(2 * VALUE_LEN);
     let mut buffer = Buffer([MaybeUninit::uninit(); VALUE_LEN]);
+    let plain = Fetch::default();
     let (how, count) = (Delete::default(), usize::try_from(count).expect("a count fits"));
     // A loop for each operation: the choice between them is not counted.
     match operation {
@@ -109,6 +113,15 @@ fn run(operation: &str, count: u64, how: &str) {
         }),
         "get_into" => each(session, &keys, count, |session, key| {
             assert!(session.get_into(key, Get::VALUE, &mut buffer).expect("a key of 16 B"));
+        }),
+        "fetch" => each(session, &keys, count, |session, key| {
+            out.clear();
+            let begun = session.fetch_begin(key, &plain, &mut out).expect("a key of 16 B");
+            assert!(matches!(begun, Begun::Hit(_)));
+        }),
+        "fetch_into" => each(session, &keys, count, |session, key| {
+            let missed = session.get_fresh(key, &mut buffer, |_, _, _| ()).expect("a key of 16 B");
+            assert!(missed.is_none());
         }),
         "miss" => each(session, &keys, count, |session, key| {
             assert!(session.get_append(key, &mut out).unwrap().is_none());

@@ -7,7 +7,7 @@
 const SOURCES: &str = "crates/keyway-region/src/";
 
 /// The rooms, each after those that it may use. All may use `layout` and the files beside the rooms, which use no room.
-const ROOMS: [&str; 17] = [
+const ROOMS: [&str; 18] = [
     "durable",
     "mapped",
     "clock",
@@ -17,6 +17,7 @@ const ROOMS: [&str; 17] = [
     "threads",
     "latencies",
     "changes",
+    "flights",
     "trail",
     "hot",
     "watch",

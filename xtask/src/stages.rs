@@ -239,8 +239,9 @@ fn model(context: &Context<'_>) -> Outcome {
     if !context.works("python3", &["--version"]) {
         return Outcome::Skipped("python3 is not installed".into());
     }
-    let models: [&[&str]; 3] = [
+    let models: [&[&str]; 4] = [
         &["model/coherence.py"],
+        &["model/flights.py"],
         &["model/tcp_door.py", "--quick"],
         &["model/region_protocol.py", "--quick"],
     ];

@@ -4,6 +4,7 @@
     client = Client("/dev/shm/keyway.region", memory=64 << 20)
     client.set("greeting", "hello", expire=60)
     client.get("greeting")                      # b"hello"
+    client.fetch("row:7", compute, ttl=60)      # one caller of all processes computes what is absent
 
 `Client` has the methods, defaults and exceptions of pymemcache's. The place is the path of a region's file, or of a
 server's region socket (`keyway serve --region-socket`). An absent region is made only if `memory` says how large. `keyway_cache.serde` converts values; `keyway_cache.django` is
@@ -15,12 +16,17 @@ from keyway_cache.exceptions import (
     MemcacheClientError,
     MemcacheError,
     MemcacheIllegalInputError,
+    MemcacheInFlightError,
+    MemcacheLimitError,
+    MemcacheRecursionError,
     MemcacheRegionError,
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
+    MemcacheWaitError,
 )
+from keyway_cache.fetching import cached
 from keyway_cache import serde
 
 __all__ = [
@@ -28,11 +34,16 @@ __all__ = [
     "MemcacheClientError",
     "MemcacheError",
     "MemcacheIllegalInputError",
+    "MemcacheInFlightError",
+    "MemcacheLimitError",
+    "MemcacheRecursionError",
     "MemcacheRegionError",
     "MemcacheServerError",
     "MemcacheUnexpectedCloseError",
     "MemcacheUnknownCommandError",
     "MemcacheUnknownError",
+    "MemcacheWaitError",
     "__version__",
+    "cached",
     "serde",
 ]

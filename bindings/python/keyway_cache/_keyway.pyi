@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, type_check_only
@@ -58,6 +58,53 @@ class Client:
     @property
     def encoding(self) -> str: ...
     def get(self, key: _Key, default: Any = None) -> Any: ...
+    def fetch(
+        self,
+        key: _Key,
+        compute: Callable[[], Any],
+        *,
+        ttl: int = 0,
+        negative_ttl: int = 0,
+        stale_while_revalidate: int = 0,
+        stale_if_error: int = 0,
+        early: float = 0.0,
+        wait: float = 10.0,
+        compute_after_wait: bool = True,
+        limit: tuple[str | bytes, int] | None = None,
+    ) -> Any: ...
+    def fetch_many(
+        self,
+        keys: Iterable[_K] | None,
+        compute: Callable[[list[_K]], Mapping[_K, Any]],
+        *,
+        ttl: int = 0,
+        negative_ttl: int = 0,
+        stale_while_revalidate: int = 0,
+        stale_if_error: int = 0,
+        early: float = 0.0,
+        wait: float = 10.0,
+        compute_after_wait: bool = True,
+        limit: tuple[str | bytes, int] | None = None,
+    ) -> dict[_K, Any]: ...
+    def fetch_async(
+        self,
+        key: _Key,
+        compute: Callable[[], Awaitable[Any]],
+        *,
+        ttl: int = 0,
+        negative_ttl: int = 0,
+        stale_while_revalidate: int = 0,
+        stale_if_error: int = 0,
+        early: float = 0.0,
+        wait: float = 10.0,
+        compute_after_wait: bool = True,
+        limit: tuple[str | bytes, int] | None = None,
+    ) -> Coroutine[Any, Any, Any]: ...
+    def _fetch_begin(self, key: _Key, how: Any, is_over: bool, has_looked: bool) -> tuple[bool, Any]: ...
+    def _fetch_wait(self, key: _Key, seconds: float) -> None: ...
+    @staticmethod
+    def _how_of_django(exptime: int) -> Any: ...
+    def _fetch_absent(self, key: _Key, compute: Callable[[], Any], how: Any) -> Any: ...
     def _get_made(self, prefix: str, key: Any, default: Any) -> Any: ...
     def _get_many_made(self, prefix: str, keys: list[Any]) -> Any: ...
     @staticmethod

@@ -11,12 +11,15 @@
 LOCATION is a region's path or a server's region socket, OPTIONS are arguments of `keyway_cache.Client`. Keys are checked, and timeouts
 have the same meaning, as in Django's memcached backends. incr and decr are atomic, work on values that were stored as a
 non-negative int, and stop at 0. If a value is too large, it is not stored and the old value is deleted: set reports nothing,
-set_many returns the key, add raises. The methods that begin with `a` are Django's own, which call the others in a thread.
+set_many returns the key, add raises. get_or_set calls its default in one caller of all processes, while the others wait for its value
+(`Client.fetch`); what it stores is void if the key is deleted meanwhile. aget_or_set does so without blocking the event loop, and awaits
+what the default returns if that is awaitable. The other methods that begin with `a` are Django's own, which call the others in a thread.
 
 Keys are made and checked in the extension module. Where it finds one that Django would refuse, or a class or a setting that makes
 keys in its own way, Django's own functions make and check the keys, and raise or warn.
 """
 
+import inspect
 import time
 
 from django.core.cache.backends.base import (
@@ -31,6 +34,7 @@ from django.utils.functional import cached_property
 
 from keyway_cache import Client, MemcacheRegionError, MemcacheServerError
 from keyway_cache.serde import pickle_serde
+from keyway_cache.tasks import fetch_in_task
 
 # Above this number of seconds memcached takes an exptime for a Unix time (protocol.txt, "Expiration times").
 RELATIVE_MAX_S = 60 * 60 * 24 * 30
@@ -99,6 +103,35 @@ class KeywayCache(BaseCache):
                 return value
         key = self.make_and_validate_key(key, version=version)
         return self._client.get(key, default)
+
+    def get_or_set(self, key, default, timeout=DEFAULT_TIMEOUT, version=None):
+        value = self.get(key, self._missing_key, version=version)
+        if value is not self._missing_key:
+            return value
+        exptime = self.get_backend_timeout(timeout)
+        if callable(default) and exptime >= 0:
+            own = self.make_and_validate_key(key, version=version)
+            return self._client._fetch_absent(own, default, Client._how_of_django(exptime))
+        # Nothing to compute, or nothing that others could get.
+        value = default() if callable(default) else default
+        self.add(key, value, timeout=timeout, version=version)
+        return self.get(key, value, version=version)
+
+    async def aget_or_set(self, key, default, timeout=DEFAULT_TIMEOUT, version=None):
+        async def compute():
+            value = default() if callable(default) else default
+            return await value if inspect.isawaitable(value) else value
+
+        exptime = self.get_backend_timeout(timeout)
+        own = self.make_and_validate_key(key, version=version)
+        if callable(default) and exptime >= 0:
+            return await fetch_in_task(self._client, own, compute, Client._how_of_django(exptime))
+        value = await self.aget(key, self._missing_key, version=version)
+        if value is self._missing_key:
+            value = await compute()
+            await self.aadd(key, value, timeout=timeout, version=version)
+            value = await self.aget(key, value, version=version)
+        return value
 
     def set(self, key, value, timeout=DEFAULT_TIMEOUT, version=None):
         key = self.make_and_validate_key(key, version=version)

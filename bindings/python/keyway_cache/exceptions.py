@@ -32,3 +32,19 @@ class MemcacheUnexpectedCloseError(MemcacheServerError):
 class MemcacheRegionError(MemcacheServerError, OSError):
     """No region can be used: it is absent, not handed out to this process, of another version, or all its slots for processes or
     threads are taken. pymemcache raises an OSError if it finds no server, so this is an OSError too."""
+
+
+class MemcacheWaitError(MemcacheError, TimeoutError):
+    """A fetch has waited as long as it may, and has no value. Base class of the two that say for what."""
+
+
+class MemcacheInFlightError(MemcacheWaitError):
+    """Another caller computes the value, and compute_after_wait is False."""
+
+
+class MemcacheLimitError(MemcacheWaitError):
+    """As many callers compute as the limit allows."""
+
+
+class MemcacheRecursionError(MemcacheClientError):
+    """A fetch of a key within its own computation: it would wait for itself."""

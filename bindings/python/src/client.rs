@@ -2,6 +2,7 @@
 
 use crate::door::{self, Asked, Region};
 use crate::failure::{Failure, unless_quiet};
+use crate::fetch::{Given, How};
 use crate::key::{self, Key, Keys};
 use crate::object::{self, Place, Shared};
 use crate::value::{Value, Values};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 /// Values of at least this many bytes are written without the interpreter's lock: two threads that store such values are then
 /// 1.5 times as fast, and one is as fast as with the lock. A thread that releases the lock may wait 5 ms to get it back
 /// (sys.getswitchinterval()) while another thread computes, so shorter writes keep the lock.
-const UNLOCKED_LEN_MIN: usize = 4 << 20;
+pub const UNLOCKED_LEN_MIN: usize = 4 << 20;
 
 /// A cache in shared memory, used as pymemcache's Client is.
 ///
@@ -41,8 +42,8 @@ const UNLOCKED_LEN_MIN: usize = 4 << 20;
 pub(crate) struct Client {
     server: PathBuf,
     asked: Asked,
-    keys: Keys,
-    values: Values,
+    pub keys: Keys,
+    pub values: Values,
     ignore_exc: bool,
     default_noreply: bool,
     /// `None`: not open
@@ -166,8 +167,136 @@ impl Client {
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let own = self.keys.key(key)?;
-        let found = self.fetch_plain(key.py(), &own, || Ok(key.clone()));
+        let found = self.find_plain(key.py(), &own, || Ok(key.clone()));
         Ok(self.forgiving(key.py(), found)?.or(default))
+    }
+
+    /// The value of a key. If there is none, `compute()` makes it, in one caller of all processes and threads; the others wait for
+    /// that one, up to `wait` seconds, and then compute too, or raise MemcacheInFlightError with compute_after_wait=False. None:
+    /// there is no value, which is remembered for `negative_ttl` seconds. What compute raises is its caller's, and one of those who
+    /// wait computes.
+    ///
+    /// ttl: how long a value is fresh, as `expire` of set. stale_while_revalidate: for so many seconds after that the old value is
+    /// returned while one caller computes; stale_if_error: for so many it is returned if compute raises an Exception, which is
+    /// logged. early: a value is computed before its ttl is over, by chance, the likelier the longer it took; 1 is usual. limit: a
+    /// pair of a prefix and a number from 1 to 63: so many callers compute at a time under this prefix; the others wait, up to a
+    /// MemcacheLimitError.
+    ///
+    /// What was computed is not stored if the key was deleted, stored or flushed meanwhile. A fetch of the key within its own
+    /// computation is a MemcacheRecursionError.
+    #[pyo3(
+        signature = (
+            key, compute, *, ttl=None, negative_ttl=None, stale_while_revalidate=None, stale_if_error=None, early=None, wait=None,
+            compute_after_wait=None, limit=None
+        ),
+        text_signature = "($self, key, compute, *, ttl=0, negative_ttl=0, stale_while_revalidate=0, stale_if_error=0, early=0.0, \
+                          wait=10.0, compute_after_wait=True, limit=None)"
+    )]
+    #[allow(clippy::too_many_arguments, reason = "named ones, of which a program gives a few")]
+    fn fetch<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        compute: &Bound<'py, PyAny>,
+        ttl: Option<Bound<'py, PyAny>>,
+        negative_ttl: Option<Bound<'py, PyAny>>,
+        stale_while_revalidate: Option<Bound<'py, PyAny>>,
+        stale_if_error: Option<Bound<'py, PyAny>>,
+        early: Option<Bound<'py, PyAny>>,
+        wait: Option<Bound<'py, PyAny>>,
+        compute_after_wait: Option<Bound<'py, PyAny>>,
+        limit: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let own = self.keys.key(key)?;
+        if early.is_none() {
+            let found = self.find_plain(key.py(), &own, || Ok(key.clone()));
+            if let Some(value) = self.forgiving(key.py(), found)? {
+                return Ok(value);
+            }
+        }
+        let given = Given {
+            ttl,
+            negative_ttl,
+            stale_while_revalidate,
+            stale_if_error,
+            early,
+            wait,
+            compute_after_wait,
+            limit,
+        };
+        self.fetch_absent(key, &own, compute, &given.how(self)?)
+    }
+
+    /// The values of these keys, in a dict, without those that have none; named arguments as for fetch. `compute(missing)` gets a
+    /// list of the keys that nobody else computes, and returns a dict of their values: an absent key has none. It is called once,
+    /// and again with one key where another caller has given up.
+    #[pyo3(
+        signature = (keys, compute, **options),
+        text_signature = "($self, keys, compute, *, ttl=0, negative_ttl=0, stale_while_revalidate=0, stale_if_error=0, early=0.0, \
+                          wait=10.0, compute_after_wait=True, limit=None)"
+    )]
+    fn fetch_many<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        compute: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let how = Given::from_dict("fetch_many", options)?.how(self)?;
+        let objects = objects_of(keys)?;
+        let all = self.keys_of(&objects)?;
+        self.fetch_these(&objects, &all, compute, &how)
+    }
+
+    /// As fetch, for a task of asyncio's: `compute` is a coroutine function, and the event loop goes on. The tasks of a loop that
+    /// fetch one key compute once. A task that is cancelled lets another caller compute.
+    #[pyo3(
+        signature = (key, compute, **options),
+        text_signature = "($self, key, compute, *, ttl=0, negative_ttl=0, stale_while_revalidate=0, stale_if_error=0, early=0.0, \
+                          wait=10.0, compute_after_wait=True, limit=None)"
+    )]
+    fn fetch_async<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+        compute: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = key.py();
+        let how = Given::from_dict("fetch_async", options)?.how(slf.get())?;
+        py.import("keyway_cache.tasks")?
+            .call_method1("fetch_in_task", (slf, key, compute, how))
+    }
+
+    /// For keyway_cache.tasks.
+    #[pyo3(signature = (key, how, is_over, has_looked))]
+    fn _fetch_begin<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+        how: &Bound<'py, How>,
+        is_over: bool,
+        has_looked: bool,
+    ) -> PyResult<(bool, Bound<'py, PyAny>)> {
+        Self::begin_task(slf, key, how, is_over, has_looked)
+    }
+
+    /// For keyway_cache.tasks.
+    fn _fetch_wait(&self, key: &Bound<'_, PyAny>, seconds: f64) -> PyResult<()> {
+        self.wait_for_other(key, seconds)
+    }
+
+    /// For keyway_cache.django: how its get_or_set fetches.
+    #[staticmethod]
+    fn _how_of_django(exptime: i64) -> How {
+        How::of_django(exptime)
+    }
+
+    /// For keyway_cache.django: the value of a key that a get has not found.
+    fn _fetch_absent<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        compute: &Bound<'py, PyAny>,
+        how: &Bound<'py, How>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let own = self.keys.key(key)?;
+        self.fetch_absent(key, &own, compute, how.get())
     }
 
     /// For keyway_cache.django: the value of a prefix followed by a key, or `default`. NotImplemented: look at the key more
@@ -184,7 +313,7 @@ impl Client {
         let Some(own) = key::made(&self.keys, &mut place, prefix, key) else {
             return Ok(py.NotImplemented().into_bound(py));
         };
-        let found = self.fetch_plain(py, own, || text_of(py, own));
+        let found = self.find_plain(py, own, || text_of(py, own));
         Ok(self.forgiving(py, found)?.unwrap_or(default))
     }
 
@@ -203,7 +332,7 @@ impl Client {
             }
         }
         Ok(self
-            .fetch_all(py, &objects, &all, &PLAIN, |own, _| text_of(py, own), |found| Ok(found.value))?
+            .find_all(py, &objects, &all, &PLAIN, |own, _| text_of(py, own), |found| Ok(found.value))?
             .into_any())
     }
 
@@ -216,7 +345,7 @@ impl Client {
 
     /// The values of the keys that are present, in a dict.
     fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        self.fetch_many(keys, &PLAIN, |found| Ok(found.value))
+        self.find_many(keys, &PLAIN, |found| Ok(found.value))
     }
 
     /// Another name of get_many.
@@ -232,12 +361,12 @@ impl Client {
         default: Option<Bound<'py, PyAny>>,
         cas_default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        self.fetch_with_cas(key, &DETAILED, default, cas_default)
+        self.find_with_cas(key, &DETAILED, default, cas_default)
     }
 
     /// Values and CAS uniques of the keys that are present, in a dict.
     fn gets_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        self.fetch_many(keys, &DETAILED, |found| Ok(found.with_cas()?.into_any()))
+        self.find_many(keys, &DETAILED, |found| Ok(found.with_cas()?.into_any()))
     }
 
     /// As get, and gives the item a new `expire`.
@@ -249,7 +378,7 @@ impl Client {
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let own = self.keys.key(key)?;
-        let found = self.fetch(key, &own, &touching(expire)?);
+        let found = self.find(key, &own, &touching(expire)?);
         Ok(self.forgiving(key.py(), found)?.map(|found| found.value).or(default))
     }
 
@@ -262,7 +391,7 @@ impl Client {
         default: Option<Bound<'py, PyAny>>,
         cas_default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        self.fetch_with_cas(key, &touching(expire)?, default, cas_default)
+        self.find_with_cas(key, &touching(expire)?, default, cas_default)
     }
 
     /// Stores a value, whether the key has one or not. `expire`: 0 never, negative at once, up to 30 days seconds from now,
@@ -609,7 +738,7 @@ impl<'py> FoundItem<'py> {
 impl Client {
     /// The region, opened at the first call.
     #[inline]
-    fn region(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
+    pub fn region(&self, py: Python<'_>) -> Result<Arc<Region>, Failure> {
         match self.region.get(py) {
             Some(region) => Ok(region),
             None => self.open(py),
@@ -627,10 +756,10 @@ impl Client {
         Ok(region)
     }
 
-    /// Works with this thread's session. The interpreter's lock is held, except while the library waits ([`crate::apart`]): then other
-    /// threads may use this client, with sessions of their own.
+    /// Works with this thread's session. The interpreter's lock is held, except while the library waits ([`crate::apart`]): then
+    /// other threads may use this client, with sessions of their own.
     #[inline]
-    fn work<R>(&self, py: Python<'_>, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, Failure> {
+    pub fn work<R>(&self, py: Python<'_>, work: impl FnOnce(&mut Session, &mut Vec<u8>) -> R) -> Result<R, Failure> {
         Ok(self.region(py)?.cache()?.with_session(work)?)
     }
 
@@ -648,7 +777,7 @@ impl Client {
 
     /// If failures count as misses, a failure of the region or of a serde becomes `None`. What is no `Exception`, such as
     /// `KeyboardInterrupt`, is not a failure.
-    fn forgiving<T>(&self, py: Python<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+    pub fn forgiving<T>(&self, py: Python<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
         match found {
             Err(Failure::Answer(raised) | Failure::Lost(raised)) if self.ignore_exc && raised.is_exception(py) => Ok(None),
             found => found,
@@ -656,15 +785,15 @@ impl Client {
     }
 
     #[inline]
-    fn fetch<'py>(&self, key: &Bound<'py, PyAny>, own: &Key, how: &Get) -> Result<Option<FoundItem<'py>>, Failure> {
+    fn find<'py>(&self, key: &Bound<'py, PyAny>, own: &Key, how: &Get) -> Result<Option<FoundItem<'py>>, Failure> {
         let py = key.py();
         let fetched = self.work(py, |session, buffer| look(py, session, buffer, own, how))??;
         self.converted(fetched, || Ok(key.clone()))
     }
 
-    /// [`Self::fetch`] of a value alone. `key` makes the object that a serde gets.
+    /// [`Self::find`] of a value alone. `key` makes the object that a serde gets.
     #[inline]
-    fn fetch_plain<'py>(
+    fn find_plain<'py>(
         &self,
         py: Python<'py>,
         own: &[u8],
@@ -699,7 +828,7 @@ impl Client {
             .transpose()
     }
 
-    fn fetch_with_cas<'py>(
+    fn find_with_cas<'py>(
         &self,
         key: &Bound<'py, PyAny>,
         how: &Get,
@@ -707,14 +836,14 @@ impl Client {
         cas_default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let own = self.keys.key(key)?;
-        let found = self.fetch(key, &own, how);
+        let found = self.find(key, &own, how);
         match self.forgiving(key.py(), found)? {
             Some(found) => found.with_cas(),
             None => PyTuple::new(key.py(), [default, cas_default]),
         }
     }
 
-    fn fetch_many<'py>(
+    fn find_many<'py>(
         &self,
         keys: &Bound<'py, PyAny>,
         how: &Get,
@@ -723,12 +852,12 @@ impl Client {
         let py = keys.py();
         let objects = objects_of(keys)?;
         let all = self.keys_of(&objects)?;
-        self.fetch_all(py, &objects, &all, how, |_, object| Ok(object.clone()), answer)
+        self.find_all(py, &objects, &all, how, |_, object| Ok(object.clone()), answer)
     }
 
     /// Gets the keys `all`. The answers are under the objects that stand for them; `named` is the object that a serde gets
     /// for a key.
-    fn fetch_all<'py>(
+    fn find_all<'py>(
         &self,
         py: Python<'py>,
         objects: &[Bound<'py, PyAny>],
@@ -997,7 +1126,7 @@ where
 
 /// A number of seconds or megabytes; 0 if it is not given.
 #[inline]
-fn integer(value: Option<&Bound<'_, PyAny>>, name: &str) -> Result<i64, Failure> {
+pub fn integer(value: Option<&Bound<'_, PyAny>>, name: &str) -> Result<i64, Failure> {
     let Some(value) = value else { return Ok(0) };
     if !value.is_instance_of::<PyInt>() {
         return Err(not_an_integer(value, name));
@@ -1033,7 +1162,7 @@ fn unique_of(cas: &Bound<'_, PyAny>) -> Result<u64, Failure> {
 }
 
 /// A prefix of keys: bytes, or ASCII text.
-fn prefix_of(prefix: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+pub fn prefix_of(prefix: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if let Ok(bytes) = prefix.cast::<PyBytes>() {
         return Ok(bytes.as_bytes().to_vec());
     }

@@ -39,6 +39,9 @@ pub(crate) enum Class {
     IllegalInput,
     Server,
     Region,
+    InFlight,
+    Limit,
+    Recursion,
 }
 
 impl Class {
@@ -48,6 +51,9 @@ impl Class {
             Self::IllegalInput => "MemcacheIllegalInputError",
             Self::Server => "MemcacheServerError",
             Self::Region => "MemcacheRegionError",
+            Self::InFlight => "MemcacheInFlightError",
+            Self::Limit => "MemcacheLimitError",
+            Self::Recursion => "MemcacheRecursionError",
         }
     }
 
@@ -126,6 +132,7 @@ impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::KeyLength { .. } => Self::illegal(error.to_string()),
+            WriteError::OwnFlight => Self::Illegal(Raised::Own(Class::Recursion, error.to_string())),
             WriteError::FlushRefused => Self::client(error.to_string()),
             WriteError::TooLarge { .. } | WriteError::OutOfMemory => Self::server(error.to_string()),
             WriteError::NoMemory { .. } => Self::Lost(PyMemoryError::new_err(error.to_string()).into()),

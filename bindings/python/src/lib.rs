@@ -1,7 +1,7 @@
 //! Keyway's library door for Python: the extension module `keyway_cache._keyway`. The package `keyway_cache` exports its
 //! contents as its own.
 //!
-//! `client.rs` has the class that a user of pymemcache knows, `key.rs` and `value.rs` its keys and values, `door.rs` the
+//! `client.rs` has the class that a user of pymemcache knows, `fetch.rs` its fetches, `key.rs` and `value.rs` its keys and values, `door.rs` the
 //! regions that a process has open, and `failure.rs` the exceptions. This crate has no rules of its own except
 //! pymemcache's: what a verb does is decided in the crate `keyway`, and `docs/library.md` says what a process must not
 //! do.
@@ -14,6 +14,7 @@ use pyo3::Python;
 mod client;
 mod door;
 mod failure;
+mod fetch;
 mod key;
 mod object;
 mod value;
@@ -29,6 +30,8 @@ mod start {
 mod _keyway {
     #[pymodule_export]
     use super::client::Client;
+    #[pymodule_export]
+    use super::fetch::{Flight, How};
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "Python's name for it")]
     const __version__: &str = env!("CARGO_PKG_VERSION");

@@ -20,14 +20,17 @@ pub(crate) struct Shared<T>(UnsafeCell<T>);
 // SAFETY: used only with the interpreter's lock held, by one thread at a time.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-impl<T: Clone> Shared<T> {
+impl<T> Shared<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(UnsafeCell::new(value))
     }
 
     /// A copy of the value. Copying it runs no Python code.
     #[inline(always)]
-    pub(crate) fn get(&self, _: Python<'_>) -> T {
+    pub fn get(&self, _: Python<'_>) -> T
+    where
+        T: Clone,
+    {
         // SAFETY: no other thread uses it, and this one has no reference to it.
         unsafe { &*self.0.get() }.clone()
     }

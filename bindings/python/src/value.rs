@@ -109,6 +109,11 @@ impl Values {
         }
     }
 
+    /// Whether what is stored comes back as an object that is equal to it, of the same type.
+    pub fn keeps_objects(&self) -> bool {
+        self.is_own_serde
+    }
+
     /// The object that was stored, from its value's bytes. `key` makes the object that a serde gets for the key; it is called
     /// only if a serde wants it.
     #[inline]

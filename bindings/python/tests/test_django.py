@@ -9,6 +9,7 @@ down.
 import asyncio
 import os
 import threading
+import time
 
 import django
 import pytest
@@ -274,3 +275,73 @@ def test_an_address_is_no_location(tmp_path, monkeypatch):
         with pytest.raises(ImproperlyConfigured, match="backends.memcached"):
             KeywayCache(location, {})
     assert os.listdir() == []
+
+
+def test_one_caller_of_all_processes_calls_the_default(cache, tmp_path):
+    calls, begun, go_on = tmp_path / "calls", tmp_path / "begun", tmp_path / "go-on"
+
+    def default():
+        with open(calls, "a") as file:
+            file.write("called\n")
+        end = time.monotonic() + 60
+        while begun.stat().st_size < 4:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        return {"a": [1]}
+
+    begun.touch()
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            with open(begun, "a") as file:
+                file.write("x")
+            os._exit(0 if cache.get_or_set("key", default, 60) == {"a": [1]} else 1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert calls.read_text() == "called\n" and cache.get_or_set("key", None) == {"a": [1]}
+
+
+def test_get_or_set_is_djangos_otherwise(cache):
+    assert cache.get_or_set("none", None) is None and cache.get("none", "default") is None
+    assert cache.get_or_set("called", lambda: None) is None and cache.get("called", "default") is None
+    assert cache.get_or_set("called", lambda: 5) is None, "None is a value"
+    for timeout in (0, -1):
+        assert cache.get_or_set("gone", lambda: 5, timeout) == 5 and cache.get("gone") is None
+    assert cache.get_or_set("v", lambda: 5, version=2) == 5 and cache.get("v") is None and cache.get("v", version=2) == 5
+    assert cache.get_or_set("ever", lambda: 5, None) == 5 and cache.get("ever") == 5
+    with pytest.raises(InvalidCacheKey):
+        cache.get_or_set("white space", lambda: 5)
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_set("failed", lambda: 1 / 0)
+    assert cache.get_or_set("failed", lambda: 1) == 1
+    assert cache.get_or_set("outer", lambda: cache.get_or_set("outer", lambda: 5) + 1) == 6 and cache.get("outer") == 6
+    assert cache.get_or_set("changed", lambda: cache.set("changed", 1) or 2) == 2 and cache.get("changed") == 1
+    assert cache.get_or_set("deleted", lambda: cache.delete("deleted") or 2) == 2 and cache.get("deleted") is None
+
+
+def test_aget_or_set(cache):
+    async def uses():
+        calls = []
+
+        async def default():
+            calls.append(1)
+            await asyncio.sleep(0)
+            return {"a": 1}
+
+        assert await asyncio.gather(*(cache.aget_or_set("key", default) for _ in range(20))) == [{"a": 1}] * 20
+        assert len(calls) == 1 and await cache.aget("key") == {"a": 1}
+        assert await cache.aget_or_set("none", None) is None and await cache.aget("none", "default") is None
+        assert await cache.aget_or_set("called", lambda: None) is None and await cache.aget_or_set("called", lambda: 5) is None
+        assert await cache.aget_or_set("plain", 5) == 5 and await cache.aget_or_set("plain", 6) == 5
+        assert await cache.aget_or_set("gone", lambda: 5, 0) == 5 and await cache.aget("gone") is None
+        assert await cache.aget_or_set("v", lambda: 5, version=2) == 5 and await cache.aget("v") is None
+
+        async def outer():
+            return await cache.aget_or_set("outer", lambda: 5) + 1
+
+        assert await cache.aget_or_set("outer", outer) == 6
+        with pytest.raises(InvalidCacheKey):
+            await cache.aget_or_set("white space", default)
+
+    asyncio.run(uses())

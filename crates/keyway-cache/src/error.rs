@@ -9,6 +9,7 @@ use keyway_region::verbs::WriteError;
 use nix::libc::ELOOP;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Why a region could not be opened. `Debug` is the same message as `Display`: it is what a `main` prints that returns this error.
 #[allow(missing_docs, reason = "the fields are what the messages name")]
@@ -481,6 +482,64 @@ impl std::error::Error for LocalError {
 
 impl From<SessionError> for LocalError {
     fn from(error: SessionError) -> Self {
+        Self::Session(error)
+    }
+}
+
+/// Why a fetch returned no value.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FetchError<E> {
+    /// computing failed: what the function returned
+    Compute(E),
+    /// another caller computes, and the wait was over ([`crate::Fetch::compute_after_wait`])
+    InFlight {
+        /// how long this one has waited
+        waited: Duration,
+    },
+    /// as many compute as may ([`crate::Fetch::limit`]), and the wait was over
+    Limited {
+        /// how long this one has waited
+        waited: Duration,
+    },
+    /// the cache could not be used
+    Write(WriteError),
+    /// the calling thread could not use its session
+    Session(LocalError),
+}
+
+impl<E: std::fmt::Display> std::fmt::Display for FetchError<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Compute(error) => error.fmt(f),
+            Self::InFlight { waited } => write!(
+                f,
+                "another caller has been computing this value for longer than {waited:?}: wait longer, or compute it after the wait"
+            ),
+            Self::Limited { waited } => write!(
+                f,
+                "as many values of this prefix are being computed as its limit allows, and that for {waited:?}: wait longer, raise the limit, or \
+                 allow stale values"
+            ),
+            Self::Write(error) => error.fmt(f),
+            Self::Session(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for FetchError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Compute(error) => Some(error),
+            Self::Write(error) => Some(error),
+            Self::Session(error) => Some(error),
+            Self::InFlight { .. } | Self::Limited { .. } => None,
+        }
+    }
+}
+
+impl<E> From<LocalError> for FetchError<E> {
+    fn from(error: LocalError) -> Self {
         Self::Session(error)
     }
 }

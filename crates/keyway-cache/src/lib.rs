@@ -52,7 +52,7 @@ pub mod server;
 mod session;
 
 pub use cache::{AtPlace, Cache, Copied, CopyError, Info};
-pub use error::{GrowError, LocalError, OpenError, ReadError, SessionError};
+pub use error::{FetchError, GrowError, LocalError, OpenError, ReadError, SessionError};
 pub use file::blocks::CopiesOnWrite;
 pub use file::limits::Limit;
 pub use gate::{Gate, GateState};
@@ -73,4 +73,4 @@ pub use observe::hot::{Hot, HotCounts};
 pub use observe::watch;
 pub use options::{Gap, Options, Owners};
 pub use place::Place;
-pub use session::Session;
+pub use session::{AtOnce, Begun, Fetch, Session, Token, WaitedFor};

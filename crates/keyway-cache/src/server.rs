@@ -20,9 +20,9 @@ pub use crate::process::cancel::Uncancelled;
 pub use crate::process::fork::PerProcess;
 pub use crate::process::wait::{RunApart, run_apart_by};
 pub use crate::remote::connection::Connection;
-pub use crate::session::ServerSession;
 pub use crate::session::kernel::{KernelDoor, KernelDoorError};
 pub use crate::session::socket::dropped;
+pub use crate::session::{BindingSession, ServerSession};
 pub use keyway_region::layout::session::Entrance;
 pub use keyway_region::{CALLS_PER_SAMPLE, KeyRoom, SessionId, ThreadInUse, USES};
 

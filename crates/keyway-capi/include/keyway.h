@@ -36,17 +36,35 @@
 // items at any time, and end this process by truncating the file (SIGBUS).
 #define KEYWAY_ANY_OWNER 128
 
+// Fetch: do not wait for another caller.
+#define KEYWAY_FETCH_NO_WAIT 1
+
+// Fetch: when the wait is over, do not compute: the result is KEYWAY_IN_FLIGHT.
+#define KEYWAY_FETCH_GIVE_UP 2
+
+// Fetch: other tasks of this thread may be computing, so a key that the thread computes is waited for. Without it that is
+// KEYWAY_ERROR_BUSY.
+#define KEYWAY_FETCH_TASKS 4
+
 // The result of a call. Results below KEYWAY_ERROR_ARGUMENT are answers. The others are failures, and keyway_message() says
 // what was wrong, which limit applies and what to do.
 typedef enum keyway_result {
     // done
     KEYWAY_OK = 0,
-    // there is no such item
+    // there is no such item; fetch: it is remembered that there is no value
     KEYWAY_NOT_FOUND = 1,
-    // add: there is one already; replace, append, prepend: there is none
+    // add: there is one already; replace, append, prepend: there is none; fetch: the token is void
     KEYWAY_NOT_STORED = 2,
     // cas: the item has changed since its CAS unique was read
     KEYWAY_EXISTS = 3,
+    // fetch: an old value, while another caller computes the next one
+    KEYWAY_STALE = 4,
+    // fetch: there is no value, and the caller computes it
+    KEYWAY_COMPUTE = 5,
+    // fetch: another caller computes, and the wait is over
+    KEYWAY_IN_FLIGHT = 6,
+    // fetch: as many as the limit allows compute, and the wait is over
+    KEYWAY_LIMITED = 7,
     // an argument is invalid: NULL where a pointer is needed, or a value that is not allowed
     KEYWAY_ERROR_ARGUMENT = 16,
     // a key is empty or longer than KEYWAY_KEY_LENGTH_MAX
@@ -67,7 +85,7 @@ typedef enum keyway_result {
     KEYWAY_ERROR_NO_SPACE = 24,
     // all slots of the region for processes or threads are taken
     KEYWAY_ERROR_FULL = 25,
-    // this thread is already inside a call, or another process is replacing the region
+    // this thread is already inside a call, or computes the key that it fetches; or another process is replacing the region
     KEYWAY_ERROR_BUSY = 26,
     // shared memory is corrupted: it holds a value that no version of Keyway writes
     KEYWAY_ERROR_DAMAGED = 27,
@@ -82,6 +100,10 @@ typedef enum keyway_result {
 
 // An open cache. All threads may use it at the same time. A thread needs no setup.
 typedef struct keyway keyway;
+
+// The right, and the duty, to compute the value of a key: keyway_fetch_store(), keyway_fetch_store_nothing() and
+// keyway_fetch_abandon() free it.
+typedef struct keyway_fetch_token keyway_fetch_token;
 
 // How to open a cache. Zeros mean the defaults, so set `size` and the fields that you want to change, and nothing else:
 // `keyway_options options = {.size = sizeof options, .memory = 1 << 30};`
@@ -105,7 +127,7 @@ typedef struct keyway_options {
 typedef struct keyway_item {
     // length of the value, bytes
     size_t value_len;
-    // its CAS unique, for keyway_cas(); keyway_get() does not read it and gives 0
+    // its CAS unique, for keyway_cas(); keyway_get() and fetches do not read it and give 0
     uint64_t cas;
     // seconds until it expires; -1: never
     int64_t ttl_s;
@@ -126,6 +148,36 @@ typedef struct keyway_entry {
     // output if KEYWAY_OK: the value, with a zero byte after it, in the block of this call. NULL otherwise
     const char *value;
 } keyway_entry;
+
+// How to fetch, with the words of RFC 5861. Zeros mean the defaults: set `size` and the fields that you want to change:
+// `keyway_fetch_options options = {.size = sizeof options, .exptime = 60};`
+typedef struct keyway_fetch_options {
+    // sizeof(keyway_fetch_options)
+    size_t size;
+    // how long a value is fresh: memcached's exptime. 0: for ever
+    int64_t exptime;
+    // XFetch's beta: a value is refreshed before it expires, by chance, the likelier the longer it took to compute. 1 is usual,
+    // 0: never
+    double early;
+    // longest wait for another caller, milliseconds; then the caller computes. 0: 10000
+    uint64_t wait_ms;
+    // what names the limit: usually the beginning of its keys
+    const void *limit_prefix;
+    // its length, bytes; the first KEYWAY_KEY_LENGTH_MAX count
+    size_t limit_prefix_len;
+    // how many callers of all processes compute at a time under this limit, 1 to 63. 0: there is no limit
+    uint32_t limit;
+    // the sum of options, such as KEYWAY_FETCH_NO_WAIT
+    uint32_t options;
+    // flags of the item that is stored, for the caller
+    uint32_t flags;
+    // how long it is remembered that there is no value, seconds. 0: not at all
+    uint32_t negative_ttl_s;
+    // so many seconds after its time the old value is returned while another caller computes the next one
+    uint32_t stale_while_revalidate_s;
+    // so many seconds after its time the old value may be used if computing fails
+    uint32_t stale_if_error_s;
+} keyway_fetch_options;
 
 // A statistic of keyway_stats().
 typedef struct keyway_stat {
@@ -206,7 +258,8 @@ enum keyway_result keyway_get_many(struct keyway *cache,
                                    size_t count,
                                    void **block);
 
-// Frees memory of keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many(); the same as free(). NULL is ignored.
+// Frees memory of keyway_get_alloc(), keyway_gat_alloc(), keyway_get_many() and keyway_fetch_begin_alloc(); the same as
+// free(). NULL is ignored.
 void keyway_free(void *block);
 
 // Stores a value, whether the key has one or not.
@@ -306,6 +359,60 @@ enum keyway_result keyway_touch(struct keyway *cache, const void *key, size_t ke
 // Empties the cache for all its users: with `exptime` 0 at once, otherwise at that time, of all items stored until then.
 enum keyway_result keyway_flush_all(struct keyway *cache,
                                     int64_t exptime);
+
+// Gets a value, or the right and the duty to compute it, which one caller of all threads and processes has at a time. The
+// others wait for that one, or get what is stale. What was computed is not stored if the key was deleted, flushed or stored
+// meanwhile, so nothing that was read before a delete is found after it. `options` may be NULL; a hit looks at their size and
+// at `early` only. `item` may be NULL.
+//
+// KEYWAY_OK: a value is in `buffer`. KEYWAY_STALE: an old one is, and another caller computes. KEYWAY_NOT_FOUND: it is
+// remembered that there is no value. KEYWAY_COMPUTE: the caller computes, and ends the fetch by keyway_fetch_store(),
+// keyway_fetch_store_nothing() or keyway_fetch_abandon(); until then, or until this thread ends, others wait.
+// KEYWAY_IN_FLIGHT, KEYWAY_LIMITED: the wait is over. KEYWAY_ERROR_BUFFER_TOO_SMALL: item->value_len bytes are needed,
+// nothing was copied, and no fetch has begun. With any other result the buffer may have been written to.
+//
+// `*token` is NULL unless the result is KEYWAY_COMPUTE. If keyway_fetch_has_old(*token), an old value and its item are where
+// a hit's would be. Otherwise `item` gets zeros where no value was found, or the call failed. The key may be in the buffer.
+//
+// A process that may only read computes, and stores nothing.
+enum keyway_result keyway_fetch_begin(struct keyway *cache,
+                                      const void *key,
+                                      size_t key_len,
+                                      const struct keyway_fetch_options *options,
+                                      void *buffer,
+                                      size_t buffer_size,
+                                      struct keyway_item *item,
+                                      struct keyway_fetch_token **token);
+
+// As keyway_fetch_begin(), with the value in memory from malloc() and a zero byte after it. Free it by keyway_free() or
+// free(). `*value` is NULL if there is none.
+enum keyway_result keyway_fetch_begin_alloc(struct keyway *cache,
+                                            const void *key,
+                                            size_t key_len,
+                                            const struct keyway_fetch_options *options,
+                                            void **value,
+                                            struct keyway_item *item,
+                                            struct keyway_fetch_token **token);
+
+// Whether there is an old value that options.stale_if_error_s allows to be used if computing fails: 1 or 0. It is where
+// keyway_fetch_begin() or keyway_fetch_begin_alloc() has put it. NULL has none.
+int keyway_fetch_has_old(const struct keyway_fetch_token *token);
+
+// Stores what was computed, by the options of the begin, and wakes those who wait. The token is freed, whatever the result
+// is. Any thread may call it, before keyway_close().
+//
+// KEYWAY_NOT_STORED: the token is void, and nothing is stored: the key was deleted, flushed or stored since the fetch began,
+// another caller has taken the computation over, or this is a forked child and the fetch its parent's.
+enum keyway_result keyway_fetch_store(struct keyway_fetch_token *token,
+                                      const void *value,
+                                      size_t value_len);
+
+// As keyway_fetch_store(), where there is no value. That is remembered for options.negative_ttl_s seconds.
+enum keyway_result keyway_fetch_store_nothing(struct keyway_fetch_token *token);
+
+// Ends a fetch whose computation has failed: one of those who wait computes. Otherwise as keyway_fetch_store(). NULL is
+// ignored.
+enum keyway_result keyway_fetch_abandon(struct keyway_fetch_token *token);
 
 // A message about this thread's last failure: value, limit and remedy. Empty if there was no failure. It is valid until this
 // thread's next failure; calls that succeed, miss or are not stored do not change it.

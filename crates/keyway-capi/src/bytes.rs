@@ -6,7 +6,7 @@
 //! Nothing else can be checked.
 
 use crate::failure::Failure;
-use crate::types::keyway_result::{KEYWAY_ERROR_KEY_LENGTH, KEYWAY_ERROR_OUT_OF_MEMORY};
+use crate::types::keyway_result::{KEYWAY_ERROR_BUFFER_TOO_SMALL, KEYWAY_ERROR_KEY_LENGTH, KEYWAY_ERROR_OUT_OF_MEMORY};
 use crate::types::{KEYWAY_KEY_LENGTH_MAX, keyway, keyway_item};
 use keyway_cache::{Cache, Item, Target};
 use std::ffi::{CStr, c_char, c_void};
@@ -67,15 +67,21 @@ impl OwnKey {
     ///
     /// `given` is NULL, or `len` bytes can be read from it. They may change at any time: the copy that is taken here is used.
     pub(crate) unsafe fn copy(given: *const c_void, len: usize) -> Self {
-        let mut own = Self::NONE;
         // SAFETY: guaranteed by the caller.
         match unsafe { key(given, len) } {
-            Ok(given) => {
-                own.len = len;
-                own.bytes.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
-            }
-            Err(failure) => own.refused = Some(failure),
+            Ok(given) => Self::of(given),
+            Err(failure) => Self {
+                refused: Some(failure),
+                ..Self::NONE
+            },
         }
+    }
+
+    /// A copy of at most [`KEYWAY_KEY_LENGTH_MAX`] bytes: what is beyond is left out.
+    pub fn of(given: &[u8]) -> Self {
+        let mut own = Self::NONE;
+        own.len = given.len().min(KEYWAY_KEY_LENGTH_MAX);
+        own.bytes.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
         own
     }
 
@@ -132,6 +138,54 @@ pub(crate) unsafe fn text(text: *const c_char, what: &str) -> Result<Vec<u8>, Fa
     Ok(bytes)
 }
 
+/// Bytes of options that no version will ever have.
+const OPTIONS_SIZE_MAX: usize = 4096;
+
+/// The caller's options, which begin with their size. Those of a program that was compiled for another version may be shorter or
+/// longer: what is missing is zero, and what this version does not know must be. NULL: the defaults. `size_min` is the size that they
+/// had first, `name` the name of their type.
+///
+/// # Safety
+///
+/// NULL, or as many bytes as its size says can be read.
+pub unsafe fn options<T: Copy + Default>(options: *const T, size_min: usize, name: &str) -> Result<T, Failure> {
+    if options.is_null() {
+        return Ok(T::default());
+    }
+    // SAFETY: the first field of every version.
+    let size = unsafe { options.cast::<usize>().read() };
+    if !(size_min..=OPTIONS_SIZE_MAX).contains(&size) {
+        return Err(Failure::argument(format!(
+            "options.size is {size}: set it to sizeof({name}), {} in this version",
+            size_of::<T>()
+        )));
+    }
+    // SAFETY: guaranteed by the caller; at least as large as this version's structure.
+    let (known, bytes) = unsafe { (options.read(), std::slice::from_raw_parts(options.cast::<u8>(), size)) };
+    if bytes.iter().skip(size_of::<T>()).any(|byte| *byte != 0) {
+        return Err(Failure::argument(format!(
+            "options of {size} bytes set what this version of the library does not know; it knows {} bytes",
+            size_of::<T>()
+        )));
+    }
+    Ok(known)
+}
+
+/// Refuses what is visibly no buffer.
+pub fn check_buffer(buffer: *mut c_void, buffer_size: usize) -> Result<(), Failure> {
+    if buffer.is_null() && buffer_size > 0 {
+        return Err(Failure::argument(format!(
+            "the buffer is NULL, and its size {buffer_size}, not 0"
+        )));
+    }
+    if isize::try_from(buffer_size).is_err() {
+        return Err(Failure::argument(format!(
+            "the buffer's size is {buffer_size}: no object has so many bytes"
+        )));
+    }
+    Ok(())
+}
+
 /// Stores an answer where the caller wants it, if anywhere.
 ///
 /// # Safety
@@ -145,13 +199,36 @@ pub(crate) unsafe fn answer<T>(place: *mut T, value: T) {
     }
 }
 
+/// A caller's memory for a value, or memory that becomes the caller's.
+pub trait Place: Target {
+    /// Whether the last value has, or had, room in it.
+    fn fits(&self) -> bool;
+
+    /// Why it has not.
+    fn refusal(&self) -> Failure;
+}
+
 /// The caller's buffer for a value, and a place for the properties of its item.
 pub(crate) struct Buffer {
     place: NonNull<MaybeUninit<u8>>,
     size: usize,
     item: *mut keyway_item,
     /// of the value
-    pub len: usize,
+    len: usize,
+}
+
+impl Place for Buffer {
+    fn fits(&self) -> bool {
+        self.len <= self.size
+    }
+
+    fn refusal(&self) -> Failure {
+        let message = format!(
+            "the value has {} bytes, the buffer {}; give a larger one, or let keyway_get_alloc() or keyway_fetch_begin_alloc() allocate",
+            self.len, self.size
+        );
+        Failure::new(KEYWAY_ERROR_BUFFER_TOO_SMALL, message)
+    }
 }
 
 impl Buffer {
@@ -168,12 +245,6 @@ impl Buffer {
             item,
             len: 0,
         }
-    }
-
-    /// Whether the item's value has room in it.
-    #[inline(always)]
-    pub fn fits(&self) -> bool {
-        self.len <= self.size
     }
 }
 
@@ -243,6 +314,16 @@ impl Block {
             // SAFETY: it comes from malloc, and no other code has it.
             unsafe { libc::free(block.as_ptr().cast()) };
         }
+    }
+}
+
+impl Place for Block {
+    fn fits(&self) -> bool {
+        self.block.is_some()
+    }
+
+    fn refusal(&self) -> Failure {
+        no_memory(self.len)
     }
 }
 

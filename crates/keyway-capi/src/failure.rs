@@ -113,8 +113,8 @@ pub(crate) fn name(code: i32) -> &'static CStr {
         };
     }
     names!(
-        KEYWAY_OK KEYWAY_NOT_FOUND KEYWAY_NOT_STORED KEYWAY_EXISTS KEYWAY_ERROR_ARGUMENT KEYWAY_ERROR_KEY_LENGTH
-        KEYWAY_ERROR_TOO_LARGE KEYWAY_ERROR_BUFFER_TOO_SMALL KEYWAY_ERROR_NOT_A_NUMBER KEYWAY_ERROR_OUT_OF_MEMORY
+        KEYWAY_OK KEYWAY_NOT_FOUND KEYWAY_NOT_STORED KEYWAY_EXISTS KEYWAY_STALE KEYWAY_COMPUTE KEYWAY_IN_FLIGHT KEYWAY_LIMITED
+        KEYWAY_ERROR_ARGUMENT KEYWAY_ERROR_KEY_LENGTH KEYWAY_ERROR_TOO_LARGE KEYWAY_ERROR_BUFFER_TOO_SMALL KEYWAY_ERROR_NOT_A_NUMBER KEYWAY_ERROR_OUT_OF_MEMORY
         KEYWAY_ERROR_ABSENT KEYWAY_ERROR_UNUSABLE KEYWAY_ERROR_NO_SPACE KEYWAY_ERROR_FULL KEYWAY_ERROR_BUSY
         KEYWAY_ERROR_DAMAGED KEYWAY_ERROR_SYSTEM KEYWAY_ERROR_REFUSED KEYWAY_ERROR_BUG
     )
@@ -128,6 +128,7 @@ impl From<WriteError> for Failure {
             WriteError::OutOfMemory | WriteError::NoMemory { .. } => KEYWAY_ERROR_OUT_OF_MEMORY,
             WriteError::Corrupt => KEYWAY_ERROR_DAMAGED,
             WriteError::Detached | WriteError::Unserved => KEYWAY_ERROR_ABSENT,
+            WriteError::OwnFlight => KEYWAY_ERROR_BUSY,
             WriteError::KernelDoor | WriteError::FlushRefused => KEYWAY_ERROR_REFUSED,
             _ => KEYWAY_ERROR_SYSTEM,
         };
@@ -223,6 +224,6 @@ mod tests {
     fn codes_have_their_names() {
         assert_eq!(name(0), c"KEYWAY_OK");
         assert_eq!(name(KEYWAY_ERROR_BUG as i32), c"KEYWAY_ERROR_BUG");
-        assert_eq!(name(5), c"unknown");
+        assert_eq!(name(8), c"unknown");
     }
 }

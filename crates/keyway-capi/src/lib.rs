@@ -1,6 +1,6 @@
 //! Keyway's library door for C: what `keyway.h` declares, and nothing but conversions.
 //!
-//! `types.rs` has the types of the header; `open.rs`, `read.rs`, `write.rs` and `about.rs` have its functions. `bytes.rs`
+//! `types.rs` has the types of the header; `open.rs`, `read.rs`, `write.rs`, `fetch.rs` and `about.rs` have its functions. `bytes.rs`
 //! makes slices of pointers. `failure.rs` makes a code and a message of every result, and stops panics. This crate has no
 //! rules of its own: what a verb does is decided in the crate `keyway`, and `docs/library.md` says what a process must
 //! not do.
@@ -19,6 +19,7 @@
 pub mod about;
 mod bytes;
 mod failure;
+pub mod fetch;
 pub mod open;
 pub mod read;
 pub mod types;

@@ -11,8 +11,6 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The size that `keyway_options` had first.
 const OPTIONS_SIZE_MIN: usize = 32;
-/// Bytes of options that no version will ever have.
-const OPTIONS_SIZE_MAX: usize = 4096;
 const _: () = assert!(size_of::<keyway_options>() == OPTIONS_SIZE_MIN);
 
 /// Opens the cache whose region is the file `place`: attaches to it, or makes it if options.memory says how large. If `place` is a Unix
@@ -86,30 +84,14 @@ fn open(place: &Place, asked: &keyway_options) -> Result<Cache, OpenError> {
     Cache::open(place, &options)
 }
 
-/// The caller's options. Those of a program that was compiled for another version may be shorter or longer: what is missing is
-/// zero, and what this version does not know must be.
+/// The caller's options.
 ///
 /// # Safety
 ///
 /// NULL, or as many bytes as `size` says can be read.
 unsafe fn read_options(options: *const keyway_options) -> Result<keyway_options, Failure> {
-    if options.is_null() {
-        return Ok(keyway_options::default());
-    }
-    // SAFETY: the first field of every version.
-    let size = unsafe { (*options).size };
-    if !(OPTIONS_SIZE_MIN..=OPTIONS_SIZE_MAX).contains(&size) {
-        return Err(Failure::argument(format!(
-            "options.size is {size}: set it to sizeof(keyway_options), {OPTIONS_SIZE_MIN} in this version"
-        )));
-    }
-    // SAFETY: guaranteed by the caller; at least as large as this version's structure.
-    let (known, bytes) = unsafe { (options.read(), std::slice::from_raw_parts(options.cast::<u8>(), size)) };
-    if bytes.iter().skip(size_of::<keyway_options>()).any(|byte| *byte != 0) {
-        return Err(Failure::argument(format!(
-            "options of {size} bytes set what this version of the library does not know; it knows {OPTIONS_SIZE_MIN} bytes"
-        )));
-    }
+    // SAFETY: guaranteed by the caller.
+    let known = unsafe { bytes::options(options, OPTIONS_SIZE_MIN, "keyway_options")? };
     let all = KEYWAY_HUGE_PAGES | KEYWAY_PREFAULT | KEYWAY_NO_EVICT | KEYWAY_CHECKSUMS | KEYWAY_NO_GATE | KEYWAY_ANY_OWNER;
     if known.flags & !all != 0 {
         return Err(Failure::argument(format!(

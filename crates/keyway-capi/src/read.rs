@@ -1,6 +1,6 @@
 //! Getting items: into the caller's buffer, into allocated memory, or many at once.
 
-use crate::bytes::{self, Block, Buffer, OwnKey};
+use crate::bytes::{self, Block, Buffer, OwnKey, Place as _};
 use crate::failure::{Failure, boundary};
 use crate::types::keyway_result::*;
 use crate::types::*;
@@ -136,7 +136,8 @@ pub unsafe extern "C" fn keyway_get_many(
     code
 }
 
-/// Frees memory of keyway_get_alloc(), keyway_gat_alloc() and keyway_get_many(); the same as free(). NULL is ignored.
+/// Frees memory of keyway_get_alloc(), keyway_gat_alloc(), keyway_get_many() and keyway_fetch_begin_alloc(); the same as
+/// free(). NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_free(block: *mut c_void) {
     // SAFETY: guaranteed by the caller.
@@ -186,16 +187,7 @@ unsafe fn get_to_buffer<const PLAIN: bool>(
     buffer_size: usize,
     item: *mut keyway_item,
 ) -> Result<keyway_result, Failure> {
-    if buffer.is_null() && buffer_size > 0 {
-        return Err(Failure::argument(format!(
-            "the buffer is NULL, and its size {buffer_size}, not 0"
-        )));
-    }
-    if isize::try_from(buffer_size).is_err() {
-        return Err(Failure::argument(format!(
-            "the buffer's size is {buffer_size}: no object has so many bytes"
-        )));
-    }
+    bytes::check_buffer(buffer, buffer_size)?;
     // SAFETY: guaranteed by the caller.
     let (cache, key) = unsafe { (bytes::cache(cache)?, bytes::key(key, key_len)?) };
     // SAFETY: guaranteed by the caller.
@@ -208,17 +200,9 @@ unsafe fn get_to_buffer<const PLAIN: bool>(
         return Ok(KEYWAY_NOT_FOUND);
     }
     if !place.fits() {
-        return Err(too_small(place.len, buffer_size));
+        return Err(place.refusal());
     }
     Ok(KEYWAY_OK)
-}
-
-#[cold]
-fn too_small(value_len: usize, buffer_size: usize) -> Failure {
-    let message = format!(
-        "the value has {value_len} bytes, the buffer {buffer_size}; give a larger one, or let keyway_get_alloc() allocate"
-    );
-    Failure::new(KEYWAY_ERROR_BUFFER_TOO_SMALL, message)
 }
 
 /// # Safety

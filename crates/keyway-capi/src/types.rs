@@ -15,12 +15,20 @@ pub struct keyway {
 pub enum keyway_result {
     /// done
     KEYWAY_OK = 0,
-    /// there is no such item
+    /// there is no such item; fetch: it is remembered that there is no value
     KEYWAY_NOT_FOUND = 1,
-    /// add: there is one already; replace, append, prepend: there is none
+    /// add: there is one already; replace, append, prepend: there is none; fetch: the token is void
     KEYWAY_NOT_STORED = 2,
     /// cas: the item has changed since its CAS unique was read
     KEYWAY_EXISTS = 3,
+    /// fetch: an old value, while another caller computes the next one
+    KEYWAY_STALE = 4,
+    /// fetch: there is no value, and the caller computes it
+    KEYWAY_COMPUTE = 5,
+    /// fetch: another caller computes, and the wait is over
+    KEYWAY_IN_FLIGHT = 6,
+    /// fetch: as many as the limit allows compute, and the wait is over
+    KEYWAY_LIMITED = 7,
     /// an argument is invalid: NULL where a pointer is needed, or a value that is not allowed
     KEYWAY_ERROR_ARGUMENT = 16,
     /// a key is empty or longer than KEYWAY_KEY_LENGTH_MAX
@@ -41,7 +49,7 @@ pub enum keyway_result {
     KEYWAY_ERROR_NO_SPACE = 24,
     /// all slots of the region for processes or threads are taken
     KEYWAY_ERROR_FULL = 25,
-    /// this thread is already inside a call, or another process is replacing the region
+    /// this thread is already inside a call, or computes the key that it fetches; or another process is replacing the region
     KEYWAY_ERROR_BUSY = 26,
     /// shared memory is corrupted: it holds a value that no version of Keyway writes
     KEYWAY_ERROR_DAMAGED = 27,
@@ -74,13 +82,64 @@ pub struct keyway_options {
     pub flags: u32,
 }
 
+/// How to fetch, with the words of RFC 5861. Zeros mean the defaults: set `size` and the fields that you want to change:
+/// `keyway_fetch_options options = {.size = sizeof options, .exptime = 60};`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct keyway_fetch_options {
+    /// sizeof(keyway_fetch_options)
+    pub size: usize,
+    /// how long a value is fresh: memcached's exptime. 0: for ever
+    pub exptime: i64,
+    /// XFetch's beta: a value is refreshed before it expires, by chance, the likelier the longer it took to compute. 1 is usual,
+    /// 0: never
+    pub early: f64,
+    /// longest wait for another caller, milliseconds; then the caller computes. 0: 10000
+    pub wait_ms: u64,
+    /// what names the limit: usually the beginning of its keys
+    pub limit_prefix: *const c_void,
+    /// its length, bytes; the first KEYWAY_KEY_LENGTH_MAX count
+    pub limit_prefix_len: usize,
+    /// how many callers of all processes compute at a time under this limit, 1 to 63. 0: there is no limit
+    pub limit: u32,
+    /// the sum of options, such as KEYWAY_FETCH_NO_WAIT
+    pub options: u32,
+    /// flags of the item that is stored, for the caller
+    pub flags: u32,
+    /// how long it is remembered that there is no value, seconds. 0: not at all
+    pub negative_ttl_s: u32,
+    /// so many seconds after its time the old value is returned while another caller computes the next one
+    pub stale_while_revalidate_s: u32,
+    /// so many seconds after its time the old value may be used if computing fails
+    pub stale_if_error_s: u32,
+}
+
+impl Default for keyway_fetch_options {
+    fn default() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            exptime: 0,
+            early: 0.0,
+            wait_ms: 0,
+            limit_prefix: std::ptr::null(),
+            limit_prefix_len: 0,
+            limit: 0,
+            options: 0,
+            flags: 0,
+            negative_ttl_s: 0,
+            stale_while_revalidate_s: 0,
+            stale_if_error_s: 0,
+        }
+    }
+}
+
 /// Properties of an item, in addition to its key and value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct keyway_item {
     /// length of the value, bytes
     pub value_len: usize,
-    /// its CAS unique, for keyway_cas(); keyway_get() does not read it and gives 0
+    /// its CAS unique, for keyway_cas(); keyway_get() and fetches do not read it and give 0
     pub cas: u64,
     /// seconds until it expires; -1: never
     pub ttl_s: i64,
@@ -135,5 +194,13 @@ pub const KEYWAY_CHECKSUMS: u32 = 16;
 /// Option: use the region even if another user owns its file, or its mode lets every user write to it. Such a user can change
 /// items at any time, and end this process by truncating the file (SIGBUS).
 pub const KEYWAY_ANY_OWNER: u32 = 128;
+
+/// Fetch: do not wait for another caller.
+pub const KEYWAY_FETCH_NO_WAIT: u32 = 1;
+/// Fetch: when the wait is over, do not compute: the result is KEYWAY_IN_FLIGHT.
+pub const KEYWAY_FETCH_GIVE_UP: u32 = 2;
+/// Fetch: other tasks of this thread may be computing, so a key that the thread computes is waited for. Without it that is
+/// KEYWAY_ERROR_BUSY.
+pub const KEYWAY_FETCH_TASKS: u32 = 4;
 
 const _: () = assert!(KEYWAY_KEY_LENGTH_MAX == keyway_cache::KEY_LEN_MAX);

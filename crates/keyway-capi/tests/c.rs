@@ -1,6 +1,6 @@
 //! C programs that are compiled here and use the library on a region that a real server serves: enemy, whatever a C program
 //! can do to a header, a library, or a region, all functions, failures, threads and forks included.
-//! Guards: P29
+//! Guards: P29, P53
 
 mod common;
 
@@ -100,6 +100,19 @@ fn arguments_that_change_or_overlap_harm_nobody() {
             assert_eq!(report.problems, [""; 0], "{how}, checksums {checksums}");
         }
     }
+}
+
+#[test]
+fn one_computes_in_c_too() {
+    let Some(installed) = Installed::new("a C program that fetches") else {
+        return;
+    };
+    let program = installed.compile(&Path::new(HERE).join("tests/c/fetch.c"));
+    let region = installed.scratch.join("region");
+    assert_eq!(run(&installed, &program, &[&region]), "OK\n");
+    let cache = Cache::open(&Place::at(&region), &Options::new()).expect("its region");
+    let report = cache.check(|_| ());
+    assert_eq!(report.problems, [""; 0]);
 }
 
 /// By a program that was not linked to it, which already has a thread.

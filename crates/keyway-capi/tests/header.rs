@@ -8,7 +8,7 @@ use std::path::Path;
 fn generated() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
-    let sources = ["types", "open", "read", "write", "about"];
+    let sources = ["types", "open", "read", "write", "fetch", "about"];
     let builder = sources
         .iter()
         .fold(cbindgen::Builder::new().with_config(config), |builder, name| {

@@ -8,6 +8,7 @@ use crate::changes::Counting;
 use crate::hash::{Key, Keyed};
 use crate::hot::Sampling;
 use crate::index::Changer;
+use crate::layout::flight::Holder;
 use crate::layout::latency::{Door, Latency, Verb, bucket_of};
 use crate::log::Appender;
 use crate::mapped::Mapped;
@@ -49,6 +50,7 @@ impl Region {
             self.index(),
             self.clock(),
             Appender::new(&thread, self.directory(), self.segments(), self.ghosts(), self.uniques()),
+            self.flights(),
             Counting::new(self.mapped(), self.changes(), &thread),
             Emitter::new(self.watch(), &thread, process.slot),
         );
@@ -161,6 +163,11 @@ impl Session {
             }
         }
         row.sum_ns.fetch_add(counted.sum_ns, Relaxed);
+    }
+
+    /// As who it computes.
+    pub fn holder(&self) -> Holder {
+        Holder::of(self.thread().owner())
     }
 
     /// The session's thread slot and incarnation.

@@ -347,6 +347,8 @@ pub enum WriteError {
     KernelDoor,
     /// this process may only read, and the server that writes for it could not be reached, or its answer was not understood
     Unserved,
+    /// a fetch of a key that this thread is computing: it would wait for itself
+    OwnFlight,
 }
 
 impl core::fmt::Display for WriteError {
@@ -379,6 +381,9 @@ impl core::fmt::Display for WriteError {
             ),
             Self::Unserved => f.write_str(
                 "this process may only read the region, and the server that writes for it does not answer: see whether it runs",
+            ),
+            Self::OwnFlight => f.write_str(
+                "this thread is computing the value of this key already: a fetch of it from within its own computation would wait for itself",
             ),
             Self::Corrupt => f.write_str("the region is damaged: run `keyway check` on it, or recreate it"),
         }

@@ -1,9 +1,10 @@
 //! [`Cache`]: a region, open in this process. It owns what [`attach`] brings together, and passes each request to the owner that answers it.
 //!
-//! Here: opening, sessions, properties, memory. `local` has a session for each thread, `copy` copies a region, `for_server` has
+//! Here: opening, sessions, properties, memory. `local` has a session for each thread, `fetch` computes what is not there, `copy` copies a region, `for_server` has
 //! what only servers and bindings need. Never: a rule of the region.
 
 mod copy;
+mod fetch;
 pub(crate) mod for_server;
 mod local;
 
@@ -11,7 +12,8 @@ pub use copy::{Copied, CopyError};
 
 use crate::attach;
 use crate::attach::opened::Opened;
-use crate::error::{GrowError, OpenError, SessionError};
+use crate::cache::fetch::Fetching;
+use crate::error::{FetchError, GrowError, OpenError, SessionError};
 use crate::file::{creation, mapping};
 use crate::gate::GateState;
 use crate::observe::curve::MemoryCurve;
@@ -21,8 +23,8 @@ use crate::options::Options;
 use crate::place::Place;
 use crate::process::fork::PerProcess;
 use crate::remote::peer::Peer;
-use crate::session::Session;
 use crate::session::roster::Sessions;
+use crate::session::{Fetch, Session};
 use keyway_region::check::Report as CheckReport;
 use keyway_region::layout::hot::By as HotBy;
 use keyway_region::layout::latency::Latencies;
@@ -213,6 +215,61 @@ impl Cache {
         let file = sessions.liveness().open_harmless().ok()?;
         let peer = Peer::new(at.place.socket(), &file).ok()?;
         Some(Session::served(sessions, peer))
+    }
+
+    /// The value of `key`. If there is none, `compute` makes it, in one caller of all processes and threads; the others wait for that
+    /// one, or get what is stale ([`Fetch`]). `None`: `compute` says that there is no value. What was computed is not stored if the key was
+    /// deleted, flushed or stored meanwhile, so nothing that was read before a delete is found after it.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Fetch, FetchError, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// let how = Fetch { ttl: 60, stale_while_revalidate: 30, ..Fetch::default() };
+    /// let row = cache.fetch(b"row:7", &how, || Ok::<_, std::io::Error>(Some(b"from the database".to_vec())))?;
+    /// assert_eq!(row.as_deref(), Some(&b"from the database"[..]));
+    /// let again = cache.fetch(b"row:7", &how, || -> Result<_, std::io::Error> { unreachable!("it is stored") })?;
+    /// assert_eq!(again, row);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError::Compute`] with the error of `compute`, unless `stale_if_error` allows the old value: then one of those who wait computes.
+    /// The others: see [`FetchError`].
+    pub fn fetch<E>(
+        &self,
+        key: &[u8],
+        how: &Fetch<'_>,
+        compute: impl FnOnce() -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<Option<Vec<u8>>, FetchError<E>> {
+        Fetching(self).one(key, how, compute)
+    }
+
+    /// The values of these keys, in the keys' order, each as by [`Cache::fetch`]. `compute` is called once, with the keys that nobody else
+    /// computes, and returns their values in the same order; it is called again, with one key, where another caller has given up.
+    ///
+    /// ```
+    /// # use keyway_cache::{Cache, Fetch, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// cache.session()?.set(b"one", b"1", 0)?;
+    /// let values = cache.fetch_many(&["one", "two", "three"], &Fetch::default(), |keys| {
+    ///     assert_eq!(keys, [&b"two"[..], b"three"]);
+    ///     Ok::<_, std::io::Error>(vec![Some(b"2".to_vec()), None])
+    /// })?;
+    /// assert_eq!(values, [Some(b"1".to_vec()), Some(b"2".to_vec()), None]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Cache::fetch`]. Other callers then compute what was not computed.
+    pub fn fetch_many<K: AsRef<[u8]>, E>(
+        &self,
+        keys: &[K],
+        how: &Fetch<'_>,
+        compute: impl FnMut(&[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, E>,
+    ) -> Result<Vec<Option<Vec<u8>>>, FetchError<E>> {
+        Fetching(self).many(keys, how, compute)
     }
 
     /// Grows the region to at least `memory` bytes, everything included, while it is in use; a lower limit ([`Cache::limit`])

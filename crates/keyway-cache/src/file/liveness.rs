@@ -33,6 +33,7 @@ use crate::file::mapping::Mapping;
 use crate::file::presence::{self, Fate};
 use crate::gate::aside;
 use crate::process::descriptor::{FileId, Kept, StreamsTaken, file_id, harmless_flags};
+use crate::process::wait;
 use keyway_region::layout::session::{Hold, Tenant};
 use keyway_region::{Host, Life, Region};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -46,6 +47,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 /// The byte of a region's file whose lock says: this process makes, replaces or repairs the region, or marks it clean,
 /// and no other process is attached.
@@ -552,6 +554,19 @@ impl Host for Attachment {
 
     fn is_read_only(&self) -> bool {
         self.mapping.is_read_only
+    }
+
+    fn wait(&self, at: usize, value: u32, timeout: Duration) {
+        // Inside the gate: the kernel reads the word with the calling thread's rights.
+        if let Some(word) = self.mapping.word(at) {
+            wait::on_word(word, value, timeout);
+        }
+    }
+
+    fn wake(&self, at: usize) {
+        if let Some(word) = self.mapping.word(at) {
+            wait::wake_word(word);
+        }
     }
 
     fn write_back(&self, range: std::ops::Range<usize>) -> bool {

@@ -23,6 +23,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 /// A huge page of x86-64, and of others with small pages of 4 KiB, bytes.
 const HUGE_PAGE: usize = 2 << 20;
@@ -148,6 +149,13 @@ impl Mapping {
     /// Makes the mapping inaccessible outside calls.
     pub(crate) fn protect(&self, latch: Latch) -> std::io::Result<()> {
         latch.protect(self.base.cast(), self.len)
+    }
+
+    /// A word of 32 bits at this offset. `None`: none of that mapping is there.
+    pub fn word(&self, at: usize) -> Option<&AtomicU32> {
+        let fits = at.is_multiple_of(4) && at.checked_add(4).is_some_and(|end| end <= self.len);
+        // SAFETY: within the mapping, which is as long as this value and begins at a page.
+        fits.then(|| unsafe { self.base.byte_add(at).cast().as_ref() })
     }
 
     pub(crate) fn advise(&self, offset: usize, len: usize, advice: MmapAdvise) -> nix::Result<()> {

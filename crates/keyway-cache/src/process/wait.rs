@@ -2,12 +2,18 @@
 //! and may run apart: a binding can have its interpreter's lock released for as long as the wait lasts ([`run_apart_by`]).
 //!
 //! Never: waits with a lock held for which another thread waits in turn.
+//!
+//! # Safety
+//!
+//! The `unsafe` here is futex(2) on a word that the caller refers to.
+#![allow(unsafe_code, reason = "futex(2), which has no wrapper; contract above")]
 
 use crate::process::cancel::Uncancelled;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 /// Runs a wait. Other code of the program may run in other threads meanwhile, not in this one.
@@ -44,6 +50,37 @@ pub(crate) fn until_ready(socket: BorrowedFd<'_>, what: PollFlags, deadline: Ins
             }
         }
     })
+}
+
+/// Waits until a word that several processes share is woken, or this time is over; not at all if it has another value (futex(2)). It
+/// may end for no reason.
+pub fn on_word(word: &AtomicU32, value: u32, timeout: Duration) {
+    // A word of the region: its address stays mapped as long as the caller has the region.
+    let at = std::ptr::from_ref(word).expose_provenance();
+    apart(move || {
+        let time = nix::libc::timespec {
+            tv_sec: timeout.as_secs().min(i32::MAX as u64).cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: a system call that reads the word, which is mapped, and the time.
+        let _ = unsafe { nix::libc::syscall(nix::libc::SYS_futex, at, nix::libc::FUTEX_WAIT, value, &raw const time, 0, 0) };
+    });
+}
+
+/// Wakes all who wait for a word, in every process (futex(2)).
+pub fn wake_word(word: &AtomicU32) {
+    // SAFETY: a system call that takes an address, and touches no memory.
+    let _ = unsafe {
+        nix::libc::syscall(
+            nix::libc::SYS_futex,
+            std::ptr::from_ref(word),
+            nix::libc::FUTEX_WAKE,
+            i32::MAX,
+            0,
+            0,
+            0,
+        )
+    };
 }
 
 /// Waits as long.

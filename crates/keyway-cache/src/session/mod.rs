@@ -4,6 +4,7 @@
 mod buffer;
 mod bulk;
 mod change;
+mod fetch;
 pub(crate) mod kernel;
 mod reader;
 pub(crate) mod roster;
@@ -16,10 +17,11 @@ mod writer;
 use crate::clock;
 use crate::error::ReadError;
 use crate::remote::peer::Peer;
+pub use crate::session::fetch::{AtOnce, Begun, Fetch, Token, WaitedFor};
 use crate::session::reader::Reader;
 use crate::session::roster::{Role, Sessions};
-pub use crate::session::verbs::ServerSession;
 use crate::session::verbs::Verbs as _;
+pub use crate::session::verbs::{BindingSession, ServerSession};
 use crate::session::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
 use keyway_region::layout::latency::{Door, Latency, Verb};
@@ -418,6 +420,82 @@ impl Session {
         done
     }
 
+    /// Begins a fetch: returns the value, or the right to compute it, which one caller of all processes gets. The others wait for that one, up to
+    /// [`Fetch::wait`], or get what is stale. It ends by [`Session::fetch_store`], [`Session::fetch_store_nothing`] or
+    /// [`Session::fetch_abandon`]; [`crate::Cache::fetch`] does all of it.
+    ///
+    /// ```
+    /// # use keyway_cache::{Begun, Cache, Fetch, Options, Place};
+    /// # let cache = Cache::open(&Place::Memfd, &Options::new())?;
+    /// # let mut session = cache.session()?;
+    /// let how = Fetch { ttl: 60, ..Fetch::default() };
+    /// let mut value = Vec::new();
+    /// let Begun::Compute(token) = session.fetch_begin(b"row", &how, &mut value)? else { panic!("it was absent") };
+    /// assert!(session.fetch_store(b"row", token, b"computed", &how)?);
+    /// let Begun::Hit(_) = session.fetch_begin(b"row", &how, &mut value)? else { panic!("it is stored") };
+    /// assert_eq!(value, b"computed");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A session that only reads begins no flight: it computes, and stores nothing.
+    ///
+    /// # Errors
+    ///
+    /// A bad key, [`WriteError::OwnFlight`], and those of a write.
+    pub fn fetch_begin(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+        if how.early <= 0.0 && !how.has_looked {
+            let start = out.len();
+            match self.get_append(key, out)? {
+                Some(item) if !item.stale => return Ok(Begun::Hit(item)),
+                _ => out.truncate(start),
+            }
+        }
+        self.fetch_missed(key, how, out)
+    }
+
+    /// Stores what was computed, and wakes those who wait. `false`: nothing is stored, because the key was deleted, flushed or stored since
+    /// the fetch began, or because another process has taken the computation over.
+    ///
+    /// # Errors
+    ///
+    /// Those of a write. The fetch has ended then, too.
+    pub fn fetch_store(&mut self, key: &[u8], token: Token, value: &[u8], how: &Fetch<'_>) -> Result<bool, WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.fetch_store(key, token, value, how))
+    }
+
+    /// Ends a fetch that has found that there is no value, which is remembered for [`Fetch::negative_ttl`]. `false` as in
+    /// [`Session::fetch_store`].
+    ///
+    /// # Errors
+    ///
+    /// Those of a write.
+    pub fn fetch_store_nothing(&mut self, key: &[u8], token: Token, how: &Fetch<'_>) -> Result<bool, WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.fetch_store_nothing(key, token, how))
+    }
+
+    /// Ends a fetch whose computation has failed: one of those who wait computes. `false` as in [`Session::fetch_store`].
+    ///
+    /// # Errors
+    ///
+    /// Those of a write.
+    pub fn fetch_abandon(&mut self, key: &[u8], token: Token) -> Result<bool, WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.fetch_abandon(key, token))
+    }
+
+    /// Waits until nobody computes this key, or the time is over. For programs that must not wait in the thread that fetches: that one
+    /// fetches with a [`Fetch::wait`] of zero, and again after another thread has waited here.
+    ///
+    /// # Errors
+    ///
+    /// A bad key, and those of a write.
+    pub fn fetch_wait(&mut self, key: &[u8], timeout: Duration) -> Result<(), WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.fetch_wait(key, timeout))
+    }
+
     /// Walks live items from `cursor` on (0: the start), until about `budget` buckets and items have been examined. Returns
     /// the next cursor, `None` at the end. An item that is present all the time is visited at least once.
     ///
@@ -525,5 +603,52 @@ impl ServerSession for Session {
 
     fn clock(&self) -> Duration {
         either!(&self, way => way.clock())
+    }
+}
+
+impl BindingSession for Session {
+    #[inline(always)]
+    fn get_fresh<T: Target, R>(
+        &mut self,
+        key: &[u8],
+        target: &mut T,
+        otherwise: impl FnOnce(&mut Self, &[u8], &mut T) -> R,
+    ) -> Result<Option<R>, WriteError> {
+        probes::Get::entry(key);
+        if !Key::has_len(key) {
+            return Err(refused::<probes::Get>(key.len()));
+        }
+        let is_fresh = |item: Item| !item.stale;
+        let mut room = KeyRoom::new();
+        let (key, found) = match &mut *self.0 {
+            Way::Writer(writer) => {
+                let key = writer.key(key, &mut room);
+                let found = match writer.get_fast(key, Get::VALUE, &mut Placed::new(target), is_fresh) {
+                    Some(Some(true)) => {
+                        probes::Get::exit();
+                        return Ok(None);
+                    }
+                    Some(found) => Ok(found),
+                    None => writer.get_sampled_or_slow(key.bytes(), key.hash(), Get::VALUE, &mut Placed::new(target), is_fresh),
+                };
+                (key, found)
+            }
+            Way::Reader(reader) => {
+                let key = reader.key(key, &mut room);
+                let found = reader.get(key.bytes(), Get::VALUE, &mut Placed::new(target), is_fresh);
+                (key, found)
+            }
+        };
+        probes::Get::exit();
+        Ok(match found? {
+            Some(true) => None,
+            _ => Some(otherwise(self, key.bytes(), target)),
+        })
+    }
+
+    #[cold]
+    fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.fetch_missed(key, how, out))
     }
 }

@@ -11,10 +11,11 @@ use crate::clock::{self, Watch};
 use crate::remote::peer::{Client, Peer};
 use crate::session::ServerSession;
 use crate::session::buffer::{Walked, pass};
+use crate::session::fetch::{Begun, Fetch, Token};
 use crate::session::roster::Sessions;
 use crate::session::verbs::{Verbs, with_tail};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, KeyRoom, Limits, Sink, seconds_of};
+use keyway_region::{Headed, Key, KeyRoom, Limits, Sink, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,11 @@ impl Reader {
             hits: 0,
             hits_to_report: Vec::new(),
         }
+    }
+
+    /// A caller's key, copied to the room.
+    pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
+        self.sessions.key(given, room)
     }
 
     fn now(&mut self) -> u32 {
@@ -199,6 +205,14 @@ impl Verbs for Reader {
 
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.served(&[], |client, peer, _| client.flush_all(peer, exptime))
+    }
+
+    fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+        let _ = how;
+        Ok(match self.get(key, Get::VALUE, out, |item| item)? {
+            Some(item) => Begun::Hit(item),
+            None => Begun::Compute(Token::unnoted()),
+        })
     }
 
     fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {

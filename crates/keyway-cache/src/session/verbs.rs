@@ -3,9 +3,10 @@
 //!
 //! What is only for sessions with a thread slot does nothing for others.
 
+use crate::session::fetch::{Begun, Fetch, Token};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Limits, SessionId, Shrinking};
+use keyway_region::{Limits, SessionId, Shrinking, Target};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -21,7 +22,24 @@ pub trait Verbs: ServerSession {
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError>;
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError>;
     fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64>;
+    fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError>;
     fn upkeep(&mut self) {}
+
+    fn fetch_store(&mut self, _key: &[u8], _token: Token, _value: &[u8], _how: &Fetch<'_>) -> Result<bool, WriteError> {
+        Ok(false)
+    }
+
+    fn fetch_store_nothing(&mut self, _key: &[u8], _token: Token, _how: &Fetch<'_>) -> Result<bool, WriteError> {
+        Ok(false)
+    }
+
+    fn fetch_abandon(&mut self, _key: &[u8], _token: Token) -> Result<bool, WriteError> {
+        Ok(false)
+    }
+
+    fn fetch_wait(&mut self, _key: &[u8], _timeout: Duration) -> Result<(), WriteError> {
+        Ok(())
+    }
 
     fn shrink(&mut self) -> Shrinking {
         Shrinking::Done
@@ -100,6 +118,31 @@ pub trait ServerSession {
 
     /// What the region's clock says. No process can set it, and it does not go back.
     fn clock(&self) -> Duration;
+}
+
+/// [`crate::Session::fetch_begin`] in two steps, for bindings: the value goes to the caller's memory, and how the key is fetched is asked for
+/// only if there is nothing fresh. It may change in every release.
+pub trait BindingSession {
+    /// Gets as [`crate::Session::get_into`] does. `None`: there is a value that is fresh. Otherwise the result of `otherwise`, which gets the
+    /// copy of the key that was looked for: the caller's own may have changed meanwhile, or the value may have gone over it. What the target
+    /// got is meaningless then.
+    ///
+    /// # Errors
+    ///
+    /// A key of a wrong length; a session that is detached; no memory in this process for a copy of the value.
+    fn get_fresh<T: Target, R>(
+        &mut self,
+        key: &[u8],
+        target: &mut T,
+        otherwise: impl FnOnce(&mut Self, &[u8], &mut T) -> R,
+    ) -> Result<Option<R>, WriteError>;
+
+    /// [`crate::Session::fetch_begin`] of a key that a get has not found, or that is to be refreshed early: without another get before it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError>;
 }
 
 /// A hit whose value is in `out`: appends what follows the value. Nothing is sent.

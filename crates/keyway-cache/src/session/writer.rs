@@ -6,6 +6,7 @@
 use crate::session::ServerSession;
 use crate::session::buffer::{Buffer, Walked, pass};
 use crate::session::change::{Change, Count, Put, Ruled};
+use crate::session::fetch::{Begun, Fetch, Token};
 use crate::session::kernel;
 use crate::session::roster::Sessions;
 use crate::session::sampling::{self, Sampling};
@@ -14,7 +15,7 @@ use crate::session::socket;
 use crate::session::verbs::{Verbs, with_tail};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Headed, Key, KeyRoom, Limits, Once, Pinning, Session, SessionId, Shrinking, Sink, seconds_of};
+use keyway_region::{Fetches, Headed, Key, KeyRoom, Limits, Once, Pinning, Session, SessionId, Shrinking, Sink, seconds_of};
 use std::convert::identity;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -47,6 +48,11 @@ impl Writer {
     #[inline(always)]
     pub fn key<'r>(&self, given: &[u8], room: &'r mut KeyRoom) -> Key<'r> {
         self.slot.key(given, room)
+    }
+
+    /// Its thread slot.
+    pub fn slot_mut(&mut self) -> &mut Slot {
+        &mut self.slot
     }
 
     /// Gets to the sink by the fast path; the caller needs only what `hit` returns. `None`: [`Self::get_sampled_or_slow`] knows more.
@@ -297,6 +303,28 @@ impl Verbs for Writer {
             return self.measured(Verb::Other, move |this| this.flush_now(exptime));
         }
         self.flush_now(exptime)
+    }
+
+    fn fetch_missed(&mut self, given: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
+        self.fetch_without_get(given, how, out)
+    }
+
+    fn fetch_store(&mut self, given: &[u8], token: Token, value: &[u8], how: &Fetch<'_>) -> Result<bool, WriteError> {
+        self.store_fetched(given, &token, value, how)
+    }
+
+    fn fetch_store_nothing(&mut self, given: &[u8], token: Token, how: &Fetch<'_>) -> Result<bool, WriteError> {
+        self.end_fetch(given, &token, |session, key, flight, now| {
+            Fetches::of(session).store_nothing(key, flight, how.negative_ttl, now)
+        })
+    }
+
+    fn fetch_abandon(&mut self, given: &[u8], token: Token) -> Result<bool, WriteError> {
+        self.abandon_fetch(given, &token)
+    }
+
+    fn fetch_wait(&mut self, given: &[u8], timeout: Duration) -> Result<(), WriteError> {
+        self.wait_for_fetch(given, timeout)
     }
 
     fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {

@@ -140,6 +140,22 @@ static void verbs(void) {
     CHECK(strcmp(keyway_result_name(-1), "unknown") == 0);
 }
 
+static void fetches(void) {
+    char buffer[16];
+    keyway_item item;
+    keyway_fetch_token *token;
+    keyway_fetch_options options = {.size = sizeof options, .exptime = 100, .options = KEYWAY_FETCH_NO_WAIT};
+
+    CHECK(keyway_fetch_begin(cache, KEY("from-server"), NULL, buffer, sizeof buffer, &item, &token) == KEYWAY_OK);
+    CHECK(token == NULL && item.value_len == 5 && item.flags == 5 && memcmp(buffer, "hello", 5) == 0);
+    CHECK(keyway_fetch_begin(cache, KEY("fetched"), &options, buffer, sizeof buffer, &item, &token) == KEYWAY_COMPUTE);
+    CHECK(token != NULL && item.value_len == 0 && !keyway_fetch_has_old(token));
+    // One that may only read computes, and stores nothing.
+    CHECK(keyway_fetch_store(token, KEY("value")) == (own_sessions ? KEYWAY_OK : KEYWAY_NOT_STORED));
+    CHECK(has("fetched", "value") == (int)own_sessions);
+    CHECK(keyway_delete(cache, KEY("fetched")) == (own_sessions ? KEYWAY_OK : KEYWAY_NOT_FOUND));
+}
+
 static void flushing(void) {
     keyway *own = keyway_open("memfd", NULL);
     char buffer[1];
@@ -410,6 +426,7 @@ int main(int argc, char **argv) {
     cache = keyway_open(argv[1], NULL);
     CHECK(cache != NULL);
     verbs();
+    fetches();
     flushing();
     errors(argv[1], argv[2]);
     descriptors(argv[1]);

@@ -70,6 +70,19 @@ static void others(void) {
     CHECK(keyway_flush_all(cache, 0) == KEYWAY_OK);
 }
 
+static void fetches(void) {
+    void *block = NULL;
+    keyway_fetch_token *token = NULL;
+    keyway_fetch_options options = {.size = sizeof options, .limit = 1, .limit_prefix = "f", .limit_prefix_len = 1};
+    CHECK(keyway_fetch_begin(cache, "fetched", 7, &options, buffer, LARGE, NULL, &token) == KEYWAY_COMPUTE);
+    CHECK(keyway_fetch_store(token, buffer, LARGE) == KEYWAY_OK);
+    CHECK(keyway_fetch_begin_alloc(cache, "fetched", 7, &options, &block, NULL, &token) == KEYWAY_OK);
+    keyway_free(block);
+    options.early = 1;
+    CHECK(keyway_fetch_begin(cache, "fetched", 7, &options, buffer, LARGE, NULL, &token) == KEYWAY_OK);
+    CHECK(keyway_delete(cache, "fetched", 7) == KEYWAY_OK);
+}
+
 static void opening(void) {
     keyway *own = keyway_open(place, NULL);
     CHECK(own != NULL && keyway_set(own, "key", 3, "value", 5, 0, 0) == KEYWAY_OK);
@@ -108,7 +121,7 @@ int main(int argc, char **argv) {
     cache = keyway_open(place, &options);
     CHECK(cache != NULL);
     size_t most = 0, own = taken_by(nothing);
-    void (*const calls[])(void) = {stores, gets, many, others, opening};
+    void (*const calls[])(void) = {stores, gets, many, others, fetches, opening};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         size_t taken = taken_by(calls[i]) - own;
         most = taken > most ? taken : most;

@@ -17,7 +17,7 @@ pub use restart::{LastBoot, LastUse, Restarts};
 
 use crate::atomics::Relaxed;
 use crate::durable::{LINE, line};
-use crate::layout::item::EXPIRY_MAX;
+use crate::layout::item::{EXPIRED, EXPIRY_MAX};
 use crate::layout::superblock::{CLOCK_UNITS_PER_S, ClockWord, SeenWord, Superblock};
 use crate::mapped::Mapped;
 use crate::memory::Pinned;
@@ -26,8 +26,6 @@ use std::sync::Arc;
 
 /// Seconds that a new region's clock starts with: ticks 0 and 1 are always in the past.
 pub(crate) const START_S: u64 = 86_400;
-/// An expiry that is in the past, whatever the clock says.
-pub(crate) const EXPIRED: u32 = 1;
 /// Ticks below are seconds: 12.7 years of them.
 pub(crate) const FINE_TICKS: u32 = EXPIRY_MAX + 1 - (1 << 27);
 /// Seconds of a tick from then on: 68 years of them.

@@ -36,7 +36,7 @@ const BUILT_KEPT_MAX: usize = 64 << 10;
 pub(crate) enum Decision<'v> {
     /// nothing
     Keep,
-    /// remove its item
+    /// remove its item, and also one that is present for fetches only
     Remove,
     /// a new item, independent of the old one
     Put(Draft<'v>),
@@ -50,6 +50,9 @@ pub(crate) enum Decision<'v> {
 pub(crate) trait Decide<'v> {
     /// Whether the decision depends on what is there.
     const LOOKS: bool = true;
+
+    /// Whether it sees what is present for fetches only.
+    const FETCHES: bool = false;
 
     /// The decision. `old`: the present item. `built`: an empty buffer in which a new value may be built ([`Value::Built`]).
     fn decide(&mut self, old: Option<&Old<'_>>, built: &mut Vec<u8>) -> Decision<'v>;
@@ -317,7 +320,9 @@ impl Changer {
         if !Items::is_still(words, seen.life) {
             return self.again(&attempt);
         }
-        let present = !D::LOOKS || seen.is_present(epoch, &mut attempt.now);
+        let present = !D::LOOKS
+            || seen.is_present(epoch, &mut attempt.now)
+            || D::FETCHES && seen.life.is_since(epoch) && self.publisher().index.items.until(&seen) > attempt.now.tick();
         let asked = if PLAIN { None } else { Some(attempt.now.tick()) };
         let old = Old::of(self, attempt.key.bytes, &here, asked, rules.has_checksums());
         attempt.built.clear();
@@ -341,7 +346,7 @@ impl Changer {
             // The verb meets it again in `change`.
             Decision::Unreadable(_) if PLAIN => AGAIN,
             Decision::Unreadable(unread) => self.meet_unreadable(unread, attempt.key.bytes, &here, attempt.now.tick()),
-            Decision::Remove if !present => KEPT,
+            Decision::Remove if !present && !seen.header.has(flag::RECORD) => KEPT,
             Decision::Remove => {
                 // PUBLISH: the key is gone.
                 if !self.publisher().take_out(&here, rules) {
@@ -350,6 +355,9 @@ impl Changer {
                 self.publisher().log.counts().count_removed(first, &seen);
                 if !PLAIN {
                     self.publisher().free_replaced(&seen, None);
+                }
+                if seen.header.has(flag::RECORD) {
+                    return self.end_flight(attempt.key.hash, present);
                 }
                 Ok(Some((Changed::Removed, Written::NONE)))
             }
@@ -441,7 +449,20 @@ impl Changer {
             self.publisher().free_replaced(&seen, Some(&draft.value));
             self.published(attempt.prepared);
         }
+        if seen.header.has(flag::RECORD) {
+            self.publisher().flights.wake(attempt.key.hash);
+        }
         Ok(Some((Changed::Put, written)))
+    }
+
+    /// An item with a record is gone: whoever waits for it looks again.
+    fn end_flight(&self, hash: u64, was_present: bool) -> Attempted {
+        self.publisher().flights.wake(hash);
+        if was_present {
+            Ok(Some((Changed::Removed, Written::NONE)))
+        } else {
+            KEPT
+        }
     }
 
     /// What an item with this value has of the one that it replaces.

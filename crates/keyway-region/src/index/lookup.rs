@@ -545,6 +545,7 @@ impl Index {
         );
         if details {
             item.cas = self.items.cas_unique(seen);
+            item.win_sent = self.items.record(seen).is_some_and(|record| record.holder != 0);
             (item.fetched, item.idle_s) = (word.is_fetched(), self.slots.idle_s(seen, place, now));
         }
         item

@@ -35,6 +35,7 @@ mod split;
 use crate::changes::Counting;
 use crate::clock::Clock;
 use crate::directory::Directory;
+use crate::flights::Flights;
 use crate::layout::bucket::Table;
 use crate::layout::slot::Slot;
 use crate::log::{Appender, Segments, Uniques, Verified};
@@ -64,6 +65,8 @@ pub(crate) struct Publisher {
     directory: Arc<Directory>,
     /// the word of the present operation's item, as long as its hazard pointer stands
     held: Cell<Slot>,
+    /// those who wait for what it publishes
+    flights: Flights,
     /// how its changes are counted
     counting: Counting,
     /// where it emits events for watchers
@@ -109,7 +112,7 @@ impl Splits<'_> {
 }
 
 impl Changer {
-    pub fn new(index: &Index, clock: &Clock, log: Appender, counting: Counting, emitter: Emitter) -> Self {
+    pub fn new(index: &Index, clock: &Clock, log: Appender, flights: &Flights, counting: Counting, emitter: Emitter) -> Self {
         let publisher = Publisher {
             index: index.clone(),
             segments: log.claims().segments().clone(),
@@ -118,6 +121,7 @@ impl Changer {
             log,
             directory: Arc::clone(&index.directory),
             held: Cell::new(Slot::EMPTY),
+            flights: flights.clone(),
             counting,
             emitter,
         };

@@ -6,7 +6,7 @@ use crate::index::Changer;
 use crate::index::Index;
 use crate::index::find::Here;
 use crate::index::lookup::Place;
-use crate::layout::item::{Header, flag};
+use crate::layout::item::{Header, Record, flag};
 use crate::layout::slot::Slot;
 use crate::log::Items;
 use crate::log::{Chain, ItemView, Outcome, Verified, chain_of};
@@ -64,12 +64,20 @@ impl<'r> Old<'r> {
         Items::marks_and_flags(&self.index.mapped, &self.seen)
     }
 
+    /// What it has of fetches.
+    pub fn record(&self) -> Option<Record> {
+        if self.has_checksums {
+            return self.seen.header.has(flag::RECORD).then(|| self.copy().record.get());
+        }
+        self.index.items.record(&self.seen)
+    }
+
     /// Its header, if an item has the same one that differs from it only in the bytes of the value, and is written now.
     #[inline(always)]
     pub fn header_of_same_form(&self) -> Option<Header> {
         let header = self.seen.header;
         // A new item has no CAS unique of its own, and is stale if this one was written before a gap.
-        let is_same = !header.has(flag::CAS | flag::DEAD) && !Items::is_any_before_gap(&self.index.mapped);
+        let is_same = !header.has(flag::CAS | flag::DEAD | flag::RECORD) && !Items::is_any_before_gap(&self.index.mapped);
         is_same.then_some(header)
     }
 
@@ -155,8 +163,9 @@ impl<'r> Old<'r> {
         let copy = self.verified;
         if copy.outcome.get() == Outcome::Unasked {
             let mut item = self.index.facts(&self.seen, self.slot, true, self.now());
+            let record = self.index.items.record(&self.seen).unwrap_or_default();
             let body = &mut copy.body.borrow_mut();
-            let mut outcome = match self.index.items.read_verified(&self.seen, self.key, &item, body) {
+            let mut outcome = match self.index.items.read_verified(&self.seen, self.key, (&item, record), body) {
                 Ok(()) => Outcome::Intact,
                 Err(Unread::Changed) => Outcome::Damaged,
                 Err(Unread::NoMemory) => Outcome::NoMemory,
@@ -169,6 +178,7 @@ impl<'r> Old<'r> {
                 }
             }
             copy.item.set(item);
+            copy.record.set(record);
             copy.outcome.set(outcome);
         }
         copy

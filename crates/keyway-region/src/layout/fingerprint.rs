@@ -6,6 +6,7 @@
 //! (another meaning of the same bits) increments [`superblock::VERSION`], which is an input too.
 
 use super::bucket::{self, Table};
+use super::flight::{self, Holder, LimitRow};
 use super::hot::{HotCounter, HotGroup, HotText};
 use super::item::{self, Header, flag};
 use super::latency::{self, Door, LatencyRow, Verb};
@@ -41,6 +42,7 @@ const INPUTS: &[&[Input]] = &[
     HotText::FIELDS,
     TrailHead::FIELDS,
     TrailEntry::FIELDS,
+    LimitRow::FIELDS,
     Ring::FIELDS,
     Cell::FIELDS,
     EVENTS,
@@ -175,7 +177,32 @@ const ITEMS: &[Input] = &[
     ("item: dead", flag::DEAD),
     ("item: lifetime", flag::LIFETIME),
     ("item: stale", flag::STALE),
-    ("item: win sent", flag::WIN_SENT),
+    ("item: record", flag::RECORD),
+    (
+        "item: record's place",
+        Header(flag::LIFETIME | flag::CLIENT_FLAGS).record_offset() as u64,
+    ),
+    ("item: bytes of a record", item::RECORD_SIZE as u64),
+    ("item: expired from the start", item::EXPIRED as u64),
+    (
+        "holder: slot",
+        Holder::of(Owner {
+            slot: u16::MAX,
+            incarnation: 0,
+        })
+        .0,
+    ),
+    (
+        "holder: incarnation",
+        Holder::of(Owner {
+            slot: 0,
+            incarnation: u32::MAX,
+        })
+        .0,
+    ),
+    ("flight: words", flight::WORDS as u64),
+    ("flight: waited for, ended", (flight::WAITED_FOR << 8 | flight::ENDED) as u64),
+    ("holder: any client", Holder::CLIENT.0),
     ("item: binary key", flag::OPAQUE_KEY),
     ("item: key length", SAMPLE.key_len() as u64),
     ("item: value length", SAMPLE.value_len() as u64),
@@ -313,7 +340,7 @@ const fn cursor(offset: usize, relocated: usize, spare: Spare) -> Cursor {
 }
 
 /// The offsets of the arrays in a region of this shape.
-const fn arrays(shape: Shape) -> [Input; 20] {
+const fn arrays(shape: Shape) -> [Input; 22] {
     let layout = Layout::new(shape);
     [
         ("process slots", layout.processes as u64),
@@ -326,6 +353,8 @@ const fn arrays(shape: Shape) -> [Input; 20] {
         ("trail", layout.trail as u64),
         ("trail: entries", layout.trail_entries as u64),
         ("rings", layout.rings as u64),
+        ("flights", layout.flights as u64),
+        ("flights: rows", layout.flight_row(0) as u64),
         ("cells of a ring", layout.ring_cells as u64),
         ("segment words", layout.words as u64),
         ("segment headers", layout.headers as u64),

@@ -1,16 +1,20 @@
 //! An item: a key with its value, immutable once published. See `docs/region.md`.
 //!
 //! ```text
-//! header 4 | lifetime 4, if flagged | CAS unique 8, if flagged | client flags 4, if flagged | key | value, or a large item's body | pad
+//! header 4 | lifetime 4, if flagged | CAS unique 8, if flagged | client flags 4, if flagged | record 16, if marked | key | value, or a large item's body | pad
 //!
 //! header:    31..28 flags (4) | 27..20 key length (8) | 19..0 value length (20)
 //! lifetime:  31..3 expiry (29) | 2..0 marks (3)
+//! record:    holder 8 | kept until 4 | cost 4
 //! large body (the value length is all ones):  value length 4 | checksum 4 | first link of the chain 8 | last link of the chain 8
 //! ```
 //!
 //! Both words together are handled as one, [`Header`], whose upper half is 0 without a lifetime. Items are padded to a multiple
 //! of 4 bytes. Expiry is a tick of the region's clock, 0 for never. A header consists of bytes from shared memory: call
 //! [`Header::validate`] first.
+//!
+//! An item with a record ([`Record`]) stays after its expiry: absent for every verb but a fetch. One with the expiry
+//! [`EXPIRED`] and a record was never there for any other verb: it says that somebody computes the value, or that there is none.
 //!
 //! In a region with checksums ([`crate::layout::superblock::CHECKSUMS`]) four bytes of checksum follow the value, and count as
 //! part of it. A large item's checksum is in its body, and is 0 in other regions.
@@ -31,14 +35,14 @@ pub mod flag {
     pub const LIFETIME: u64 = 1 << 31;
     /// mark: stale
     pub const STALE: u64 = 1 << 32;
-    /// mark: a client has won the right to recache it
-    pub const WIN_SENT: u64 = 1 << 33;
+    /// mark: a record follows the client flags
+    pub const RECORD: u64 = 1 << 33;
     /// mark: the key is opaque bytes, which a text protocol has to encode
     pub const OPAQUE_KEY: u64 = 1 << 34;
     /// What can be given for an item before it is written.
     pub const GIVEN: u64 = CLIENT_FLAGS | CAS | MARKS;
     /// All marks.
-    pub const MARKS: u64 = STALE | WIN_SENT | OPAQUE_KEY;
+    pub const MARKS: u64 = STALE | RECORD | OPAQUE_KEY;
 }
 
 /// Bytes of the header.
@@ -55,6 +59,10 @@ pub const SIZE_MIN: usize = 8;
 pub const LARGE_BODY_SIZE: usize = 24;
 /// Bytes of a checksum.
 pub const CHECKSUM_SIZE: usize = 4;
+/// Bytes of a record.
+pub const RECORD_SIZE: usize = 16;
+/// An expiry that is in the past, whatever the clock says: that of what has expired from the start.
+pub const EXPIRED: u32 = 1;
 /// Latest expiry that fits, a tick of the region's clock (80 years, [`crate::Moment`]); later ones are cut to it.
 pub const EXPIRY_MAX: u32 = (1 << 29) - 1;
 /// Longest value whose length fits into the header, bytes.
@@ -64,6 +72,52 @@ pub const INLINE_VALUE_MAX: usize = LARGE - 1;
 pub(crate) const LARGE: usize = (1 << 20) - 1;
 const EXPIRY_SHIFT: u32 = 35;
 const OPTIONAL_SHIFT: u32 = 28;
+
+/// What an item has of fetches: who computes its value, and how long it stays after its expiry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// who computes its next value: see [`super::flight::Holder`]
+    pub holder: u64,
+    /// tick of the region's clock until which it stays after its expiry, for fetches only; 0: it does not
+    pub until: u32,
+    /// how long its value took to compute, milliseconds
+    pub cost_ms: u32,
+}
+
+impl Record {
+    /// As an item has it.
+    pub fn to_bytes(self) -> [u8; RECORD_SIZE] {
+        let [a, b] = [self.holder, u64::from(self.until) | u64::from(self.cost_ms) << 32].map(u64::to_le_bytes);
+        let mut bytes = [0; RECORD_SIZE];
+        for (to, from) in bytes.iter_mut().zip(a.into_iter().chain(b)) {
+            *to = from;
+        }
+        bytes
+    }
+
+    /// From an item's words.
+    pub fn of([holder, rest]: [u64; 2]) -> Self {
+        Self {
+            holder,
+            until: (rest & 0xFFFF_FFFF) as u32,
+            cost_ms: (rest >> 32) as u32,
+        }
+    }
+
+    /// Until when an item with this expiry is kept. Ticks of the region's clock, 0 for ever.
+    pub fn kept_until(self, expiry: u32) -> u32 {
+        if expiry == 0 { 0 } else { expiry.max(self.until) }
+    }
+
+    /// This record for an item that has now another expiry: it stays for as long after it. Ticks of the region's clock, 0 for never.
+    pub fn moved(self, from: u32, to: u32) -> Self {
+        let until = match (self.until, to) {
+            (0, _) | (_, 0) => 0,
+            (until, to) => to.saturating_add(until.saturating_sub(from)).min(EXPIRY_MAX),
+        };
+        Self { until, ..self }
+    }
+}
 
 /// An item's header, with its lifetime if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,25 +184,21 @@ impl Header {
     }
 
     /// Whether a flag or a mark is set.
-    #[inline]
     pub fn has(self, flag: u64) -> bool {
         self.0 & flag != 0
     }
 
     /// The flags and marks that were given to [`Self::new`].
-    #[inline]
     pub fn given(self) -> u64 {
         self.0 & flag::GIVEN
     }
 
     /// The first word of the item once no slot names it any more.
-    #[inline]
     pub fn dead_word(self) -> u32 {
         low(self.0 | flag::DEAD)
     }
 
     /// The first word, and the lifetime.
-    #[inline]
     pub fn words(self) -> (u32, Option<u32>) {
         let lifetime = self.has(flag::LIFETIME).then_some((self.0 >> 32) as u32);
         (low(self.0), lifetime)
@@ -195,6 +245,11 @@ impl Header {
         self.cas_offset() + if self.0 & flag::CAS == 0 { 0 } else { 8 }
     }
 
+    /// From the item's start to its record (or to its key if it has none), bytes.
+    pub const fn record_offset(self) -> usize {
+        self.client_flags_offset() + if self.0 & flag::CLIENT_FLAGS == 0 { 0 } else { 4 }
+    }
+
     /// From the item's start to its key, bytes.
     #[inline(always)]
     pub fn key_offset(self) -> usize {
@@ -222,8 +277,17 @@ impl Header {
     }
 }
 
-/// Bytes of the optional fields, by the flags that announce them.
-const OPTIONAL_SIZES: [usize; 16] = [0, 4, 8, 12, 0, 4, 8, 12, 4, 8, 12, 16, 4, 8, 12, 16];
+/// Bytes of the optional fields, by the flags and marks that announce them.
+#[allow(clippy::indexing_slicing, reason = "below the length, at compile time")]
+const OPTIONAL_SIZES: [usize; 64] = {
+    let mut sizes = [0; 64];
+    let mut flags = 0;
+    while flags < sizes.len() {
+        sizes[flags] = 4 * (flags & 1) + 8 * (flags >> 1 & 1) + LIFETIME_SIZE * (flags >> 3 & 1) + RECORD_SIZE * (flags >> 5 & 1);
+        flags += 1;
+    }
+    sizes
+};
 
 /// Bytes of the optional fields that a header announces.
 #[inline(always)]
@@ -233,7 +297,7 @@ fn optional_size(header: u64) -> usize {
 }
 
 const _: () = assert!(flag::CLIENT_FLAGS == 1 << OPTIONAL_SHIFT && flag::CAS == 2 << OPTIONAL_SHIFT);
-const _: () = assert!(flag::LIFETIME == 8 << OPTIONAL_SHIFT && LIFETIME_SIZE == 4);
+const _: () = assert!(flag::LIFETIME == 8 << OPTIONAL_SHIFT && flag::RECORD == 32 << OPTIONAL_SHIFT);
 
 #[inline]
 fn lifetime_flag(flags: u64, expiry: u32) -> u64 {
@@ -287,12 +351,38 @@ mod tests {
         );
         let stale = h.with(flag::STALE | flag::CAS);
         assert_eq!((stale.expiry(), stale.key_offset(), stale.key_len()), (0, 20, 16));
-        assert!(stale.has(flag::STALE) && !stale.has(flag::WIN_SENT) && stale.has(flag::CLIENT_FLAGS));
+        assert!(stale.has(flag::STALE) && !stale.has(flag::RECORD) && stale.has(flag::CLIENT_FLAGS));
+    }
+
+    #[test]
+    fn a_record_comes_back() {
+        let h = Header::new(16, 64, flag::RECORD | flag::CLIENT_FLAGS | flag::CAS, EXPIRED);
+        assert_eq!(
+            (h.cas_offset(), h.client_flags_offset(), h.record_offset(), h.key_offset()),
+            (8, 16, 20, 36)
+        );
+        assert_eq!(Header::of(h.words().0, || h.words().1.unwrap()).size(), h.size());
+        let record = Record {
+            holder: u64::MAX - 1,
+            until: 77,
+            cost_ms: u32::MAX,
+        };
+        let words = record.to_bytes();
+        let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().unwrap());
+        assert_eq!(Record::of([word(0), word(8)]), record);
+        assert_eq!(
+            (
+                record.moved(70, 90).until,
+                record.moved(70, 0).until,
+                Record::default().moved(70, 90).until
+            ),
+            (97, 0, 0)
+        );
     }
 
     #[test]
     fn sizes_agree() {
-        for flags in [0, flag::CLIENT_FLAGS, flag::CAS, flag::STALE, flag::GIVEN] {
+        for flags in [0, flag::CLIENT_FLAGS, flag::CAS, flag::STALE, flag::RECORD, flag::GIVEN] {
             for expiry in [0, 1, EXPIRY_MAX] {
                 for value in [0, 1, 9, 100_000] {
                     assert_eq!(size(7, value, flags, expiry), Header::new(7, value, flags, expiry).size());

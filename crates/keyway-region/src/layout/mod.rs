@@ -33,6 +33,7 @@ const fn within(number: usize, (least, most): (usize, usize)) -> usize {
 
 pub mod bucket;
 pub mod fingerprint;
+pub mod flight;
 pub mod hot;
 pub mod item;
 pub mod latency;

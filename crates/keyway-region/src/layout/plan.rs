@@ -1,18 +1,20 @@
 //! The offset of everything in a region of a given size, and which parts of it must be backed by memory.
 //!
 //! ```text
-//! superblock | process slots | thread slots | latency pages | hot-key counters | their texts | trail | rings | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
+//! superblock | process slots | thread slots | latency pages | hot-key counters | their texts | trail | rings | flights | segment words | segment headers | bucket directory | hint directory | ghost directory | segments
 //! ```
 //!
 //! The arrays have space for the most segments that the region can ever have, so that nothing moves when it grows; only the
 //! parts in use are backed. Offsets only, never pointers.
 
+use super::flight;
 use super::hot::{By, HotGroup, HotText, WAYS};
 use super::segment::{CELL_SIZE_MIN, CELLS_MAX, CHAIN_HEADER_SIZE, SIZE_MAX, SIZE_MIN, SegmentWords};
 use super::session::{ProcessSlot, ThreadSlot};
 use super::slot::SEGMENTS_MAX;
 use super::trail::{TrailEntry, TrailHead};
 use super::{bucket, hot, latency, superblock, trail, watch};
+use crate::atomics::AtomicU32;
 use core::ops::Range;
 
 /// Smallest region, bytes.
@@ -229,6 +231,8 @@ pub struct Layout {
     pub rings: usize,
     /// cells of each of them, a power of two
     pub ring_cells: usize,
+    /// where callers wait for flights
+    pub flights: usize,
     /// segment words
     pub words: usize,
     /// segment headers
@@ -259,7 +263,8 @@ impl Layout {
         let trail_entries = trail::entries(shape.buckets_initial);
         let rings = trail + size_of::<TrailHead>() + trail_entries * size_of::<TrailEntry>();
         let ring_cells = watch::cells(shape.buckets_initial);
-        let words = (rings + watch::size(ring_cells)).next_multiple_of(page);
+        let flights = (rings + watch::size(ring_cells)).next_multiple_of(align_of::<flight::LimitRow>());
+        let words = (flights + flight::SIZE).next_multiple_of(page);
         let headers = (words + shape.segments_max * size_of::<SegmentWords>()).next_multiple_of(page);
         let bucket_directory = (headers + shape.segments_max * 64).next_multiple_of(page);
         let hint_directory = (bucket_directory + shape.segments_max * 4).next_multiple_of(page);
@@ -279,6 +284,7 @@ impl Layout {
             trail_entries,
             rings,
             ring_cells,
+            flights,
             words,
             headers,
             bucket_directory,
@@ -308,6 +314,16 @@ impl Layout {
     /// Offset of the text of a counter of the gets: of the counter `way` of a group.
     pub fn hot_text(&self, group: usize, way: usize) -> usize {
         self.hot_texts + (group * WAYS + way) * size_of::<HotText>()
+    }
+
+    /// Offset of a word on which callers wait.
+    pub fn flight_word(&self, word: usize) -> usize {
+        self.flights + word * size_of::<AtomicU32>()
+    }
+
+    /// Offset of a row of the limits.
+    pub const fn flight_row(&self, row: usize) -> usize {
+        self.flights + flight::WORDS * size_of::<AtomicU32>() + row * size_of::<flight::LimitRow>()
     }
 
     /// Offset of an entry of the trail.

@@ -9,7 +9,7 @@
 
 use crate::atomics::Relaxed;
 use crate::heap::List;
-use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, flag};
+use crate::layout::item::{CHECKSUM_SIZE, Header, LARGE_BODY_SIZE, Record, flag};
 use crate::layout::segment::{CHAIN_LEN_WORD, Link, SegmentLife};
 use crate::log::Items;
 use crate::log::item_view::{Chain, ItemView};
@@ -34,6 +34,8 @@ pub(super) struct Cover {
     pub cas: u64,
     /// 0 if the item carries none
     pub client_flags: u32,
+    /// zeros if the item carries none
+    pub record: Record,
 }
 
 /// A session's copy of the item of the present operation.
@@ -41,6 +43,7 @@ pub(super) struct Cover {
 pub(crate) struct Verified {
     pub outcome: Cell<Outcome>,
     pub item: Cell<Item>,
+    pub record: Cell<Record>,
     /// the value, or a large item's words
     pub body: RefCell<Vec<u8>>,
 }
@@ -76,6 +79,12 @@ impl Cover {
             } else {
                 0
             },
+            record: if header.has(flag::RECORD) {
+                let at = header.record_offset();
+                Record::of([word_of(bytes, at), word_of(bytes, at + 8)])
+            } else {
+                Record::default()
+            },
         }
     }
 
@@ -100,7 +109,12 @@ impl Cover {
             Some(to) => to.copy_from_slice(key),
             None => return 0,
         }
-        crc32c::crc32c(bytes.get(..end).unwrap_or_default())
+        let begun = crc32c::crc32c(bytes.get(..end).unwrap_or_default());
+        if self.header.has(flag::RECORD) {
+            crc32c::crc32c_append(begun, &self.record.to_bytes())
+        } else {
+            begun
+        }
     }
 
     /// The checksum.
@@ -213,14 +227,15 @@ impl Items {
         if header.is_large() {
             let mut body = List::with_capacity(LARGE_BODY_SIZE);
             let body = body.as_vec();
-            self.read_verified(seen, key, item, body)?;
+            self.read_verified(seen, key, (item, self.record(seen).unwrap_or_default()), body)?;
             return match chain_of(body).filter(|chain| chain.value_len == item.value_len) {
                 Some(chain) if wants_value => self.append_chain(chain, out),
                 Some(_) => Ok(()),
                 None => Err(Unread::Changed),
             };
         }
-        let (cover, body_len) = self.cover(seen, item).ok_or(Unread::Changed)?;
+        let record = self.record(seen).unwrap_or_default();
+        let (cover, body_len) = self.cover(seen, item, record).ok_or(Unread::Changed)?;
         let begun = cover.begin(key);
         let at = seen.at + header.value_offset();
         let body = self.mapped.memory().window(at, body_len);
@@ -231,12 +246,18 @@ impl Items {
         as_written(sum == self.checksum_at(at + body_len))
     }
 
-    /// Copies the item's body (a large item's: the words that lead to its value) over `body`, and verifies it with the key and
-    /// with what `item` says.
+    /// Copies the item's body (a large item's: the words that lead to its value) over `body`, and verifies it with the key, with
+    /// what `item` says, and with what was read as its record.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read_verified(&self, seen: &ItemView, key: &[u8], item: &Item, body: &mut Vec<u8>) -> Result<(), Unread> {
-        let (cover, body_len) = self.cover(seen, item).ok_or(Unread::Changed)?;
+    pub(crate) fn read_verified(
+        &self,
+        seen: &ItemView,
+        key: &[u8],
+        (item, record): (&Item, Record),
+        body: &mut Vec<u8>,
+    ) -> Result<(), Unread> {
+        let (cover, body_len) = self.cover(seen, item, record).ok_or(Unread::Changed)?;
         let at = seen.at + seen.header.value_offset();
         body.clear();
         if !self.mapped.memory().append_to(at, body_len, body) {
@@ -251,7 +272,7 @@ impl Items {
     }
 
     /// What the item's checksum covers, and the length of its body. `None`: no live item has such a header.
-    fn cover(&self, seen: &ItemView, item: &Item) -> Option<(Cover, usize)> {
+    fn cover(&self, seen: &ItemView, item: &Item, record: Record) -> Option<(Cover, usize)> {
         let header = seen.header;
         let body_len = body_len(header)?;
         if header.has(flag::DEAD) {
@@ -269,6 +290,7 @@ impl Items {
             header,
             cas,
             client_flags: item.flags,
+            record,
         };
         Some((cover, body_len))
     }

@@ -57,7 +57,7 @@ impl Appender {
         } else {
             None
         };
-        let (expiry, size) = (copy.header.expiry(), copy.header.size());
+        let (expiry, size) = (self.claims().items.until(copy.seen), copy.header.size());
         let class = self.class(expiry, now);
         let lifetime_class = if is_compaction && class == 0 {
             LifetimeClass::LongLived

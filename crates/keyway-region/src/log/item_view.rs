@@ -5,7 +5,7 @@
 
 use crate::atomics::{Acquire, AtomicU32, Relaxed, fence};
 use crate::layout::index;
-use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, flag};
+use crate::layout::item::{ALIGNMENT, Header, LIFETIME_OFFSET, Record, flag};
 use crate::layout::segment::{Link, SegmentLife, SegmentWords};
 use crate::log::Items;
 use crate::mapped::Mapped;
@@ -97,7 +97,7 @@ impl Items {
         seen.header.key_len() == key.len() && self.mapped.memory().equals(seen.at + seen.header.key_offset(), key)
     }
 
-    /// The item's marks ([`flag::MARKS`]) and the client's flags. Meaningless unless [`Self::still`] holds afterwards.
+    /// The item's marks ([`flag::MARKS`]; that of a record for any record) and the client's flags. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
     pub(crate) fn marks_and_flags(mapped: &Mapped, seen: &ItemView) -> (u64, u32) {
         let stale = if Self::is_of_before_gap(mapped, seen) {
@@ -135,6 +135,22 @@ impl Items {
     pub(super) fn is_opened_before_gap(mapped: &Mapped, segment: usize) -> bool {
         let before = mapped.superblock().stale_before.load(Relaxed);
         before != 0 && mapped.header(segment).sequence.load(Relaxed) < before
+    }
+
+    /// What the item has of fetches. Meaningless unless [`Self::still`] holds afterwards.
+    pub(crate) fn record(&self, seen: &ItemView) -> Option<Record> {
+        let at = seen.at + seen.header.record_offset();
+        let word = |at| self.mapped.memory().u64_unaligned(at);
+        seen.header.has(flag::RECORD).then(|| Record::of([word(at), word(at + 8)]))
+    }
+
+    /// Until when the item is kept, if only for fetches: a tick of the region's clock, the last one for ever.
+    pub(crate) fn until(&self, seen: &ItemView) -> u32 {
+        match (seen.header.expiry(), self.record(seen)) {
+            (0, _) => u32::MAX,
+            (expiry, None) => expiry,
+            (expiry, Some(record)) => record.kept_until(expiry),
+        }
     }
 
     #[inline]

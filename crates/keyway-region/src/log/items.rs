@@ -4,7 +4,7 @@ use crate::atomics::{AtomicU32, Relaxed};
 use crate::decimal;
 use crate::directory::Directory;
 use crate::hash::{Key, tag};
-use crate::layout::item::{self, Header, LARGE_BODY_SIZE, flag, padded};
+use crate::layout::item::{self, Header, LARGE_BODY_SIZE, Record, flag, padded};
 use crate::layout::segment::{EXTENT_HEADER_SIZE, SIZE_MAX, SegmentHeader, Stream};
 use crate::layout::session::WRITTEN;
 use crate::layout::slot::Slot;
@@ -33,8 +33,10 @@ use std::sync::Arc;
 /// A new item, apart from its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'v> {
-    /// [`flag::STALE`], [`flag::WIN_SENT`], [`flag::OPAQUE_KEY`]
+    /// [`flag::STALE`], [`flag::OPAQUE_KEY`]
     pub marks: u64,
+    /// what it has of fetches
+    pub record: Option<Record>,
     pub client_flags: u32,
     /// a CAS unique of its own
     pub cas: Option<u64>,
@@ -49,7 +51,17 @@ impl Draft<'_> {
     fn flags(&self) -> u64 {
         let client_flags = if self.client_flags != 0 { flag::CLIENT_FLAGS } else { 0 };
         let cas = if self.cas.is_some() { flag::CAS } else { 0 };
-        self.marks | client_flags | cas
+        let record = if self.record.is_some() { flag::RECORD } else { 0 };
+        self.marks | client_flags | cas | record
+    }
+
+    /// Until when it is kept: a tick of the region's clock, 0 for ever.
+    #[inline(always)]
+    pub fn until(&self) -> u32 {
+        match self.record {
+            Some(record) => record.kept_until(self.expiry),
+            None => self.expiry,
+        }
     }
 
     /// This draft with this CAS unique.
@@ -317,9 +329,9 @@ impl Appender {
                 self.planned(key, draft, body, 0)?
             }
         };
-        let class = match draft.expiry {
+        let class = match draft.until() {
             0 => 0,
-            expiry => self.class(expiry, now.tick()),
+            until => self.class(until, now.tick()),
         };
         let stream = self.stream(key.hash, Some(&replaced), class);
         let kept = self.extents.leased.get(stream.index())?;
@@ -372,7 +384,7 @@ impl Appender {
                 }
                 let chain = self
                     .claims()
-                    .write_chain(supply, purpose.key, bytes, (stream, draft.expiry), purpose.now)?;
+                    .write_chain(supply, purpose.key, bytes, (stream, draft.until()), purpose.now)?;
                 (chain, Some(chain))
             }
         };
@@ -454,6 +466,9 @@ impl Appender {
                 let flags = view.at::<AtomicU32>(at + header.client_flags_offset());
                 flags.store(draft.client_flags, Relaxed);
             }
+            if let Some(record) = draft.record {
+                view.write(at + header.record_offset(), &record.to_bytes());
+            }
             view.write(at + header.key_offset(), key.bytes);
             if !rules.has_checksums() {
                 view.write(at + header.value_offset(), body);
@@ -467,13 +482,14 @@ impl Appender {
                 header,
                 cas: draft.cas.unwrap_or(0),
                 client_flags: draft.client_flags,
+                record: draft.record.unwrap_or_default(),
             };
             self.claims().items.write_body(&cover, key.bytes, body);
         }
         self.claims().thread.protect_written(WRITTEN, room.segment);
         // SAFETY: the extent's own words are before its items, of which one is in the mapping, and at multiples of 8.
         let tail_word = unsafe { view.at(segment_at + room.tail_offset()) };
-        self.extents.commit(room, tail_word, segment_at, size, draft.expiry, rules);
+        self.extents.commit(room, tail_word, segment_at, size, draft.until(), rules);
         let cas = match draft.cas {
             Some(cas) => cas,
             None => cas_of(room.sequence, offset),
@@ -498,12 +514,10 @@ impl Appender {
 }
 
 impl Item {
-    /// Its marks, as its header has them.
+    /// Its marks, as its header has them, without that of a record.
     #[inline]
     pub(crate) fn marks(&self) -> u64 {
-        (if self.stale { flag::STALE } else { 0 })
-            | (if self.win_sent { flag::WIN_SENT } else { 0 })
-            | (if self.opaque_key { flag::OPAQUE_KEY } else { 0 })
+        (if self.stale { flag::STALE } else { 0 }) | (if self.opaque_key { flag::OPAQUE_KEY } else { 0 })
     }
 
     /// An item of which only the marks are known.
@@ -511,7 +525,7 @@ impl Item {
     pub(crate) fn marked(marks: u64) -> Self {
         Self {
             stale: marks & flag::STALE != 0,
-            win_sent: marks & flag::WIN_SENT != 0,
+            win_sent: marks & flag::RECORD != 0,
             opaque_key: marks & flag::OPAQUE_KEY != 0,
             ..Self::default()
         }

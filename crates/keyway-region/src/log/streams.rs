@@ -24,7 +24,7 @@ pub(super) const SETTLED_PART: u64 = 8;
 impl Appender {
     /// The stream of a new item.
     pub(super) fn stream_for(&self, purpose: &Purpose<'_, '_>, draft: &Draft<'_>) -> Stream {
-        let class = self.class(draft.expiry, purpose.now);
+        let class = self.class(draft.until(), purpose.now);
         self.stream(purpose.key.hash, purpose.replaced.as_ref(), class)
     }
 

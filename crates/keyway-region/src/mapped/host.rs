@@ -35,6 +35,13 @@ pub trait Host: Send + Sync {
     fn is_read_only(&self) -> bool {
         false
     }
+    /// Waits until the 32-bit word at this offset is woken, or this time is over; not at all if the word has another value
+    /// (futex(2), FUTEX_WAIT). It may end for no reason.
+    fn wait(&self, _at: usize, _value: u32, timeout: core::time::Duration) {
+        std::thread::sleep(timeout.min(core::time::Duration::from_millis(1)));
+    }
+    /// Wakes all who wait for the word at this offset, in every process (futex(2), FUTEX_WAKE).
+    fn wake(&self, _at: usize) {}
     /// Writes these bytes back to the file. `false`: that failed.
     fn write_back(&self, range: core::ops::Range<usize>) -> bool;
     /// Bytes that the file has now: only these may be touched.

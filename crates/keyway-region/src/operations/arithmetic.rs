@@ -6,7 +6,8 @@ use crate::decimal::{self, By};
 use crate::hash::{Key, Keyed};
 use crate::heap;
 use crate::index::{Changed, Decide, Decision, Old};
-use crate::layout::item::flag;
+use crate::layout::flight::Holder;
+use crate::layout::item::{Record, flag};
 use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
 use crate::limits::memcached_size;
@@ -216,7 +217,8 @@ impl By {
         let (marks, flags) = old.marks_and_flags();
         let sum = Sum {
             value: self.of(number),
-            marks,
+            marks: marks & !flag::RECORD,
+            record: kept_of(&old, old.expiry()),
             flags,
             expiry: old.expiry(),
             ..Sum::default()
@@ -260,12 +262,14 @@ fn sum<'v>(session: &Session, how: &Arithmetic, now: u32, old: Option<&Old<'_>>,
     };
     let value = how.by().of(number);
     let (marks, flags) = old.marks_and_flags();
+    let expiry = how.exptime.map_or(old.expiry(), |exptime| session.expiry(exptime, now));
     let sum = Sum {
         hit: true,
         value,
-        marks,
+        marks: marks & !flag::RECORD,
+        record: kept_of(old, expiry),
         flags,
-        expiry: how.exptime.map_or(old.expiry(), |exptime| session.expiry(exptime, now)),
+        expiry,
         ..Sum::default()
     };
     // A number that fits into the old value's length is padded to it (protocol.txt, "Increment/Decrement").
@@ -285,6 +289,7 @@ struct Sum {
     hit: bool,
     value: u64,
     marks: u64,
+    record: Option<Record>,
     flags: u32,
     /// a tick of the region's clock, 0 for never
     expiry: u32,
@@ -320,6 +325,7 @@ impl Sum {
                 0 => None,
                 expiry => ttl(expiry, now.tick()),
             },
+            win_sent: self.record.is_some_and(|record| record.holder != 0),
             ..Item::marked(self.marks)
         }
     }
@@ -329,12 +335,20 @@ impl Sum {
     fn draft<'v>(&self, cas: Option<u64>, value: Value<'v>) -> Draft<'v> {
         Draft {
             marks: self.marks,
+            record: self.record,
             client_flags: self.flags,
             cas,
             expiry: self.expiry,
             value,
         }
     }
+}
+
+/// The record of an item of which only the number changes: no thread computes it any more.
+fn kept_of(old: &Old<'_>, expiry: u32) -> Option<Record> {
+    let record = old.record()?.moved(old.expiry(), expiry);
+    let holder = if record.holder == Holder::CLIENT.0 { record.holder } else { 0 };
+    Some(Record { holder, ..record })
 }
 
 /// The number, padded with blanks to an unusual length: that of the old value, which has been read into the buffer.

@@ -3,13 +3,15 @@
 //! `now` is a tick of the region's clock ([`Clock::tick`](crate::Clock::tick)). Semantics: protocol.txt, by the section named at each verb.
 
 pub(crate) mod arithmetic;
+mod fetch;
 
-use crate::clock::{EXPIRED, Moment, expiry_at, seconds_of, ttl};
+use crate::clock::{Moment, expiry_at, seconds_of, ttl};
 use crate::flushes::epoch_at_any_time;
 use crate::hash::{Key, Keyed};
 use crate::heap;
 use crate::index::{Changed, Decide, Decision, FoundItem, Lookup, Old, Place, Slots};
-use crate::layout::item::flag;
+use crate::layout::flight::Holder;
+use crate::layout::item::{EXPIRED, Record, flag};
 use crate::layout::slot::Slot;
 use crate::layout::stats::Counter;
 use crate::layout::watch::{Command, Kind, Status};
@@ -21,6 +23,8 @@ use crate::sink::{PinnedValue, Sink, Unread};
 use crate::verbs::{Delete, Deleted, Get, Item, Now, RELATIVE_EXPTIME_MAX, Store, StoreMode, Stored, WriteError};
 use crate::watch::Done;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+pub use fetch::Fetches;
 
 impl Session {
     /// The region's expiry for memcached's `exptime`.
@@ -89,8 +93,8 @@ struct Remove;
 
 impl Decide<'static> for Remove {
     #[inline(always)]
-    fn decide(&mut self, old: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'static> {
-        if old.is_some() { Decision::Remove } else { Decision::Keep }
+    fn decide(&mut self, _: Option<&Old<'_>>, _: &mut Vec<u8>) -> Decision<'static> {
+        Decision::Remove
     }
 }
 
@@ -417,7 +421,8 @@ impl Session {
         };
         let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
         let draft = Draft {
-            marks: flag::WIN_SENT | binary,
+            marks: binary,
+            record: Some(won(None)),
             client_flags: 0,
             cas: how.new_cas,
             expiry,
@@ -451,7 +456,11 @@ impl Session {
             return (Some(item), Decision::Keep);
         }
         let draft = Draft {
-            marks: item.marks() | if item.win { flag::WIN_SENT } else { 0 },
+            marks: item.marks(),
+            record: match old.record().map(|record| record.moved(old.expiry(), expiry)) {
+                record if item.win => Some(won(record)),
+                record => record,
+            },
             client_flags: item.flags,
             cas: Some(item.cas),
             expiry,
@@ -506,6 +515,7 @@ impl Session {
         }
         let draft = Draft {
             marks: 0,
+            record: None,
             client_flags: flags,
             cas: None,
             expiry: match exptime {
@@ -580,6 +590,7 @@ impl Session {
     fn draft<'v>(&self, value: &'v [u8], how: &Store, exptime: i64, now: u32) -> Draft<'v> {
         Draft {
             marks: if how.opaque_key { flag::OPAQUE_KEY } else { 0 },
+            record: None,
             client_flags: how.flags,
             cas: how.new_cas,
             expiry: self.expiry(exptime, now),
@@ -685,7 +696,8 @@ impl Session {
             _ if stale => {
                 let fresh = self.draft(value, how, 0, now);
                 Decision::Replace(Draft {
-                    marks: flag::STALE | (old.item().marks() & flag::WIN_SENT) | fresh.marks,
+                    marks: flag::STALE | fresh.marks,
+                    record: old.record().filter(|record| record.holder == Holder::CLIENT.0),
                     expiry: old.expiry(),
                     ..fresh
                 })
@@ -703,6 +715,7 @@ impl Session {
                 }
                 Decision::Replace(Draft {
                     marks: item.marks() & flag::OPAQUE_KEY,
+                    record: None,
                     client_flags: item.flags,
                     cas: how.new_cas,
                     expiry: old.expiry(),
@@ -810,7 +823,13 @@ impl Session {
         let (mut answer, mut stays_fetched) = (Deleted::NotFound, false);
         let changed = self.index().change_by(self.reclaimer(), key, now, &mut |old, built| {
             (answer, stays_fetched) = (Deleted::NotFound, false);
-            let Some(old) = old else { return Decision::Keep };
+            let Some(old) = old else {
+                return if how.compare_cas.is_some() {
+                    Decision::Keep
+                } else {
+                    Decision::Remove
+                };
+            };
             if how.compare_cas.is_some_and(|cas| cas != old.item().cas) {
                 answer = Deleted::Exists;
                 return Decision::Keep;
@@ -863,6 +882,7 @@ impl Session {
         let kept_cas = (!how.invalidate).then_some(item.cas);
         let draft = Draft {
             marks: item.marks() & kept | if how.invalidate { flag::STALE } else { 0 },
+            record: None,
             client_flags: if how.remove_value { 0 } else { item.flags },
             cas: how.new_cas.or(kept_cas),
             expiry,
@@ -904,6 +924,7 @@ impl Session {
         self.counting().enter()?;
         // A delayed flush is counted now, when it is set: no copy is given out for longer than until it begins.
         self.counting().counted_flush(|| self.region.flushes().flush_at_tick(at));
+        self.region.flights().wake_all();
         self.emitter().emit_flush();
         self.counting().leave();
         Ok(())
@@ -944,6 +965,14 @@ impl Session {
         if let Ok(key) = self.key(key, &mut room) {
             self.mark_fetched(&key, now);
         }
+    }
+}
+
+/// The record of an item that a server's client has won.
+fn won(record: Option<Record>) -> Record {
+    Record {
+        holder: Holder::CLIENT.0,
+        ..record.unwrap_or_default()
     }
 }
 

@@ -32,6 +32,9 @@ const PROMOTED_FROM: u64 = 1;
 /// At most this part of a segment that is reclaimed for space is copied, so that each reclaim frees at least the rest of a segment.
 pub(super) const SPARED_MAX: (usize, usize) = (3, 4);
 
+/// The mark of a record, in a lifetime.
+const RECORD_IN_LIFETIME: u32 = (flag::RECORD >> 32) as u32;
+
 /// What leads to the segments of a large value.
 enum Head {
     /// a frozen slot is in the way
@@ -80,8 +83,9 @@ impl Victims {
         let (mut offset, mut items) = (from, 0);
         while offset < until && offset + item::SIZE_MIN <= tail {
             let word = word_at(offset);
-            // A lifetime does not change where the item ends.
-            let header = Header::of(word, || 0);
+            // The part of the lifetime in which a record is marked: no other part of it says where the item ends.
+            let lifetime_at = |offset: usize| word_at(offset + item::LIFETIME_OFFSET) & RECORD_IN_LIFETIME;
+            let header = Header::of(word, || lifetime_at(offset));
             if !header.has(flag::DEAD) || header.validate(tail - offset).is_none() {
                 break;
             }
@@ -94,6 +98,9 @@ impl Victims {
                 offset += size;
                 items += 1;
                 if offset >= end || word_at(offset) != word {
+                    break;
+                }
+                if header.has(flag::LIFETIME) && header != Header::of(word, || lifetime_at(offset)) {
                     break;
                 }
             }
@@ -362,7 +369,7 @@ impl Reclaimer {
                 self.all().slots().abort(place, word);
                 continue;
             }
-            let present = emptying.life.epoch >= self.all().flushes().epoch(now) && !header.is_expired(now);
+            let present = emptying.life.epoch >= self.all().flushes().epoch(now) && self.all().items().until(&seen) > now;
             if present && let Some(frequency) = self.spared(emptying, word) {
                 match self.relocate(emptying, place, word.with_frequency(frequency), word, &seen, now) {
                     Relocated::Yes => return,
@@ -472,12 +479,10 @@ impl Reclaimer {
                 }
                 Head::Item(place, word, seen) => {
                     let Some(spare) = spare else { return Step::Passed };
-                    let present = seen.is_present(self.all().flushes().epoch(now), now);
+                    let present = seen.life.is_since(self.all().flushes().epoch(now)) && self.all().items().until(&seen) > now;
                     if present && spare == Spare::All {
                         // It was believed to be expired, but was touched since.
-                        let expiry = seen.header.expiry();
-                        let expires = if expiry == 0 { u32::MAX } else { expiry };
-                        mapped.header(segment).expires.store(expires, Relaxed);
+                        mapped.header(segment).expires.store(self.all().items().until(&seen), Relaxed);
                         return Step::Spared;
                     }
                     if present && self.spare_large((segment, state), last, (place, word), spare, now) {

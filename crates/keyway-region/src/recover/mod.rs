@@ -26,6 +26,7 @@ use crate::directory::Directory;
 use crate::flushes::Flushes;
 use crate::heap::List;
 use crate::index::{Index, Slots};
+use crate::layout::flight::Holder;
 use crate::layout::index;
 use crate::layout::session::{Entrance, Hold, IDENTITY_WORDS, Lease, Tenancy, Tenant};
 use crate::layout::slot::Slot;
@@ -185,6 +186,20 @@ impl Recovery {
                 lease.is_held_by(id.0) && lease.process() == process.slot && lease.is_of_process_incarnation(process.incarnation);
             if is_ours { Life::Dead } else { Life::Alive }
         }) > 0
+    }
+
+    /// Takes back the slot of this thread if it is certainly gone, so that what it was computing is handed over.
+    pub fn take_back_dead(&self, holder: Holder) {
+        let Some(owner) = holder.owner() else { return };
+        self.take_back_slots([usize::from(owner.slot)].into_iter(), |lease| {
+            let tenant = self.mapped.tenant(lease.process());
+            match lease.is_held_by(owner) {
+                false => Life::Alive,
+                // A slot gets a new tenant only after the death of its last one was certain.
+                true if !lease.is_of_process_incarnation(tenant.tenancy.incarnation()) => Life::Dead,
+                true => self.mapped.host().life(&tenant),
+            }
+        });
     }
 
     fn take_back(&self, life: impl FnMut(Lease) -> Life) -> usize {

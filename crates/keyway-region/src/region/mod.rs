@@ -12,6 +12,7 @@ pub use overview::{Overview, ThreadInUse, USES};
 use crate::changes::Changes;
 use crate::clock::{Clock, Restarts};
 use crate::directory::Directory;
+use crate::flights::Flights;
 use crate::flushes::Flushes;
 use crate::hot::Hot;
 use crate::index::{Index, Slots};
@@ -33,6 +34,7 @@ pub struct Region {
     clock: Clock,
     flushes: Flushes,
     changes: Arc<Changes>,
+    flights: Flights,
     trail: Trail,
     hot: Hot,
     watch: Watch,
@@ -63,6 +65,7 @@ impl Region {
         let slots = Slots::new(&mapped, &directory);
         let (segments, uniques) = (Segments::new(&mapped, &threads, &items), Uniques::new(&mapped, &items));
         let watch = Watch::new(&mapped, &clock, &flushes);
+        let flights = Flights::new(&mapped, &threads);
         let index = Index::new(&directory, &flushes, &items, &slots, &limits);
         let recovery = Recovery::new(
             &mapped,
@@ -73,6 +76,7 @@ impl Region {
         let victims = Victims::new(&mapped, &threads, &segments, &recovery);
         Self {
             changes: Arc::new(Changes::new(&mapped, &threads)),
+            flights,
             trail: Trail::new(&mapped, &clock),
             hot: Hot::new(&mapped, &clock),
             watch,
@@ -123,6 +127,11 @@ impl Region {
     #[inline(always)]
     pub fn changes(&self) -> &Arc<Changes> {
         &self.changes
+    }
+
+    /// Where callers wait for values that others compute.
+    pub fn flights(&self) -> &Flights {
+        &self.flights
     }
 
     /// What operations did to a sample of the keys.

@@ -82,6 +82,15 @@ impl Threads {
         }
     }
 
+    /// The process slot of this owner, if its extents and claims are still valid.
+    pub fn process_of(&self, owner: Owner) -> Option<usize> {
+        let slot = usize::from(owner.slot);
+        let is_slot = slot < self.mapped.layout().shape.thread_slots;
+        // PAIRS: vacate: as in `is_held`.
+        let lease = is_slot.then(|| Lease(self.mapped.thread(slot).lease.load(Acquire)));
+        lease.filter(|lease| lease.is_held_by(owner)).map(Lease::process)
+    }
+
     /// Thread slots that were ever leased.
     pub(crate) fn threads_used(&self) -> usize {
         index(self.mapped.superblock().threads.load(Relaxed)).min(self.mapped.layout().shape.thread_slots)

@@ -79,6 +79,11 @@ fn forks_and_killed_processes() {
 }
 
 #[test]
+fn fetches() {
+    pytest("test_fetch.py");
+}
+
+#[test]
 fn several_interpreters_in_a_process() {
     pytest("test_interpreters.py");
 }
@@ -192,6 +197,9 @@ fn the_readmes_lines_for_python_work_as_they_stand() {
         "_keyway.pyi",
         "_keyway.abi3.so",
         "django.py",
+        "fetching.py",
+        "fetching.pyi",
+        "tasks.py",
         "py.typed",
     ] {
         assert!(
