@@ -56,7 +56,7 @@ run: program
 
 test:
 	xtask/prerequisites.sh test
-	cargo xtask test
+	cargo xtask test $(if $(BEGIN_WITHIN),--begin-within $(BEGIN_WITHIN))
 
 gate:
 	xtask/prerequisites.sh gate

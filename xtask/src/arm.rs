@@ -126,7 +126,7 @@ fn packages(context: &Context<'_>) -> Outcome {
             "LIBBPF_SYS_EXTRA_CFLAGS",
             format!("-I{}", libraries.join("include").display()),
         );
-    // As the stage `build` has built it: for one package, its dependencies would have other features.
+    // As the stage `test` has built it: for one package, its dependencies would have other features.
     let words = ["test", "--locked", "--workspace", "--test", "arm64", "--", "--ignored"];
     let mut test = context.command("cargo", &words);
     context.name_programs(&mut test);

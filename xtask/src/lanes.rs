@@ -37,29 +37,35 @@ impl<'a> Job<'a> {
     fn failure(self) -> Option<String> {
         match (self.work)() {
             Outcome::Passed => None,
-            Outcome::Failed(why) | Outcome::Skipped(why) => Some(format!("{}: {why}", self.name)),
-            Outcome::Late => Some(format!("{}: not begun", self.name)),
+            Outcome::Failed(why) | Outcome::Skipped(why) | Outcome::Late(why) => Some(format!("{}: {why}", self.name)),
         }
     }
 }
 
-/// Runs all jobs, in this order where lanes are free, and says which failed.
-pub fn run(jobs: Vec<Job<'_>>) -> Outcome {
+/// Runs all jobs, in this order where lanes are free, and says which failed. None is begun when the context's time is over.
+pub fn run(context: &Context<'_>, jobs: Vec<Job<'_>>) -> Outcome {
     let at_once = std::thread::available_parallelism().map_or(1, usize::from);
     let (alone, shared): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.alone);
-    let mut failed = lanes(shared, at_once);
-    failed.extend(lanes(alone, 1));
-    if failed.is_empty() {
-        Outcome::Passed
-    } else {
+    let (mut failed, mut late) = lanes(context, shared, at_once);
+    let last = lanes(context, alone, 1);
+    failed.extend(last.0);
+    late.extend(last.1);
+    if !failed.is_empty() {
         Outcome::Failed(failed.join("; "))
+    } else if !late.is_empty() {
+        Outcome::Late(late.join("; "))
+    } else {
+        Outcome::Passed
     }
 }
 
-/// Runs these jobs in so many lanes; returns which failed, and why.
-fn lanes(jobs: Vec<Job<'_>>, at_once: usize) -> Vec<String> {
+/// Runs these jobs in so many lanes; returns which failed, and why, and which were not begun.
+fn lanes(context: &Context<'_>, jobs: Vec<Job<'_>>, at_once: usize) -> (Vec<String>, Vec<String>) {
     let left = Mutex::new(jobs.into_iter());
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || match context.is_late() {
+        true => None,
+        false => left.lock().unwrap_or_else(PoisonError::into_inner).next(),
+    };
     let failed = Mutex::new(Vec::new());
     let lane = || {
         for job in std::iter::from_fn(next) {
@@ -73,13 +79,21 @@ fn lanes(jobs: Vec<Job<'_>>, at_once: usize) -> Vec<String> {
             scope.spawn(lane);
         }
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let late = left.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    (failed, late.map(|job| job.name).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::{Path, PathBuf};
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    fn context() -> Context<'static> {
+        Context::new(Path::new("/"), PathBuf::new())
+    }
 
     fn job<'a>(name: &str, alone: bool, work: impl FnOnce() -> Outcome + Send + 'a) -> Job<'a> {
         Job {
@@ -104,9 +118,9 @@ mod tests {
                 })
             })
             .collect();
-        assert_eq!(run(jobs), Outcome::Failed("job 7: broken; job 5: broken".into()));
+        assert_eq!(run(&context(), jobs), Outcome::Failed("job 7: broken; job 5: broken".into()));
         assert_eq!(ran.into_inner(), 20);
-        assert_eq!(run(Vec::new()), Outcome::Passed);
+        assert_eq!(run(&context(), Vec::new()), Outcome::Passed);
     }
 
     #[test]
@@ -128,8 +142,15 @@ mod tests {
         let jobs: Vec<_> = (0..200)
             .map(|number| job("", number % 2 == 0, work(number % 2 == 0)))
             .collect();
-        assert_eq!(run(jobs), Outcome::Passed);
+        assert_eq!(run(&context(), jobs), Outcome::Passed);
         assert_eq!(most.into_inner(), 0);
+    }
+
+    #[test]
+    fn what_is_not_begun_in_time_is_named() {
+        let late = context().until(Duration::ZERO);
+        let jobs = || vec![job("one", false, || panic!("it was begun")), job("two", true, || Outcome::Passed)];
+        assert_eq!(run(&late, jobs()), Outcome::Late("one; two".into()));
     }
 
     #[test]
@@ -140,7 +161,7 @@ mod tests {
         let jobs: Vec<_> = ["true", "false"]
             .map(|program| Job::command(&context, format!("lanes {program}"), false, context.command(program, &[])))
             .into();
-        let Outcome::Failed(why) = run(jobs) else {
+        let Outcome::Failed(why) = run(&context, jobs) else {
             panic!("it passed")
         };
         assert!(why.starts_with("lanes false: false: exit status"), "{why}");

@@ -35,8 +35,8 @@ cargo xtask: the project's own tasks
     cargo xtask check              format, lints and tests of the crates that a change touches, and of those that depend on them
     cargo xtask test               what says that the tree works: the stages of `make test`
     cargo xtask gate               the rest: the stages of `make gate`
-    cargo xtask gate --begin-within MINUTES
-                                   the same, but no stage is begun after so long: those are listed as NOT RUN, and fail nothing
+    … --begin-within MINUTES       the same two, but no stage and no test is begun after so long: those are listed as NOT RUN, and fail
+                                   nothing
     cargo xtask ci STAGE...        run these stages, in their usual order; all, if none is named
     cargo xtask ci --skip STAGE    run all but this one (may be repeated)
     cargo xtask stages             list the stages, which command runs them, and what each finds
@@ -78,12 +78,8 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        ["test"] => run::gate(&of(Lane::Test), &root(), None),
-        ["gate"] => run::gate(&of(Lane::Gate), &root(), None),
-        ["gate", "--begin-within", minutes] => match minutes.parse::<u64>() {
-            Ok(minutes) => run::gate(&of(Lane::Gate), &root(), Some(Duration::from_secs(60 * minutes))),
-            Err(_) => usage(&format!("--begin-within takes whole minutes, not '{minutes}'")),
-        },
+        ["test", rest @ ..] => run_all(Lane::Test, rest),
+        ["gate", rest @ ..] => run_all(Lane::Gate, rest),
         ["check", rest @ ..] => run::alone(&root(), |c| check::run(c, rest)),
         ["ci", rest @ ..] => match select(rest) {
             Ok(chosen) => run::gate(&chosen, &root(), None),
@@ -114,6 +110,19 @@ fn usage(message: &str) -> ExitCode {
 /// The stages of a command.
 fn of(lane: Lane) -> Vec<&'static stages::Stage> {
     stages::ALL.iter().filter(|stage| stage.lane == lane).collect()
+}
+
+/// Runs the stages of a command.
+fn run_all(lane: Lane, args: &[&str]) -> ExitCode {
+    let chosen = of(lane);
+    match args {
+        [] => run::gate(&chosen, &root(), None),
+        ["--begin-within", minutes] => match minutes.parse::<u64>() {
+            Ok(minutes) => run::gate(&chosen, &root(), Some(Duration::from_secs(60 * minutes))),
+            Err(_) => usage(&format!("--begin-within takes whole minutes, not '{minutes}'")),
+        },
+        _ => usage("test and gate take no arguments but --begin-within MINUTES"),
+    }
 }
 
 /// The stages that the arguments of `ci` name, in their usual order.
@@ -202,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_gate_fails_if_either_half_fails_and_runs_both() {
-        let both = ["test 1", "gate BEGIN_WITHIN=45 1"].map(str::to_owned);
+        let both = ["test BEGIN_WITHIN=55 1", "gate BEGIN_WITHIN=45 1"].map(str::to_owned);
         for (test, gate, status) in [(0, 0, 0), (3, 0, 3), (0, 4, 4), (3, 4, 4)] {
             assert_eq!(ci_run(test, gate), (Some(status), both.to_vec()), "{test}, {gate}");
         }

@@ -165,7 +165,7 @@ pub fn short(context: &Context<'_>, lane: Lane) -> Outcome {
     for promise in &chosen {
         println!("   {}: {}", promise.name, promise.shows);
     }
-    lanes::run(chosen.iter().rev().map(|promise| job(context, promise)).collect())
+    lanes::run(context, chosen.iter().rev().map(|promise| job(context, promise)).collect())
 }
 
 fn job<'a>(context: &'a Context<'a>, promise: &Promise) -> Job<'a> {

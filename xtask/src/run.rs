@@ -4,7 +4,8 @@
 //! held back until its turn in the table comes.
 
 use crate::stages::Stage;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -18,8 +19,8 @@ pub enum Outcome {
     Failed(String),
     /// it cannot run on this machine
     Skipped(String),
-    /// it was not begun: the time was over
-    Late,
+    /// it was not begun, or not all of it, because the time was over; what was begun has passed
+    Late(String),
 }
 
 /// What a stage needs to run.
@@ -30,12 +31,37 @@ pub struct Context<'a> {
     pub target: PathBuf,
     /// the file for the output of a stage that runs in parallel with the others
     log: Option<PathBuf>,
+    /// no work is begun after it
+    until: Option<Instant>,
 }
 
 impl<'a> Context<'a> {
     /// Of the workspace at `root`, with this target directory and all output on the terminal.
     pub fn new(root: &'a Path, target: PathBuf) -> Self {
-        Self { root, target, log: None }
+        Self {
+            root,
+            target,
+            log: None,
+            until: None,
+        }
+    }
+
+    /// With work that begins within so long from now.
+    pub fn until(self, within: Duration) -> Self {
+        Self {
+            until: Some(Instant::now() + within),
+            ..self
+        }
+    }
+
+    /// Whether the time is over: no work is begun any more.
+    pub fn is_late(&self) -> bool {
+        self.left() == Some(Duration::ZERO)
+    }
+
+    /// The time in which work may begin; `None`: it is not limited.
+    pub fn left(&self) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// A command that runs in the workspace's root.
@@ -85,10 +111,10 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Builds the programs, libraries and tests of the workspace, with all that `cargo test` and the tests start. In one build: in
-    /// separate builds, their dependencies might have other features each time and be compiled again. `with`: more arguments of cargo.
+    /// Builds the programs, libraries and examples of the workspace, which the tests start. All in one build: in separate builds, their
+    /// dependencies might have other features each time and be compiled again. `with`: more arguments of cargo.
     pub fn build_all(&self, with: &[&str]) -> Outcome {
-        let what = ["build", "--locked", "--workspace", "--lib", "--bins", "--tests", "--examples"];
+        let what = ["build", "--locked", "--workspace", "--lib", "--bins", "--examples"];
         self.expect(self.command("cargo", &[&what[..], with].concat()))
     }
 
@@ -109,6 +135,7 @@ impl<'a> Context<'a> {
             root: self.root,
             target: self.target.clone(),
             log: Some(log.to_path_buf()),
+            until: self.until,
         }
         .watch(command)
     }
@@ -124,6 +151,44 @@ impl<'a> Context<'a> {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// As [`Self::output`], for a command that is ended when it has run for so long; and whether it has come to its end.
+    pub fn output_in(&self, program: &str, args: &[&str], within: Option<Duration>) -> Result<(String, bool), String> {
+        let Some(within) = within else {
+            return self.output(program, args).map(|output| (output, true));
+        };
+        let shown = || format!("{program} {}", args.join(" "));
+        let began = Instant::now();
+        let mut command = self.command(program, args);
+        // In a group of its own: what it has started ends with it.
+        let spawned = command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|e| format!("{}: {e}", shown()))?;
+        let group = child.id();
+        let mut pipe = child.stdout.take().ok_or_else(|| format!("{}: no output", shown()))?;
+        let mut output = Vec::new();
+        let status = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| pipe.read_to_end(&mut output));
+            let mut status = child.try_wait();
+            while let Ok(None) = status
+                && began.elapsed() < within
+            {
+                std::thread::sleep(Duration::from_millis(100));
+                status = child.try_wait();
+            }
+            if let Ok(None) = status {
+                let kill = format!("kill -TERM -{group}");
+                let _ = self.command("sh", &["-c", &kill]).status();
+                let _ = child.wait();
+            }
+            let _ = reader.join();
+            status
+        });
+        match status {
+            Ok(Some(status)) if !status.success() => Err(format!("{}: {status}", shown())),
+            Ok(status) => Ok((String::from_utf8_lossy(&output).into_owned(), status.is_some())),
+            Err(e) => Err(format!("{}: {e}", shown())),
+        }
+    }
+
     /// Whether `program args…` can be started and succeeds.
     pub fn works(&self, program: &str, args: &[&str]) -> bool {
         let mut command = self.command(program, args);
@@ -136,11 +201,10 @@ impl<'a> Context<'a> {
 pub fn alone(root: &Path, work: impl Fn(&Context<'_>) -> Outcome) -> ExitCode {
     match work(&Context::new(root, target(root))) {
         Outcome::Passed => ExitCode::SUCCESS,
-        Outcome::Failed(why) | Outcome::Skipped(why) => {
+        Outcome::Failed(why) | Outcome::Skipped(why) | Outcome::Late(why) => {
             println!("{why}");
             ExitCode::FAILURE
         }
-        Outcome::Late => ExitCode::FAILURE,
     }
 }
 
@@ -149,13 +213,14 @@ fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
-/// Runs the `chosen` stages and reports. The exit code is 0 only if none failed. `until`: no stage is begun after so long.
-pub fn gate(chosen: &[&'static Stage], root: &Path, until: Option<Duration>) -> ExitCode {
+/// Runs the `chosen` stages and reports. The exit code is 0 only if none failed. `within`: no stage, and no test, is begun after so long.
+pub fn gate(chosen: &[&'static Stage], root: &Path, within: Option<Duration>) -> ExitCode {
     let started = Instant::now();
+    let until = within.map(|within| started + within);
     let require_all = std::env::var_os("KEYWAY_TESTS_REQUIRE_ALL").is_some_and(|v| !v.is_empty() && v != "0");
     let target = target(root);
     let mut rows: Vec<(&str, Outcome, Duration)> = Vec::new();
-    let is_over = until.is_some_and(|until| until.is_zero());
+    let is_over = within.is_some_and(|within| within.is_zero());
 
     std::thread::scope(|scope| {
         let beside: Vec<_> = chosen
@@ -169,6 +234,7 @@ pub fn gate(chosen: &[&'static Stage], root: &Path, until: Option<Duration>) -> 
                     root,
                     target: target.clone(),
                     log: Some(log.clone()),
+                    until,
                 };
                 let worker = scope.spawn(move || {
                     let began = Instant::now();
@@ -181,9 +247,13 @@ pub fn gate(chosen: &[&'static Stage], root: &Path, until: Option<Duration>) -> 
         for stage in chosen.iter().filter(|stage| !stage.beside || chosen.len() == 1 || is_over) {
             println!("{} == {}: {}", stamp(started), stage.name, stage.catches);
             let began = Instant::now();
-            let outcome = match until {
-                Some(until) if started.elapsed() > until => Outcome::Late,
-                _ => judge((stage.run)(&Context::new(root, target.clone())), require_all),
+            let context = Context {
+                until,
+                ..Context::new(root, target.clone())
+            };
+            let outcome = match context.is_late() {
+                true => Outcome::Late(format!("run it by hand: cargo xtask ci {}", stage.name)),
+                false => judge((stage.run)(&context), require_all),
             };
             announce(started, stage.name, &outcome, began.elapsed());
             rows.push((stage.name, outcome, began.elapsed()));
@@ -245,9 +315,9 @@ fn summary(rows: &[(&str, Outcome, Duration)]) -> (String, usize) {
                 skipped += 1;
                 why
             }
-            Outcome::Late => {
+            Outcome::Late(why) => {
                 late += 1;
-                "the time was over: run it by hand (`cargo xtask ci NAME`)"
+                why
             }
         };
         text.push_str(format!("{name:10} {:8} {:7.1} s  {why}", word(outcome), took.as_secs_f64()).trim_end());
@@ -260,7 +330,7 @@ fn summary(rows: &[(&str, Outcome, Duration)]) -> (String, usize) {
     }
     if late > 0 {
         text.push_str(&format!(
-            "{late} not begun: this machine is too slow for all of them in the time given\n"
+            "{late} not begun, or not all of it: this machine is too slow for the time given\n"
         ));
     }
     text.push_str(&format!("{passed} passed, {failed} failed"));
@@ -272,7 +342,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Passed => "passed",
         Outcome::Failed(_) => "FAILED",
         Outcome::Skipped(_) => "SKIPPED",
-        Outcome::Late => "NOT RUN",
+        Outcome::Late(_) => "NOT RUN",
     }
 }
 
@@ -320,10 +390,24 @@ mod tests {
             ExitCode::SUCCESS
         );
         assert_eq!(gate(&[stage], Path::new("/nonexistent"), None), ExitCode::FAILURE);
-        let (table, failed) = summary(&[("a", Outcome::Passed, SECOND), ("b", Outcome::Late, SECOND)]);
+        let (table, failed) = summary(&[("a", Outcome::Passed, SECOND), ("b", Outcome::Late("run it by hand".into()), SECOND)]);
         assert_eq!(failed, 0);
         assert!(table.contains("NOT RUN") && table.contains("1 not begun"), "{table}");
         assert_eq!(table.lines().last(), Some("1 passed, 0 failed"));
+    }
+
+    #[test]
+    fn what_takes_too_long_is_ended_with_what_it_has_started() {
+        let root = std::env::temp_dir();
+        let context = Context::new(&root, root.clone());
+        let run = |script: &str, within| context.output_in("sh", &["-c", script], within);
+        assert_eq!(run("echo one", None), Ok(("one\n".into(), true)));
+        assert_eq!(run("echo one", Some(60 * SECOND)), Ok(("one\n".into(), true)));
+        let began = Instant::now();
+        // The pipe is closed only when the second sleep has ended, too.
+        assert_eq!(run("echo one; sleep 600 & sleep 600", Some(SECOND)), Ok(("one\n".into(), false)));
+        assert!(began.elapsed() < 300 * SECOND);
+        assert!(run("exit 3", Some(60 * SECOND)).is_err_and(|why| why.contains('3')));
     }
 
     #[test]
@@ -341,6 +425,7 @@ mod tests {
             root: &root,
             target: root.clone(),
             log: None,
+            until: None,
         };
         assert_eq!(context.expect(context.command("true", &[])), Outcome::Passed);
         assert!(matches!(context.expect(context.command("false", &[])), Outcome::Failed(_)));

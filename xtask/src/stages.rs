@@ -52,16 +52,9 @@ pub const ALL: &[Stage] = &[
         run: source_rules,
     },
     Stage {
-        name: "build",
-        lane: Lane::Test,
-        catches: "tests and programs that do not compile",
-        beside: false,
-        run: build,
-    },
-    Stage {
         name: "test",
         lane: Lane::Test,
-        catches: "wrong behaviour: unit, integration, conformance, clients, other languages, crash, damage, hostile clients",
+        catches: "tests and programs that do not compile; wrong behaviour: unit, integration, conformance, clients, other languages, crash, damage, hostile clients",
         beside: false,
         run: testing::short,
     },
@@ -230,11 +223,6 @@ fn doc(context: &Context<'_>) -> Outcome {
     context.expect(command)
 }
 
-/// A stage of its own, so that the table shows the time of compiling apart from that of `test`.
-fn build(context: &Context<'_>) -> Outcome {
-    context.build_all(&[])
-}
-
 fn model(context: &Context<'_>) -> Outcome {
     if !context.works("python3", &["--version"]) {
         return Outcome::Skipped("python3 is not installed".into());
@@ -276,7 +264,7 @@ fn fuzz(context: &Context<'_>) -> Outcome {
         alone: false,
         work: Box::new(|| fuzz_target(context, target)),
     });
-    lanes::run(jobs.collect())
+    lanes::run(context, jobs.collect())
 }
 
 /// Runs one target. Inputs that it discovers stay in the target directory.

@@ -222,7 +222,10 @@ fn with_programs<'a>(context: &'a Context<'a>, with: &[&str], jobs: impl FnOnce(
         other => return other,
     }
     match programs(context, with) {
-        Ok(programs) => lanes::run(jobs(&programs)),
+        Ok((programs, is_complete)) => match lanes::run(context, jobs(&programs)) {
+            Outcome::Passed if !is_complete => Outcome::Late(format!("{} programs of tests were built in time", programs.len())),
+            outcome => outcome,
+        },
         Err(why) => Outcome::Failed(why),
     }
 }
@@ -231,8 +234,9 @@ fn cargo<'a>(context: &'a Context<'a>, name: &str, arguments: &[&str]) -> Job<'a
     Job::command(context, name.into(), false, context.command("cargo", arguments))
 }
 
-/// Builds all programs of tests; cargo names them. Those that take longest come first.
-fn programs(context: &Context<'_>, with: &[&str]) -> Result<Vec<Program>, String> {
+/// Builds all programs of tests; cargo names them. Those that take longest come first. If the time is limited, half of what is left is for
+/// building; `false`: it was not enough for all.
+fn programs(context: &Context<'_>, with: &[&str]) -> Result<(Vec<Program>, bool), String> {
     let what = [
         "test",
         "--locked",
@@ -240,11 +244,12 @@ fn programs(context: &Context<'_>, with: &[&str]) -> Result<Vec<Program>, String
         "--no-run",
         "--message-format=json-render-diagnostics",
     ];
-    let messages = context.output("cargo", &[&what[..], with].concat())?;
+    let within = context.left().map(|left| left / 2);
+    let (messages, is_complete) = context.output_in("cargo", &[&what[..], with].concat(), within)?;
     let mut programs: Vec<_> = messages.lines().filter_map(Program::from_message).collect();
     // Without features some tests are not built.
     let listed = ALONE.iter().map(|(test, _)| test).chain(LONG).chain(&FIRST);
-    for test in listed.filter(|_| with.is_empty()) {
+    for test in listed.filter(|_| with.is_empty() && is_complete) {
         if !programs.iter().any(|program| program.name().starts_with(test)) {
             return Err(format!("xtask/src/testing.rs lists the test '{test}', which does not exist"));
         }
@@ -253,7 +258,7 @@ fn programs(context: &Context<'_>, with: &[&str]) -> Result<Vec<Program>, String
         let name = program.name();
         (FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len()), name)
     });
-    Ok(programs)
+    Ok((programs, is_complete))
 }
 
 #[cfg(test)]

@@ -22,9 +22,10 @@ pub use crate::process::wait::{RunApart, run_apart_by};
 pub use crate::remote::connection::Connection;
 pub use crate::session::kernel::{KernelDoor, KernelDoorError};
 pub use crate::session::socket::dropped;
-pub use crate::session::{BindingSession, ServerSession};
+pub use crate::session::{BindingSession, Missed, ServerSession};
+pub use keyway_region::fetch::Flight;
 pub use keyway_region::layout::session::Entrance;
-pub use keyway_region::{CALLS_PER_SAMPLE, KeyRoom, SessionId, ThreadInUse, USES};
+pub use keyway_region::{Armed, CALLS_PER_SAMPLE, Flights, KeyRoom, SessionId, ThreadInUse, USES};
 
 /// The buckets by which operations are counted by their time.
 pub mod latency {

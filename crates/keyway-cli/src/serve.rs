@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use keyway_cache::{Gap, Options, Place};
 use keyway_server::{
-    Allowed, ClientCertificates, Config, EventLoop, Given, Kernel, LOOPBACK, Network, RegionSocket, Role, Sasl, Tls, TlsVersion,
+    Allowed, ClientCertificates, Config, EventLoop, Given, HoldMisses, Kernel, LOOPBACK, Network, RegionSocket, Role, Sasl, Tls, TlsVersion,
     UnixSocket,
 };
 
@@ -125,6 +125,10 @@ pub(crate) struct Serve {
     /// datagrams are dropped. A source is an IPv4 address, 64 bits of an IPv6 address, or a user at a Unix socket [default: no limit]
     #[arg(long, value_name = "N[:BURST]", value_parser = parse_rate)]
     max_request_rate: Option<(u32, u32)>,
+    /// Gets of keys with this beginning that miss wait for the value, for so many milliseconds at most, if another client missed the key
+    /// before and has not stored it yet; may be repeated [default: none waits]
+    #[arg(long, value_name = "MS[:PREFIX]")]
+    hold_misses: Vec<HoldMisses>,
     /// Close connections that are idle for this many seconds; 0: never
     #[arg(long, value_name = "S", default_value_t = 0)]
     idle_timeout: u32,
@@ -274,6 +278,7 @@ impl Serve {
                 .connection_memory
                 .map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)),
             request_rate: self.max_request_rate,
+            hold_misses: self.hold_misses,
             udp_answer_max: self.udp_answer_max,
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
             auth_file: self.auth_file,

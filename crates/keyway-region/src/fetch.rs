@@ -17,6 +17,9 @@ pub struct Freshness {
     pub early: f64,
     /// begin no flight
     pub only_look: bool,
+    /// the caller is a server, one of whose clients computes, which stores by an ordinary set: a flight without a value is kept for so many
+    /// seconds; 0: it computes itself
+    pub client_s: u32,
 }
 
 /// The result of a fetch.
@@ -39,7 +42,7 @@ pub enum Fetched {
 /// A flight: the right to store what was computed. It is void as soon as the key has another item, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flight {
-    /// who computes
+    /// who computes; [`Holder::NONE`] for a server's client, whichever thread has answered it
     pub holder: Holder,
     /// CAS unique of the item in which that is noted
     pub serial: u64,

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use keyway_proto::Protocol;
+use keyway_proto::{KEY_LEN_MAX, Protocol};
 
 use crate::auth::UserLines;
 use crate::source::{LOOPBACK, Network};
@@ -127,6 +128,37 @@ impl Default for Kernel {
     }
 }
 
+/// Gets that wait for a value which another client computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldMisses {
+    /// how long at most
+    pub wait: Duration,
+    /// the beginning of their keys; empty: of all
+    pub prefix: String,
+}
+
+impl FromStr for HoldMisses {
+    type Err = String;
+
+    /// `MS[:PREFIX]`
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (wait, prefix) = text.split_once(':').unwrap_or((text, ""));
+        let wait = wait.parse().ok().filter(|wait| (1..=HOLD_MS_MAX).contains(wait)).ok_or_else(|| {
+            format!("\"{text}\" does not begin with milliseconds from 1 to {HOLD_MS_MAX}; write the longest wait and a prefix, as in 500:user:")
+        })?;
+        if prefix.len() > KEY_LEN_MAX || prefix.bytes().any(|byte| byte <= b' ' || byte == 0x7F) {
+            return Err(format!("\"{prefix}\" begins no key: a key has at most {KEY_LEN_MAX} bytes, and no blanks"));
+        }
+        Ok(Self {
+            wait: Duration::from_millis(wait),
+            prefix: prefix.to_owned(),
+        })
+    }
+}
+
+/// Longest time for which a miss can be held, milliseconds.
+const HOLD_MS_MAX: u64 = 60_000;
+
 /// Settings of a [`crate::Server`]. The defaults are memcached's, with two exceptions: TCP is off until an address is given, and UDP
 /// answers this machine only.
 #[derive(Clone, Debug)]
@@ -178,6 +210,8 @@ pub struct Config {
     pub connection_memory: usize,
     /// requests per second that a source may make, and how many at once after a pause; connections above it wait, datagrams are dropped
     pub request_rate: Option<(u32, u32)>,
+    /// gets that wait for a value which another client computes, by prefix
+    pub hold_misses: Vec<HoldMisses>,
     /// longest answer to a datagram, bytes
     pub udp_answer_max: usize,
     /// most requests of one connection before other connections get their turn (`-R`)
@@ -241,6 +275,7 @@ impl Default for Config {
             connections_fast: true,
             connection_memory: 0,
             request_rate: None,
+            hold_misses: Vec::new(),
             udp_answer_max: UDP_ANSWER_MAX,
             requests_per_turn: 20,
             idle_timeout: Duration::ZERO,

@@ -27,6 +27,7 @@ mod execute;
 mod file_watch;
 mod given;
 mod handout;
+mod holds;
 mod hotkeys;
 mod http;
 #[cfg(feature = "kernel")]
@@ -72,7 +73,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 pub use auth::{AuthFileError, HashError, UserLines, auth_line};
 pub use basics::{log_level, size_text};
 pub use config::{
-    Allowed, Config, EventLoop, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
+    Allowed, Config, EventLoop, HoldMisses, HttpAddress, KEYWAY_VERSION, Kernel, PROTOCOL_VERSION, RegionSocket, Sasl, UnixSocket,
 };
 pub use given::{Given, GivenError, Role};
 pub use hotkeys::HotAsked;
@@ -435,6 +436,15 @@ impl Running {
             let shared = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("keyway-logins".to_owned());
             threads.push(thread.spawn(move || shared.hasher.run(&shared.workers))?);
+        }
+        if shared.holds.is_some() {
+            let shared = Arc::clone(shared);
+            let thread = std::thread::Builder::new().name("keyway-holds".to_owned());
+            threads.push(thread.spawn(move || {
+                if let Some(holds) = &shared.holds {
+                    holds.run(&shared.workers, &shared.life);
+                }
+            })?);
         }
         for (index, worker) in workers.into_iter().enumerate() {
             let threads_of_lane = shared.config.threads;

@@ -26,7 +26,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmm
 
 use crate::connection::Desk;
 use crate::cpu_budget::{REQUEST, TURN_WORK};
-use crate::execute::{Executor, Origin, Outcome};
+use crate::execute::{Claims, Executor, Origin, Outcome, Waiting};
 use crate::shared::{Peer, PeerAddress};
 use crate::shown::Shown;
 use crate::source::Network;
@@ -453,6 +453,7 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut
     let mut decoder = Decoder::speaking(Limits::default(), executor.shared().config.protocol);
     decoder.allow_items_of(executor.item_size_max());
     let mut requests = 0;
+    let claims = Claims::default();
     while !input.is_empty() {
         if requests == REQUESTS_MAX || executor.cpu_budget.is_datagram_over() {
             out.extend_from_slice(ANSWER_TOO_LONG);
@@ -471,7 +472,7 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut
                 break;
             }
             Decoded::Request { consumed, request } => {
-                let origin = origin_of(peer, start, room);
+                let origin = origin_of(peer, &claims, start, room);
                 if let Some(served) = executor.served() {
                     served.note(&request);
                 }
@@ -509,7 +510,7 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut
 }
 
 /// Where a request of a datagram comes from; its answers begin at `start`, and may have `room` bytes.
-fn origin_of(peer: &Peer, start: usize, room: usize) -> Origin<'_> {
+fn origin_of<'a>(peer: &'a Peer, claims: &'a Claims, start: usize, room: usize) -> Origin<'a> {
     Origin {
         peer,
         token: 0,
@@ -519,6 +520,9 @@ fn origin_of(peer: &Peer, start: usize, room: usize) -> Origin<'_> {
         is_bounded: true,
         is_line: false,
         may_write: true,
+        // No connection: nothing waits, and what a client wins ends by its time.
+        waiting: Waiting::default(),
+        claims,
         socket: None,
     }
 }
@@ -545,7 +549,7 @@ fn execute_one(
     }
     match executor.execute(request, out, origin, taken_up).0 {
         Outcome::Done => AfterRequest::Request,
-        Outcome::Partly { .. } => AfterRequest::TooLong,
+        Outcome::Partly { .. } | Outcome::Hold { .. } => AfterRequest::TooLong,
         Outcome::Broken | Outcome::Close(_) | Outcome::Dump(_) | Outcome::Watch(_) | Outcome::Wait(_) | Outcome::LogIn => {
             AfterRequest::End
         }

@@ -11,7 +11,7 @@ use crate::remote::handout::DESCRIPTORS;
 use crate::session::kernel::{self, KernelDoor, KernelDoorError};
 use keyway_region::layout::session::Entrance;
 use keyway_region::layout::stats::Counters;
-use keyway_region::{SessionId, ThreadInUse};
+use keyway_region::{Flights, SessionId, ThreadInUse};
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +93,9 @@ pub trait ServerCache {
     /// The threads that have a thread slot, and what their processes are. In a forked child: none.
     fn seated(&self) -> Vec<(Entrance, ThreadInUse)>;
 
+    /// Where callers wait for values that others compute; `None`: this process may only read.
+    fn flights(&self) -> Option<Flights>;
+
     /// Looks at the region: what `Watched::look` shows of one that is not opened. In a forked child: nothing.
     fn look(&self) -> Seen;
 }
@@ -114,6 +117,10 @@ impl ServerCache for Cache {
             ));
         }
         self.sessions().liveness().open_anew(Access::Read)
+    }
+
+    fn flights(&self) -> Option<Flights> {
+        self.sessions().region().map(|region| region.flights().clone())
     }
 
     fn identity(&self) -> std::io::Result<(u64, u64)> {

@@ -7,6 +7,7 @@
 use crate::process::fork::Home;
 use crate::session::roster::Role;
 use crate::session::slot::Slot;
+use crate::session::verbs::Missed;
 use crate::session::writer::Writer;
 use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::verbs::{Item, KEY_LEN_MAX, WriteError};
@@ -191,9 +192,23 @@ impl Caller<'_> {
             old_s: self.how.stale_if_error,
             early: self.early,
             only_look,
+            ..Freshness::default()
         };
+        self.ask_how(&how, out)
+    }
+
+    /// For a client of a server, which has so many seconds.
+    fn ask_for(&mut self, client_s: u32, out: &mut Vec<u8>) -> Result<Fetched, WriteError> {
+        let how = Freshness {
+            client_s: client_s.max(1),
+            ..Freshness::default()
+        };
+        self.ask_how(&how, out)
+    }
+
+    fn ask_how(&mut self, how: &Freshness, out: &mut Vec<u8>) -> Result<Fetched, WriteError> {
         let (call, session, now) = self.slot.begin_change(&[])?;
-        let found = Fetches::of(session).begin(self.key, &how, now.at(), out);
+        let found = Fetches::of(session).begin(self.key, how, now.at(), out);
         call.end();
         found
     }
@@ -271,7 +286,7 @@ impl Writer {
                 Look::End(begun) => return Ok(begun),
                 Look::Busy(flight) => flight,
             };
-            if flight.is_some_and(|flight| flight.holder == own) && !how.has_tasks {
+            if flight.is_some_and(|flight| flight.holder.is_same(own)) && !how.has_tasks {
                 return Err(WriteError::OwnFlight);
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -350,12 +365,54 @@ impl Writer {
             slot.inside(|session| session.region().flights().leave(place));
         }
         let Some(flight) = token.flight else { return Ok(false) };
+        self.end_flight(given, |session, key, now| work(session, key, flight, now))
+    }
+
+    /// Ends a flight by `work`.
+    pub fn end_flight(
+        &mut self,
+        given: &[u8],
+        work: impl FnOnce(&mut keyway_region::Session, Key<'_>, u32) -> Result<bool, WriteError>,
+    ) -> Result<bool, WriteError> {
+        let slot = self.slot_mut();
+        slot.ready()?;
         let mut room = KeyRoom::new();
         let key = slot.key(given, &mut room);
         let (call, session, now) = slot.begin_change(&[])?;
-        let ended = work(session, key, flight, now.at());
+        let ended = work(session, key, now.at());
         call.end();
         ended
+    }
+
+    /// See [`crate::server::ServerSession::claim`].
+    pub fn claim_missed(&mut self, given: &[u8], for_s: u32) -> Result<Missed, WriteError> {
+        let slot = self.slot_mut();
+        slot.ready()?;
+        let mut room = KeyRoom::new();
+        let key = slot.key(given, &mut room);
+        let how = Fetch::default();
+        let mut caller = Caller {
+            slot,
+            key,
+            how: &how,
+            prefix: 0,
+            early: 0.0,
+        };
+        let mut armed = None;
+        loop {
+            let found = caller.ask_for(for_s, &mut Vec::new())?;
+            return Ok(match (found, armed) {
+                (Fetched::Fresh(_) | Fetched::Stale(_), _) => Missed::Present,
+                (Fetched::Nothing | Fetched::Unclaimed(_), _) => Missed::Absent,
+                (Fetched::Compute(flight, _), _) => Missed::Claimed(flight),
+                (Fetched::Elsewhere(_), Some(armed)) => Missed::InFlight(armed),
+                (Fetched::Elsewhere(flight), None) => {
+                    caller.take_back_dead(Some(flight));
+                    armed = Some(caller.slot.inside(|session| session.region().flights().arm(key.hash())));
+                    continue;
+                }
+            });
+        }
     }
 
     /// See [`crate::Session::fetch_abandon`].

@@ -21,9 +21,10 @@ pub use crate::session::fetch::{AtOnce, Begun, Fetch, Token, WaitedFor};
 use crate::session::reader::Reader;
 use crate::session::roster::{Role, Sessions};
 use crate::session::verbs::Verbs as _;
-pub use crate::session::verbs::{BindingSession, ServerSession};
+pub use crate::session::verbs::{BindingSession, Missed, ServerSession};
 use crate::session::writer::Writer;
 use keyway_probes::{self as probes, Verb as _};
+use keyway_region::fetch::Flight;
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Headed, Key, KeyRoom, Limits, Placed, SessionId, Shrinking, Target};
@@ -579,6 +580,24 @@ impl ServerSession for Session {
 
     fn note_hit(&mut self, key: &[u8]) {
         either!(self, way => way.note_hit(key));
+    }
+
+    fn claim(&mut self, key: &[u8], for_s: u32) -> Result<Missed, WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.claim(key, for_s))
+    }
+
+    fn won(&self, cas: u64) -> Option<Flight> {
+        either!(&self, way => way.won(cas))
+    }
+
+    fn release_claim(&mut self, key: &[u8], flight: Flight) {
+        either!(self, way => way.release_claim(key, flight));
+    }
+
+    fn store_claimed(&mut self, key: &[u8], cas: u64, value: &[u8], flags: u32, exptime: i64) -> Result<bool, WriteError> {
+        Key::check_len(key)?;
+        either!(self, way => way.store_claimed(key, cas, value, flags, exptime))
     }
 
     fn note_latency(&self, door: Door, verb: Verb, ns: u64) {

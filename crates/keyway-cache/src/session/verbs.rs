@@ -6,7 +6,8 @@
 use crate::session::fetch::{Begun, Fetch, Token};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Limits, SessionId, Shrinking, Target};
+use keyway_region::fetch::Flight;
+use keyway_region::{Armed, Limits, SessionId, Shrinking, Target};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -97,6 +98,33 @@ pub trait ServerSession {
     /// Reports a hit on a copy of the item (of the kernel door): the item counts as used, as if it had been fetched here.
     fn note_hit(&mut self, _key: &[u8]) {}
 
+    /// For a get that has found nothing, of one of the caller's clients: notes that this client computes the value, unless somebody else
+    /// does. `for_s`: it has so many seconds to store it, by any store.
+    ///
+    /// # Errors
+    ///
+    /// Those of a write.
+    fn claim(&mut self, _key: &[u8], _for_s: u32) -> Result<Missed, WriteError> {
+        Ok(Missed::Absent)
+    }
+
+    /// What a client has that has won by a get (`mg`), which gave it this CAS unique.
+    fn won(&self, _cas: u64) -> Option<Flight> {
+        None
+    }
+
+    /// A client will not store what it has claimed or won: another one may.
+    fn release_claim(&mut self, _key: &[u8], _flight: Flight) {}
+
+    /// Stores what was computed, if nothing has changed the key since the client claimed it with this CAS unique; `false`: it has changed.
+    ///
+    /// # Errors
+    ///
+    /// Those of a write.
+    fn store_claimed(&mut self, _key: &[u8], _cas: u64, _value: &[u8], _flags: u32, _exptime: i64) -> Result<bool, WriteError> {
+        Ok(false)
+    }
+
     /// Notes that a request, for which this session was used or not, took so long.
     fn note_latency(&self, _door: Door, _verb: Verb, _ns: u64) {}
 
@@ -118,6 +146,19 @@ pub trait ServerSession {
 
     /// What the region's clock says. No process can set it, and it does not go back.
     fn clock(&self) -> Duration;
+}
+
+/// What becomes of a get that has found nothing.
+#[derive(Clone, Copy, Debug)]
+pub enum Missed {
+    /// the client computes
+    Claimed(Flight),
+    /// somebody else does; with what has ended when that has
+    InFlight(Armed),
+    /// there is a value now
+    Present,
+    /// it is remembered that there is none
+    Absent,
 }
 
 /// [`crate::Session::fetch_begin`] in two steps, for bindings: the value goes to the caller's memory, and how the key is fetched is asked for

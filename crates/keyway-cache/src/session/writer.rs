@@ -12,10 +12,11 @@ use crate::session::roster::Sessions;
 use crate::session::sampling::{self, Sampling};
 use crate::session::slot::Slot;
 use crate::session::socket;
-use crate::session::verbs::{Verbs, with_tail};
+use crate::session::verbs::{Missed, Verbs, with_tail};
+use keyway_region::fetch::{Flight, Refreshed};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Fetches, Headed, Key, KeyRoom, Limits, Once, Pinning, Session, SessionId, Shrinking, Sink, seconds_of};
+use keyway_region::{Fetches, Headed, Holder, Key, KeyRoom, Limits, Once, Pinning, Session, SessionId, Shrinking, Sink, seconds_of};
 use std::convert::identity;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -434,6 +435,39 @@ impl ServerSession for Writer {
         if self.slot.ready().is_ok() {
             self.slot.inside(|session| session.emitter().emit_connection(text));
         }
+    }
+
+    fn claim(&mut self, given: &[u8], for_s: u32) -> Result<Missed, WriteError> {
+        self.claim_missed(given, for_s)
+    }
+
+    fn won(&self, cas: u64) -> Option<Flight> {
+        Some(Flight {
+            holder: self.slot.session().holder().by_get(),
+            serial: cas,
+        })
+    }
+
+    fn release_claim(&mut self, given: &[u8], flight: Flight) {
+        // What cannot be given back ends by its time.
+        let _ = self.end_flight(given, |session, key, now| Fetches::of(session).abandon(key, flight, now));
+    }
+
+    fn store_claimed(&mut self, given: &[u8], cas: u64, value: &[u8], flags: u32, exptime: i64) -> Result<bool, WriteError> {
+        let flight = Flight {
+            holder: Holder::NONE,
+            serial: cas,
+        };
+        let how = Refreshed {
+            flags,
+            exptime,
+            ..Refreshed::default()
+        };
+        self.slot.ready()?;
+        self.slot.translate_exptime(exptime);
+        self.end_flight(given, |session, key, now| {
+            Fetches::of(session).store(key, flight, value, &how, now)
+        })
     }
 
     fn note_hit(&mut self, given: &[u8]) {

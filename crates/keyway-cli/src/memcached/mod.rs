@@ -235,6 +235,10 @@ impl Reading {
                 let rate = parse_rate(value).map_err(Failure::of("-o max_request_rate"))?;
                 plan.config.request_rate = Some(rate);
             }
+            "hold_misses" => {
+                let hold = value.parse().map_err(Failure::of("-o hold_misses"))?;
+                plan.config.hold_misses.push(hold);
+            }
             "log_format" => plan.log_format = logger::parse(value).map_err(Failure::of("-o log_format"))?,
             "event_loop" => plan.config.event_loop = cpus::parse_event_loop(value).map_err(Failure::of("-o event_loop"))?,
             "busy_poll" => plan.config.busy_poll = cpus::parse_busy_poll(value).map_err(Failure::of("-o busy_poll"))?,

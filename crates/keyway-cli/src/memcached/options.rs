@@ -131,7 +131,7 @@ pub(super) const OPTIONS: [(char, &str, Value, &str); 37] = [
         'o',
         "extended",
         Value::Yes,
-        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>, udp_answer_max=<size>, connection_memory=<size>, max_request_rate=<n>[:<burst>], log_format=<text or json>, http=<address[:port] or path>, http_host=<name>, http_keys, event_loop=<auto, epoll or io_uring>, busy_poll=<microseconds>, evict and flush (take -M and -F back from a region), track_sizes, drop_privileges, ssl_chain_cert=<file>, ssl_key=<file>, ssl_ca_cert=<file>, ssl_verify_mode=<0 none, 1 optional, 2 required>, ssl_min_version=<2 TLS 1.2, 3 TLS 1.3>; ext_* and proxy_* are refused, others are ignored",
+        "idle_timeout=<s>, maxconns_fast, no_maxconns_fast, modern, no_modern, udp_allow=<network>, udp_answer_max=<size>, connection_memory=<size>, max_request_rate=<n>[:<burst>], hold_misses=<ms>[:<prefix>], log_format=<text or json>, http=<address[:port] or path>, http_host=<name>, http_keys, event_loop=<auto, epoll or io_uring>, busy_poll=<microseconds>, evict and flush (take -M and -F back from a region), track_sizes, drop_privileges, ssl_chain_cert=<file>, ssl_key=<file>, ssl_ca_cert=<file>, ssl_verify_mode=<0 none, 1 optional, 2 required>, ssl_min_version=<2 TLS 1.2, 3 TLS 1.3>; ext_* and proxy_* are refused, others are ignored",
     ),
     ('N', "napi-ids", Value::Yes, "ignored"),
 ];

@@ -11,7 +11,7 @@
 //! Never: a lock, or a decision about a value.
 
 use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, SeqCst, fence};
-use crate::layout::flight::{ENDED, Holder, LimitRow, PLACES, ROWS, WAITED_FOR, WORDS};
+use crate::layout::flight::{ANY, ENDED, Holder, LimitRow, PLACES, ROWS, WAITED_FOR, WORDS};
 use crate::layout::index;
 use crate::mapped::Mapped;
 use crate::threads::Threads;
@@ -48,7 +48,7 @@ pub enum Turn {
 /// What a caller has seen of its word before it looked.
 #[derive(Clone, Copy, Debug)]
 pub struct Armed {
-    hash: u64,
+    number: usize,
     value: u32,
     /// nobody has waited before: who does looks for the holder's death, too
     pub is_first: bool,
@@ -63,9 +63,9 @@ impl Flights {
         }
     }
 
-    /// The word of a hash, and its offset in the region.
-    fn word(&self, hash: u64) -> (&AtomicU32, usize) {
-        let at = self.mapped.layout().flight_word(index(hash >> 32) % WORDS);
+    /// A word, and its offset in the region.
+    fn word(&self, number: usize) -> (&AtomicU32, usize) {
+        let at = self.mapped.layout().flight_word(number);
         (self.mapped.memory().get(at), at)
     }
 
@@ -78,12 +78,9 @@ impl Flights {
         self.mapped.memory().get(self.mapped.layout().flight_row(number))
     }
 
-    /// Whether this thread still computes, as far as its slot says. A server's client does until it stores, or its connection ends.
+    /// Whether this thread still computes, as far as its slot says.
     pub fn is_held(&self, holder: Holder) -> bool {
-        match holder.owner() {
-            Some(owner) => self.threads.is_held(owner),
-            None => holder == Holder::CLIENT,
-        }
+        holder.owner().is_some_and(|owner| self.threads.is_held(owner))
     }
 
     /// The process slot of this thread, if it still computes.
@@ -93,12 +90,21 @@ impl Flights {
 
     /// To be called before the look after which a caller may wait.
     pub fn arm(&self, hash: u64) -> Armed {
+        self.arm_word(word_of(hash))
+    }
+
+    /// The same, for a caller that waits for many keys: [`Self::wait`] with it ends when something ends that anybody waits for.
+    pub fn arm_any(&self) -> Armed {
+        self.arm_word(ANY)
+    }
+
+    fn arm_word(&self, number: usize) -> Armed {
         // SeqCst, with the fence: the look comes after it.
         // PAIRS: flight: the load in `wake`: it sees the armed word, or the look sees what was published before the wake.
-        let before = self.word(hash).0.fetch_or(WAITED_FOR, SeqCst);
+        let before = self.word(number).0.fetch_or(WAITED_FOR, SeqCst);
         fence(SeqCst);
         Armed {
-            hash,
+            number,
             value: before | WAITED_FOR,
             is_first: before & WAITED_FOR == 0,
         }
@@ -106,27 +112,50 @@ impl Flights {
 
     /// Waits until something ends that has the same word, or this time is over, or for no reason at all.
     pub fn wait(&self, armed: Armed, timeout: Duration) {
-        let (_, at) = self.word(armed.hash);
+        let (_, at) = self.word(armed.number);
         self.mapped.host().wait(at, armed.value, timeout);
+    }
+
+    /// Whether something has ended that has the same word.
+    pub fn has_ended(&self, armed: Armed) -> bool {
+        // PAIRS: flight: the exchange in `end`.
+        self.word(armed.number).0.load(SeqCst) != armed.value
     }
 
     /// Something of this hash has ended, and that is published: whoever waits for it looks again.
     pub fn wake(&self, hash: u64) {
-        let (word, at) = self.word(hash);
-        // PAIRS: flight: the exchange in `arm`.
+        // PAIRS: flight: the exchange in `arm_word`.
         fence(SeqCst);
-        let mut value = word.load(SeqCst);
-        while value & WAITED_FOR != 0 {
-            match word.compare_exchange(value, value.wrapping_add(ENDED) & !WAITED_FOR, SeqCst, Relaxed) {
-                Ok(_) => return self.mapped.host().wake(at),
-                Err(now) => value = now,
-            }
+        if self.end(word_of(hash)) {
+            self.end(ANY);
         }
     }
 
     /// All flights have ended: whoever waits for any looks again.
     pub fn wake_all(&self) {
         (0..WORDS as u64).for_each(|word| self.wake(word << 32));
+    }
+
+    /// Wakes whoever waits for [`Self::arm_any`], though nothing has ended.
+    pub fn wake_any(&self) {
+        fence(SeqCst);
+        self.end(ANY);
+    }
+
+    /// Counts an end, and wakes those who wait for this word. Returns whether it was waited for.
+    fn end(&self, number: usize) -> bool {
+        let (word, at) = self.word(number);
+        let mut value = word.load(SeqCst);
+        while value & WAITED_FOR != 0 {
+            match word.compare_exchange(value, value.wrapping_add(ENDED) & !WAITED_FOR, SeqCst, Relaxed) {
+                Ok(_) => {
+                    self.mapped.host().wake(at);
+                    return true;
+                }
+                Err(now) => value = now,
+            }
+        }
+        false
     }
 
     /// Takes a place among the `limit` of those who compute values of a prefix, which this hash names.
@@ -221,6 +250,10 @@ impl Flights {
             .flat_map(|(_, row)| row.places.iter().map(|place| Holder(place.load(Acquire))));
         holders.filter(|holder| *holder != Holder::NONE)
     }
+}
+
+fn word_of(hash: u64) -> usize {
+    index(hash >> 32) % WORDS
 }
 
 /// How often a row is looked for.

@@ -545,7 +545,6 @@ impl Index {
         );
         if details {
             item.cas = self.items.cas_unique(seen);
-            item.win_sent = self.items.record(seen).is_some_and(|record| record.holder != 0);
             (item.fetched, item.idle_s) = (word.is_fetched(), self.slots.idle_s(seen, place, now));
         }
         item
@@ -555,12 +554,14 @@ impl Index {
     #[inline(always)]
     pub(super) fn plain_facts(mapped: &Mapped, seen: &ItemView, value_len: usize, size: usize, ttl_s: Option<u32>) -> Item {
         let (marks, flags) = Items::marks_and_flags(mapped, seen);
+        let item = Item::marked(marks);
         Item {
             value_len,
             flags,
             ttl_s,
             size,
-            ..Item::marked(marks)
+            win_sent: item.win_sent && Items::is_won(mapped, seen),
+            ..item
         }
     }
 

@@ -72,6 +72,11 @@ impl<'r> Old<'r> {
         self.index.items.record(&self.seen)
     }
 
+    /// Whether all verbs see it at this time, and not only fetches.
+    pub fn is_for_all(&self, now: u32) -> bool {
+        !self.seen.header.is_expired(now)
+    }
+
     /// Its header, if an item has the same one that differs from it only in the bytes of the value, and is written now.
     #[inline(always)]
     pub fn header_of_same_form(&self) -> Option<Header> {

@@ -144,6 +144,11 @@ impl Items {
         seen.header.has(flag::RECORD).then(|| Record::of([word(at), word(at + 8)]))
     }
 
+    /// Whether somebody computes the next value of an item with a record. Meaningless unless [`Self::still`] holds afterwards.
+    pub(crate) fn is_won(mapped: &Mapped, seen: &ItemView) -> bool {
+        mapped.memory().u64_unaligned(seen.at + seen.header.record_offset()) != 0
+    }
+
     /// Until when the item is kept, if only for fetches: a tick of the region's clock, the last one for ever.
     pub(crate) fn until(&self, seen: &ItemView) -> u32 {
         match (seen.header.expiry(), self.record(seen)) {

@@ -347,7 +347,7 @@ impl Sum {
 /// The record of an item of which only the number changes: no thread computes it any more.
 fn kept_of(old: &Old<'_>, expiry: u32) -> Option<Record> {
     let record = old.record()?.moved(old.expiry(), expiry);
-    let holder = if record.holder == Holder::CLIENT.0 { record.holder } else { 0 };
+    let holder = if Holder(record.holder).is_by_get() { record.holder } else { 0 };
     Some(Record { holder, ..record })
 }
 

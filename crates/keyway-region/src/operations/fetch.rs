@@ -24,7 +24,7 @@ use crate::verbs::{Item, WriteError};
 const FLIGHT_S: i64 = 3600;
 
 /// A decision that also sees what is present for fetches only.
-struct OfFetch<'d, 'v>(&'d mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>);
+pub(super) struct OfFetch<'d, 'v>(pub(super) &'d mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>);
 
 impl<'v> Decide<'v> for OfFetch<'_, 'v> {
     const FETCHES: bool = true;
@@ -63,7 +63,8 @@ impl<'s> Fetches<'s> {
     pub fn begin(&self, key: impl Keyed, how: &Freshness, now: u32, out: &mut Vec<u8>) -> Result<Fetched, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.0.key(key, &mut room)?;
-        let (start, own) = (out.len(), self.0.holder());
+        let start = out.len();
+        let own = if how.client_s > 0 { self.0.holder().by_get() } else { self.0.holder() };
         let mut answer = Fetched::Nothing;
         let changed = self.change_by_fetch((key.bytes, key.hash), now, &mut |old, built| {
             out.truncate(start);
@@ -138,7 +139,7 @@ impl<'s> Fetches<'s> {
         }
         let flight = Flight { holder: own, serial: 0 };
         (
-            Decision::Put(self.no_value(own, FLIGHT_S, now)),
+            Decision::Put(self.no_value(own, if how.client_s > 0 { how.client_s.into() } else { FLIGHT_S }, now)),
             Fetched::Compute(flight, None),
         )
     }
@@ -220,9 +221,7 @@ impl<'s> Fetches<'s> {
     ) -> Result<bool, WriteError> {
         let mut is_ours = false;
         let ended = self.change_by_fetch(key, now, &mut |old, built| {
-            let ours = old.filter(|old| {
-                old.record().is_some_and(|record| record.holder == flight.holder.0) && old.item().cas == flight.serial
-            });
+            let ours = old.filter(|old| old.record().is_some_and(|record| is_of(flight, record)) && old.item().cas == flight.serial);
             is_ours = ours.is_some();
             ours.map_or(Decision::Keep, |old| decide(old, built))
         });
@@ -296,9 +295,16 @@ fn held_by(holder: Holder, old: &Old<'_>, built: &mut Vec<u8>) -> Decision<'stat
     same_value(old, built, draft)
 }
 
+/// Whether the holder of a flight is that of this record. A server knows of a client's flight no holder, but only the CAS unique that the
+/// client has.
+fn is_of(flight: Flight, record: Record) -> bool {
+    let holder = Holder(record.holder);
+    flight.holder.is_same(holder) || flight.holder == Holder::NONE && holder.is_by_get()
+}
+
 fn found(old: &Old<'_>, now: u32) -> Found {
     let record = old.record().unwrap_or_default();
-    if old.expiry() == EXPIRED {
+    if old.expiry() == EXPIRED || Holder(record.holder).is_of_empty() {
         return Found::NoValue(record);
     }
     let item = old.item();

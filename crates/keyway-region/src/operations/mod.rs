@@ -243,7 +243,8 @@ impl Session {
             match found {
                 Lookup::Hit => {
                     let FoundItem { item, place, word } = hit;
-                    if !how.wins(&item, item.ttl_s) {
+                    // Whoever has won may have ended: the slow path sees that.
+                    if !(how.wins(&item, item.ttl_s) || item.win_sent && how.may_win(&item)) {
                         self.thread().count(Counter::get_hits, 1);
                         if !how.no_bump {
                             Slots::bump((self.mapped(), self.region.directory()), place, word, now);
@@ -352,14 +353,14 @@ impl Session {
     fn change_by_get(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
         let start = sink.len();
         let (mut answer, mut panic) = (None, None);
-        let changed = self.index().change_by(self.reclaimer(), key, now, &mut |old, built| {
+        let changed = self.index().change(self.reclaimer(), key, now, &mut fetch::OfFetch(&mut |old, built| {
             // The sink may call code of the caller's. If that panics, the change ends first.
             let decided = catch_unwind(AssertUnwindSafe(|| {
                 sink.truncate(start);
                 let decision;
                 (answer, decision) = match old {
-                    Some(old) => self.get_and_change(old, how, now, sink, built),
-                    None => self.get_and_create(how, now),
+                    Some(old) if old.is_for_all(now) => self.get_and_change(old, how, now, sink, built),
+                    old => self.get_and_create(old, how, now),
                 };
                 decision
             }));
@@ -367,7 +368,7 @@ impl Session {
                 panic = Some(caught);
                 Decision::Keep
             })
-        });
+        }));
         if let Some(panic) = panic {
             sink.truncate(start);
             resume_unwind(panic);
@@ -407,14 +408,19 @@ impl Session {
         changed.map(|_| answer)
     }
 
-    /// What a get answers and makes of a key without an item.
-    fn get_and_create(&self, how: &Get, now: u32) -> (Option<Item>, Decision<'static>) {
+    /// What a get answers and makes of a key without an item, or with one that only fetches see.
+    fn get_and_create(&self, old: Option<&Old<'_>>, how: &Get, now: u32) -> (Option<Item>, Decision<'static>) {
         let Some(exptime) = how.vivify else {
             return (None, Decision::Keep);
         };
         let expiry = self.expiry(exptime, now);
+        // The flight of a fetch goes on, in the item that all see from now on.
+        let flight = old.and_then(|old| Some((Holder(old.record()?.holder), old.item().cas)));
+        let flight = flight.filter(|(holder, _)| self.region.flights().is_held(*holder));
+        let holder = flight.map_or(self.holder().by_get(), |(holder, _)| holder);
         let item = Item {
-            win: true,
+            win: flight.is_none(),
+            win_sent: flight.is_some(),
             ttl_s: ttl(expiry, now),
             opaque_key: how.opaque_key,
             ..Item::default()
@@ -422,9 +428,12 @@ impl Session {
         let binary = if how.opaque_key { flag::OPAQUE_KEY } else { 0 };
         let draft = Draft {
             marks: binary,
-            record: Some(won(None)),
+            record: Some(Record {
+                holder: holder.of_empty().0,
+                ..Record::default()
+            }),
             client_flags: 0,
-            cas: how.new_cas,
+            cas: flight.map_or(how.new_cas, |(_, cas)| Some(cas)),
             expiry,
             value: Value::Built,
         };
@@ -443,7 +452,10 @@ impl Session {
         let mut item = old.item();
         let expiry = how.exptime.map_or(old.expiry(), |exptime| self.expiry(exptime, now));
         let ttl_before = std::mem::replace(&mut item.ttl_s, ttl(expiry, now));
-        item.win = how.wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before });
+        let holder = old.record().map_or(Holder::NONE, |record| Holder(record.holder));
+        item.win_sent = self.region.flights().is_held(holder);
+        let is_left_empty = holder.is_of_empty() && !item.win_sent && how.vivify.is_some();
+        item.win = is_left_empty || how.wins(&item, if how.recache_after_touch { item.ttl_s } else { ttl_before });
         let has_room = sink.begin(&item);
         if has_room
             && how.value
@@ -458,7 +470,10 @@ impl Session {
         let draft = Draft {
             marks: item.marks(),
             record: match old.record().map(|record| record.moved(old.expiry(), expiry)) {
-                record if item.win => Some(won(record)),
+                record if item.win => Some(Record {
+                    holder: if is_left_empty { self.holder().by_get().of_empty() } else { self.holder().by_get() }.0,
+                    ..record.unwrap_or_default()
+                }),
                 record => record,
             },
             client_flags: item.flags,
@@ -697,7 +712,7 @@ impl Session {
                 let fresh = self.draft(value, how, 0, now);
                 Decision::Replace(Draft {
                     marks: flag::STALE | fresh.marks,
-                    record: old.record().filter(|record| record.holder == Holder::CLIENT.0),
+                    record: old.record().filter(|record| Holder(record.holder).is_by_get()),
                     expiry: old.expiry(),
                     ..fresh
                 })
@@ -965,14 +980,6 @@ impl Session {
         if let Ok(key) = self.key(key, &mut room) {
             self.mark_fetched(&key, now);
         }
-    }
-}
-
-/// The record of an item that a server's client has won.
-fn won(record: Option<Record>) -> Record {
-    Record {
-        holder: Holder::CLIENT.0,
-        ..record.unwrap_or_default()
     }
 }
 

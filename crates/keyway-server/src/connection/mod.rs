@@ -30,6 +30,7 @@
 //! | `Schedule` | `schedule` | when it has a turn, and how it ends |
 //! | `Rest` | `rest` | what is published of it for a kernel door |
 //! | `Requests` | `turn` | how far the request at the front of the input is |
+//! | `Claims` | `execute/miss.rs` | the keys that its client has claimed or won, and may not have stored |
 //!
 //! With epoll, a turn reads and writes the socket itself. With a ring, the ring receives bytes and sends replies between turns. Requests are
 //! executed by [`Connection::serve`] with both, from the input, or from the ring's buffer while the input is empty; what is left in the ring's
@@ -77,7 +78,7 @@ use self::schedule::{Ending, Schedule};
 use self::turn::Requests;
 use crate::account::{Charge, UNSENT_MAX};
 use crate::auth::Pending;
-use crate::execute::{Dump, Task};
+use crate::execute::{Claims, Dump, Task};
 use crate::shared::{Activity, CloseReason, Lane, Peer, PeerAddress};
 use crate::watch;
 use crate::watch::Watcher;
@@ -94,6 +95,7 @@ pub(crate) struct Connection {
     login: Login,
     schedule: Schedule,
     rest: Rest,
+    claims: Claims,
     /// set from the first `watch` on; the worker removes it at the end
     watcher: Option<Arc<Watcher>>,
     /// the program whose line it is, as far as the kernel says who that is; `None`: it is no line
@@ -131,6 +133,7 @@ impl Connection {
             login: Login::new(desk.now),
             schedule: Schedule::new(desk.now),
             rest: Rest::default(),
+            claims: Claims::default(),
             watcher: None,
         }
     }
@@ -201,6 +204,7 @@ impl Connection {
         }
         self.schedule.end();
         self.rest = Rest::default();
+        desk.executor.release(std::mem::take(&mut self.claims));
         self.link.end(&mut desk.ring)
     }
 

@@ -18,7 +18,7 @@ use super::stream::Reader;
 use super::{Connection, Desk, Phase};
 use crate::account::{PAUSE, PAUSED_MAX, SMALL, UNSENT_MAX, UNSENT_TIGHT};
 use crate::cpu_budget::{REQUEST, TURN_WORK};
-use crate::execute::{Executor, Origin, Outcome};
+use crate::execute::{Executor, Origin, Outcome, Waiting};
 use crate::log_limiter::LogLimiter;
 use crate::shared::{Activity, CloseReason, Shared};
 use crate::shown::Shown;
@@ -67,6 +67,8 @@ enum Stop {
     HeldUp,
     /// the phase has changed
     Phase,
+    /// the next request waits for a value that somebody computes, at most until then
+    Holds(Instant),
     /// it waits: what it has to say is sent, and the turn ends with this verdict
     Waits(Verdict),
     /// it says nothing before this time
@@ -95,6 +97,8 @@ pub(super) struct Requests {
     keys_done: usize,
     /// when it was taken up, by the executor's timer
     taken_up: Option<u64>,
+    /// since when it has waited for a value that somebody computes
+    held_since: Option<Instant>,
 }
 
 impl Requests {
@@ -109,6 +113,7 @@ impl Requests {
             decoder: Decoder::speaking(Limits::default(), protocol),
             keys_done: 0,
             taken_up: None,
+            held_since: None,
         }
     }
 
@@ -118,6 +123,7 @@ impl Requests {
             decoder: Decoder::continuing(self.decoder.limits().clone(), progress),
             keys_done,
             taken_up: None,
+            held_since: None,
         }
     }
 
@@ -283,6 +289,10 @@ impl Connection {
                 Next::End(true)
             }
             Stop::HeldUp => Next::End(true),
+            Stop::Holds(until) => {
+                self.send(desk)?;
+                Next::Verdict(Verdict::Later(until))
+            }
             Stop::Waits(verdict) => {
                 self.send(desk)?;
                 Next::Verdict(verdict)
@@ -634,17 +644,29 @@ impl Connection {
             is_bounded: false,
             is_line: self.program.is_some(),
             may_write: self.login.role().is_none_or(|role| role.may_write()),
+            waiting: Waiting {
+                is_allowed: self.schedule.ending() == Ending::No,
+                since: self.requests.held_since,
+            },
+            claims: &self.claims,
             socket: (is_free && self.secure.is_none()).then(|| self.link.stream().as_fd()),
         };
         let taken_up = self.requests.taken_up.take().unwrap_or(taken_up);
         let (outcome, unfinished) = executor.execute(request, self.output.bytes(), &origin, taken_up);
         self.requests.taken_up = unfinished;
+        executor.give_claims(&mut self.claims);
         outcome
     }
 
     /// What follows from a request's outcome.
     #[inline]
     fn served(&mut self, outcome: Outcome, consumed: usize, executor: &Executor) -> Executed {
+        if self.requests.held_since.is_some() && !matches!(outcome, Outcome::Hold { .. }) {
+            self.requests.held_since = None;
+            if let Some(holds) = &executor.shared().holds {
+                holds.unpark(executor.worker(), self.link.token());
+            }
+        }
         let (consumed, phase) = match outcome {
             Outcome::Done => {
                 self.requests.keys_done = 0;
@@ -660,6 +682,12 @@ impl Connection {
                 self.requests.decoder.repeat();
                 self.requests.keys_done = keys_done;
                 return Executed::Stop(0, Stop::Unsent);
+            }
+            Outcome::Hold { keys_done, until } => {
+                self.requests.decoder.repeat();
+                self.requests.keys_done = keys_done;
+                self.requests.held_since.get_or_insert_with(Instant::now);
+                return Executed::Stop(0, Stop::Holds(until));
             }
             Outcome::Close(reason) => (0, Phase::Closing(reason)),
             Outcome::Dump(dump) => (consumed, Phase::Dumping(dump)),

@@ -7,6 +7,7 @@ use keyway_proto::binary::{self, Head, Operation, Packet, Status};
 use keyway_proto::{StoreVerb, reply};
 
 use super::admin::Administration;
+use super::miss::Miss;
 use super::{Dump, Executor, Origin, Outcome, as_memcached, refusal};
 use crate::config::PROTOCOL_VERSION;
 use crate::shared::CloseReason;
@@ -34,7 +35,7 @@ impl Binary<'_> {
                     exptime: exptime.map(i64::from),
                     ..Get::default()
                 };
-                return self.get(request, key, *with_key, &how, out);
+                return self.get(request, key, *with_key, &how, out, origin);
             }
             Operation::Arithmetic { .. } => return self.arithmetic(request, out),
             Operation::Store { .. } => self.store(&request.operation),
@@ -77,17 +78,37 @@ impl Binary<'_> {
         Outcome::Done
     }
 
-    fn get(&mut self, request: &Packet<'_>, key: &[u8], with_key: bool, how: &Get, out: &mut Vec<u8>) -> Outcome {
+    fn get(
+        &mut self,
+        request: &Packet<'_>,
+        key: &[u8],
+        with_key: bool,
+        how: &Get,
+        out: &mut Vec<u8>,
+        origin: &Origin<'_>,
+    ) -> Outcome {
         let head = request.head;
         let told_key = with_key.then_some(key);
         let cas_enabled = self.0.items.shows_cas();
-        let found = self.0.items.session.get_with(key, how, out, |item, out| {
+        let hit = |item: &Item, out: &mut Vec<u8>| {
             let value_len = if how.value { item.value_len } else { 0 };
             binary::hit(out, head, told_key, item.flags, value_len, shown_cas(item, cas_enabled));
-        });
+        };
+        let items = &mut self.0.items;
+        let mut found = items.session.get_with(key, how, out, hit);
+        if let Ok(None) = found {
+            match items.missed(key, origin) {
+                Miss::Answer => {}
+                Miss::Again => found = items.session.get_with(key, how, out, hit),
+                Miss::Hold(until) => return Outcome::Hold { keys_done: 0, until },
+            }
+        }
         match found {
             Ok(item) => {
                 self.0.items.fetched(key, item.is_some());
+                if item.is_some() {
+                    self.0.items.found(key, origin);
+                }
                 match (item, told_key) {
                     (None, _) if request.quiet => {}
                     (None, Some(key)) => binary::miss(out, head, key),

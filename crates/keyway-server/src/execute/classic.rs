@@ -10,6 +10,7 @@ use keyway_proto::{Keys, Request, StoreVerb, reply};
 use super::admin::Administration;
 use super::binary::Binary;
 use super::meta::MetaCommands;
+use super::miss::Miss;
 use super::{Executor, Items, Origin, Outcome, answer_unless, as_memcached, refusal};
 use crate::cpu_budget::{CpuBudget, KEY};
 
@@ -31,7 +32,7 @@ impl Executor {
                 return self.classic().get(keys, Some((*exptime).into()), *with_cas, out, origin);
             }
             Request::Store(store) => self.classic().store(store, out),
-            Request::Meta(meta) => MetaCommands(&mut self.items).answer(meta, out, origin),
+            Request::Meta(meta) => return MetaCommands(&mut self.items).answer(meta, out, origin),
             Request::Delete { key, noreply } => self.classic().delete(key, *noreply, out),
             Request::Arithmetic {
                 key,
@@ -94,10 +95,18 @@ impl Classic<'_> {
             }
             let is_end = are_last && is_last;
             let behind = if is_end { VALUE_END } else { reply::LINE_END };
-            let found = self.get_one(key, &how, out, origin, behind, |item, out| {
+            let head = |item: &Item, out: &mut Vec<u8>| {
                 let cas = with_cas.then_some(if cas_enabled { item.cas } else { 0 });
                 reply::value(out, key, item.flags, item.value_len, cas);
-            });
+            };
+            let mut found = self.get_one(key, &how, out, origin, behind, head);
+            if let Ok(None) = found {
+                match self.items.missed(key, origin) {
+                    Miss::Answer => {}
+                    Miss::Again => found = self.get_one(key, &how, out, origin, behind, head),
+                    Miss::Hold(until) => return Outcome::Hold { keys_done: index, until },
+                }
+            }
             match found {
                 Ok(Some((item, _)))
                     if origin.is_bounded && (item.value_len > origin.room || out.len() - origin.sent > origin.room) =>
@@ -110,6 +119,7 @@ impl Classic<'_> {
                     self.cpu_budget.spend(KEY);
                     self.cpu_budget.spend_on_bytes(item.value_len);
                     self.items.fetched(key, true);
+                    self.items.found(key, origin);
                     if is_end {
                         return Outcome::Done;
                     }

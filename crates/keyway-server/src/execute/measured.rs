@@ -57,7 +57,7 @@ impl Measured {
     #[inline]
     pub(super) fn note(self, session: &mut Session, timer: &mut Timer, start: u64, outcome: &Outcome) -> Option<u64> {
         match outcome {
-            Outcome::Partly { .. } => return Some(start),
+            Outcome::Partly { .. } | Outcome::Hold { .. } => return Some(start),
             Outcome::Done if !self.is_last => return Some(start),
             // A login is no request: its connection answers it.
             Outcome::LogIn => return None,

@@ -7,7 +7,8 @@ use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Item, RELATIVE_EXP
 use keyway_proto::reply::{self, ItemFacts, MetaCode, MetaCommand};
 use keyway_proto::{Flags, Meta, MetaArithmetic, MetaDelete, MetaGet, MetaKey, MetaSet, MetaSetMode};
 
-use super::{Items, Origin, as_memcached, refusal};
+use super::miss::Miss;
+use super::{Items, Origin, Outcome, as_memcached, refusal};
 use crate::stats::CLASS;
 
 /// What a meta command's flags say about expiry.
@@ -22,18 +23,19 @@ struct Times {
 pub(super) struct MetaCommands<'a>(pub(super) &'a mut Items);
 
 impl MetaCommands<'_> {
-    pub(super) fn answer(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+    pub(super) fn answer(&mut self, meta: &Meta<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         match meta {
-            Meta::Get(get) => self.get(get, out, origin),
+            Meta::Get(get) => return self.get(get, out, origin),
             Meta::Set(set) => self.set(set, out, origin.is_line),
             Meta::Delete(delete) => self.delete(delete, out),
             Meta::Arithmetic(arithmetic) => self.arithmetic(arithmetic, out),
             Meta::Noop => self.noop(out),
             Meta::Debug { key } => self.debug(key, out),
         }
+        Outcome::Done
     }
 
-    fn get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) {
+    fn get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         self.0.counters().cmd_meta.add(1);
         let key = get.key.stored();
         let how = Get {
@@ -56,7 +58,7 @@ impl MetaCommands<'_> {
             ..how
         };
         let cas_enabled = self.0.shows_cas();
-        let found = self.0.session.get_with(key, &how, out, |item, out| {
+        let mut head = |item: &Item, out: &mut Vec<u8>| {
             let code = if get.wants_value(item.cas) {
                 MetaCode::Value
             } else {
@@ -72,9 +74,21 @@ impl MetaCommands<'_> {
                     ..facts(key, item, cas_enabled)
                 },
             );
-        });
+        };
+        let mut found = self.0.session.get_with(key, &how, out, &mut head);
+        if let Ok(None) = found {
+            match self.0.missed(key, origin) {
+                Miss::Answer => {}
+                Miss::Again => found = self.0.session.get_with(key, &how, out, &mut head),
+                Miss::Hold(until) => return Outcome::Hold { keys_done: 0, until },
+            }
+        }
         match found {
             Ok(Some(item)) => {
+                self.0.found(key, origin);
+                if item.win {
+                    self.0.won(key, item.cas);
+                }
                 if get.wants_value(item.cas) {
                     out.extend_from_slice(reply::LINE_END);
                 }
@@ -93,6 +107,7 @@ impl MetaCommands<'_> {
             }
             Err(error) => out.extend_from_slice(refusal(error)),
         }
+        Outcome::Done
     }
 
     /// Evaluates flags T and N. They take effect from left to right, and so does the `t` that asks for the TTL. A new item does not expire

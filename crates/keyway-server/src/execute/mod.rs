@@ -10,6 +10,7 @@
 //! | `binary` | `Binary`: the binary protocol |
 //! | `admin` | `Administration`: commands about the server: flush_all, stats, watch, limits |
 //! | `dump` | [`Dump`]: answers that are written in steps |
+//! | `miss` | gets that have found nothing, where misses are held |
 //! | `measured` | `Measured`: as what the time of a request is counted |
 //!
 //! Never: waits, or reads a socket.
@@ -20,15 +21,17 @@ mod classic;
 mod dump;
 mod measured;
 mod meta;
+mod miss;
 
 pub(crate) use dump::Dump;
+pub(crate) use miss::{Claims, Waiting};
 
 use keyway_cache::server::ServerSession as _;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use keyway_cache::server::Timer;
+use keyway_cache::server::{Flight, Timer};
 use keyway_cache::{Cache, Delete, Session, StoreMode, Stored, WriteError};
 use keyway_probes as probes;
 use keyway_proto::{Form, MetaKey, Request, keys_ahead, reply};
@@ -60,6 +63,8 @@ struct Items {
     shared: Arc<Shared>,
     /// this worker's number
     worker: usize,
+    /// what the client has claimed or won by this request
+    claimed: Vec<(Box<[u8]>, Flight)>,
 }
 
 /// What is left to do for a request.
@@ -68,6 +73,11 @@ pub(crate) enum Outcome {
     /// the output is full after this many keys; execute the request again when the client has taken it
     Partly {
         keys_done: usize,
+    },
+    /// somebody computes the value of the key after these: execute the request again when it is there, or at that time
+    Hold {
+        keys_done: usize,
+        until: Instant,
     },
     /// an error has ended the answer: the rest of the line is not executed
     Broken,
@@ -109,6 +119,10 @@ pub(crate) struct Origin<'a> {
     pub(crate) is_line: bool,
     /// it is a datagram: not even the last item may exceed `room`, and the request is not continued later
     pub(crate) is_bounded: bool,
+    /// whether its gets may wait for a value that somebody computes
+    pub(crate) waiting: Waiting,
+    /// what its client has claimed or won
+    pub(crate) claims: &'a Claims,
     /// the connection's socket, if this code may send the output
     pub(crate) socket: Option<BorrowedFd<'a>>,
 }
@@ -171,7 +185,12 @@ impl Executor {
         Self {
             served: shared.kernel.as_ref().map(|post| post.served(cache.clone())),
             enrolments: shared.kernel.as_ref().and_then(|post| post.enrolments()),
-            items: Items { session, shared, worker },
+            items: Items {
+                session,
+                shared,
+                worker,
+                claimed: Vec::new(),
+            },
             cache,
             cpu_budget: CpuBudget::default(),
             timer: Timer::new(),
@@ -202,6 +221,21 @@ impl Executor {
 
     pub(crate) fn counters(&self) -> &WorkerCounters {
         self.items.counters()
+    }
+
+    /// Moves what the client has claimed or won by the last request to what its connection keeps.
+    #[inline]
+    pub(crate) fn give_claims(&mut self, claims: &mut Claims) {
+        if !self.items.claimed.is_empty() {
+            claims.take(&mut self.items.claimed);
+        }
+    }
+
+    /// A connection has ended: another client may compute what its client has claimed or won, and not stored.
+    pub(crate) fn release(&mut self, claims: Claims) {
+        for (key, flight) in claims.into_all() {
+            self.items.session.release_claim(&key, flight);
+        }
     }
 
     /// The connections that the kernel door may serve, if there is that door.

@@ -8,6 +8,7 @@
 //! | `Account` | `account.rs` | memory that connections hold |
 //! | `MemoryLimit` | `memory.rs` | the region's memory limit |
 //! | `Since`, `Census`, `Hour` | `stats/`, `census.rs`, here | from when on, by whom, and when something was counted |
+//! | `Holds` | `holds.rs` | gets that wait for a value which another client computes |
 //! | `Hub` | `watch/` | watchers |
 //!
 //! Everything here is off the hot path, or a counter with a single writer; requests of different threads meet only in the region.
@@ -28,6 +29,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
+use keyway_cache::server::ServerCache as _;
 use keyway_cache::{Cache, Counters, server};
 
 use crate::account::Account;
@@ -37,6 +39,7 @@ use crate::census::Census;
 use crate::config::{Config, EventLoop, Sasl};
 use crate::detail::Detail;
 use crate::file_watch::RegionFile;
+use crate::holds::Holds;
 use crate::kernel::Post;
 use crate::log_limiter::LogLimiter;
 use crate::memory::MemoryLimit;
@@ -81,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) kernel: Option<Arc<Post>>,
     /// how many requests each source may make
     pub(crate) rates: Option<Rates>,
+    /// misses that are held
+    pub(crate) holds: Option<Holds>,
     pub(crate) users: Option<RwLock<Users>>,
     /// how many logins of each source have failed
     pub(crate) login_failures: Rates,
@@ -128,6 +133,10 @@ impl Shared {
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             kernel: setup.kernel,
             rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),
+            holds: cache
+                .flights()
+                .filter(|_| !config.hold_misses.is_empty())
+                .map(|flights| Holds::new(&config.hold_misses, flights)),
             users: setup.users.map(RwLock::new),
             login_failures: auth::failures(),
             hasher: Hasher::default(),
@@ -229,6 +238,9 @@ impl Shared {
     pub(crate) fn stop(&self) {
         self.life.stop();
         self.hasher.stop();
+        if let Some(holds) = &self.holds {
+            holds.stop();
+        }
         self.wake_workers();
     }
 
