@@ -358,5 +358,6 @@ fn fetch_of<'p>(options: &keyway_fetch_options, prefix: &'p [u8]) -> Fetch<'p> {
             at_most: usize::try_from(options.limit).unwrap_or(usize::MAX),
         }),
         has_tasks: has(KEYWAY_FETCH_TASKS),
+        has_looked: false,
     }
 }

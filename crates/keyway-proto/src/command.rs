@@ -417,6 +417,26 @@ commands! {
         counters: &["cmd_touch", "touch_hits"],
         watched: &["item_get"],
     }
+    /// `lease-get <key>` (mcrouter, `AsciiSerialized.cpp`, `McLeaseGetRequest`)
+    LeaseGet = b"lease-get" {
+        form: Text,
+        verb: Get,
+        access: Writes,
+        example: b"lease-get example\r\n",
+        origin: Origin::Keyway,
+        counters: &["cmd_get", "get_hits"],
+        watched: &["item_get"],
+    }
+    /// `lease-set <key> <token> <flags> <exptime> <bytes> [noreply]` (mcrouter, `McLeaseSetRequest`)
+    LeaseSet = b"lease-set" {
+        form: Text,
+        verb: Set,
+        access: Writes,
+        example: b"lease-set example 2 0 0 1\r\n1\r\n",
+        origin: Origin::Keyway,
+        counters: &["cmd_set"],
+        watched: &["item_get"],
+    }
     /// `version`
     Version = b"version" {
         form: Text,

@@ -90,6 +90,16 @@ pub fn number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(LINE_END);
 }
 
+/// The end of `lease-get` without a value: `LVALUE <key> <token> 0 0`, and no value. A token of 1 says that somebody computes (mcrouter,
+/// `AsciiSerialized.cpp`, `McLeaseGetReply`).
+pub fn lease(out: &mut Vec<u8>, key: &[u8], token: u64) {
+    out.extend_from_slice(b"LVALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    decimal(out, token);
+    out.extend_from_slice(b" 0 0\r\n\r\nEND\r\n");
+}
+
 /// `VERSION <version>` (protocol.txt, "Other commands").
 pub fn version(out: &mut Vec<u8>, version: &str) {
     out.extend_from_slice(b"VERSION ");

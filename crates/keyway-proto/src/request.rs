@@ -34,7 +34,11 @@ pub enum Request<'a> {
         keys: Keys<'a>,
         with_cas: bool,
     },
-    /// `set add replace append prepend cas`
+    /// `lease-get <key>`
+    LeaseGet {
+        key: &'a [u8],
+    },
+    /// `set add replace append prepend cas lease-set`
     Store(Store<'a>),
     Delete {
         key: &'a [u8],
@@ -146,6 +150,7 @@ impl Request<'_> {
             Self::Get { with_cas: true, .. } => Command::Gets,
             Self::GetAndTouch { with_cas: false, .. } => Command::Gat,
             Self::GetAndTouch { with_cas: true, .. } => Command::Gats,
+            Self::LeaseGet { .. } => Command::LeaseGet,
             Self::Store(store) => store.verb.command(),
             Self::Delete { .. } => Command::Delete,
             Self::Arithmetic { decrement: false, .. } => Command::Incr,
@@ -207,7 +212,8 @@ impl Request<'_> {
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let (many, one) = match self {
             Self::Get { keys, .. } | Self::GetAndTouch { keys, .. } => (Some(keys.clone()), None),
-            Self::Store(Store { key, .. })
+            Self::LeaseGet { key }
+            | Self::Store(Store { key, .. })
             | Self::Delete { key, .. }
             | Self::Arithmetic { key, .. }
             | Self::Touch { key, .. } => (None, Some(*key)),
@@ -234,7 +240,7 @@ impl Request<'_> {
             | Self::Arithmetic { noreply, .. }
             | Self::Touch { noreply, .. } => *noreply,
             Self::Admin(admin) => admin.is_silent(),
-            Self::Get { .. } | Self::GetAndTouch { .. } | Self::Meta(_) | Self::Binary(_) => false,
+            Self::Get { .. } | Self::GetAndTouch { .. } | Self::LeaseGet { .. } | Self::Meta(_) | Self::Binary(_) => false,
         }
     }
 }
@@ -373,6 +379,8 @@ pub enum StoreVerb {
     Append,
     Prepend,
     Cas,
+    /// `lease-set`: its token is in [`Store::cas`]
+    Lease,
 }
 
 impl StoreVerb {
@@ -385,6 +393,7 @@ impl StoreVerb {
             Self::Append => Command::Append,
             Self::Prepend => Command::Prepend,
             Self::Cas => Command::Cas,
+            Self::Lease => Command::LeaseSet,
         }
     }
 }

@@ -360,6 +360,38 @@ fn marks_and_touches_keep_what_belongs_to_fetches() {
 }
 
 #[test]
+fn a_get_that_wins_holds_the_flight_of_all_doors() {
+    let mut world = World::new();
+    let now = world.now;
+    let get = Get {
+        value: true,
+        details: true,
+        vivify: Some(1000),
+        ..Get::default()
+    };
+    let wins = |world: &mut World, who: usize| {
+        let item = world.sessions[who].get(KEY, &get, now, &mut Vec::new()).unwrap().unwrap();
+        (item.win, item.win_sent)
+    };
+    // A fetch that computes goes on when a get makes an item that all see.
+    let flight = world.computes(0);
+    assert_eq!(wins(&mut world, 1), (false, true));
+    assert!(world.store(0, flight, b"value", &refreshed(0, 0)));
+    assert_eq!(wins(&mut world, 1), (false, false));
+    world.sessions[0].delete(KEY, &Delete::default(), now).unwrap();
+    // Who has won is waited for, whatever the item has.
+    assert_eq!(wins(&mut world, 1), (true, false));
+    assert_eq!(wins(&mut world, 2), (false, true));
+    let (found, _) = world.begin(0, &Freshness::default());
+    assert!(matches!(found, Fetched::Elsewhere(flight) if flight.holder.is_by_get()), "{found:?}");
+    // The dead win nothing.
+    world.system.dead.fetch_or(1 << 1, SeqCst);
+    world.region.recovery().recover();
+    assert_eq!(wins(&mut world, 2), (true, false));
+    assert_eq!(wins(&mut world, 0), (false, true));
+}
+
+#[test]
 fn records_outlive_their_segments() {
     let mut world = World::new();
     let now = world.now;

@@ -81,6 +81,8 @@ impl<'a> Line<'a, '_> {
             Command::Touch => self.touch(words),
             Command::Gat => self.get_and_touch(words, false),
             Command::Gats => self.get_and_touch(words, true),
+            Command::LeaseGet => self.lease_get(words),
+            Command::LeaseSet => self.lease_set(words),
             Command::Version => self.admin(Admin::Version),
             Command::Quit => self.admin(Admin::Quit),
             Command::Stats => self.stats(words),
@@ -119,10 +121,35 @@ impl<'a> Line<'a, '_> {
         }
     }
 
+    /// `lease-get <key>`
+    fn lease_get(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        match (words.next(), words.next()) {
+            (Some(key), None) if key.len() <= KEY_LEN_MAX => self.accept(Request::LeaseGet { key }),
+            _ => self.answer_error(BAD_FORMAT),
+        }
+    }
+
+    /// `lease-set <key> <token> <flags> <exptime> <bytes> [noreply]`
+    fn lease_set(self, mut words: Tokens<'a>) -> Decoded<'a> {
+        let (Some(key), Some(token)) = (words.next(), words.next()) else {
+            return self.answer_error(BAD_FORMAT);
+        };
+        self.store_of((StoreVerb::Lease, key, Some(token)), words)
+    }
+
     /// `set|add|replace|append|prepend <key> <flags> <exptime> <bytes> [noreply]`, `cas … <bytes> <cas unique> [noreply]`
     #[inline]
     fn store(self, verb: StoreVerb, mut words: Tokens<'a>) -> Decoded<'a> {
-        let (Some(key), Some(flags), Some(exptime), Some(len)) = (words.next(), words.next(), words.next(), words.next()) else {
+        match words.next() {
+            Some(key) => self.store_of((verb, key, None), words),
+            None => self.answer_error(BAD_FORMAT),
+        }
+    }
+
+    /// What follows the key of a store, and the token of one that has it there.
+    #[inline]
+    fn store_of(self, (verb, key, token): (StoreVerb, &'a [u8], Option<&'a [u8]>), mut words: Tokens<'a>) -> Decoded<'a> {
+        let (Some(flags), Some(exptime), Some(len)) = (words.next(), words.next(), words.next()) else {
             return self.answer_error(BAD_FORMAT);
         };
         // Without a length the end of the data block is unknown: what follows is read as the next command.
@@ -136,6 +163,7 @@ impl<'a> Line<'a, '_> {
         };
         let cas = match verb {
             StoreVerb::Cas => cas.and_then(parse_u64),
+            StoreVerb::Lease => token.and_then(parse_u64),
             _ => Some(0),
         };
         let (Some(cas), true) = (cas, key.len() <= KEY_LEN_MAX) else {

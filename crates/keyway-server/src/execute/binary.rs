@@ -135,7 +135,8 @@ impl Binary<'_> {
             return Ok(0);
         };
         let mode = match verb {
-            StoreVerb::Set | StoreVerb::Cas => StoreMode::Set,
+            // No packet is a lease.
+            StoreVerb::Set | StoreVerb::Cas | StoreVerb::Lease => StoreMode::Set,
             StoreVerb::Add => StoreMode::Add,
             StoreVerb::Replace => StoreMode::Replace,
             StoreVerb::Append => StoreMode::Append,

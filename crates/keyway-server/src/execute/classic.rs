@@ -10,7 +10,7 @@ use keyway_proto::{Keys, Request, StoreVerb, reply};
 use super::admin::Administration;
 use super::binary::Binary;
 use super::meta::MetaCommands;
-use super::miss::Miss;
+use super::miss::{ANOTHER_COMPUTES, Lease, Miss};
 use super::{Executor, Items, Origin, Outcome, answer_unless, as_memcached, refusal};
 use crate::cpu_budget::{CpuBudget, KEY};
 
@@ -31,6 +31,8 @@ impl Executor {
             Request::GetAndTouch { exptime, keys, with_cas } => {
                 return self.classic().get(keys, Some((*exptime).into()), *with_cas, out, origin);
             }
+            Request::LeaseGet { key } => self.classic().lease_get(key, out, origin),
+            Request::Store(store) if store.verb == StoreVerb::Lease => self.classic().lease_set(store, out),
             Request::Store(store) => self.classic().store(store, out),
             Request::Meta(meta) => return MetaCommands(&mut self.items).answer(meta, out, origin),
             Request::Delete { key, noreply } => self.classic().delete(key, *noreply, out),
@@ -167,10 +169,42 @@ impl Classic<'_> {
         Ok(found)
     }
 
+    /// A get that answers a miss with a lease: the right to store the value, unless another client has it.
+    fn lease_get(&mut self, key: &[u8], out: &mut Vec<u8>, origin: &Origin<'_>) {
+        let head = |item: &Item, out: &mut Vec<u8>| reply::value(out, key, item.flags, item.value_len, None);
+        let mut found = self.get_one(key, Get::VALUE, out, origin, VALUE_END, head);
+        let mut token = None;
+        if let Ok(None) = found {
+            match self.items.lease(key) {
+                Ok(Lease::Present) => found = self.get_one(key, Get::VALUE, out, origin, VALUE_END, head),
+                Ok(Lease::Token(given)) => token = Some(given),
+                Err(error) => found = Err(error),
+            }
+        }
+        self.items.fetched(key, matches!(found, Ok(Some(_))));
+        match found {
+            Ok(Some(_)) => {}
+            // Without a token the value has gone again: its client asks again, as if another one computed it.
+            Ok(None) => reply::lease(out, key, token.unwrap_or(ANOTHER_COMPUTES)),
+            Err(error) => out.extend_from_slice(refusal(error)),
+        }
+    }
+
+    fn lease_set(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>) {
+        let (session, exptime) = (&mut self.items.session, store.exptime.into());
+        let answer = match session.store_claimed(store.key, store.cas, store.value, store.flags, exptime) {
+            Ok(true) => reply::STORED,
+            Ok(false) => reply::NOT_STORED,
+            Err(error) => refusal(error),
+        };
+        self.items.mutated(store.key);
+        answer_unless(store.noreply, answer, out);
+    }
+
     fn store(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>) {
         let how = Store {
             mode: match store.verb {
-                StoreVerb::Set | StoreVerb::Cas => StoreMode::Set,
+                StoreVerb::Set | StoreVerb::Cas | StoreVerb::Lease => StoreMode::Set,
                 StoreVerb::Add => StoreMode::Add,
                 StoreVerb::Replace => StoreMode::Replace,
                 StoreVerb::Append => StoreMode::Append,

@@ -2,8 +2,10 @@
 //!
 //! Never: parks a connection longer than the prefix's time, or knows a protocol.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use keyway_cache::WriteError;
 use keyway_cache::server::{Flight, Missed, ServerSession as _};
 
 use super::{Items, Origin};
@@ -18,6 +20,22 @@ pub(super) enum Miss {
     /// its connection waits until then, or until the value is there
     Hold(Instant),
 }
+
+/// The answer to a client that asks for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lease {
+    /// there is a value now
+    Present,
+    /// its token
+    Token(u64),
+}
+
+/// The token that says: another client computes, ask again soon (mcrouter, `MockMc.cpp`, "hot miss").
+pub(super) const ANOTHER_COMPUTES: u64 = 1;
+/// The token of a lease with which nothing can be stored.
+const NO_LEASE: u64 = 0;
+/// How long a client has to store the value, seconds (Nishtala et al., NSDI 2013, section 3.2.1).
+const LEASE_S: u32 = 10;
 
 /// Where a connection's get waits, if it does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,13 +103,13 @@ impl Items {
         }
         match self.session.claim(key, prefix.claim_s()) {
             Ok(Missed::Claimed(flight)) => {
-                prefix.claimed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                prefix.claimed.fetch_add(1, Relaxed);
                 self.claimed.push((key.into(), flight));
                 Miss::Answer
             }
             Ok(Missed::InFlight(armed)) => {
                 if since.is_none() {
-                    prefix.held.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    prefix.held.fetch_add(1, Relaxed);
                 }
                 holds.park(armed, self.worker, origin.token);
                 Miss::Hold(until)
@@ -100,6 +118,19 @@ impl Items {
             // No memory for a claim: as without it.
             Ok(Missed::Absent) | Err(_) => Miss::Answer,
         }
+    }
+
+    /// Gives a client the lease of a key that it has not found.
+    pub(super) fn lease(&mut self, key: &[u8]) -> Result<Lease, WriteError> {
+        Ok(match self.session.claim(key, LEASE_S)? {
+            Missed::Claimed(flight) => {
+                self.claimed.push((key.into(), flight));
+                Lease::Token(flight.serial)
+            }
+            Missed::InFlight(_) => Lease::Token(ANOTHER_COMPUTES),
+            Missed::Present => Lease::Present,
+            Missed::Absent => Lease::Token(NO_LEASE),
+        })
     }
 
     /// A get has found a value.

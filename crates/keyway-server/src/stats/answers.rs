@@ -33,6 +33,11 @@ fn write(snapshot: &Snapshot, out: &mut Vec<u8>) {
         write_rows(KERNEL_TCP, snapshot, out);
     }
     write_rows(STORE, snapshot, out);
+    for holds in &snapshot.holds {
+        for (what, count) in &holds.counts {
+            stat(out, &format!("keyway_misses_{what}:{}", holds.prefix), count);
+        }
+    }
 }
 
 fn write_rows(rows: &[Row], snapshot: &Snapshot, out: &mut Vec<u8>) {

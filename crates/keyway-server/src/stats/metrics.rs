@@ -45,6 +45,7 @@ fn write(s: &Snapshot, details: &Details, requests: &RequestCounts, page: &mut E
     class(s, details, page);
     doors(s, details, page);
     latencies(details, page);
+    holds(s, page);
     kernel(s, page);
     http(requests, page);
 }
@@ -262,6 +263,23 @@ fn region(s: &Snapshot, details: &Details, page: &mut Exposition) {
     }
 }
 
+/// Misses that are held, by prefix.
+fn holds(s: &Snapshot, page: &mut Exposition) {
+    if s.holds.is_empty() {
+        return;
+    }
+    page.family(
+        "keyway_held_misses_total",
+        Counter,
+        "Misses of keys with a prefix of --hold-misses: claimed by the first client, held for it, and held in vain",
+    );
+    for holds in &s.holds {
+        for (what, count) in &holds.counts {
+            page.sample(&[("prefix", holds.prefix.as_str()), ("result", what)], count);
+        }
+    }
+}
+
 fn kernel(s: &Snapshot, page: &mut Exposition) {
     let Some(kernel) = &s.kernel else { return };
     page.family(
@@ -339,6 +357,10 @@ mod tests {
         snapshot.region_state = "in_place";
         (snapshot.user_time, snapshot.system_time) = (Some(Duration::ZERO), Some(Duration::ZERO));
         snapshot.udp_sockets = Some(1);
+        snapshot.holds = vec![HoldNumbers {
+            prefix: "user:".into(),
+            counts: [("claimed", 1), ("held", 2), ("in_vain", 3)],
+        }];
         snapshot.kernel = Some(KernelNumbers {
             verdicts: vec![("hits", 3), ("misses", 4)],
             cpu_time: vec![("udp", Duration::from_micros(5)), ("tcp", Duration::from_micros(6))],

@@ -113,6 +113,13 @@ impl Value {
     }
 }
 
+/// What was counted of the misses of a prefix that are held: name and count.
+#[derive(Clone, Debug)]
+struct HoldNumbers {
+    prefix: String,
+    counts: [(&'static str, u64); 3],
+}
+
 /// All numbers of the table, read once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
@@ -123,6 +130,7 @@ pub(crate) struct Snapshot {
     threads: usize,
     counters: Counters,
     traffic: Traffic,
+    holds: Vec<HoldNumbers>,
     info: Info,
     memory_limit: u64,
     region_state: &'static str,

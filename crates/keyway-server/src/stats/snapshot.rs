@@ -7,9 +7,10 @@ use keyway_cache::{Cache, Counters, Latencies};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use super::{Base, Connections, Details, Since, Snapshot, TlsNumbers, Watch};
+use super::{Base, Connections, Details, HoldNumbers, Since, Snapshot, TlsNumbers, Watch};
 use crate::basics::{lock, unix_time};
 use crate::census;
+use crate::holds::Prefix;
 use crate::shared::Shared;
 
 impl Since {
@@ -51,6 +52,7 @@ impl Snapshot {
             threads: config.threads,
             counters: census::since(&shared.census.counters(cache), &base.counters),
             traffic: shared.workers.traffic().since(&base.traffic),
+            holds: shared.holds.iter().flat_map(|holds| holds.prefixes()).map(HoldNumbers::take).collect(),
             memory_limit: shared.memory.limit(&info),
             info,
             region_state: shared.region_file.word(),
@@ -85,6 +87,19 @@ impl Details {
             network: shared.census.network(cache),
             library: shared.census.library(cache),
             latencies: latencies(shared, cache),
+        }
+    }
+}
+
+impl HoldNumbers {
+    fn take(prefix: &Prefix) -> Self {
+        Self {
+            prefix: prefix.name().to_owned(),
+            counts: [
+                ("claimed", prefix.claimed.load(Relaxed)),
+                ("held", prefix.held.load(Relaxed)),
+                ("in_vain", prefix.in_vain.load(Relaxed)),
+            ],
         }
     }
 }
