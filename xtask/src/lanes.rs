@@ -149,7 +149,12 @@ mod tests {
     #[test]
     fn what_is_not_begun_in_time_is_named() {
         let late = context().until(Duration::ZERO);
-        let jobs = || vec![job("one", false, || panic!("it was begun")), job("two", true, || Outcome::Passed)];
+        let jobs = || {
+            vec![
+                job("one", false, || panic!("it was begun")),
+                job("two", true, || Outcome::Passed),
+            ]
+        };
         assert_eq!(run(&late, jobs()), Outcome::Late("one; two".into()));
     }
 

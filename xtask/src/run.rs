@@ -390,7 +390,10 @@ mod tests {
             ExitCode::SUCCESS
         );
         assert_eq!(gate(&[stage], Path::new("/nonexistent"), None), ExitCode::FAILURE);
-        let (table, failed) = summary(&[("a", Outcome::Passed, SECOND), ("b", Outcome::Late("run it by hand".into()), SECOND)]);
+        let (table, failed) = summary(&[
+            ("a", Outcome::Passed, SECOND),
+            ("b", Outcome::Late("run it by hand".into()), SECOND),
+        ]);
         assert_eq!(failed, 0);
         assert!(table.contains("NOT RUN") && table.contains("1 not begun"), "{table}");
         assert_eq!(table.lines().last(), Some("1 passed, 0 failed"));
@@ -405,7 +408,10 @@ mod tests {
         assert_eq!(run("echo one", Some(60 * SECOND)), Ok(("one\n".into(), true)));
         let began = Instant::now();
         // The pipe is closed only when the second sleep has ended, too.
-        assert_eq!(run("echo one; sleep 600 & sleep 600", Some(SECOND)), Ok(("one\n".into(), false)));
+        assert_eq!(
+            run("echo one; sleep 600 & sleep 600", Some(SECOND)),
+            Ok(("one\n".into(), false))
+        );
         assert!(began.elapsed() < 300 * SECOND);
         assert!(run("exit 3", Some(60 * SECOND)).is_err_and(|why| why.contains('3')));
     }

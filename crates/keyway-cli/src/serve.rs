@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use keyway_cache::{Gap, Options, Place};
 use keyway_server::{
-    Allowed, ClientCertificates, Config, EventLoop, Given, HoldMisses, Kernel, LOOPBACK, Network, RegionSocket, Role, Sasl, Tls, TlsVersion,
-    UnixSocket,
+    Allowed, ClientCertificates, Config, EventLoop, Given, HoldMisses, Kernel, LOOPBACK, Network, RegionSocket, Role, Sasl, Tls,
+    TlsVersion, UnixSocket,
 };
 
 use crate::exit::{self, Failure};

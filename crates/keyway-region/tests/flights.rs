@@ -383,7 +383,10 @@ fn a_get_that_wins_holds_the_flight_of_all_doors() {
     assert_eq!(wins(&mut world, 1), (true, false));
     assert_eq!(wins(&mut world, 2), (false, true));
     let (found, _) = world.begin(0, &Freshness::default());
-    assert!(matches!(found, Fetched::Elsewhere(flight) if flight.holder.is_by_get()), "{found:?}");
+    assert!(
+        matches!(found, Fetched::Elsewhere(flight) if flight.holder.is_by_get()),
+        "{found:?}"
+    );
     // The dead win nothing.
     world.system.dead.fetch_or(1 << 1, SeqCst);
     world.region.recovery().recover();

@@ -147,7 +147,9 @@ impl FromStr for HoldMisses {
             format!("\"{text}\" does not begin with milliseconds from 1 to {HOLD_MS_MAX}; write the longest wait and a prefix, as in 500:user:")
         })?;
         if prefix.len() > KEY_LEN_MAX || prefix.bytes().any(|byte| byte <= b' ' || byte == 0x7F) {
-            return Err(format!("\"{prefix}\" begins no key: a key has at most {KEY_LEN_MAX} bytes, and no blanks"));
+            return Err(format!(
+                "\"{prefix}\" begins no key: a key has at most {KEY_LEN_MAX} bytes, and no blanks"
+            ));
         }
         Ok(Self {
             wait: Duration::from_millis(wait),

@@ -75,7 +75,9 @@ impl Prefix {
 
     /// How long a client that has missed has to store the value, seconds.
     pub(crate) fn claim_s(&self) -> u32 {
-        u32::try_from(self.how.wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).saturating_add(1)
+        u32::try_from(self.how.wait.as_millis().div_ceil(1000))
+            .unwrap_or(u32::MAX)
+            .saturating_add(1)
     }
 
     /// A get that has waited has found a value.
@@ -102,7 +104,10 @@ impl Holds {
 
     /// The longest prefix that a key begins with.
     pub(crate) fn prefix_of(&self, key: &[u8]) -> Option<&Prefix> {
-        let own = self.prefixes.iter().filter(|prefix| key.starts_with(prefix.name().as_bytes()));
+        let own = self
+            .prefixes
+            .iter()
+            .filter(|prefix| key.starts_with(prefix.name().as_bytes()));
         own.max_by_key(|prefix| prefix.name().len())
     }
 

@@ -122,7 +122,10 @@ impl Client {
     fn gets_nothing(&mut self) {
         self.0.set_nonblocking(true).unwrap();
         let read = self.0.read(&mut [0; 100]);
-        assert!(matches!(&read, Err(error) if error.kind() == ErrorKind::WouldBlock), "{read:?}");
+        assert!(
+            matches!(&read, Err(error) if error.kind() == ErrorKind::WouldBlock),
+            "{read:?}"
+        );
         self.0.set_nonblocking(false).unwrap();
     }
 }
@@ -264,7 +267,11 @@ fn a_win_that_nobody_stores_is_won_again_when_its_connection_ends() {
         compute_after_wait: false,
         ..Fetch::default()
     };
-    assert!(program.fetch(b"new", &given_up, || Err("it does not know of the win")).is_err_and(|why| why.to_string().contains("comput")));
+    assert!(
+        program
+            .fetch(b"new", &given_up, || Err("it does not know of the win"))
+            .is_err_and(|why| why.to_string().contains("comput"))
+    );
     // A stale one.
     second.answers("set stale 0 0 3\r\nold\r\n", "STORED\r\n");
     second.answers("md stale I T100\r\n", "HD\r\n");
@@ -316,7 +323,9 @@ fn a_value_that_a_program_has_fetched_has_no_mark() {
 fn token(client: &mut Client) -> u64 {
     client.say("lease-get key\r\n");
     let answer = client.until("END\r\n");
-    let token = answer.strip_prefix("LVALUE key ").and_then(|rest| rest.strip_suffix(" 0 0\r\n\r\nEND\r\n"));
+    let token = answer
+        .strip_prefix("LVALUE key ")
+        .and_then(|rest| rest.strip_suffix(" 0 0\r\n\r\nEND\r\n"));
     token.unwrap_or_else(|| panic!("{answer}")).parse().unwrap()
 }
 

@@ -4,9 +4,9 @@
 //! What is only for sessions with a thread slot does nothing for others.
 
 use crate::session::fetch::{Begun, Fetch, Token};
+use keyway_region::fetch::Flight;
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::fetch::Flight;
 use keyway_region::{Armed, Limits, SessionId, Shrinking, Target};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

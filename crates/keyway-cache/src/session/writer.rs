@@ -16,7 +16,9 @@ use crate::session::verbs::{Missed, Verbs, with_tail};
 use keyway_region::fetch::{Flight, Refreshed};
 use keyway_region::layout::latency::{Door, Latency, Verb};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
-use keyway_region::{Fetches, Headed, Holder, Key, KeyRoom, Limits, Once, Pinning, Session, SessionId, Shrinking, Sink, seconds_of};
+use keyway_region::{
+    Fetches, Headed, Holder, Key, KeyRoom, Limits, Once, Pinning, Session, SessionId, Shrinking, Sink, seconds_of,
+};
 use std::convert::identity;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

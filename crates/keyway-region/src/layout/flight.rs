@@ -87,8 +87,10 @@ pub struct LimitRow {
 }
 
 super::fields!(LimitRow { prefix, places });
+/// Bytes of all words.
+pub const WORDS_SIZE: usize = (WORDS + 1) * size_of::<AtomicU32>();
 /// Bytes of all words and rows.
-pub const SIZE: usize = (WORDS + 1) * size_of::<AtomicU32>() + ROWS * size_of::<LimitRow>();
+pub const SIZE: usize = WORDS_SIZE + ROWS * size_of::<LimitRow>();
 
 // SAFETY: `repr(C)`, nothing but atomics.
 #[allow(unsafe_code, reason = "the type is nothing but atomics")]

@@ -323,7 +323,7 @@ impl Layout {
 
     /// Offset of a row of the limits.
     pub const fn flight_row(&self, row: usize) -> usize {
-        self.flights + flight::WORDS * size_of::<AtomicU32>() + row * size_of::<flight::LimitRow>()
+        self.flights + flight::WORDS_SIZE + row * size_of::<flight::LimitRow>()
     }
 
     /// Offset of an entry of the trail.

@@ -64,7 +64,11 @@ impl<'s> Fetches<'s> {
         let mut room = KeyRoom::new();
         let key = self.0.key(key, &mut room)?;
         let start = out.len();
-        let own = if how.client_s > 0 { self.0.holder().by_get() } else { self.0.holder() };
+        let own = if how.client_s > 0 {
+            self.0.holder().by_get()
+        } else {
+            self.0.holder()
+        };
         let mut answer = Fetched::Nothing;
         let changed = self.change_by_fetch((key.bytes, key.hash), now, &mut |old, built| {
             out.truncate(start);
@@ -221,7 +225,8 @@ impl<'s> Fetches<'s> {
     ) -> Result<bool, WriteError> {
         let mut is_ours = false;
         let ended = self.change_by_fetch(key, now, &mut |old, built| {
-            let ours = old.filter(|old| old.record().is_some_and(|record| is_of(flight, record)) && old.item().cas == flight.serial);
+            let ours =
+                old.filter(|old| old.record().is_some_and(|record| is_of(flight, record)) && old.item().cas == flight.serial);
             is_ours = ours.is_some();
             ours.map_or(Decision::Keep, |old| decide(old, built))
         });

@@ -353,22 +353,27 @@ impl Session {
     fn change_by_get(&self, key: &Key<'_>, how: &Get, now: u32, sink: &mut impl Sink) -> Result<Option<Item>, WriteError> {
         let start = sink.len();
         let (mut answer, mut panic) = (None, None);
-        let changed = self.index().change(self.reclaimer(), key, now, &mut fetch::OfFetch(&mut |old, built| {
-            // The sink may call code of the caller's. If that panics, the change ends first.
-            let decided = catch_unwind(AssertUnwindSafe(|| {
-                sink.truncate(start);
-                let decision;
-                (answer, decision) = match old {
-                    Some(old) if old.is_for_all(now) => self.get_and_change(old, how, now, sink, built),
-                    old => self.get_and_create(old, how, now),
-                };
-                decision
-            }));
-            decided.unwrap_or_else(|caught| {
-                panic = Some(caught);
-                Decision::Keep
-            })
-        }));
+        let changed = self.index().change(
+            self.reclaimer(),
+            key,
+            now,
+            &mut fetch::OfFetch(&mut |old, built| {
+                // The sink may call code of the caller's. If that panics, the change ends first.
+                let decided = catch_unwind(AssertUnwindSafe(|| {
+                    sink.truncate(start);
+                    let decision;
+                    (answer, decision) = match old {
+                        Some(old) if old.is_for_all(now) => self.get_and_change(old, how, now, sink, built),
+                        old => self.get_and_create(old, how, now),
+                    };
+                    decision
+                }));
+                decided.unwrap_or_else(|caught| {
+                    panic = Some(caught);
+                    Decision::Keep
+                })
+            }),
+        );
         if let Some(panic) = panic {
             sink.truncate(start);
             resume_unwind(panic);
@@ -471,7 +476,12 @@ impl Session {
             marks: item.marks(),
             record: match old.record().map(|record| record.moved(old.expiry(), expiry)) {
                 record if item.win => Some(Record {
-                    holder: if is_left_empty { self.holder().by_get().of_empty() } else { self.holder().by_get() }.0,
+                    holder: if is_left_empty {
+                        self.holder().by_get().of_empty()
+                    } else {
+                        self.holder().by_get()
+                    }
+                    .0,
                     ..record.unwrap_or_default()
                 }),
                 record => record,

@@ -87,7 +87,12 @@ impl Items {
 
     #[cold]
     fn missed_where_held(&mut self, key: &[u8], origin: &Origin<'_>) -> Miss {
-        let Some((holds, prefix)) = self.shared.holds.as_ref().and_then(|holds| Some((holds, holds.prefix_of(key)?))) else {
+        let Some((holds, prefix)) = self
+            .shared
+            .holds
+            .as_ref()
+            .and_then(|holds| Some((holds, holds.prefix_of(key)?)))
+        else {
             return Miss::Answer;
         };
         let now = Instant::now();
