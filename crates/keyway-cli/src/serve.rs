@@ -127,7 +127,7 @@ pub(crate) struct Serve {
     max_request_rate: Option<(u32, u32)>,
     /// Gets of keys with this beginning that miss wait for the value, for so many milliseconds at most, if another client missed the key
     /// before and has not stored it yet; may be repeated [default: none waits]
-    #[arg(long, value_name = "MS[:PREFIX]")]
+    #[arg(long, value_name = "MS[:PREFIX]", value_parser = HoldMisses::parse)]
     hold_misses: Vec<HoldMisses>,
     /// Close connections that are idle for this many seconds; 0: never
     #[arg(long, value_name = "S", default_value_t = 0)]

@@ -109,11 +109,6 @@ impl Get {
         soon || (item.stale && self.win_stale)
     }
 
-    /// Whether it wins this item if whoever has won it before is gone.
-    pub(crate) fn may_win(&self, item: &Item) -> bool {
-        self.vivify.is_some() || self.recache_s.is_some() || (item.stale && self.win_stale)
-    }
-
     /// The value, and what is known of the item without other cache lines.
     pub const VALUE: &'static Self = &Self {
         value: true,

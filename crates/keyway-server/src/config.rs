@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use keyway_proto::{KEY_LEN_MAX, Protocol};
@@ -137,11 +136,13 @@ pub struct HoldMisses {
     pub prefix: String,
 }
 
-impl FromStr for HoldMisses {
-    type Err = String;
-
-    /// `MS[:PREFIX]`
-    fn from_str(text: &str) -> Result<Self, String> {
+impl HoldMisses {
+    /// From `MS[:PREFIX]`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and how it is written.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let (wait, prefix) = text.split_once(':').unwrap_or((text, ""));
         let wait = wait.parse().ok().filter(|wait| (1..=HOLD_MS_MAX).contains(wait)).ok_or_else(|| {
             format!("\"{text}\" does not begin with milliseconds from 1 to {HOLD_MS_MAX}; write the longest wait and a prefix, as in 500:user:")

@@ -27,8 +27,8 @@ const PAUSE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// See the top of the file.
-pub(crate) struct Holds {
-    prefixes: Vec<Prefix>,
+pub struct Holds {
+    prefixes: Vec<HeldPrefix>,
     flights: Flights,
     /// connections by worker and its token, with what ends when their key comes
     parked: Mutex<HashMap<(usize, usize), Armed>>,
@@ -39,20 +39,20 @@ pub(crate) struct Holds {
 }
 
 /// A beginning of keys whose misses are held.
-pub(crate) struct Prefix {
+pub struct HeldPrefix {
     how: HoldMisses,
     /// misses after which their client was to compute
-    pub(crate) claimed: AtomicU64,
+    pub claimed: AtomicU64,
     /// gets that have waited
-    pub(crate) held: AtomicU64,
+    pub held: AtomicU64,
     /// of them, those that have waited in vain
-    pub(crate) in_vain: AtomicU64,
+    pub in_vain: AtomicU64,
     in_vain_in_a_row: AtomicU32,
     /// milliseconds after the start until which nothing is held
     paused_until_ms: AtomicU64,
 }
 
-impl Prefix {
+impl HeldPrefix {
     fn new(how: HoldMisses) -> Self {
         Self {
             how,
@@ -64,32 +64,32 @@ impl Prefix {
         }
     }
 
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.how.prefix
     }
 
     /// How long a get waits at most.
-    pub(crate) fn wait(&self) -> Duration {
+    pub fn wait(&self) -> Duration {
         self.how.wait
     }
 
     /// How long a client that has missed has to store the value, seconds.
-    pub(crate) fn claim_s(&self) -> u32 {
+    pub fn claim_s(&self) -> u32 {
         u32::try_from(self.how.wait.as_millis().div_ceil(1000))
             .unwrap_or(u32::MAX)
             .saturating_add(1)
     }
 
     /// A get that has waited has found a value.
-    pub(crate) fn has_come(&self) {
+    pub fn has_come(&self) {
         self.in_vain_in_a_row.store(0, Relaxed);
     }
 }
 
 impl Holds {
-    pub(crate) fn new(prefixes: &[HoldMisses], flights: Flights) -> Self {
+    pub fn new(prefixes: &[HoldMisses], flights: Flights) -> Self {
         Self {
-            prefixes: prefixes.iter().cloned().map(Prefix::new).collect(),
+            prefixes: prefixes.iter().cloned().map(HeldPrefix::new).collect(),
             flights,
             parked: Mutex::default(),
             has_parked: Condvar::new(),
@@ -98,12 +98,12 @@ impl Holds {
         }
     }
 
-    pub(crate) fn prefixes(&self) -> &[Prefix] {
+    pub fn prefixes(&self) -> &[HeldPrefix] {
         &self.prefixes
     }
 
     /// The longest prefix that a key begins with.
-    pub(crate) fn prefix_of(&self, key: &[u8]) -> Option<&Prefix> {
+    pub fn prefix_of(&self, key: &[u8]) -> Option<&HeldPrefix> {
         let own = self
             .prefixes
             .iter()
@@ -112,12 +112,12 @@ impl Holds {
     }
 
     /// Whether the misses of a prefix are not held now, because its clients do not store what they miss.
-    pub(crate) fn is_paused(&self, prefix: &Prefix, now: Instant) -> bool {
+    pub fn is_paused(&self, prefix: &HeldPrefix, now: Instant) -> bool {
         self.ms(now) < prefix.paused_until_ms.load(Relaxed)
     }
 
     /// A get has waited for the whole time.
-    pub(crate) fn was_in_vain(&self, prefix: &Prefix, now: Instant) {
+    pub fn was_in_vain(&self, prefix: &HeldPrefix, now: Instant) {
         prefix.in_vain.fetch_add(1, Relaxed);
         if prefix.in_vain_in_a_row.fetch_add(1, Relaxed) + 1 == IN_VAIN_MAX {
             prefix.in_vain_in_a_row.store(0, Relaxed);
@@ -135,7 +135,7 @@ impl Holds {
     }
 
     /// This connection gets a turn when that has ended.
-    pub(crate) fn park(&self, armed: Armed, worker: usize, token: usize) {
+    pub fn park(&self, armed: Armed, worker: usize, token: usize) {
         let mut parked = lock(&self.parked);
         parked.insert((worker, token), armed);
         if parked.len() == 1 {
@@ -148,12 +148,12 @@ impl Holds {
     }
 
     /// Its get is answered.
-    pub(crate) fn unpark(&self, worker: usize, token: usize) {
+    pub fn unpark(&self, worker: usize, token: usize) {
         lock(&self.parked).remove(&(worker, token));
     }
 
     /// Waits for all parked connections, until the server ends.
-    pub(crate) fn run(&self, workers: &Workers, life: &Life) {
+    pub fn run(&self, workers: &Workers, life: &Life) {
         let mut looked = Instant::now();
         loop {
             let parked = lock(&self.parked);
@@ -183,7 +183,7 @@ impl Holds {
     }
 
     /// The server ends.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         let parked = lock(&self.parked);
         self.is_over.store(true, SeqCst);
         self.has_parked.notify_all();

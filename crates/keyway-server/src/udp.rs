@@ -26,7 +26,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmm
 
 use crate::connection::Desk;
 use crate::cpu_budget::{REQUEST, TURN_WORK};
-use crate::execute::{Claims, Executor, Origin, Outcome, Waiting};
+use crate::execute::{Executor, Held, Origin, Outcome};
 use crate::shared::{Peer, PeerAddress};
 use crate::shown::Shown;
 use crate::source::Network;
@@ -453,7 +453,6 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut
     let mut decoder = Decoder::speaking(Limits::default(), executor.shared().config.protocol);
     decoder.allow_items_of(executor.item_size_max());
     let mut requests = 0;
-    let claims = Claims::default();
     while !input.is_empty() {
         if requests == REQUESTS_MAX || executor.cpu_budget.is_datagram_over() {
             out.extend_from_slice(ANSWER_TOO_LONG);
@@ -472,7 +471,7 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut
                 break;
             }
             Decoded::Request { consumed, request } => {
-                let origin = origin_of(peer, &claims, start, room);
+                let origin = origin_of(peer, start, room);
                 if let Some(served) = executor.served() {
                     served.note(&request);
                 }
@@ -510,7 +509,7 @@ fn execute_all(executor: &mut Executor, mut input: &[u8], peer: &Peer, out: &mut
 }
 
 /// Where a request of a datagram comes from; its answers begin at `start`, and may have `room` bytes.
-fn origin_of<'a>(peer: &'a Peer, claims: &'a Claims, start: usize, room: usize) -> Origin<'a> {
+fn origin_of(peer: &Peer, start: usize, room: usize) -> Origin<'_> {
     Origin {
         peer,
         token: 0,
@@ -521,8 +520,7 @@ fn origin_of<'a>(peer: &'a Peer, claims: &'a Claims, start: usize, room: usize) 
         is_line: false,
         may_write: true,
         // No connection: nothing waits, and what a client wins ends by its time.
-        waiting: Waiting::default(),
-        claims,
+        held: Held::default(),
         socket: None,
     }
 }

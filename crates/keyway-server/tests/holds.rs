@@ -3,7 +3,7 @@
 //! Guards: P53
 
 use keyway_cache::{Cache, Fetch, Options, Place};
-use keyway_server::{Config, EventLoop, Handle, Server};
+use keyway_server::{Config, EventLoop, Handle, HoldMisses, Server};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ impl World {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
             threads: 2,
             event_loop,
-            hold_misses: holds.iter().map(|hold| hold.parse().unwrap()).collect(),
+            hold_misses: holds.iter().map(|hold| HoldMisses::parse(hold).unwrap()).collect(),
             ..Config::default()
         };
         let options = Options::new().memory(8 << 20).server(true);
@@ -59,7 +59,7 @@ impl World {
 
     /// A program with the library.
     fn program(&self) -> Cache {
-        Cache::open(&self.place, &Options::new().create(false)).unwrap()
+        Cache::open(&self.place, &Options::new()).unwrap()
     }
 
     /// One number of `stats`.

@@ -18,7 +18,8 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, Command};
 use keyway_cache::Options;
 use keyway_server::{
-    ClientCertificates, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Sasl, Tls, TlsVersion, UnixSocket, UserLines,
+    ClientCertificates, HoldMisses, KEYWAY_VERSION, Network, PROTOCOL_VERSION, Protocol, Sasl, Tls, TlsVersion, UnixSocket,
+    UserLines,
 };
 
 use self::options::{OPTIONS, Value, WITHOUT_MEANING, options};
@@ -231,14 +232,8 @@ impl Reading {
                 let memory = size::parse_mebibytes(value).map_err(Failure::of("-o connection_memory"))?;
                 plan.config.connection_memory = usize::try_from(memory).unwrap_or(usize::MAX);
             }
-            "max_request_rate" => {
-                let rate = parse_rate(value).map_err(Failure::of("-o max_request_rate"))?;
-                plan.config.request_rate = Some(rate);
-            }
-            "hold_misses" => {
-                let hold = value.parse().map_err(Failure::of("-o hold_misses"))?;
-                plan.config.hold_misses.push(hold);
-            }
+            "max_request_rate" => plan.config.request_rate = Some(parse_rate(value).map_err(Failure::of("-o max_request_rate"))?),
+            "hold_misses" => (plan.config.hold_misses).push(HoldMisses::parse(value).map_err(Failure::of("-o hold_misses"))?),
             "log_format" => plan.log_format = logger::parse(value).map_err(Failure::of("-o log_format"))?,
             "event_loop" => plan.config.event_loop = cpus::parse_event_loop(value).map_err(Failure::of("-o event_loop"))?,
             "busy_poll" => plan.config.busy_poll = cpus::parse_busy_poll(value).map_err(Failure::of("-o busy_poll"))?,

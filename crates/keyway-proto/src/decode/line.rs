@@ -147,7 +147,6 @@ impl<'a> Line<'a, '_> {
     }
 
     /// What follows the key of a store, and the token of one that has it there.
-    #[inline]
     fn store_of(self, (verb, key, token): (StoreVerb, &'a [u8], Option<&'a [u8]>), mut words: Tokens<'a>) -> Decoded<'a> {
         let (Some(flags), Some(exptime), Some(len)) = (words.next(), words.next(), words.next()) else {
             return self.answer_error(BAD_FORMAT);

@@ -93,7 +93,7 @@ impl Flights {
         self.arm_word(word_of(hash))
     }
 
-    /// The same, for a caller that waits for many keys: [`Self::wait`] with it ends when something ends that anybody waits for.
+    /// For a caller that waits for many keys: [`Self::wait`] with it ends when something ends that anybody waits for.
     pub fn arm_any(&self) -> Armed {
         self.arm_word(ANY)
     }
@@ -138,6 +138,7 @@ impl Flights {
 
     /// Wakes whoever waits for [`Self::arm_any`], though nothing has ended.
     pub fn wake_any(&self) {
+        // PAIRS: flight: the exchange in `arm_word`.
         fence(SeqCst);
         self.end(ANY);
     }
@@ -145,8 +146,10 @@ impl Flights {
     /// Counts an end, and wakes those who wait for this word. Returns whether it was waited for.
     fn end(&self, number: usize) -> bool {
         let (word, at) = self.word(number);
+        // PAIRS: flight: the exchange in `arm_word`.
         let mut value = word.load(SeqCst);
         while value & WAITED_FOR != 0 {
+            // PAIRS: flight: the load in `has_ended`, and the exchange in `arm_word`.
             match word.compare_exchange(value, value.wrapping_add(ENDED) & !WAITED_FOR, SeqCst, Relaxed) {
                 Ok(_) => {
                     self.mapped.host().wake(at);

@@ -554,14 +554,12 @@ impl Index {
     #[inline(always)]
     pub(super) fn plain_facts(mapped: &Mapped, seen: &ItemView, value_len: usize, size: usize, ttl_s: Option<u32>) -> Item {
         let (marks, flags) = Items::marks_and_flags(mapped, seen);
-        let item = Item::marked(marks);
         Item {
             value_len,
             flags,
             ttl_s,
             size,
-            win_sent: item.win_sent && Items::is_won(mapped, seen),
-            ..item
+            ..Item::marked(marks)
         }
     }
 

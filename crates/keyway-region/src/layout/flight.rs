@@ -39,7 +39,7 @@ impl Holder {
         Self((owner.incarnation as u64) << 16 | owner.slot as u64)
     }
 
-    /// The same thread, by a get that won the right to recache (protocol.txt, "Meta Get", the answer W).
+    /// This thread, by a get that won the right to recache (protocol.txt, "Meta Get", the answer W).
     pub const fn by_get(self) -> Self {
         Self(self.0 | Self::WON)
     }
@@ -49,7 +49,7 @@ impl Holder {
         self.0 & Self::WON != 0
     }
 
-    /// The same, in an item that has no value yet, but that all verbs see.
+    /// This holder, in an item that has no value yet, but that all verbs see.
     pub const fn of_empty(self) -> Self {
         Self(self.0 | Self::EMPTY)
     }

@@ -97,7 +97,7 @@ impl Items {
         seen.header.key_len() == key.len() && self.mapped.memory().equals(seen.at + seen.header.key_offset(), key)
     }
 
-    /// The item's marks ([`flag::MARKS`]; that of a record for any record) and the client's flags. Meaningless unless [`Self::still`] holds afterwards.
+    /// The item's marks ([`flag::MARKS`]; that of a record if somebody computes) and the client's flags. Meaningless unless [`Self::still`] holds afterwards.
     #[inline(always)]
     pub(crate) fn marks_and_flags(mapped: &Mapped, seen: &ItemView) -> (u64, u32) {
         let stale = if Self::is_of_before_gap(mapped, seen) {
@@ -105,7 +105,14 @@ impl Items {
         } else {
             0
         };
-        (seen.header.given() & flag::MARKS | stale, Self::flags_of(mapped, seen))
+        let marks = seen.header.given() & flag::MARKS | stale;
+        let is_held = || mapped.memory().u64_unaligned(seen.at + seen.header.record_offset()) != 0;
+        let marks = if marks & flag::RECORD == 0 || is_held() {
+            marks
+        } else {
+            marks & !flag::RECORD
+        };
+        (marks, Self::flags_of(mapped, seen))
     }
 
     /// The client's flags. Meaningless unless [`Self::still`] holds afterwards.
@@ -142,11 +149,6 @@ impl Items {
         let at = seen.at + seen.header.record_offset();
         let word = |at| self.mapped.memory().u64_unaligned(at);
         seen.header.has(flag::RECORD).then(|| Record::of([word(at), word(at + 8)]))
-    }
-
-    /// Whether somebody computes the next value of an item with a record. Meaningless unless [`Self::still`] holds afterwards.
-    pub(crate) fn is_won(mapped: &Mapped, seen: &ItemView) -> bool {
-        mapped.memory().u64_unaligned(seen.at + seen.header.record_offset()) != 0
     }
 
     /// Until when the item is kept, if only for fetches: a tick of the region's clock, the last one for ever.

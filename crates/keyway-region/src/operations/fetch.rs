@@ -24,7 +24,7 @@ use crate::verbs::{Item, WriteError};
 const FLIGHT_S: i64 = 3600;
 
 /// A decision that also sees what is present for fetches only.
-pub(super) struct OfFetch<'d, 'v>(pub(super) &'d mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>);
+pub struct OfFetch<'d, 'v>(pub &'d mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>);
 
 impl<'v> Decide<'v> for OfFetch<'_, 'v> {
     const FETCHES: bool = true;

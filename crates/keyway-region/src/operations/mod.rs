@@ -244,7 +244,7 @@ impl Session {
                 Lookup::Hit => {
                     let FoundItem { item, place, word } = hit;
                     // Whoever has won may have ended: the slow path sees that.
-                    if !(how.wins(&item, item.ttl_s) || item.win_sent && how.may_win(&item)) {
+                    if !(how.wins(&item, item.ttl_s) || item.win_sent && may_win(how, &item)) {
                         self.thread().count(Counter::get_hits, 1);
                         if !how.no_bump {
                             Slots::bump((self.mapped(), self.region.directory()), place, word, now);
@@ -396,21 +396,26 @@ impl Session {
             self.mark_fetched(key, now);
         }
         if self.emitter().is_watched() {
-            let done = answer.filter(|_| written.is_some()).map(|item| Done {
-                kind: Kind::Update,
-                command: if how.exptime.is_some() {
-                    Command::Touch
-                } else {
-                    Command::Mark
-                },
-                status: Status::Stored,
-                size: item.value_len,
-                ttl_s: how.exptime.or(how.vivify).map_or(0, |exptime| self.ttl_of(exptime, now)),
-                cas: item.cas,
-            });
-            self.emitter().emit_change(key.bytes, done);
+            self.emit_change_by_get(key.bytes, answer.filter(|_| written.is_some()), how, now);
         }
         changed.map(|_| answer)
+    }
+
+    /// Emits what a get has made of an item, if it has changed it.
+    fn emit_change_by_get(&self, key: &[u8], changed: Option<Item>, how: &Get, now: u32) {
+        let done = changed.map(|item| Done {
+            kind: Kind::Update,
+            command: if how.exptime.is_some() {
+                Command::Touch
+            } else {
+                Command::Mark
+            },
+            status: Status::Stored,
+            size: item.value_len,
+            ttl_s: how.exptime.or(how.vivify).map_or(0, |exptime| self.ttl_of(exptime, now)),
+            cas: item.cas,
+        });
+        self.emitter().emit_change(key, done);
     }
 
     /// What a get answers and makes of a key without an item, or with one that only fetches see.
@@ -991,6 +996,11 @@ impl Session {
             self.mark_fetched(&key, now);
         }
     }
+}
+
+/// Whether a get wins this item if whoever has won it before is gone.
+fn may_win(how: &Get, item: &Item) -> bool {
+    how.vivify.is_some() || how.recache_s.is_some() || (item.stale && how.win_stale)
 }
 
 /// Segments that one upkeep checks for a dead owner.

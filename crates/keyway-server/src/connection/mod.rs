@@ -204,7 +204,7 @@ impl Connection {
         }
         self.schedule.end();
         self.rest = Rest::default();
-        desk.executor.release(std::mem::take(&mut self.claims));
+        std::mem::take(&mut self.claims).release(&mut desk.executor);
         self.link.end(&mut desk.ring)
     }
 

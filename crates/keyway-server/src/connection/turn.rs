@@ -18,7 +18,7 @@ use super::stream::Reader;
 use super::{Connection, Desk, Phase};
 use crate::account::{PAUSE, PAUSED_MAX, SMALL, UNSENT_MAX, UNSENT_TIGHT};
 use crate::cpu_budget::{REQUEST, TURN_WORK};
-use crate::execute::{Executor, Origin, Outcome, Waiting};
+use crate::execute::{Executor, Held, Origin, Outcome};
 use crate::log_limiter::LogLimiter;
 use crate::shared::{Activity, CloseReason, Shared};
 use crate::shown::Shown;
@@ -644,17 +644,17 @@ impl Connection {
             is_bounded: false,
             is_line: self.program.is_some(),
             may_write: self.login.role().is_none_or(|role| role.may_write()),
-            waiting: Waiting {
+            held: Held {
                 is_allowed: self.schedule.ending() == Ending::No,
                 since: self.requests.held_since,
+                claims: Some(&self.claims),
             },
-            claims: &self.claims,
             socket: (is_free && self.secure.is_none()).then(|| self.link.stream().as_fd()),
         };
         let taken_up = self.requests.taken_up.take().unwrap_or(taken_up);
         let (outcome, unfinished) = executor.execute(request, self.output.bytes(), &origin, taken_up);
         self.requests.taken_up = unfinished;
-        executor.give_claims(&mut self.claims);
+        self.claims.take(executor);
         outcome
     }
 

@@ -106,8 +106,8 @@ impl Binary<'_> {
         match found {
             Ok(item) => {
                 self.0.items.fetched(key, item.is_some());
-                if item.is_some() {
-                    self.0.items.found(key, origin);
+                if let Some(item) = &item {
+                    self.0.items.found(key, item, origin);
                 }
                 match (item, told_key) {
                     (None, _) if request.quiet => {}

@@ -121,7 +121,7 @@ impl Classic<'_> {
                     self.cpu_budget.spend(KEY);
                     self.cpu_budget.spend_on_bytes(item.value_len);
                     self.items.fetched(key, true);
-                    self.items.found(key, origin);
+                    self.items.found(key, &item, origin);
                     if is_end {
                         return Outcome::Done;
                     }

@@ -38,25 +38,7 @@ impl MetaCommands<'_> {
     fn get(&mut self, get: &MetaGet<'_>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         self.0.counters().cmd_meta.add(1);
         let key = get.key.stored();
-        let how = Get {
-            value: get.value,
-            details: get.unless_cas.is_some() || get.flags.clone().any(|flag| matches!(flag, [b'c' | b'l' | b'h', ..])),
-            unless_cas: get.unless_cas,
-            at_most: None,
-            win_stale: origin.may_write,
-            no_bump: get.no_bump,
-            exptime: get.exptime.map(i64::from),
-            vivify: get.vivify.map(i64::from),
-            recache_s: get.recache_s.map(i64::from),
-            recache_after_touch: is_touched_before_recache(&get.flags),
-            new_cas: get.new_cas,
-            opaque_key: get.key.is_binary(),
-        };
-        let times = self.times(key, &get.flags, how.exptime, how.vivify);
-        let how = Get {
-            vivify: times.vivify,
-            ..how
-        };
+        let (how, times) = self.asked(get, origin.may_write);
         let cas_enabled = self.0.shows_cas();
         let mut head = |item: &Item, out: &mut Vec<u8>| {
             let code = if get.wants_value(item.cas) {
@@ -85,10 +67,7 @@ impl MetaCommands<'_> {
         }
         match found {
             Ok(Some(item)) => {
-                self.0.found(key, origin);
-                if item.win {
-                    self.0.won(key, item.cas);
-                }
+                self.0.found(key, &item, origin);
                 if get.wants_value(item.cas) {
                     out.extend_from_slice(reply::LINE_END);
                 }
@@ -108,6 +87,14 @@ impl MetaCommands<'_> {
             Err(error) => out.extend_from_slice(refusal(error)),
         }
         Outcome::Done
+    }
+
+    /// What a get with these flags asks for.
+    fn asked(&mut self, get: &MetaGet<'_>, may_write: bool) -> (Get, Times) {
+        let how = what_is_asked(get, may_write);
+        let times = self.times(get.key.stored(), &get.flags, how.exptime, how.vivify);
+        let vivify = times.vivify;
+        (Get { vivify, ..how }, times)
     }
 
     /// Evaluates flags T and N. They take effect from left to right, and so does the `t` that asks for the TTL. A new item does not expire
@@ -334,6 +321,24 @@ fn facts<'a>(key: &'a [u8], item: &Item, cas_enabled: bool) -> ItemFacts<'a> {
         win_sent: item.win_sent,
         stale: item.stale,
         win: item.win,
+    }
+}
+
+/// A get with these flags.
+fn what_is_asked(get: &MetaGet<'_>, may_write: bool) -> Get {
+    Get {
+        value: get.value,
+        details: get.unless_cas.is_some() || get.flags.clone().any(|flag| matches!(flag, [b'c' | b'l' | b'h', ..])),
+        unless_cas: get.unless_cas,
+        at_most: None,
+        win_stale: may_write,
+        no_bump: get.no_bump,
+        exptime: get.exptime.map(i64::from),
+        vivify: get.vivify.map(i64::from),
+        recache_s: get.recache_s.map(i64::from),
+        recache_after_touch: is_touched_before_recache(&get.flags),
+        new_cas: get.new_cas,
+        opaque_key: get.key.is_binary(),
     }
 }
 

@@ -24,7 +24,7 @@ mod meta;
 mod miss;
 
 pub(crate) use dump::Dump;
-pub(crate) use miss::{Claims, Waiting};
+pub use miss::{Claims, Held};
 
 use keyway_cache::server::ServerSession as _;
 use std::os::fd::BorrowedFd;
@@ -120,9 +120,7 @@ pub(crate) struct Origin<'a> {
     /// it is a datagram: not even the last item may exceed `room`, and the request is not continued later
     pub(crate) is_bounded: bool,
     /// whether its gets may wait for a value that somebody computes
-    pub(crate) waiting: Waiting,
-    /// what its client has claimed or won
-    pub(crate) claims: &'a Claims,
+    pub held: Held<'a>,
     /// the connection's socket, if this code may send the output
     pub(crate) socket: Option<BorrowedFd<'a>>,
 }
@@ -221,21 +219,6 @@ impl Executor {
 
     pub(crate) fn counters(&self) -> &WorkerCounters {
         self.items.counters()
-    }
-
-    /// Moves what the client has claimed or won by the last request to what its connection keeps.
-    #[inline]
-    pub(crate) fn give_claims(&mut self, claims: &mut Claims) {
-        if !self.items.claimed.is_empty() {
-            claims.take(&mut self.items.claimed);
-        }
-    }
-
-    /// A connection has ended: another client may compute what its client has claimed or won, and not stored.
-    pub(crate) fn release(&mut self, claims: Claims) {
-        for (key, flight) in claims.into_all() {
-            self.items.session.release_claim(&key, flight);
-        }
     }
 
     /// The connections that the kernel door may serve, if there is that door.

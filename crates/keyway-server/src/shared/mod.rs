@@ -85,7 +85,7 @@ pub(crate) struct Shared {
     /// how many requests each source may make
     pub(crate) rates: Option<Rates>,
     /// misses that are held
-    pub(crate) holds: Option<Holds>,
+    pub holds: Option<Holds>,
     pub(crate) users: Option<RwLock<Users>>,
     /// how many logins of each source have failed
     pub(crate) login_failures: Rates,

@@ -10,7 +10,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use super::{Base, Connections, Details, HoldNumbers, Since, Snapshot, TlsNumbers, Watch};
 use crate::basics::{lock, unix_time};
 use crate::census;
-use crate::holds::Prefix;
+use crate::holds::HeldPrefix;
 use crate::shared::Shared;
 
 impl Since {
@@ -97,7 +97,7 @@ impl Details {
 }
 
 impl HoldNumbers {
-    fn take(prefix: &Prefix) -> Self {
+    fn take(prefix: &HeldPrefix) -> Self {
         Self {
             prefix: prefix.name().to_owned(),
             counts: [
