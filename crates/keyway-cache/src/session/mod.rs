@@ -447,7 +447,7 @@ impl Session {
         if how.early <= 0.0 && !how.has_looked {
             let start = out.len();
             match self.get_append(key, out)? {
-                Some(item) if !item.stale => return Ok(Begun::Hit(item)),
+                Some(item) if is_fresh(item) => return Ok(Begun::Hit(item)),
                 _ => out.truncate(start),
             }
         }
@@ -625,6 +625,12 @@ impl ServerSession for Session {
     }
 }
 
+/// Whether an item that a get has found is all that a fetch wants. An empty one that is won may be that of a client which has not stored its
+/// value yet.
+fn is_fresh(item: Item) -> bool {
+    !(item.stale || item.win_sent && item.value_len == 0)
+}
+
 impl BindingSession for Session {
     #[inline(always)]
     fn get_fresh<T: Target, R>(
@@ -637,7 +643,6 @@ impl BindingSession for Session {
         if !Key::has_len(key) {
             return Err(refused::<probes::Get>(key.len()));
         }
-        let is_fresh = |item: Item| !item.stale;
         let mut room = KeyRoom::new();
         let (key, found) = match &mut *self.0 {
             Way::Writer(writer) => {

@@ -49,7 +49,7 @@ pub struct Held<'a> {
 }
 
 /// What a connection's client has claimed or won and may not have stored. It is given back when the connection ends.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Claims(Vec<(Box<[u8]>, Flight)>);
 
 /// Claims that a connection keeps: the oldest of more ends by its time.
