@@ -10,6 +10,7 @@
 
 use crate::error;
 use crate::export::handle_functions;
+use crate::flight;
 use crate::handle::{self, Handle, Way, put};
 use crate::result;
 use crate::store;
@@ -135,7 +136,12 @@ impl Target for Block {
 /// Gets the value of a key into a block. `None`: `failed` says why not. Its arguments and its result fit registers.
 #[inline(never)]
 fn get_to(session: &mut Session, key: &[u8], block: &mut Block, failed: &mut Option<WriteError>) -> Option<bool> {
-    match session.get_into(key, Get::VALUE, block) {
+    let mut get = |session: &mut Session| session.get_into(key, Get::VALUE, block);
+    let mut found = get(session);
+    if let Ok(false) = found {
+        found = flight::after_miss(session, key, get);
+    }
+    match found {
         Ok(found) => Some(found),
         Err(error) => {
             *failed = Some(error);

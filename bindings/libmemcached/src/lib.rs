@@ -22,6 +22,7 @@ mod discover;
 mod error;
 mod export;
 mod fetch;
+mod flight;
 mod handle;
 mod hash;
 mod options;

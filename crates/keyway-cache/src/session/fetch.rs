@@ -405,7 +405,7 @@ impl Writer {
                 (Fetched::Fresh(_) | Fetched::Stale(_), _) => Missed::Present,
                 (Fetched::Nothing | Fetched::Unclaimed(_), _) => Missed::Absent,
                 (Fetched::Compute(flight, _), _) => Missed::Claimed(flight),
-                (Fetched::Elsewhere(_), Some(armed)) => Missed::InFlight(armed),
+                (Fetched::Elsewhere(flight), Some(armed)) => Missed::InFlight(flight, armed),
                 (Fetched::Elsewhere(flight), None) => {
                     caller.take_back_dead(Some(flight));
                     armed = Some(caller.slot.inside(|session| session.region().flights().arm(key.hash())));

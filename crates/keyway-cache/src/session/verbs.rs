@@ -153,8 +153,8 @@ pub trait ServerSession {
 pub enum Missed {
     /// the client computes
     Claimed(Flight),
-    /// somebody else does; with what has ended when that has
-    InFlight(Armed),
+    /// this flight's client, or program, does; with what has ended when that has
+    InFlight(Flight, Armed),
     /// there is a value now
     Present,
     /// it is remembered that there is none

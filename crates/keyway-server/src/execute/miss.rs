@@ -56,9 +56,9 @@ pub struct Claims(Vec<(Box<[u8]>, Flight)>);
 const CLAIMS_MAX: usize = 64;
 
 impl Claims {
-    /// Whether the client has claimed this key.
-    pub fn has(&self, key: &[u8]) -> bool {
-        self.0.iter().any(|(own, _)| **own == *key)
+    /// Whether the flight is this client's.
+    fn has(&self, flight: Flight) -> bool {
+        self.0.iter().any(|(_, own)| *own == flight)
     }
 
     /// Takes what the client has claimed or won by the last request.
@@ -105,8 +105,7 @@ impl Items {
             holds.was_in_vain(prefix, now);
             return Miss::Answer;
         }
-        // A client that asks again before it stores is not made to wait for itself.
-        if holds.is_paused(prefix, now) || origin.held.claims.is_some_and(|claims| claims.has(key)) {
+        if holds.is_paused(prefix, now) {
             return Miss::Answer;
         }
         match self.session.claim(key, prefix.claim_s()) {
@@ -115,7 +114,9 @@ impl Items {
                 self.claimed.push((key.into(), flight));
                 Miss::Answer
             }
-            Ok(Missed::InFlight(armed)) => {
+            // A client that asks again before it stores is not made to wait for itself.
+            Ok(Missed::InFlight(flight, _)) if origin.held.claims.is_some_and(|claims| claims.has(flight)) => Miss::Answer,
+            Ok(Missed::InFlight(_, armed)) => {
                 if since.is_none() {
                     prefix.held.fetch_add(1, Relaxed);
                 }
@@ -135,7 +136,7 @@ impl Items {
                 self.claimed.push((key.into(), flight));
                 Lease::Token(flight.serial)
             }
-            Missed::InFlight(_) => Lease::Token(ANOTHER_COMPUTES),
+            Missed::InFlight(..) => Lease::Token(ANOTHER_COMPUTES),
             Missed::Present => Lease::Present,
             Missed::Absent => Lease::Token(NO_LEASE),
         })
