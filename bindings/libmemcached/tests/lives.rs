@@ -163,6 +163,55 @@ fn a_program_goes_on_through_the_death_of_its_server_and_follows_it_to_another_r
     });
 }
 
+/// Waits until a program sleeps on a word (futex(2)).
+fn wait_until_it_sleeps(talk: &Talk) {
+    let call = format!("/proc/{}/syscall", talk.child.id());
+    wait_until("a get that waits", DEADLINE, || {
+        let call = std::fs::read_to_string(&call).ok()?;
+        call.starts_with(&format!("{} ", libc::SYS_futex)).then_some(())
+    });
+}
+
+#[test]
+fn a_get_waits_for_the_value_that_another_program_or_a_client_computes() {
+    let dropin = Dropin::new();
+    let Some(program) = dropin.compile("gets that wait", "talk.c") else {
+        return;
+    };
+    let server = Keyway::start(free_address(), &dropin.scratch.join("region"), &["--hold-misses", "50000"]);
+    let address = server.address.to_string();
+    let waits = ("KEYWAY_LIBMEMCACHED_WAIT_MS", "50000");
+    let [mut first, mut second] = [(); 2].map(|()| Talk::start(&dropin, &program, &address, &[ALONE, waits]));
+    assert_eq!(first.ask("get k"), "NOT FOUND");
+    assert_eq!(first.ask("get k"), "NOT FOUND", "it does not wait for itself");
+    writeln!(second.input, "get k").expect("it reads");
+    wait_until_it_sleeps(&second);
+    assert_eq!(first.ask("set k one"), "SUCCESS");
+    let mut answer = String::new();
+    second.output.read_line(&mut answer).expect("it answers");
+    assert_eq!(answer.trim_end(), "one");
+
+    // A client of the server has missed.
+    let mut client = server.connect();
+    assert_eq!(client.ask("get c").expect("an answer"), "END");
+    writeln!(second.input, "get c").expect("it reads");
+    wait_until_it_sleeps(&second);
+    // It dies while others wait for it: they do not wait for ever.
+    drop(client);
+    answer.clear();
+    second.output.read_line(&mut answer).expect("it answers");
+    assert_eq!(answer.trim_end(), "NOT FOUND", "now this one computes");
+    assert!(second.said().is_empty(), "{}", second.said());
+    let odd = ("KEYWAY_LIBMEMCACHED_WAIT_MS", "soon");
+    let mut third = Talk::start(&dropin, &program, &address, &[ALONE, odd]);
+    assert_eq!(third.ask("get none"), "NOT FOUND");
+    assert!(
+        third.said().contains("KEYWAY_LIBMEMCACHED_WAIT_MS=soon is ignored"),
+        "{}",
+        third.said()
+    );
+}
+
 #[test]
 fn a_program_that_starts_before_the_server_gets_an_error_and_later_the_region() {
     let dropin = Dropin::new();

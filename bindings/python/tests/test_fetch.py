@@ -10,7 +10,10 @@ import asyncio
 import functools
 import multiprocessing
 import os
+import pathlib
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -737,3 +740,55 @@ async def test_a_fork_of_a_loop(client):
             thread.join()
             os._exit(0 if is_well == [True] else 1)
         assert os.waitpid(child, 0) == (child, 0)
+
+
+@pytest.fixture(scope="module")
+def documented():
+    """The functions in the examples of docs/fetch.md."""
+    text = (pathlib.Path(__file__).parents[3] / "docs/fetch.md").read_text()
+    functions = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, functions)
+    return functions
+
+
+def test_the_page_of_the_documents(client, documented):
+    assert documented["front_page"](client, lambda: "<p>one") == b"<p>one"
+    assert documented["front_page"](client, never) == b"<p>one"
+
+
+def test_the_row_of_the_documents(client, documented):
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT)")
+    db.execute("INSERT INTO users VALUES (7, 'Ann')")
+    user, rename = documented["user"], documented["rename"]
+    assert user(client, db, 7) == b"Ann"
+    db.execute("UPDATE users SET name = 'Eve' WHERE id = 7")
+    assert user(client, db, 7) == b"Ann", "it is in the cache"
+    rename(client, db, 7, "Bob")
+    assert user(client, db, 7) == b"Bob"
+    assert user(client, db, 8) is None
+    db.execute("INSERT INTO users VALUES (8, 'Kim')")
+    assert user(client, db, 8) is None, "it is remembered that there is none"
+
+    class Renamed:
+        """A database that another process changes while a row is read."""
+
+        def execute(self, *query):
+            self.row = db.execute(*query).fetchone()
+            rename(client, db, 7, "Max")
+            return self
+
+        def fetchone(self):
+            return self.row
+
+    client.delete("user:7")
+    assert user(client, Renamed(), 7) == b"Bob", "what was read"
+    assert user(client, db, 7) == b"Max", "and what is stored is never older than the delete"
+
+
+def test_the_token_of_the_documents(client, documented):
+    logins = iter(["first"])
+    token = documented["token"]
+    assert token(client, lambda: next(logins)) == b"first"
+    assert all(token(client, fails) == b"first" for _ in range(100))

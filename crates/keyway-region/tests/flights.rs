@@ -360,6 +360,24 @@ fn marks_and_touches_keep_what_belongs_to_fetches() {
 }
 
 #[test]
+fn whoever_waits_for_all_keys_is_woken_with_each() {
+    let mut world = World::new();
+    let flight = world.computes(0);
+    let hash = world.region.mapped().hash(KEY);
+    let flights = world.region.flights().clone();
+    let (one, all) = (flights.arm(hash), flights.arm_any());
+    assert!(!flights.has_ended(one) && !flights.has_ended(all));
+    assert!(world.store(0, flight, b"value", &refreshed(0, 0)));
+    assert!(flights.has_ended(one) && flights.has_ended(all));
+    // What no caller waits for wakes no caller.
+    let all = flights.arm_any();
+    flights.wake(hash);
+    assert!(!flights.has_ended(all));
+    flights.wake_any();
+    assert!(flights.has_ended(all));
+}
+
+#[test]
 fn a_get_that_wins_holds_the_flight_of_all_doors() {
     let mut world = World::new();
     let now = world.now;
