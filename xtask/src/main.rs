@@ -40,7 +40,7 @@ cargo xtask: the project's own tasks
     cargo xtask ci STAGE...        run these stages, in their usual order; all, if none is named
     cargo xtask ci --skip STAGE    run all but this one (may be repeated)
     cargo xtask stages             list the stages, which command runs them, and what each finds
-    cargo xtask NAME [ARGS]        try to break one of the design's promises; NAME is one of kill-points, crash-states, storm,
+    cargo xtask NAME [ARGS]        try to break one of the design's promises; NAME is one of kill-points, crash-states, storm, flights,
                                    schedules, growth, scribble, attack, kernel, vm, hit-ratio,
                                    memory-curve, weak-memory, suites (each has --help and --short)
     cargo xtask mutants [NAME...]  one-line faults of the region, each of which one of the checks must find (--help, --list)

@@ -81,6 +81,13 @@ pub const ALL: &[Promise] = &[
         alone: false,
     },
     Promise {
+        name: "flights",
+        shows: "of processes that fetch, killed and stopped at random, each computes for a cause, and no value is older than a delete",
+        region: Region::Plain,
+        lane: Lane::Gate,
+        alone: true,
+    },
+    Promise {
         name: "storm",
         shows: "processes killed, stopped and restarted at random see one linearizable history for each key",
         region: Region::Faulty,

@@ -238,7 +238,7 @@ impl Flight {
         self.abandon(py);
         let old = self.old.as_ref().map(|(bytes, flags)| (bytes.bind(py).clone(), *flags));
         let error = PyErr::from_value(why.clone());
-        let value = self.client.get().instead(self.key.bind(py), old, self.how.get(), &error);
+        let value = self.client.get().instead(self.key.bind(py), old, &error);
         Ok(value?.map(|value| (value,)))
     }
 
@@ -286,7 +286,7 @@ impl Client {
                 Ok(value) => self.finish(object, unfinished, &value, how),
                 Err(error) => {
                     drop(unfinished);
-                    self.instead(object, old, how, &error)?.ok_or(error)
+                    self.instead(object, old, &error)?.ok_or(error)
                 }
             },
         }
@@ -402,7 +402,6 @@ impl Client {
         &self,
         object: &Bound<'py, PyAny>,
         old: Option<Stored<'py>>,
-        how: &How,
         failure: &PyErr,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = object.py();
@@ -456,7 +455,7 @@ impl Client {
                 Err(error) => {
                     for (key, unfinished, old) in begun {
                         drop(unfinished);
-                        match self.instead(key, old, how, &error)? {
+                        match self.instead(key, old, &error)? {
                             Some(value) => put(key, value)?,
                             None => return Err(error),
                         }
