@@ -329,6 +329,12 @@ unsafe fn read_options(options: *const keyway_fetch_options) -> Result<(keyway_f
     if known.limit == 0 || known.limit_prefix_len == 0 {
         return Ok((known, OwnKey::NONE));
     }
+    if known.limit_prefix.is_null() {
+        return Err(Failure::argument(format!(
+            "options.limit_prefix is NULL, and options.limit_prefix_len {}, not 0",
+            known.limit_prefix_len
+        )));
+    }
     // What is longer than a key names the limit by its beginning.
     let len = known.limit_prefix_len.min(KEYWAY_KEY_LENGTH_MAX);
     // SAFETY: guaranteed by the caller.
