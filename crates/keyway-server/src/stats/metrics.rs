@@ -343,7 +343,7 @@ fn decimal_ns(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EnrolledNumbers, KernelNumbers};
+    use super::super::{EnrolledNumbers, HoldNumbers, KernelNumbers};
     use super::*;
     use keyway_cache::{Door, Verb};
     use keyway_http::Format;
