@@ -423,7 +423,7 @@ fn a_file_system_without_room_is_named_with_what_it_has() {
             "size=8m",
             "16m",
             &[
-                "room for a region of 16 MiB",
+                "room for a region of 16",
                 "8188 KiB free",
                 "64 KiB stay free",
                 "less memory",

@@ -133,7 +133,13 @@ impl Flights {
 
     /// All flights have ended: whoever waits for any looks again.
     pub fn wake_all(&self) {
-        (0..WORDS as u64).for_each(|word| self.wake(word << 32));
+        // PAIRS: flight: the exchange in `arm_word`.
+        fence(SeqCst);
+        // One fence for all words: a flush must not take as long as many of them.
+        let ended = (0..WORDS).filter(|word| self.end(*word)).count();
+        if ended > 0 {
+            self.end(ANY);
+        }
     }
 
     /// Wakes whoever waits for [`Self::arm_any`], though nothing has ended.
