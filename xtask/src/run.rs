@@ -47,6 +47,7 @@ impl<'a> Context<'a> {
     }
 
     /// With work that begins within so long from now.
+    #[cfg(test)]
     pub fn until(self, within: Duration) -> Self {
         Self {
             until: Some(Instant::now() + within),
