@@ -79,7 +79,13 @@ impl Process {
     fn start(scratch: &Scratch, name: &str, before: &[&str], more: &[&str]) -> Self {
         let path = scratch.join(name);
         let log = File::create(&path).unwrap();
-        let (binary, listen) = (keyway_binary().display().to_string(), address().to_string());
+        let mut program = keyway_binary().to_path_buf();
+        if !before.is_empty() {
+            // Where it was built, another user may not reach it.
+            program = scratch.join("keyway");
+            harness::copy_program(keyway_binary(), &program);
+        }
+        let (binary, listen) = (program.display().to_string(), address().to_string());
         let listen: &[_] = if more.contains(&"--listen") {
             &[]
         } else {

@@ -18,7 +18,11 @@ static AS_USER: LazyLock<[&str; 6]> = LazyLock::new(|| ["setpriv", "--reuid", &U
 
 /// `words` before the program, for example those of prlimit(1).
 fn keyway(words: &[&str], arguments: &[&str]) -> Command {
-    let mut all = words.iter().copied().chain([KEYWAY]).chain(arguments.iter().copied());
+    command_of(KEYWAY, words, arguments)
+}
+
+fn command_of(program: &str, words: &[&str], arguments: &[&str]) -> Command {
+    let mut all = words.iter().copied().chain([program]).chain(arguments.iter().copied());
     let mut command = Command::new(all.next().unwrap());
     command.args(all);
     command
@@ -39,6 +43,13 @@ fn open_folder() -> Scratch {
     let scratch = Scratch::new();
     std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o777)).unwrap();
     scratch
+}
+
+/// The program in that folder: where it was built, that user may not reach it.
+fn program_in(folder: &Scratch) -> String {
+    let program = folder.join("keyway");
+    harness::copy_program(KEYWAY, &program);
+    program.display().to_string()
 }
 
 /// Kills the server at the end.
@@ -91,6 +102,7 @@ fn is_refused(mut command: Command, code: i32, says: &[&str]) {
 #[test]
 fn a_system_that_gives_no_threads_is_named_before_the_server_is_ready() {
     let scratch = open_folder();
+    let program = program_in(&scratch);
     for most in [1, 5, 8] {
         let limit = format!("--nproc={most}:{most}");
         let words = [&AS_USER[..], &["prlimit", &limit]].concat();
@@ -105,11 +117,11 @@ fn a_system_that_gives_no_threads_is_named_before_the_server_is_ready() {
             &format!("may have {most} processes and threads in all (RLIMIT_NPROC, ulimit -u)"),
             "fewer threads (--threads, -t)",
         ];
-        is_refused(keyway(&words, &arguments), 71, &says);
+        is_refused(command_of(&program, &words, &arguments), 71, &says);
         // With one process it cannot start a second one.
         let alone = ["(-d)", says[1], "leave -d out"];
         let says = if most > 1 { &says } else { &alone };
-        is_refused(keyway(&words, &[&arguments[..], &["-d"]].concat()), 71, says);
+        is_refused(command_of(&program, &words, &[&arguments[..], &["-d"]].concat()), 71, says);
         let address: SocketAddr = ([127, 0, 0, 1], port.parse().unwrap()).into();
         assert!(TcpStream::connect(address).is_err(), "something serves");
     }
@@ -463,15 +475,9 @@ fn a_user_without_rights_is_told_what_is_missing() {
     if !can("a start of another user", &words) {
         return;
     }
-    // Another user may not be able to reach the program where it was built.
     let folder = open_folder();
-    let program = folder.join("keyway");
-    harness::copy_program(KEYWAY, &program);
-    let command = |arguments: &str| {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg(&program).args(arguments.split(' '));
-        command
-    };
+    let program = program_in(&folder);
+    let command = |arguments: &str| command_of(&program, &words, &arguments.split(' ').collect::<Vec<_>>());
     let listen = format!("127.0.0.1:{}", free_port());
     let serve = |event_loop: &str| {
         command(&format!(
@@ -517,6 +523,8 @@ fn a_user_without_rights_is_told_what_is_missing() {
 fn a_measurement_without_threads_or_descriptors_says_so() {
     let threads = [&AS_USER[..], &["prlimit", "--nproc=1:1"]].concat();
     let files = ["prlimit", "--nofile=24:24"];
+    let folder = open_folder();
+    let program = program_in(&folder);
     let measure = "bench --workload get-128b --items 100 --seconds 0.05 --warmup 0.01 --repeat 1 --against none --door";
     for (words, door, says) in [
         (
@@ -543,7 +551,7 @@ fn a_measurement_without_threads_or_descriptors_says_so() {
         }
         let line = format!("{measure} {door}");
         let arguments: Vec<&str> = line.split(' ').collect();
-        let (status, output) = run_to_end(&mut keyway(words, &arguments), DEADLINE);
+        let (status, output) = run_to_end(&mut command_of(&program, words, &arguments), DEADLINE);
         assert!(!status.success() && output.contains(says), "{door}: {status}: {output}");
         assert!(!output.contains("panicked"), "{door}: {output}");
     }

@@ -25,8 +25,8 @@ const PYTHON_CLIENTS: Venv<'_> = Venv {
     ],
     imports: "pymemcache, memcache, bmemcached",
 };
-/// How long a registry may take.
-const REGISTRY_DEADLINE: Duration = Duration::from_secs(240);
+/// How long a registry may take, with what is built of its answer: pip does that even where it only downloads.
+const REGISTRY_DEADLINE: Duration = Duration::from_secs(900);
 /// How long a large program may take to compile on a busy machine.
 const BUILD_DEADLINE: Duration = Duration::from_secs(900);
 
@@ -45,7 +45,7 @@ pub fn venv(target: &Path, wanted: &Venv<'_>) -> Result<PathBuf, String> {
     let system = program_on_path("python3").ok_or("python3 is not installed")?;
     let place = target.join(format!("python-{}", wanted.packages.join("-").replace("==", "-")));
     let python = place.join("bin/python");
-    if !has_packages(&python, wanted) {
+    if !is_at_home(&place) || !has_packages(&python, wanted) {
         step(
             "a virtual environment for Python",
             Command::new(system).args(["-m", "venv", "--clear"]).arg(&place),
@@ -57,6 +57,12 @@ pub fn venv(target: &Path, wanted: &Venv<'_>) -> Result<PathBuf, String> {
         step("the Python packages", &mut install)?;
     }
     Ok(python)
+}
+
+/// Whether the environment was made at this place: its programs name their interpreter by its whole path.
+fn is_at_home(place: &Path) -> bool {
+    let pip = std::fs::read_to_string(place.join("bin/pip"));
+    pip.is_ok_and(|script| script.contains(&*place.to_string_lossy()))
 }
 
 fn has_packages(python: &Path, wanted: &Venv<'_>) -> bool {
@@ -242,7 +248,7 @@ pub fn go_program(target: &Path) -> Result<PathBuf, String> {
         .arg(".")
         .current_dir(&source)
         .env("GOCACHE", cache);
-    let (status, output) = run_to_end(&mut build, REGISTRY_DEADLINE);
+    let (status, output) = run_to_end(&mut build, BUILD_DEADLINE);
     assert!(status.success(), "go build: {status}\n{output}");
     Ok(program)
 }
