@@ -5,10 +5,11 @@
 mod private;
 
 use harness::Random;
+use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::layout::watch::{self as events, ALL, Command, Kind, Status};
 use keyway_region::verbs::{Arithmetic, Delete, Deleted, Get, Store, StoreMode};
-use keyway_region::{Delivery, Event, Limits, Moment, Process, Region, Session, WATCHED_S, Watching};
+use keyway_region::{Delivery, Event, Fetches, Limits, Moment, Process, Region, Session, WATCHED_S, Watching};
 use private::UNIX_S;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -102,6 +103,35 @@ fn each_verb_tells_what_it_did() {
     ];
     assert_eq!((found.as_slice(), lost), (expected.as_slice(), 0));
     assert!(told.is_sorted_by_key(|event| event.stamp));
+}
+
+#[test]
+fn the_store_of_a_fetch_is_told_as_one() {
+    let (_pages, region, mut watching) = watched(16 << 20, Kind::Mutation.bit());
+    let mut session = session(&region);
+    let now = now(&region);
+    let fetches = Fetches::of(&mut session);
+    for key in [b"stored", b"voided"] {
+        let begun = fetches.begin(key, &Freshness::default(), now, &mut Vec::new());
+        let Ok(Fetched::Compute(flight, _)) = begun else {
+            panic!("{begun:?}")
+        };
+        let how = Refreshed {
+            exptime: 30,
+            ..Refreshed::default()
+        };
+        let flight = match key {
+            b"stored" => flight,
+            _ => Flight { serial: 1, ..flight },
+        };
+        fetches.store(key, flight, b"computed", &how, now).expect("a store");
+    }
+    let (told, _) = told(&mut watching, 0);
+    let found: Vec<_> = told
+        .iter()
+        .map(|event| (event.command, event.status, event.size, event.ttl_s))
+        .collect();
+    assert_eq!(found, [(Command::Set, Status::Stored, 8, 30)]);
 }
 
 #[test]

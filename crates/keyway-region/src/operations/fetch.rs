@@ -18,7 +18,7 @@ use crate::memory::KeyRoom;
 use crate::operations::same_value;
 use crate::session::Session;
 use crate::sink::Unread;
-use crate::verbs::{Item, WriteError};
+use crate::verbs::{Item, Store, Stored, WriteError};
 
 /// How long a flight without a value is kept, seconds: a computation that takes longer stores nothing.
 const FLIGHT_S: i64 = 3600;
@@ -70,7 +70,7 @@ impl<'s> Fetches<'s> {
             self.0.holder()
         };
         let mut answer = Fetched::Nothing;
-        let changed = self.change_by_fetch((key.bytes, key.hash), now, &mut |old, built| {
+        let changed = self.change_by_fetch((key.bytes, key.hash), now, None, &mut |old, built| {
             out.truncate(start);
             let decided = self.decide(old, how, (own, now), out, built);
             let (decision, said) = decided.unwrap_or_else(|unread| (Decision::Unreadable(unread), Fetched::Nothing));
@@ -172,10 +172,10 @@ impl<'s> Fetches<'s> {
             expiry,
             value: Value::Bytes(value),
         };
-        let stored = self
-            .0
-            .admit(&key, value, how.flags)
-            .and_then(|()| self.end_flight((key.bytes, key.hash), flight, now, &mut |_, _| Decision::Put(draft)));
+        let stored = self.0.admit(&key, value, how.flags).and_then(|()| {
+            let stores = Some((value.len(), how.exptime));
+            self.end_flight((key.bytes, key.hash), flight, now, stores, &mut |_, _| Decision::Put(draft))
+        });
         match stored {
             Ok(true) => self.0.thread().count(Counter::total_items, 1),
             Ok(false) => {}
@@ -195,7 +195,7 @@ impl<'s> Fetches<'s> {
     pub fn store_nothing(&self, key: impl Keyed, flight: Flight, ttl_s: u32, now: u32) -> Result<bool, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.0.key(key, &mut room)?;
-        self.end_flight((key.bytes, key.hash), flight, now, &mut |_, _| match ttl_s {
+        self.end_flight((key.bytes, key.hash), flight, now, None, &mut |_, _| match ttl_s {
             0 => Decision::Remove,
             ttl_s => Decision::Put(self.no_value(Holder::NONE, ttl_s.into(), now)),
         })
@@ -209,22 +209,30 @@ impl<'s> Fetches<'s> {
     pub fn abandon(&self, key: impl Keyed, flight: Flight, now: u32) -> Result<bool, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.0.key(key, &mut room)?;
-        self.end_flight((key.bytes, key.hash), flight, now, &mut |old, built| match found(old, now) {
-            Found::NoValue(_) => Decision::Remove,
-            Found::Value { .. } => held_by(Holder::NONE, old, built),
-        })
+        self.end_flight(
+            (key.bytes, key.hash),
+            flight,
+            now,
+            None,
+            &mut |old, built| match found(old, now) {
+                Found::NoValue(_) => Decision::Remove,
+                Found::Value { .. } => held_by(Holder::NONE, old, built),
+            },
+        )
     }
 
-    /// Changes the item of this flight, and wakes those who wait for it. `false`: it is void.
+    /// Changes the item of this flight, and wakes those who wait for it. `false`: it is void. `stores`: length and exptime of the value that
+    /// it stores.
     fn end_flight<'v>(
         &self,
         key: (&[u8], u64),
         flight: Flight,
         now: u32,
+        stores: Option<(usize, i64)>,
         decide: &mut dyn FnMut(&Old<'_>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<bool, WriteError> {
         let mut is_ours = false;
-        let ended = self.change_by_fetch(key, now, &mut |old, built| {
+        let ended = self.change_by_fetch(key, now, stores, &mut |old, built| {
             let ours =
                 old.filter(|old| old.record().is_some_and(|record| is_of(flight, record)) && old.item().cas == flight.serial);
             is_ours = ours.is_some();
@@ -235,17 +243,32 @@ impl<'s> Fetches<'s> {
         ended.map(|_| is_ours)
     }
 
-    /// Changes a key that is seen as fetches see it. Returns the new item, if there is one.
+    /// Changes a key that is seen as fetches see it. Returns the new item, if there is one. Watchers see a store, if it is one.
     fn change_by_fetch<'v>(
         &self,
         (bytes, hash): (&[u8], u64),
         now: u32,
+        stores: Option<(usize, i64)>,
         decide: &mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Option<Written>, WriteError> {
         let key = Key::of((bytes, hash));
         let changed = self.0.index().change(self.0.reclaimer(), &key, now, &mut OfFetch(decide));
         if self.0.emitter().is_watched() {
-            self.0.emitter().emit_change(bytes, None);
+            match (&changed, stores) {
+                (Ok((Changed::Put, written)), Some((value_len, exptime))) => {
+                    let how = Store {
+                        exptime,
+                        ..Store::default()
+                    };
+                    let stored = Stored::Stored {
+                        cas: written.cas,
+                        value_len,
+                        size: 0,
+                    };
+                    self.0.emit_store(bytes, value_len, &how, &Ok(stored), now);
+                }
+                _ => self.0.emitter().emit_change(bytes, None),
+            }
         }
         match changed? {
             (Changed::Put, written) => Ok(Some(written)),
