@@ -26,7 +26,7 @@ use harness::{
     wait_until,
 };
 use keyway_cache::server::handout;
-use keyway_cache::{Cache, Door, Latency, Options, Place, Verb};
+use keyway_cache::{Begun, Cache, Door, Fetch, Latency, Options, Place, Verb};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::{Value, json};
 
@@ -417,6 +417,41 @@ fn what_a_connection_has_said_and_not_been_told_goes_with_it() {
         }
         assert!(server.end().success());
     }
+}
+
+/// What is computed is a program's, which the take-over does not concern.
+#[test]
+fn a_get_that_is_held_is_answered_by_the_next_server() {
+    let world = World::new(&["--hold-misses", "60000:user:"]);
+    let mut server = world.start(&["--event-loop", LOOPS[0]]);
+    let cache = Cache::open(&Place::Path(world.region()), &Options::new()).unwrap();
+    let mut session = cache.session().unwrap();
+    for (round, event_loop) in LOOPS.into_iter().cycle().skip(1).take(3).enumerate() {
+        let key = format!("user:{round}");
+        let Begun::Compute(token) = session
+            .fetch_begin(key.as_bytes(), &Fetch::default(), &mut Vec::new())
+            .unwrap()
+        else {
+            panic!("{key} is there");
+        };
+        let (mut held, mut other) = (world.tcp(), world.tcp());
+        let mut count = || {
+            let stats = other.stats("").unwrap();
+            let found = stats.into_iter().find(|(name, _)| name == "keyway_misses_held:user:");
+            found.map(|(_, value)| value)
+        };
+        let before = count();
+        held.send(format!("get {key}\r\nmn\r\n").as_bytes()).unwrap();
+        wait_until("the get is held", DEADLINE, || (count() != before).then_some(()));
+        server = world.take_over(&mut server, &["--event-loop", event_loop]);
+        assert!(
+            session
+                .fetch_store(key.as_bytes(), token, b"computed", &Fetch::default())
+                .unwrap()
+        );
+        receive(&mut held, format!("VALUE {key} 0 8\r\ncomputed\r\nEND\r\nMN\r\n").as_bytes());
+    }
+    assert!(server.end().success());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use keyway_cache::{Cache, Fetch, Options, Place};
 use keyway_server::{Config, EventLoop, Handle, HoldMisses, Server};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,12 +21,17 @@ struct World {
     folder: PathBuf,
     place: Place,
     address: SocketAddr,
+    udp: SocketAddr,
     handle: Handle,
     running: Option<JoinHandle<()>>,
 }
 
 impl World {
     fn new(event_loop: EventLoop, holds: &[&str]) -> Self {
+        Self::with(2, event_loop, holds)
+    }
+
+    fn with(threads: usize, event_loop: EventLoop, holds: &[&str]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("keyway-test-{}-holds-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
         let folder = PathBuf::from("/dev/shm").join(name);
@@ -34,18 +39,20 @@ impl World {
         let place = Place::Path(folder.join("region"));
         let config = Config {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
-            threads: 2,
+            udp: vec!["127.0.0.1:0".parse().unwrap()],
+            threads,
             event_loop,
             hold_misses: holds.iter().map(|hold| HoldMisses::parse(hold).unwrap()).collect(),
             ..Config::default()
         };
         let options = Options::new().memory(8 << 20).server(true);
         let server = Server::start(config, Cache::open(&place, &options).unwrap()).unwrap();
-        let (address, handle) = (server.tcp_addresses()[0], server.handle());
+        let (address, udp, handle) = (server.tcp_addresses()[0], server.udp_addresses()[0], server.handle());
         Self {
             folder,
             place,
             address,
+            udp,
             handle,
             running: Some(std::thread::spawn(move || server.run().unwrap())),
         }
@@ -255,7 +262,7 @@ fn a_server_that_stops_answers_the_gets_that_it_holds() {
 }
 
 #[test]
-fn a_win_that_nobody_stores_is_won_again_when_its_connection_ends() {
+fn a_win_that_is_not_stored_is_won_again_when_its_connection_ends() {
     let world = World::new(EventLoop::Auto, &[]);
     let (mut first, mut second, program) = (world.client(), world.client(), world.program());
     // A key without an item.
@@ -289,6 +296,34 @@ fn a_win_that_nobody_stores_is_won_again_when_its_connection_ends() {
     // What is stored ends it.
     second.answers("ms new 5\r\nvalue\r\n", "HD\r\n");
     second.answers("mg new v N30\r\n", "VA 5\r\nvalue\r\n");
+}
+
+/// The worker that has answered the datagram answers the connections, too.
+#[test]
+fn a_win_of_a_datagram_does_not_end_with_another_clients_connection() {
+    with_each_loop(|event_loop| {
+        let world = World::with(1, event_loop, &[]);
+        let (mut stays, udp) = (world.client(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        udp.set_read_timeout(Some(PATIENCE)).unwrap();
+        udp.send_to(b"\0\x01\0\0\0\x01\0\0mg new v N30\r\n", world.udp).unwrap();
+        let mut answer = [0; 100];
+        let len = udp.recv(&mut answer).unwrap();
+        assert_eq!(answer[8..len], *b"VA 0 W\r\n\r\n");
+        let mut goes = world.client();
+        goes.answers("mg other v N30\r\n", "VA 0 W\r\n\r\n");
+        drop(goes);
+        let until = Instant::now() + PATIENCE;
+        let mut answer = String::new();
+        while !answer.contains(" W") {
+            assert!(
+                Instant::now() < until,
+                "what the connection has won is never won again: {answer}"
+            );
+            stays.say("mg other v N30\r\n");
+            answer = stays.until("\r\n\r\n");
+        }
+        stays.answers("mg new v N30\r\n", "VA 0 Z\r\n\r\n");
+    });
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub fn refusals(command: Command) -> [Option<Refusal>; 3] {
     let counters = command.facts().counters;
     match command {
         _ if counters.iter().any(|name| CHANGES.contains(name)) => [Some(ReadOnly), None, Some(OutsidePrefix)],
+        // It may take the key's computation, which others then wait for.
+        Command::LeaseGet => [Some(ReadOnly), None, Some(OutsidePrefix)],
         _ if counters.contains(&"cmd_get") => [None, None, Some(OutsidePrefix)],
         Command::MetaNoop | Command::Version | Command::Quit | Command::Stats => [None; 3],
         Command::Watch | Command::LruCrawler => [None, Some(NotForThisUser), Some(NotForThisUser)],
