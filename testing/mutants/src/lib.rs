@@ -70,6 +70,10 @@ pub enum Mutant {
     FencedHoldNothing,
     /// an extent is handed on although a thread that got it has not written its header yet
     HandedOnTwice,
+    /// what was computed is stored, whatever the key has become meanwhile
+    LateStoreLands,
+    /// a fetch begins a flight although another caller computes
+    TwoCompute,
 }
 
 impl Mutant {

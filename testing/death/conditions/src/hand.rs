@@ -6,9 +6,9 @@
 use crate::ledger::{KEYS, Ledger, Role, Version, Violation, WRITERS, Word};
 use crate::value::{Found, judge_number, judge_text, text};
 use harness::Random;
-use keyway_cache::{Cache, Delete, Deleted, Number, Session, WriteError};
+use keyway_cache::{Begun, Cache, Delete, Deleted, Fetch, Number, Session, WriteError};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Keys of a working thread that hold texts; the next [`NUMBERS`] hold numbers.
 const TEXTS: usize = 40;
@@ -16,6 +16,8 @@ const TEXTS: usize = 40;
 const NUMBERS: usize = 8;
 /// Operations between two upkeeps. A process takes back what the dead held at each.
 const UPKEEP_EVERY: u64 = 32;
+/// Of how many sets one is a fetch, if it finds nothing.
+const FETCHED_ONE_IN: u64 = 4;
 /// Fills that are read back.
 const FILLS: u64 = 64;
 /// Lifetime of what expires, seconds: no test takes as long.
@@ -253,11 +255,30 @@ impl<'c> Hand<'c> {
         let stored = if self.fault == Some(Fault::Lost) {
             // Away with the version before, so that it is missed and not stale.
             self.session.delete(&name, &Delete::default()).map(|_| ())
+        } else if self.random.below(FETCHED_ONE_IN) == 0 {
+            self.fetch(&name, &value, exptime)
         } else {
             self.session.set(&name, &value, exptime).map(|_| ())
         };
         self.value = value;
         self.settle("set", key, Version::stored(number), stored);
+    }
+
+    /// A set that, if the key is absent, is the store of a fetch.
+    fn fetch(&mut self, name: &[u8], value: &[u8], exptime: i64) -> Result<(), WriteError> {
+        let how = Fetch {
+            ttl: exptime,
+            wait: Duration::ZERO,
+            has_tasks: true,
+            ..Fetch::default()
+        };
+        self.out.clear();
+        if let Begun::Compute(token) = self.session.fetch_begin(name, &how, &mut self.out)?
+            && self.session.fetch_store(name, token, value, &how)?
+        {
+            return Ok(());
+        }
+        self.session.set(name, value, exptime).map(|_| ())
     }
 
     fn delete(&mut self, key: usize) {

@@ -1,10 +1,11 @@
 //! What must hold on an image: for other processes while its writer is stopped, and for all once it is dead.
 
 use crate::ground::{Ground, OTHER, STOPPED};
-use crate::operation::{Door, Op, Player, Seen, View, cas_of, view};
+use crate::operation::{Door, Op, Player, Seen, Step, View, cas_of, view};
 use crate::scenario::large;
 use keyway_region::Region;
 use keyway_region::check::{Report, check};
+use keyway_region::fetch::Fetched;
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Store, StoreMode, Stored};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -161,7 +162,7 @@ fn while_stopped(ground: &mut Ground, image: &[u8], brief: &Brief) -> Result<Ver
     if others.look(brief)? != first {
         return Err("a second look shows something else".into());
     }
-    others.work(brief)?;
+    others.work(brief, false)?;
     others.fill(ground.bytes().len())?;
     others.all_known(brief)?;
     sound(&others.player.region, corrupt)?;
@@ -213,7 +214,7 @@ fn when_dead(ground: &mut Ground, image: &[u8], brief: &Brief, was_done: Option<
     if brief.is_done(&others.look(brief)?)? != was_done {
         return Err("upkeep changed what is seen".into());
     }
-    others.work(brief)?;
+    others.work(brief, true)?;
     others.fill(ground.bytes().len())?;
     others.all_known(brief)?;
     sound(&others.player.region, corrupt)?;
@@ -318,12 +319,13 @@ impl Others {
         Ok(())
     }
 
-    /// Every verb on the key of the operation and on others. It is absent in the end.
+    /// Every verb on the key of the operation and on others. It is absent in the end. `is_dead`: the process of the operation is known to
+    /// be.
     ///
     /// # Errors
     ///
     /// A verb that fails, or answers what it must not.
-    pub fn work(&mut self, brief: &Brief) -> Result<(), String> {
+    pub fn work(&mut self, brief: &Brief, is_dead: bool) -> Result<(), String> {
         // A change of every item meets whatever is half done in its buckets.
         let how = Store {
             mode: StoreMode::Append,
@@ -332,11 +334,45 @@ impl Others {
         for key in brief.before.keys().filter(|key| **key != brief.key) {
             self.verb("append nothing", |p| p.store(key, b"", &how).map_err(|e| e.to_string()))?;
         }
+        self.fetch(&brief.key, is_dead)
+            .map_err(|e| format!("{}: {e}", brief.key.escape_ascii()))?;
         let strangers: [&[u8]; 2] = [b"stranger", b"another stranger"];
         for key in [brief.key.as_slice()].into_iter().chain(strangers) {
             self.every_verb(key).map_err(|e| format!("{}: {e}", key.escape_ascii()))?;
         }
         Ok(())
+    }
+
+    /// A process gets the right to compute a key that no other live process computes, and stores nothing after a change of the key.
+    fn fetch(&mut self, key: &[u8], is_dead: bool) -> Result<(), String> {
+        match self.begin(key)? {
+            Fetched::Compute(..) => self.end_fetch(key, b"computed", true)?,
+            Fetched::Elsewhere(flight) if is_dead => return Err(format!("a dead process computes it: {flight:?}")),
+            Fetched::Fresh(_) | Fetched::Stale(_) | Fetched::Elsewhere(_) | Fetched::Nothing | Fetched::Unclaimed(_) => {}
+        }
+        self.verb("delete", |p| p.delete(key, &Delete::default()).map_err(|e| e.to_string()))?;
+        for is_changed in [true, false] {
+            let begun = self.begin(key)?;
+            expect("a fetch of what is absent", matches!(begun, Fetched::Compute(..)), &begun)?;
+            let again = self.begin(key)?;
+            expect("a second fetch", matches!(again, Fetched::Elsewhere(_)), &again)?;
+            if is_changed {
+                self.verb("delete", |p| p.delete(key, &Delete::default()).map_err(|e| e.to_string()))?;
+            }
+            self.end_fetch(key, b"late", !is_changed)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, key: &[u8]) -> Result<Fetched, String> {
+        self.verb("fetch", |p| p.begin(key).map_err(|e| e.to_string()))
+    }
+
+    fn end_fetch(&mut self, key: &[u8], value: &[u8], lands: bool) -> Result<(), String> {
+        let step = Step::Store(value.to_vec());
+        let stored = self.verb("the store of a fetch", |p| p.fetch(key, &step).map_err(|e| e.to_string()))?;
+        expect("the store of a fetch", stored == lands.to_string(), &stored)?;
+        self.has(key, lands.then_some(value))
     }
 
     fn every_verb(&mut self, key: &[u8]) -> Result<(), String> {

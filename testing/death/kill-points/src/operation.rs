@@ -1,7 +1,8 @@
 //! The operations that are stopped, and the doors that they go through: a session of the tiny region, or the library's own.
 
+use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Store, StoreMode, Stored, WriteError};
-use keyway_region::{Process, Region, Session, Shrinking};
+use keyway_region::{Fetches, Process, Region, Session, Shrinking};
 use std::sync::Arc;
 
 /// The verbs, whichever door offers them.
@@ -18,6 +19,10 @@ pub trait Door {
     fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, WriteError>;
     /// everything goes
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError>;
+    /// a step of a fetch, by who can
+    fn fetch(&mut self, _key: &[u8], _step: &Step) -> Result<String, WriteError> {
+        Ok("false".into())
+    }
     /// housekeeping, by who can
     fn upkeep(&mut self) {}
     /// a second session comes and works, and goes
@@ -48,6 +53,8 @@ pub struct Player {
     pub session: Session,
     /// the time, which stands still
     pub now: u32,
+    /// the flight that it has begun last
+    flight: Option<Flight>,
 }
 
 impl Player {
@@ -65,7 +72,21 @@ impl Player {
             process,
             session,
             now,
+            flight: None,
         }
+    }
+
+    /// Begins a flight of a key, unless there is a value, or another process computes one.
+    ///
+    /// # Errors
+    ///
+    /// Those of a write.
+    pub fn begin(&mut self, key: &[u8]) -> Result<Fetched, WriteError> {
+        let fetched = Fetches::of(&mut self.session).begin(key, &Freshness::default(), self.now, &mut Vec::new());
+        if let Ok(Fetched::Compute(flight, _)) = fetched {
+            self.flight = Some(flight);
+        }
+        fetched
     }
 }
 
@@ -87,6 +108,25 @@ impl Door for Player {
     }
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError> {
         self.session.flush_all(exptime, self.now)
+    }
+    fn fetch(&mut self, key: &[u8], step: &Step) -> Result<String, WriteError> {
+        if let Step::Begin = step {
+            return Ok(match self.begin(key)? {
+                Fetched::Fresh(_) => "a value".into(),
+                Fetched::Compute(..) => "its own".into(),
+                other => format!("{other:?}"),
+            });
+        }
+        let Some(flight) = self.flight.take() else {
+            return Ok("false".into());
+        };
+        let fetches = Fetches::of(&mut self.session);
+        let ended = match step {
+            Step::Begin | Step::GiveUp => fetches.abandon(key, flight, self.now)?,
+            Step::Store(value) => fetches.store(key, flight, value, &Refreshed::default(), self.now)?,
+            Step::StoreNothing => fetches.store_nothing(key, flight, 1000, self.now)?,
+        };
+        Ok(format!("{ended:?}"))
     }
     fn upkeep(&mut self) {
         self.session.upkeep(self.now);
@@ -159,6 +199,19 @@ pub enum Cas {
     Wrong,
 }
 
+/// A step of a fetch.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// one caller of all gets the right to compute
+    Begin,
+    /// what it has computed
+    Store(Vec<u8>),
+    /// there is no value, for a while
+    StoreNothing,
+    /// another may compute
+    GiveUp,
+}
+
 /// An operation.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "named like the verbs; the first field is the key")]
@@ -170,6 +223,7 @@ pub enum Op {
     Count { key: Vec<u8>, decrement: bool, vivify: bool },
     Touch(Vec<u8>),
     GetAndTouch(Vec<u8>),
+    Fetch(Vec<u8>, Step),
     Flush,
     Upkeep,
     ComeAndGo(Vec<u8>),
@@ -203,6 +257,7 @@ impl Op {
             | Self::Count { key, .. }
             | Self::Touch(key)
             | Self::GetAndTouch(key)
+            | Self::Fetch(key, _)
             | Self::ComeAndGo(key) => Some(key),
             Self::Flush | Self::Upkeep | Self::Release | Self::Raise | Self::Lower | Self::Shrink => None,
         }
@@ -271,6 +326,7 @@ impl Op {
                 }
             }
             Self::Touch(key) => format!("{:?}", door.touch(key, EXPTIME)),
+            Self::Fetch(key, step) => door.fetch(key, step).unwrap_or_else(|e| format!("error: {e}")),
             Self::Flush => format!("{:?}", door.flush_all(0)),
             Self::Upkeep => {
                 door.upkeep();

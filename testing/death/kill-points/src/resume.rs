@@ -31,7 +31,7 @@ pub fn after(stage: &dyn Stage, brief: &Brief, stepped: &Stepped, steps: u64, is
     child.steps(steps)?;
     ground.dead.are(&[]);
     let mut others = Others::new(Player::attach(region.clone(), OTHER));
-    others.work(brief).map_err(|e| format!("while it is stopped: {e}"))?;
+    others.work(brief, false).map_err(|e| format!("while it is stopped: {e}"))?;
     others
         .fill(ground.bytes().len())
         .map_err(|e| format!("while it is stopped: {e}"))?;
@@ -58,7 +58,7 @@ pub fn after(stage: &dyn Stage, brief: &Brief, stepped: &Stepped, steps: u64, is
     if !report.is_sound() {
         return Err(format!("check, when it had gone on: {}", report.problems.join("; ")));
     }
-    others.work(brief).map_err(|e| format!("when it had gone on: {e}"))?;
+    others.work(brief, false).map_err(|e| format!("when it had gone on: {e}"))?;
     others
         .fill(ground.bytes().len())
         .map_err(|e| format!("when it had gone on: {e}"))?;

@@ -1,10 +1,11 @@
 //! What is stopped: every operation of the design's table, with what may lie in its path.
 
 use crate::ground::{self, Ground, RECOVERER, STOPPED};
-use crate::operation::{Cas, Door, Op, Player, cas_of};
+use crate::operation::{Cas, Door, Op, Player, Step, cas_of};
 use crate::step::Work;
 use keyway_cache::Counters;
 use keyway_region::Region;
+use keyway_region::fetch::Fetched;
 use keyway_region::verbs::{Delete, Get, Store, StoreMode};
 use mutants::Mutant;
 use std::sync::Arc;
@@ -182,6 +183,10 @@ pub fn all() -> Vec<Scenario> {
         vivify,
     };
     let key = |text: &str| text.as_bytes().to_vec();
+    let fetch = |name, setup, key: &[u8], step, is_short| Scenario {
+        setup,
+        ..simple(name, Op::Fetch(key.to_vec(), step), is_short)
+    };
     let mut list = vec![
         simple("get, present", Op::Get(key("by-3")), true),
         simple("get, absent", Op::Get(key("nobody")), false),
@@ -219,6 +224,20 @@ pub fn all() -> Vec<Scenario> {
         simple("touch, large", Op::Touch(key("big")), true),
         simple("get and touch, present", Op::GetAndTouch(key("by-3")), false),
         simple("get and touch, large", Op::GetAndTouch(key("big")), false),
+        fetch("fetch begins, absent", plain, b"new", Step::Begin, true),
+        fetch("fetch begins, stale", stale, b"by-3", Step::Begin, false),
+        fetch("fetch stores", begun, b"new", Step::Store(key("computed")), true),
+        fetch("fetch stores, large", begun, b"new", Step::Store(big(3)), false),
+        fetch(
+            "fetch stores, stale",
+            begun_stale,
+            b"by-3",
+            Step::Store(key("computed")),
+            false,
+        ),
+        fetch("fetch stores nothing", begun, b"new", Step::StoreNothing, false),
+        fetch("fetch gives up", begun, b"new", Step::GiveUp, false),
+        fetch("fetch gives up, stale", begun_stale, b"by-3", Step::GiveUp, false),
         simple("flush_all", Op::Flush, true),
         simple("a session comes and goes", Op::ComeAndGo(key("guest")), true),
         simple("extents given up", Op::Release, false),
@@ -386,6 +405,30 @@ pub fn furnish(door: &mut dyn Door, region: &Region) {
     for i in 0..5 {
         let _ = door.get(format!("by-{i}").as_bytes(), &Get::default(), &mut Vec::new());
     }
+}
+
+fn stale(player: &mut Player) {
+    plain(player);
+    Op::MarkStale(b"by-3".to_vec()).perform(player, 0);
+}
+
+/// Its process computes.
+fn begun(player: &mut Player) {
+    plain(player);
+    begin(player, b"new");
+}
+
+fn begun_stale(player: &mut Player) {
+    stale(player);
+    begin(player, b"by-3");
+}
+
+fn begin(player: &mut Player, key: &[u8]) {
+    let begun = player.begin(key);
+    assert!(
+        matches!(begun, Ok(Fetched::Compute(..))),
+        "a setup's fetch answered {begun:?}"
+    );
 }
 
 fn limited(player: &mut Player) {

@@ -2,12 +2,17 @@
 
 use harness::Wire;
 use histories::{Answer, Call, Door, Verb, value};
-use keyway_cache::{Arithmetic, Counted, Delete, Deleted, Get, Session, Store, StoreMode, Stored, WriteError};
+use keyway_cache::server::ServerSession as _;
+use keyway_cache::{
+    Arithmetic, Begun, Counted, Delete, Deleted, Fetch, Get, Session, Store, StoreMode, Stored, Token, WriteError,
+};
 use keyway_proto::{Command, StoreVerb, client};
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The library door.
 pub struct Library {
@@ -17,7 +22,26 @@ pub struct Library {
     pub round: u32,
     /// for values
     out: Vec<u8>,
+    /// what it computes, by the numbers that its calls have given the flights
+    tokens: HashMap<u64, Token>,
 }
+
+/// How a worker fetches: it never waits.
+const FETCH: Fetch<'_> = Fetch {
+    flags: 0,
+    ttl: 0,
+    negative_ttl: 0,
+    stale_while_revalidate: 0,
+    stale_if_error: 0,
+    early: 0.0,
+    wait: Duration::ZERO,
+    compute_after_wait: false,
+    limit: None,
+    has_tasks: true,
+    has_looked: false,
+};
+/// In the numbers of flights of this door, so that none is a server's.
+const OF_LIBRARY: u64 = 1 << 63;
 
 impl Library {
     /// A session's verbs.
@@ -26,7 +50,25 @@ impl Library {
             session,
             round,
             out: Vec::new(),
+            tokens: HashMap::new(),
         }
+    }
+
+    /// A session without a slot begins no flight: it would compute for itself alone.
+    fn begin(&mut self, call: &Call, key: &[u8]) -> Result<Answer, WriteError> {
+        self.out.clear();
+        let has_slot = self.session.id().is_some();
+        Ok(match self.session.fetch_begin(key, &FETCH, &mut self.out)? {
+            Begun::Hit(item) | Begun::Stale(item) => hit(call, &self.out, item.cas),
+            Begun::Nothing => Answer::Miss,
+            Begun::Compute(_) if !has_slot => Answer::Miss,
+            Begun::Compute(token) => {
+                let flight = OF_LIBRARY | call.argument;
+                self.tokens.insert(flight, token);
+                Answer::Claimed { flight }
+            }
+            Begun::Waited(_) => Answer::InFlight,
+        })
     }
 
     fn answer(&mut self, call: &Call) -> Result<Answer, WriteError> {
@@ -90,6 +132,15 @@ impl Library {
                 session.flush_all(0)?;
                 Answer::Flushed
             }
+            Verb::FetchBegin => self.begin(call, key)?,
+            Verb::FetchStore => match self.tokens.remove(&call.compare) {
+                Some(token) => match session.fetch_store(key, token, &call.bytes(), &FETCH)? {
+                    true => Answer::Stored { cas: 0 },
+                    false => Answer::Void,
+                },
+                // Of another session, which has ended.
+                None => Answer::Void,
+            },
         })
     }
 }
@@ -186,7 +237,8 @@ impl Network {
 fn request(call: &Call, key: &str) -> Vec<u8> {
     let (mut out, key, exptime) = (Vec::new(), key.as_bytes(), call.exptime);
     let verb = match call.verb {
-        Verb::Get => {
+        // The answer to `lease-get` is none that memcached knows: a client of the server only stores.
+        Verb::Get | Verb::FetchBegin => {
             client::get(&mut out, true, [key]);
             return out;
         }
@@ -216,6 +268,7 @@ fn request(call: &Call, key: &str) -> Vec<u8> {
         Verb::Append => StoreVerb::Append,
         Verb::Prepend => StoreVerb::Prepend,
         Verb::Cas => StoreVerb::Cas,
+        Verb::FetchStore => StoreVerb::Lease,
     };
     let store = keyway_proto::Store {
         verb,
@@ -234,11 +287,12 @@ fn request(call: &Call, key: &str) -> Vec<u8> {
 fn read(call: &Call, answer: &client::Answer<'_>) -> Answer {
     use client::Answer as Received;
     match (answer, call.verb) {
-        (Received::Value { value, cas, .. }, Verb::Get | Verb::Gat) => hit(call, value, cas.unwrap_or(0)),
-        (Received::End, Verb::Get | Verb::Gat) => Answer::Miss,
+        (Received::Value { value, cas, .. }, Verb::Get | Verb::Gat | Verb::FetchBegin) => hit(call, value, cas.unwrap_or(0)),
+        (Received::End, Verb::Get | Verb::Gat | Verb::FetchBegin) => Answer::Miss,
         (Received::Stored, _) => Answer::Stored { cas: 0 },
         // memcached's answer also when there is no memory for the longer item (protocol.txt does not tell them apart).
         (Received::NotStored, Verb::Append | Verb::Prepend) => Answer::NotJoined,
+        (Received::NotStored, Verb::FetchStore) => Answer::Void,
         (Received::NotStored, _) => Answer::NotStored,
         (Received::Exists, _) => Answer::Exists,
         (Received::NotFound, _) => Answer::NotFound,

@@ -162,6 +162,9 @@ fn encode(answer: &Answer) -> (u64, Value, u64) {
         Answer::Flushed => plain(10),
         Answer::Refused => plain(11),
         Answer::NotJoined => plain(12),
+        Answer::Claimed { flight } => (13, Value::number(0), flight),
+        Answer::InFlight => plain(14),
+        Answer::Void => plain(15),
     }
 }
 
@@ -179,6 +182,9 @@ fn decode(code: u64, value: Value, cas: u64) -> Answer {
         10 => Answer::Flushed,
         11 => Answer::Refused,
         12 => Answer::NotJoined,
+        13 => Answer::Claimed { flight: cas },
+        14 => Answer::InFlight,
+        15 => Answer::Void,
         _ => Answer::Torn,
     }
 }
@@ -207,6 +213,8 @@ mod tests {
             Answer::Touched,
             Answer::Flushed,
             Answer::Refused,
+            Answer::Claimed { flight: 77 },
+            Answer::Void,
         ];
         for (verb, answer) in Verb::ALL.into_iter().zip(answers) {
             let call = Call {
@@ -220,12 +228,12 @@ mod tests {
         }
         journal.begin(&Call::new(Verb::Delete, Key(1)));
         let read = Journal::open(scratch.path(), 3).map_or(Vec::new(), |j| j.operations());
-        assert_eq!(read.len(), 13);
+        assert_eq!(read.len(), 15);
         for (operation, (verb, answer)) in read.iter().zip(Verb::ALL.into_iter().zip(answers)) {
             assert_eq!((operation.call.verb, operation.answer), (verb, Some(answer)));
             assert_eq!((operation.call.key, operation.call.exptime), (Key::filler(3, 4), -1));
             assert!(operation.responded >= Some(operation.invoked));
         }
-        assert_eq!((read[12].responded, read[12].answer), (None, None), "killed in the call");
+        assert_eq!((read[14].responded, read[14].answer), (None, None), "killed in the call");
     }
 }

@@ -416,6 +416,7 @@ impl Round<'_> {
         cache.close();
         let rules = Rules {
             may_vanish: job.kind == Kind::Evicting,
+            flights_may_end: true,
         };
         let begun = Instant::now();
         let verdict = judge_all(&operations, rules);

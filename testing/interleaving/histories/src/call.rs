@@ -54,11 +54,13 @@ pub enum Verb {
     Delete,
     Incr,
     Flush,
+    FetchBegin,
+    FetchStore,
 }
 
 impl Verb {
     /// All of them; the place of each is its number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Get,
         Self::Gat,
         Self::Touch,
@@ -71,6 +73,8 @@ impl Verb {
         Self::Delete,
         Self::Incr,
         Self::Flush,
+        Self::FetchBegin,
+        Self::FetchStore,
     ];
 
     /// The verb by which histories hold a command of the server. `None`: another command asks for the same, or it is about the server.
@@ -88,6 +92,8 @@ impl Verb {
             Command::Delete => Self::Delete,
             Command::Incr => Self::Incr,
             Command::FlushAll => Self::Flush,
+            Command::LeaseGet => Self::FetchBegin,
+            Command::LeaseSet => Self::FetchStore,
             _ => return None,
         })
     }
@@ -102,7 +108,7 @@ pub struct Call {
     pub key: Key,
     /// what to store: a piece's id, or a number; what to add, for [`Verb::Incr`]; a get's answer does not depend on it
     pub argument: u64,
-    /// [`Verb::Cas`]: the unique that the item must have
+    /// [`Verb::Cas`]: the unique that the item must have; [`Verb::FetchStore`]: the flight
     pub compare: u64,
     /// length of the piece to store, bytes
     pub len: u32,
@@ -180,6 +186,15 @@ pub enum Answer {
     Touched,
     /// flushed
     Flushed,
+    /// there is none, and the caller computes it
+    Claimed {
+        /// what its store says
+        flight: u64,
+    },
+    /// there is none, and another caller computes it
+    InFlight,
+    /// the flight has ended before the store
+    Void,
     /// no memory for it: nothing was done
     Refused,
     /// bytes that were never stored, or an answer that makes no sense

@@ -35,6 +35,8 @@ pub struct Chooser {
     filled: u32,
     /// the unique that was last seen of each shared key, and whether the value has grown long
     seen: Vec<(u64, bool)>,
+    /// the writer's flight of each shared key; 0: it computes none
+    flights: Vec<u64>,
 }
 
 /// Pieces from which on a value is replaced rather than extended.
@@ -51,6 +53,7 @@ impl Chooser {
             sequence: 0,
             filled: 0,
             seen: vec![(0, false); keys],
+            flights: vec![0; keys],
         }
     }
 
@@ -77,6 +80,11 @@ impl Chooser {
 
     /// What an answer tells for later calls.
     pub fn learn(&mut self, call: &Call, answer: &Answer) {
+        if let Answer::Claimed { flight } = answer
+            && let Some(own) = self.flights.get_mut(call.key.0 as usize)
+        {
+            *own = *flight;
+        }
         let (cas, long) = match answer {
             Answer::Hit { value, cas } => (*cas, value.pieces >= PIECES_MANY),
             Answer::Stored { cas } | Answer::Number { cas, .. } => (*cas, false),
@@ -115,8 +123,20 @@ impl Chooser {
 
     fn text(&mut self, key: Key, n: u32) -> Call {
         let (cas, long) = self.seen(n);
+        if let Some(flight) = self.flights.get_mut(n as usize)
+            && *flight != 0
+            && self.random.below(3) == 0
+        {
+            let compare = std::mem::take(flight);
+            let len = self.random.index(200);
+            return Call {
+                compare,
+                ..self.piece(Verb::FetchStore, key, len)
+            };
+        }
         let verb = match self.random.below(100) {
-            0..32 => Verb::Get,
+            0..24 => Verb::Get,
+            24..32 => Verb::FetchBegin,
             32..36 => Verb::Gat,
             36..39 => Verb::Touch,
             39..57 => Verb::Set,

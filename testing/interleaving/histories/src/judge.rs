@@ -37,6 +37,15 @@ pub struct Operation {
 pub struct Rules {
     /// items may vanish at any time
     pub may_vanish: bool,
+    /// flights may end at any time: those of a process that has died, or of a connection
+    pub flights_may_end: bool,
+}
+
+impl Rules {
+    /// A flight that vanishes has ended.
+    fn may_end_flights(self) -> bool {
+        self.flights_may_end || self.may_vanish
+    }
 }
 
 /// Calls that can be under way at a time, those without a response included.
@@ -50,7 +59,20 @@ const UNDECIDED: &str = "undecided";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum State {
     Absent,
-    Present { value: Value, cas: u64 },
+    /// absent, and a caller computes it; a flight of 0 is that of a caller that got no answer
+    InFlight {
+        flight: u64,
+    },
+    Present {
+        value: Value,
+        cas: u64,
+    },
+}
+
+impl State {
+    fn is_absent(self) -> bool {
+        !matches!(self, Self::Present { .. })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -313,7 +335,8 @@ impl Search<'_> {
         all.sort_unstable();
         let dominated = |c: &Configuration| {
             all.iter().any(|better| {
-                let same = better.state == c.state || (self.rules.may_vanish && c.state == State::Absent);
+                let is_worse = self.rules.may_vanish && c.state == State::Absent && !better.state.is_absent();
+                let same = better.state == c.state || is_worse;
                 same && better != c && is_as_good(better.done, c.done, self.forever)
             })
         };
@@ -361,7 +384,9 @@ fn told_uniques(operations: &[Operation]) -> Result<Delivery, String> {
         let (cas, value) = match (operation.answer, operation.call.verb) {
             (Some(Answer::Hit { value, cas }), _) => (cas, value),
             (Some(Answer::Number { number, cas }), _) => (cas, Value::number(number)),
-            (Some(Answer::Stored { cas }), Verb::Set | Verb::Add | Verb::Replace | Verb::Cas) => (cas, operation.call.value()),
+            (Some(Answer::Stored { cas }), Verb::Set | Verb::Add | Verb::Replace | Verb::Cas | Verb::FetchStore) => {
+                (cas, operation.call.value())
+            }
             _ => continue,
         };
         if cas != 0 && *told.entry(cas).or_insert(value) != value {
@@ -372,6 +397,7 @@ fn told_uniques(operations: &[Operation]) -> Result<Delivery, String> {
 }
 
 fn reads_only(call: &Call) -> bool {
+    // A fetch without an answer may have begun a flight.
     matches!(call.verb, Verb::Get | Verb::Gat) || (call.verb == Verb::Touch && call.exptime >= 0)
 }
 
@@ -381,7 +407,12 @@ fn agrees(operation: &Operation, state: State) -> bool {
         (Some(Answer::Hit { value, cas }), State::Present { value: v, cas: c }) => value == v && (cas == 0 || cas == c),
         (Some(Answer::Touched), State::Present { .. }) => operation.call.exptime >= 0,
         (Some(Answer::Miss | Answer::NotFound), State::Absent) => true,
-        (Some(Answer::NotStored), State::Absent) => operation.call.verb != Verb::Add,
+        (Some(Answer::NotStored), State::Absent | State::InFlight { .. }) => operation.call.verb != Verb::Add,
+        // A delete ends the flight.
+        (Some(Answer::Miss | Answer::NotFound), State::InFlight { .. }) => operation.call.verb != Verb::Delete,
+        (Some(Answer::InFlight), State::InFlight { .. }) => true,
+        (Some(Answer::Void), State::InFlight { flight }) => flight != operation.call.compare,
+        (Some(Answer::Void), _) => true,
         (Some(Answer::NotStored), State::Present { .. }) => operation.call.verb == Verb::Add,
         (Some(Answer::Refused), _) => true,
         _ => false,
@@ -394,7 +425,9 @@ fn apply(operation: &Operation, state: State, rules: Rules, told: &Delivery) -> 
     let Some(answer) = operation.answer else {
         return apply_unanswered(call, state, rules, told);
     };
-    let absent = state == State::Absent || rules.may_vanish;
+    let absent = state.is_absent() || rules.may_vanish;
+    // Behind a call that found none.
+    let still_absent = if state.is_absent() { state } else { State::Absent };
     let written = |cas| match call.exptime {
         i32::MIN..0 => State::Absent,
         _ => State::Present {
@@ -404,11 +437,11 @@ fn apply(operation: &Operation, state: State, rules: Rules, told: &Delivery) -> 
     };
     let present = match state {
         State::Present { value, cas } => Some((value, cas)),
-        State::Absent => None,
+        State::Absent | State::InFlight { .. } => None,
     };
     match (call.verb, answer) {
         (_, Answer::Refused) => Some(state),
-        (Verb::Get | Verb::Gat, Answer::Hit { value, cas }) => {
+        (Verb::Get | Verb::Gat | Verb::FetchBegin, Answer::Hit { value, cas }) => {
             let (v, c) = present?;
             let same = v == value && (c == 0 || cas == 0 || c == cas);
             same.then_some(State::Present {
@@ -416,12 +449,23 @@ fn apply(operation: &Operation, state: State, rules: Rules, told: &Delivery) -> 
                 cas: if cas == 0 { c } else { cas },
             })
         }
-        (Verb::Get | Verb::Gat, Answer::Miss)
-        | (Verb::Touch | Verb::Delete | Verb::Cas | Verb::Incr, Answer::NotFound)
-        | (Verb::Replace | Verb::Append | Verb::Prepend, Answer::NotStored) => absent.then_some(State::Absent),
+        (Verb::Get | Verb::Gat | Verb::FetchBegin, Answer::Miss)
+        | (Verb::Touch | Verb::Cas | Verb::Incr, Answer::NotFound)
+        | (Verb::Replace | Verb::Append | Verb::Prepend, Answer::NotStored) => absent.then_some(still_absent),
+        (Verb::Delete, Answer::NotFound) => absent.then_some(State::Absent),
+        (Verb::FetchBegin, Answer::Claimed { flight }) => match state {
+            State::InFlight { .. } if !rules.may_end_flights() => None,
+            _ => absent.then_some(State::InFlight { flight }),
+        },
+        (Verb::FetchBegin, Answer::InFlight) => matches!(state, State::InFlight { .. }).then_some(state),
+        (Verb::FetchStore, Answer::Stored { cas }) => (state == State::InFlight { flight: call.compare }).then(|| written(cas)),
+        (Verb::FetchStore, Answer::Void) => match state {
+            State::InFlight { flight } if flight == call.compare => rules.may_end_flights().then_some(State::Absent),
+            _ => Some(state),
+        },
         // Where items are evicted memory may be short.
         (Verb::Append | Verb::Prepend, Answer::NotJoined) if rules.may_vanish => Some(state),
-        (Verb::Append | Verb::Prepend, Answer::NotJoined) => absent.then_some(State::Absent),
+        (Verb::Append | Verb::Prepend, Answer::NotJoined) => absent.then_some(still_absent),
         (Verb::Touch, Answer::Touched) => present.map(|_| if call.exptime < 0 { State::Absent } else { state }),
         (Verb::Set, Answer::Stored { cas }) => Some(written(cas)),
         (Verb::Add, Answer::Stored { cas }) => absent.then(|| written(cas)),
@@ -474,10 +518,13 @@ fn apply_unanswered(call: &Call, state: State, rules: Rules, told: &Delivery) ->
     match (call.verb, state) {
         (Verb::Get | Verb::Gat, _) => None,
         (Verb::Set, _) => Some(written),
-        (Verb::Add, State::Absent) => Some(written),
+        (Verb::Add, State::Absent | State::InFlight { .. }) => Some(written),
         (Verb::Add, State::Present { .. }) => rules.may_vanish.then_some(written),
-        (Verb::Delete | Verb::Flush, State::Present { .. }) => Some(State::Absent),
-        (_, State::Absent) => None,
+        (Verb::Delete | Verb::Flush, State::Present { .. } | State::InFlight { .. }) => Some(State::Absent),
+        (Verb::FetchBegin, State::Absent) => Some(State::InFlight { flight: 0 }),
+        (Verb::FetchBegin, _) => None,
+        (Verb::FetchStore, State::InFlight { flight }) => (flight == call.compare).then_some(written),
+        (Verb::FetchStore, _) | (_, State::Absent | State::InFlight { .. }) => None,
         (Verb::Touch, _) => (call.exptime < 0).then_some(State::Absent),
         (Verb::Replace, _) => Some(written),
         (Verb::Append, State::Present { value, .. }) => Some(extended(value.then(call.value()))),
@@ -520,8 +567,18 @@ mod tests {
     use super::*;
 
     const KEY: Key = Key(1);
-    const DURABLE: Rules = Rules { may_vanish: false };
-    const VANISHING: Rules = Rules { may_vanish: true };
+    const DURABLE: Rules = Rules {
+        may_vanish: false,
+        flights_may_end: false,
+    };
+    const VANISHING: Rules = Rules {
+        may_vanish: true,
+        ..DURABLE
+    };
+    const MORTAL: Rules = Rules {
+        flights_may_end: true,
+        ..DURABLE
+    };
 
     fn call(verb: Verb, argument: u64) -> Call {
         Call {
@@ -641,6 +698,54 @@ mod tests {
         assert!(!is_fine(&[set(0, 1, 1), set(2, 3, 3), swap], DURABLE));
         swap.answer = Some(Answer::Exists);
         assert!(!is_fine(&[set(0, 1, 1), swap], DURABLE));
+    }
+
+    fn begin(from: u64, to: u64, answer: Answer) -> Operation {
+        done(from, to, Verb::FetchBegin, 0, answer)
+    }
+
+    fn store(from: u64, to: u64, flight: u64, answer: Answer) -> Operation {
+        let mut stored = done(from, to, Verb::FetchStore, 50 + flight, answer);
+        stored.call.compare = flight;
+        stored
+    }
+
+    #[test]
+    fn what_was_begun_before_a_change_is_not_stored_after_it() {
+        let claimed = begin(0, 1, Answer::Claimed { flight: 7 });
+        let (lands, is_void) = (store(4, 5, 7, Answer::Stored { cas: 0 }), store(4, 5, 7, Answer::Void));
+        assert!(is_fine(&[claimed, miss(2, 3), lands, hit(6, 7, 57)], DURABLE));
+        assert!(!is_fine(&[claimed, is_void], DURABLE), "nothing has ended it");
+        let delete = done(2, 3, Verb::Delete, 0, Answer::NotFound);
+        let flush = done(2, 3, Verb::Flush, 0, Answer::Flushed);
+        for change in [delete, flush, set(2, 3, 1)] {
+            for rules in [DURABLE, VANISHING, MORTAL] {
+                assert!(is_fine(&[claimed, change, is_void], rules), "{change:?}");
+                assert!(!is_fine(&[claimed, change, lands], rules), "{change:?}");
+            }
+        }
+        let again = [claimed, delete, begin(6, 7, Answer::Claimed { flight: 8 })];
+        let late = |flight, answer| [&again[..], &[store(8, 9, flight, answer)]].concat();
+        assert!(is_fine(&late(8, Answer::Stored { cas: 0 }), DURABLE));
+        assert!(
+            !is_fine(&late(7, Answer::Stored { cas: 0 }), MORTAL),
+            "after the second one has begun"
+        );
+    }
+
+    #[test]
+    fn one_computes_until_it_dies() {
+        let first = begin(0, 1, Answer::Claimed { flight: 7 });
+        let second = begin(2, 3, Answer::Claimed { flight: 8 });
+        assert!(is_fine(&[first, begin(2, 3, Answer::InFlight)], DURABLE));
+        assert!(!is_fine(&[begin(2, 3, Answer::InFlight)], DURABLE), "no caller computes");
+        assert!(!is_fine(&[first, second], DURABLE));
+        assert!(is_fine(&[first, second], MORTAL));
+        let lost = lost(0, Verb::FetchBegin, 0);
+        assert!(
+            is_fine(&[lost, begin(2, 3, Answer::InFlight)], DURABLE),
+            "who got no answer computes"
+        );
     }
 
     #[test]

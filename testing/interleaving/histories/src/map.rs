@@ -38,11 +38,15 @@ pub enum Fault {
     Loss,
     /// a call that was never answered takes effect more than once
     LostCallRepeats,
+    /// what was computed is stored, whatever has become of the key meanwhile
+    LateStore,
+    /// two compute at a time
+    TwoCompute,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::StaleRead,
         Self::LostUpdate,
         Self::Resurrection,
@@ -55,12 +59,14 @@ impl Fault {
         Self::ExpiredSeen,
         Self::Loss,
         Self::LostCallRepeats,
+        Self::LateStore,
+        Self::TwoCompute,
     ];
 
     /// Whether it is one where items may vanish, too.
     pub fn is_wrong_where_items_vanish(self) -> bool {
-        // An item that vanishes before the add explains what AddOverwrites does.
-        !matches!(self, Self::Loss | Self::AddOverwrites)
+        // An item that vanishes before the add explains what AddOverwrites does, and a flight that does, what TwoCompute does.
+        !matches!(self, Self::Loss | Self::AddOverwrites | Self::TwoCompute)
     }
 }
 
@@ -79,6 +85,20 @@ struct Inside {
     cas: u64,
     /// sets that were not answered, to be done again
     again: Vec<Call>,
+    /// the flight of each key that a caller computes
+    flights: HashMap<Key, u64>,
+}
+
+impl Inside {
+    /// Begins a flight of a key without an item, unless there is one already.
+    fn begin(&mut self, key: Key, second: bool) -> Answer {
+        if self.flights.contains_key(&key) && !second {
+            return Answer::InFlight;
+        }
+        self.cas += 1;
+        self.flights.insert(key, self.cas);
+        Answer::Claimed { flight: self.cas }
+    }
 }
 
 /// The store; cheap to clone, one store in all clones.
@@ -116,12 +136,16 @@ impl Map {
         let torn = self.strikes(Fault::TornValue);
         let stale = self.strikes(Fault::StaleRead);
         let missed = self.strikes(Fault::Loss);
+        let second = self.strikes(Fault::TwoCompute);
         let mut inside = self.inside();
         if missed {
             inside.items.remove(&call.key);
         }
         let Some(item) = inside.items.get(&call.key) else {
-            return Answer::Miss;
+            return match call.verb {
+                Verb::FetchBegin => inside.begin(call.key, second),
+                _ => Answer::Miss,
+            };
         };
         let mut bytes = item.bytes.clone();
         let mut cas = item.cas;
@@ -145,9 +169,11 @@ impl Map {
         let overwrites = self.strikes(Fault::AddOverwrites);
         let lives = self.fault == Some(Fault::ExpiredSeen);
         let forgets = self.strikes(Fault::FlushForgets) || (self.fault == Some(Fault::FlushForgets) && self.random.below(2) == 0);
+        let late = self.fault == Some(Fault::LateStore);
         let mut inside = self.inside();
         if call.verb == Verb::Flush {
             inside.items.retain(|key, _| forgets && key.0 % 2 == 0);
+            inside.flights.clear();
             return Answer::Flushed;
         }
         inside.cas += 1;
@@ -160,6 +186,8 @@ impl Map {
         let (new, answer) = match (call.verb, &old) {
             (Verb::Set, _) => store(call.bytes()),
             (Verb::Add, None) => store(call.bytes()),
+            (Verb::FetchStore, _) if late || inside.flights.get(&call.key) == Some(&call.compare) => store(call.bytes()),
+            (Verb::FetchStore, _) => return Answer::Void,
             (Verb::Add, Some(_)) if overwrites => store(call.bytes()),
             (Verb::Replace, Some(_)) => store(call.bytes()),
             (Verb::Append, Some(item)) => store(join(&item.bytes, &call.bytes())),
@@ -180,6 +208,10 @@ impl Map {
             (Verb::Add | Verb::Replace | Verb::Append | Verb::Prepend, _) => keep(Answer::NotStored),
             _ => keep(Answer::NotFound),
         };
+        // An item ends the flight, and so does a delete of none.
+        if matches!(answer, Answer::Stored { .. }) || call.verb == Verb::Delete {
+            inside.flights.remove(&call.key);
+        }
         if !(lost && matches!(answer, Answer::Stored { .. })) {
             match new.filter(|item| !item.dead) {
                 Some(item) => inside.items.insert(call.key, item),
@@ -210,7 +242,7 @@ impl Door for Map {
             ghost.map(|ghost| self.change(&ghost));
         }
         let answer = match call.verb {
-            Verb::Get | Verb::Gat => self.get(call),
+            Verb::Get | Verb::Gat | Verb::FetchBegin => self.get(call),
             _ => self.change(call),
         };
         if fate == 1 {
@@ -316,7 +348,10 @@ mod tests {
         for seed in 1..=3 {
             let random = Random::new(seed);
             for may_vanish in [false, true] {
-                let rules = Rules { may_vanish };
+                let rules = Rules {
+                    may_vanish,
+                    ..Rules::default()
+                };
                 let verdict = judge_all(&play(&Map::new(None, random.clone()), 4, 3000, MIX, &random), rules);
                 assert!(verdict.violations.is_empty(), "{}", verdict.violations[0]);
                 for fault in Fault::ALL {

@@ -2,9 +2,10 @@
 
 use harness::Random;
 use histories::{Answer, Call, Key, Operation, Rules, Verb, judge, value};
+use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::observe::{self, Event};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Store, StoreMode, Stored, WriteError};
-use keyway_region::{Limits, Process, Region, Session, check};
+use keyway_region::{Fetches, Limits, Process, Region, Session, check};
 use kill_points::ground::{Ground, NOW};
 use mutants::Mutant;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -93,6 +94,29 @@ fn try_answer(session: &mut Session, now: u32, call: &Call) -> Result<Answer, Wr
                 Deleted::Deleted => Answer::Deleted,
                 _ => Answer::NotFound,
             });
+        }
+        Verb::FetchBegin => {
+            let mut out = Vec::new();
+            return Ok(match Fetches::of(session).begin(key, &Freshness::default(), now, &mut out)? {
+                Fetched::Fresh(item) => {
+                    value::read(call.key, &out).map_or(Answer::Torn, |value| Answer::Hit { value, cas: item.cas })
+                }
+                Fetched::Compute(flight, None) => Answer::Claimed { flight: flight.serial },
+                Fetched::Elsewhere(_) => Answer::InFlight,
+                _ => Answer::Torn,
+            });
+        }
+        Verb::FetchStore => {
+            let flight = Flight {
+                holder: session.holder(),
+                serial: call.compare,
+            };
+            return Ok(
+                match Fetches::of(session).store(key, flight, &call.bytes(), &Refreshed::default(), now)? {
+                    true => Answer::Stored { cas: 0 },
+                    false => Answer::Void,
+                },
+            );
         }
         Verb::Set => {}
         Verb::Add => how.mode = StoreMode::Add,
@@ -262,7 +286,7 @@ fn run_once() {
     }
     observe::install(None);
     READY.with_borrow(|ready| ready.as_ref().map(|r| r.ground.dead.seem(&[])));
-    judge_schedule(&region, ended, evicts);
+    judge_schedule(&region, ended, evicts, dies || is_suspected);
 }
 
 /// A thread's calls. The session, unless the thread died.
@@ -270,8 +294,9 @@ fn work(mut session: Session, process: usize, acts: &[Act], now: u32, dies: bool
     if dies {
         DYING.set(Some(shuttle::thread::current().id()));
     }
+    let mut flight = 0;
     for act in acts {
-        let Ok(()) = catch_unwind(AssertUnwindSafe(|| act_once(&mut session, process, act, now))).map_err(|e| {
+        let Ok(()) = catch_unwind(AssertUnwindSafe(|| act_once(&mut session, process, act, now, &mut flight))).map_err(|e| {
             if e.downcast_ref::<Death>().is_none() {
                 resume_unwind(e);
             }
@@ -284,30 +309,37 @@ fn work(mut session: Session, process: usize, acts: &[Act], now: u32, dies: bool
     Some(session)
 }
 
-fn act_once(session: &mut Session, process: usize, act: &Act, now: u32) {
-    let call = match act {
-        Act::Call(call) => call,
+/// `flight`: what the thread has begun last; its next store of one is of that.
+fn act_once(session: &mut Session, process: usize, act: &Act, now: u32, flight: &mut u64) {
+    let mut call = match act {
+        Act::Call(call) => *call,
         Act::Upkeep => return session.upkeep(now),
         Act::AnotherSlot => return another_slot(session, process),
     };
+    if call.verb == Verb::FetchStore {
+        call.compare = std::mem::take(flight);
+    }
     let invoked = tick();
     let n = HISTORY.with_borrow_mut(|history| {
         history.push(Operation {
             invoked,
             responded: None,
-            call: *call,
+            call,
             answer: None,
         });
         history.len() - 1
     });
-    let answer = answer(session, now, call);
+    let answer = answer(session, now, &call);
+    if let Answer::Claimed { flight: begun } = answer {
+        *flight = begun;
+    }
     let responded = tick();
     HISTORY.with_borrow_mut(|history| {
         (history[n].responded, history[n].answer) = (Some(responded), Some(answer));
     });
 }
 
-fn judge_schedule(region: &Arc<Region>, ended: Vec<Option<Session>>, evicts: bool) {
+fn judge_schedule(region: &Arc<Region>, ended: Vec<Option<Session>>, evicts: bool, flights_may_end: bool) {
     drop(ended);
     region.recovery().recover();
     let report = check::check(region, |_| {});
@@ -341,7 +373,11 @@ fn judge_schedule(region: &Arc<Region>, ended: Vec<Option<Session>>, evicts: boo
             .filter(|o| o.call.key == key || o.call.verb == Verb::Flush)
             .copied()
             .collect();
-        if let Err(why) = judge(&own, Rules { may_vanish: evicts }) {
+        let rules = Rules {
+            may_vanish: evicts,
+            flights_may_end,
+        };
+        if let Err(why) = judge(&own, rules) {
             panic!("key {:x}: {why}", key.0);
         }
     }

@@ -85,6 +85,75 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..PLAIN
     },
     Scenario {
+        name: "two fetches of one key",
+        overtaken: 2,
+        mutant: Some(Mutant::TwoCompute),
+        setup: |_| {
+            threads([
+                vec![fetch(K), fetched(K, 1)],
+                vec![fetch(K), fetched(K, 2), fetch(K)],
+                vec![get(K)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a fetch against changes of its key",
+        overtaken: 2,
+        mutant: Some(Mutant::LateStoreLands),
+        setup: |_| {
+            threads([
+                vec![fetch(K), fetched(K, 1), get(K)],
+                vec![delete(K), store(Verb::Set, K, 2), get(K), delete(K), get(K)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "two fetches of one key, against a delete",
+        setup: |_| {
+            threads([
+                vec![fetch(K), fetched(K, 1)],
+                vec![delete(K), get(K)],
+                vec![fetch(K), fetched(K, 2), get(K)],
+            ])
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a fetch against a flush that is cleaned up",
+        overtaken: 2,
+        setup: |_| {
+            let cleans = [Act::Call(flush()), Act::Upkeep, Act::Call(fetch(K)), Act::Call(fetched(K, 2))];
+            vec![[fetch(K), fetched(K, 1), get(K)].map(Act::Call).to_vec(), cleans.to_vec()]
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a fetch whose caller dies",
+        dies: true,
+        setup: |_| {
+            let takes_over = [
+                Act::Call(fetch(K)),
+                Act::Upkeep,
+                Act::Call(fetch(K)),
+                Act::Call(fetched(K, 2)),
+                Act::Call(get(K)),
+            ];
+            vec![[fetch(K), fetched(K, 1)].map(Act::Call).to_vec(), takes_over.to_vec()]
+        },
+        ..PLAIN
+    },
+    Scenario {
+        name: "a fetch by one that is taken for dead",
+        is_suspected: true,
+        setup: |_| {
+            let takes_over = [Act::Upkeep, Act::Call(fetch(K)), Act::Call(fetched(K, 2)), Act::Call(get(K))];
+            vec![[fetch(K), fetched(K, 1), get(K)].map(Act::Call).to_vec(), takes_over.to_vec()]
+        },
+        ..PLAIN
+    },
+    Scenario {
         name: "a suspicion that comes late",
         is_suspected: true,
         overtaken: 0,
@@ -868,6 +937,16 @@ fn plain_get(key: Key) -> Call {
 
 fn delete(key: Key) -> Call {
     Call::new(Verb::Delete, key)
+}
+
+/// Begins a flight if there is no item.
+fn fetch(key: Key) -> Call {
+    Call::new(Verb::FetchBegin, key)
+}
+
+/// Stores what the thread has computed, if it has begun a flight.
+fn fetched(key: Key, id: u64) -> Call {
+    store(Verb::FetchStore, key, id)
 }
 
 fn touch(key: Key) -> Call {

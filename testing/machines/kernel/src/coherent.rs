@@ -207,6 +207,7 @@ fn storm_over(round: Round) -> Result<String, String> {
     world.stop()?;
     let rules = Rules {
         may_vanish: round.evicting,
+        flights_may_end: false,
     };
     let verdict = judge_all(&operations, rules);
     if let Some(first) = verdict.violations.first() {

@@ -1,9 +1,10 @@
 //! The operations: each of the design's table, and pairs of them in which one thread stands still in the middle.
 
 use crate::world::{BUCKETS, SEED, Size, World};
+use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::layout::bucket::SLOTS;
 use keyway_region::verbs::{Arithmetic, Delete, Get, Store, StoreMode};
-use keyway_region::{Session, Shrinking, all_choices, hash};
+use keyway_region::{Fetches, Session, Shrinking, all_choices, hash};
 use std::sync::OnceLock;
 
 /// One operation.
@@ -157,6 +158,21 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "delete",
         operations: &[|s, now| delete(s, "a", now)],
+        ..PLAIN
+    },
+    Scenario {
+        name: "a fetch that stores, and one that the failure ends",
+        operations: &[
+            |s, now| {
+                let flight = begin_fetch(s, "new", now);
+                let stored = Fetches::of(s).store("new".as_bytes(), flight, b"computed", &Refreshed::default(), now);
+                assert!(stored.expect("there is room"), "the flight was void");
+            },
+            |s, now| {
+                begin_fetch(s, "other", now);
+            },
+        ],
+        watched: || keys(&["a", "b", "new", "other"]),
         ..PLAIN
     },
     Scenario {
@@ -666,6 +682,14 @@ fn cas(s: &mut Session, now: u32) {
         ..Store::default()
     };
     s.store(b"b", b"compared and set", &how, now).expect("there is room");
+}
+
+fn begin_fetch(s: &mut Session, key: &str, now: u32) -> Flight {
+    let begun = Fetches::of(s).begin(key.as_bytes(), &Freshness::default(), now, &mut Vec::new());
+    match begun.expect("there is room") {
+        Fetched::Compute(flight, _) => flight,
+        other => panic!("{key} is absent, and a fetch of it answered {other:?}"),
+    }
 }
 
 fn delete(s: &mut Session, key: &str, now: u32) {

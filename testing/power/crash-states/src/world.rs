@@ -7,11 +7,12 @@
 #![allow(unsafe_code, reason = "private memory plays the mapping; contract above")]
 
 use crate::record::THREADS;
+use keyway_region::fetch::{Fetched, Freshness};
 use keyway_region::layout::plan::{Layout, Shape};
 use keyway_region::layout::session::Tenant;
 use keyway_region::memory::Memory;
 use keyway_region::verbs::{Get, Store};
-use keyway_region::{Creation, Host, Life, Limits, Region, Session, check};
+use keyway_region::{Creation, Fetches, Host, Life, Limits, Region, Session, check};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -400,6 +401,13 @@ impl Judge {
                 // A full region evicts.
                 (Ok(None), _) => {}
                 _ => return Err(format!("key '{}' changed by itself", key.escape_ascii())),
+            }
+            let begun = Fetches::of(&mut session).begin(key.as_slice(), &Freshness::default(), self.now, &mut out);
+            if let Ok(Fetched::Elsewhere(flight)) = begun {
+                return Err(format!(
+                    "key '{}' is computed by a thread of before the failure: {flight:?}",
+                    key.escape_ascii()
+                ));
             }
             session
                 .store(key, b"later", &Store::default(), self.now)
