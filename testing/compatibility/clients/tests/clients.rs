@@ -406,3 +406,100 @@ fn memcached_tool() {
         ));
     }
 }
+
+/// Processes of one client.
+const PROCESSES: usize = 6;
+/// Their keys, seconds for which a value is fresh, milliseconds that it takes to compute, and seconds that they work.
+const WORK: [&str; 4] = ["10", "2", "50", "7"];
+
+/// What the processes of one client have done: computations, gets, and the highest of their 99th percentiles of a get of a key that is always
+/// there, microseconds.
+fn held(server: &Server, command: &dyn Fn() -> Command) -> [u64; 3] {
+    let [host, port] = host_and_port(server);
+    std::thread::scope(|scope| {
+        let processes: Vec<_> = (0..PROCESSES)
+            .map(|_| {
+                let mut command = command();
+                command.args([&host, &port]).args(WORK);
+                scope.spawn(move || run_to_end(&mut command, DEADLINE))
+            })
+            .collect();
+        let mut all = [0; 3];
+        for process in processes {
+            let (status, output) = process.join().expect("a process");
+            assert!(status.success(), "{status}: {output}");
+            let numbers: Vec<u64> = output.split_whitespace().map(|word| word.parse().expect(&output)).collect();
+            let [computed, gets, slowest] = numbers[..] else {
+                panic!("{output}")
+            };
+            all = [all[0] + computed, all[1] + gets, all[2].max(slowest)];
+        }
+        all
+    })
+}
+
+/// One client of all computes what has expired, and the others get its value, although none of them knows of that.
+#[test]
+fn misses_are_held_for_clients_as_they_are() {
+    if has_kernel_door() || is_across_a_network() {
+        return;
+    }
+    let python = prepare::python(target());
+    let go = prepare::go_program(target());
+    let php = program_on_path("php").ok_or("php is not installed".to_owned());
+    let scripts = prepare::scripts();
+    let with = |program: &Path, argument: &Path| {
+        let mut command = Command::new(program);
+        command.arg(argument);
+        command
+    };
+    let clients: [(&str, Result<Box<dyn Fn() -> Command>, String>); 3] = [
+        (
+            "pymemcache",
+            python.map(|python| -> Box<dyn Fn() -> Command> { Box::new(move || with(&python, &scripts.join("hold.py"))) }),
+        ),
+        (
+            "gomemcache",
+            go.map(|go| -> Box<dyn Fn() -> Command> { Box::new(move || with(&go, Path::new("hold"))) }),
+        ),
+        (
+            "php-memcached",
+            php.map(|php| -> Box<dyn Fn() -> Command> { Box::new(move || with(&php, &prepare::scripts().join("hold.php"))) }),
+        ),
+    ];
+    for (name, command) in clients {
+        let command = match command {
+            Ok(command) => command,
+            Err(because) => {
+                skip(name, &because);
+                continue;
+            }
+        };
+        let mut found = Vec::new();
+        for hold in [&[][..], &["--hold-misses", "5000:user:"]] {
+            let server = Server::start(
+                Kind::Keyway,
+                &ServeOptions {
+                    keyway_arguments: hold.iter().map(|argument| (*argument).to_owned()).collect(),
+                    ..ServeOptions::default()
+                },
+            );
+            found.push(held(&server, &*command));
+            if !hold.is_empty() {
+                let of = |what: &str| server.stat(&format!("keyway_misses_{what}:user:"));
+                assert!(
+                    found[1][0] <= of("claimed") + of("in_vain"),
+                    "{name}: {} and {}",
+                    of("claimed"),
+                    of("in_vain")
+                );
+            }
+        }
+        let [without, with] = [found[0], found[1]];
+        say(&format!(
+            "{name}: {} computations at {} gets, p99 of another key {} µs; held: {} at {}, {} µs",
+            without[0], without[1], without[2], with[0], with[1], with[2]
+        ));
+        assert!(with[0] < without[0], "{name}: nothing was saved");
+    }
+}

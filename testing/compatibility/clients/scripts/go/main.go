@@ -1,7 +1,7 @@
 // Uses gomemcache's ordinary API widely against one server and asserts every result.
 //
 // Usage: gomemcache-client HOST:PORT [AUTHORITY], with TLS if there is a file with the authority's certificate, or
-// gomemcache-client /SOCKET.
+// gomemcache-client /SOCKET. With `hold` before them, as hold.py.
 package main
 
 import (
@@ -47,6 +47,10 @@ func value(c *memcache.Client, key string) string {
 }
 
 func main() {
+	if len(os.Args) == 8 && os.Args[1] == "hold" {
+		hold(os.Args[2], os.Args[3], os.Args[4:])
+		return
+	}
 	c := memcache.New(os.Args[1])
 	if len(os.Args) > 2 {
 		roots := x509.NewCertPool()
