@@ -6,6 +6,10 @@
 //! | `main` | the options, the processes, and who kills and stops them |
 //! | `worker` | a process that fetches, changes rows, and says what it finds |
 //! | `ledger` | what all say, in a region of its own: counters that survive whoever counts |
+//! | `race` | rows are changed and deleted while others fetch them, through all doors |
+//! | `cold` | a flush, and a back end that is the slower the more ask it |
+//! | `times` | a wake-up, a hand-over, a hot key, and very many flights |
+//! | `door` | the library and the network, to `race` and `cold` |
 //!
 //! Guards: P53
 #![allow(
@@ -14,7 +18,11 @@
     reason = "a command-line tool talks to its terminal"
 )]
 
+mod cold;
+mod door;
 mod ledger;
+mod race;
+mod times;
 mod worker;
 
 use harness::{Random, Scratch};
@@ -30,7 +38,11 @@ cargo xtask flights: processes that fetch, killed and stopped at random
 
     cargo xtask flights --seconds N     for N seconds (60 if not given)
     cargo xtask flights --short         the gate's form: 12 processes for 6 seconds
-    --seed N                            of who is killed and stopped
+    cargo xtask flights race            10,000,000 computations of rows that are changed and deleted meanwhile, through the library and the
+                                        network, and some by get and set, which shows stale ones; --rounds N for fewer
+    cargo xtask flights cold            how soon a flushed cache is of use again, beside memcached
+    cargo xtask flights times           a wake-up, a hand-over, a hot key, 100,000 flights at once; --short for a tenth of it
+    --seed N                            of all choices
 
 Forty processes fetch 1,000 keys whose values take 50 ms to compute and are fresh for 2 seconds. One request in 200 changes a row and
 deletes its key. Twice a second one process is killed, and one is stopped for a while. Every computation must have a cause: there was
@@ -40,6 +52,10 @@ that had returned before the request began.
 
 /// How it is run.
 struct Plan {
+    /// `race`, `cold` or `times`
+    what: Option<String>,
+    is_short: bool,
+    rounds: u64,
     processes: usize,
     keys: u64,
     seconds: u64,
@@ -57,8 +73,19 @@ fn main() -> ExitCode {
         worker::run(Path::new(folder), number, keys);
         return ExitCode::SUCCESS;
     }
+    if let [first, region] = args.as_slice()
+        && first == "--other"
+    {
+        times::other(Path::new(region));
+        return ExitCode::SUCCESS;
+    }
     match plan_from(&args) {
-        Ok(Some(plan)) => run(&plan),
+        Ok(Some(plan)) => match plan.what.as_deref() {
+            Some("race") => race::run(plan.rounds, plan.seed),
+            Some("cold") => cold::run(plan.seed),
+            Some("times") => times::run(plan.is_short),
+            _ => run(&plan),
+        },
         Ok(None) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -72,6 +99,9 @@ fn main() -> ExitCode {
 
 fn plan_from(args: &[String]) -> Result<Option<Plan>, String> {
     let mut plan = Plan {
+        what: None,
+        is_short: false,
+        rounds: 10_000_000,
         processes: 40,
         keys: 1000,
         seconds: 60,
@@ -85,7 +115,12 @@ fn plan_from(args: &[String]) -> Result<Option<Plan>, String> {
         };
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
-            "--short" => (plan.processes, plan.keys, plan.seconds) = (12, 100, 6),
+            "--short" => {
+                (plan.processes, plan.keys, plan.seconds) = (12, 100, 6);
+                (plan.is_short, plan.rounds) = (true, 100_000);
+            }
+            "race" | "cold" | "times" => plan.what = Some(arg.clone()),
+            "--rounds" => plan.rounds = number()?,
             "--seconds" => plan.seconds = number()?,
             "--seed" => plan.seed = number()?,
             _ => return Err(format!("there is no option '{arg}'")),
