@@ -22,6 +22,7 @@ mod run;
 mod sources;
 mod stages;
 mod testing;
+mod untested;
 mod walls;
 
 use stages::Lane;

@@ -11,6 +11,7 @@
 //! 7. In `keyway-region` a room uses only the rooms before it (`rooms.rs`).
 //! 8. Every promise of `docs/promises.md` has a test that guards it, and every guard a promise (`guards.rs`).
 //! 9. No figure of the house is above its limit (`walls.rs`).
+//! 10. No test is in a file whose target has none (`untested.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,7 @@ use std::process::Command;
 use crate::guards;
 use crate::rooms;
 use crate::run::Outcome;
+use crate::untested;
 use crate::walls;
 
 /// The crates of this workspace on which a crate under `crates/` or `bindings/`, or `lab`, may depend, by the names of their folders. None of
@@ -109,6 +111,10 @@ pub fn check(root: &Path) -> std::io::Result<Vec<String>> {
             continue; // tracked, and deleted in the work tree
         };
         problems.extend(checks.iter().flat_map(|check| check(root, &name, &text)));
+        if name.ends_with("Cargo.toml") {
+            let read = |path: &Path| std::fs::read_to_string(root.join(path)).ok();
+            problems.extend(untested::check(&name, &text, &read));
+        }
         if name.ends_with(".rs") {
             sources.push((name, text));
         }
