@@ -1,11 +1,10 @@
 //! Fetches: one caller computes a value, the others wait for it or take what is stale. What is decided in the region is there
 //! (`keyway_region`, `operations/fetch.rs`); here is the waiting.
 //!
-//! A caller that finds a flight of another's arms the flight's word, looks again, and sleeps until the word is woken. Nobody is told of
-//! a death: so one caller of each word looks every few milliseconds whether the holder still lives, and the others seldom.
+//! A caller that finds a flight of another's arms the flight's word, looks again, and sleeps until the word is woken. A death wakes no
+//! word: so a caller looks whether the holder still lives, every few milliseconds at first, and the more seldom the longer it has waited.
 
 use crate::process::fork::Home;
-use crate::session::roster::Role;
 use crate::session::slot::Slot;
 use crate::session::verbs::Missed;
 use crate::session::writer::Writer;
@@ -14,11 +13,11 @@ use keyway_region::verbs::{Item, KEY_LEN_MAX, WriteError};
 use keyway_region::{Armed, Berth, Fetches, Key, KeyRoom, Turn};
 use std::time::{Duration, Instant};
 
-/// How often a caller that waits looks whether the holder lives, if it is the first that waits for its word, and the holder is in another
-/// process.
+/// How soon a caller that waits looks whether the holder lives, and whether a flight has ended without waking it.
 const LOOK: Duration = Duration::from_millis(5);
-/// How often all others look: in case the first one has died, or a flight has ended without waking them.
-const LOOK_SELDOM: Duration = Duration::from_millis(100);
+/// It looks again after this part of the time that it has waited, if that is longer. So a death costs those who wait at most that part of the
+/// time that was computed in vain, and who waits for long takes next to no processor time.
+const LOOK_AFTER: u32 = 4;
 /// Longest wait at all: the sum of it and of the time is one that a clock has.
 const WAIT_MAX: Duration = Duration::from_secs(1 << 30);
 /// Longest wait by default.
@@ -154,6 +153,7 @@ struct Caller<'c> {
     /// number of the limit's prefix
     prefix: u64,
     early: f64,
+    begun: Instant,
 }
 
 impl Caller<'_> {
@@ -232,16 +232,9 @@ impl Caller<'_> {
 
     /// Sleeps until something has ended, or it is time to look whether the holder lives.
     fn sleep(&mut self, armed: Armed, flight: Option<Flight>, left: Duration) {
-        let process = match self.slot.sessions().role() {
-            Role::Writer(process) => Some(process.slot),
-            Role::Reader(_) => None,
-        };
-        self.slot.inside(|session| {
-            let flights = session.region().flights();
-            let is_own = flight.is_some_and(|flight| flights.process_of(flight.holder) == process);
-            let often = armed.is_first && !is_own;
-            flights.wait(armed, left.min(if often { LOOK } else { LOOK_SELDOM }));
-        });
+        let look = LOOK.max(self.begun.elapsed() / LOOK_AFTER);
+        self.slot
+            .inside(|session| session.region().flights().wait(armed, left.min(look)));
         self.take_back_dead(flight);
     }
 
@@ -265,7 +258,8 @@ impl Writer {
         slot.ready()?;
         let mut room = KeyRoom::new();
         let key = slot.key(given, &mut room);
-        let deadline = Instant::now() + how.wait.min(WAIT_MAX);
+        let begun = Instant::now();
+        let deadline = begun + how.wait.min(WAIT_MAX);
         let prefix = how.limit.map_or(0, |limit| {
             // What is longer than any key names the limit by its beginning.
             let name = limit.prefix.get(..KEY_LEN_MAX).unwrap_or(limit.prefix);
@@ -279,6 +273,7 @@ impl Writer {
             how,
             prefix,
             early,
+            begun,
         };
         let (mut armed, mut is_last) = (None, false);
         loop {
@@ -328,13 +323,15 @@ impl Writer {
         slot.ready()?;
         let mut room = KeyRoom::new();
         let key = slot.key(given, &mut room);
-        let deadline = Instant::now() + timeout.min(WAIT_MAX);
+        let begun = Instant::now();
+        let deadline = begun + timeout.min(WAIT_MAX);
         let mut caller = Caller {
             slot,
             key,
             how: &how,
             prefix: 0,
             early: 0.0,
+            begun,
         };
         loop {
             let armed = caller.slot.inside(|session| session.region().flights().arm(key.hash()));
@@ -397,6 +394,7 @@ impl Writer {
             how: &how,
             prefix: 0,
             early: 0.0,
+            begun: Instant::now(),
         };
         let mut armed = None;
         loop {

@@ -50,8 +50,6 @@ pub enum Turn {
 pub struct Armed {
     number: usize,
     value: u32,
-    /// nobody has waited before: who does looks for the holder's death, too
-    pub is_first: bool,
 }
 
 impl Flights {
@@ -83,11 +81,6 @@ impl Flights {
         holder.owner().is_some_and(|owner| self.threads.is_held(owner))
     }
 
-    /// The process slot of this thread, if it still computes.
-    pub fn process_of(&self, holder: Holder) -> Option<usize> {
-        holder.owner().and_then(|owner| self.threads.process_of(owner))
-    }
-
     /// To be called before the look after which a caller may wait.
     pub fn arm(&self, hash: u64) -> Armed {
         self.arm_word(word_of(hash))
@@ -106,7 +99,6 @@ impl Flights {
         Armed {
             number,
             value: before | WAITED_FOR,
-            is_first: before & WAITED_FOR == 0,
         }
     }
 

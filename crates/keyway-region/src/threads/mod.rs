@@ -21,9 +21,6 @@ use crate::mapped::Mapped;
 use crate::memory::Pinned;
 use std::sync::Arc;
 
-/// Whether sessions record what they are doing. Only a benchmark of that cost leaves it out.
-const RECORDS: bool = !cfg!(feature = "bare");
-
 /// The process slot whose lock a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -80,15 +77,6 @@ impl Threads {
             let lease = Lease(self.mapped.thread(slot).lease.load(Acquire));
             lease.is_held_by(owner)
         }
-    }
-
-    /// The process slot of this owner, if its extents and claims are still valid.
-    pub fn process_of(&self, owner: Owner) -> Option<usize> {
-        let slot = usize::from(owner.slot);
-        let is_slot = slot < self.mapped.layout().shape.thread_slots;
-        // PAIRS: vacate: as in `is_held`.
-        let lease = is_slot.then(|| Lease(self.mapped.thread(slot).lease.load(Acquire)));
-        lease.filter(|lease| lease.is_held_by(owner)).map(Lease::process)
     }
 
     /// Thread slots that were ever leased.
@@ -232,7 +220,7 @@ impl Thread {
     pub fn protect(&self, which: usize, segment: usize) {
         // The hazard pointer must be visible before the slot is read again; the recycler's reclaim is visible before it reads hazard pointers.
         // PAIRS: hazard: the fences in `Threads::is_protected` and `protected_by_others`.
-        if RECORDS && let Some(hazard) = self.slot.hazards.get(which) {
+        if let Some(hazard) = self.slot.hazards.get(which) {
             store_then_fence(hazard, segment as u64 + 1);
         }
     }
@@ -242,7 +230,7 @@ impl Thread {
     pub fn protect_written(&self, which: usize, segment: usize) {
         // Neither fence nor release: the item's extent is still open. A recycler looks for hazard pointers after it has seen the extent
         // closed, and the store that closes it releases this one too (`Extents::close`).
-        if RECORDS && let Some(hazard) = self.slot.hazards.get(which) {
+        if let Some(hazard) = self.slot.hazards.get(which) {
             hazard.store(segment as u64 + 1, Relaxed);
         }
     }
@@ -258,7 +246,7 @@ impl Thread {
     /// Ends a hazard pointer.
     #[inline]
     pub fn release(&self, which: usize) {
-        if RECORDS && let Some(hazard) = self.slot.hazards.get(which) {
+        if let Some(hazard) = self.slot.hazards.get(which) {
             // PAIRS: hazard-end: the loads in `Threads::is_protected` and `protected_by_others`. PAIRS: leasing: that in `is_leasing`.
             hazard.store(0, Release);
         }
@@ -268,12 +256,10 @@ impl Thread {
     #[inline]
     pub fn end_operation(&self) {
         let thread = &self.slot;
-        if RECORDS {
-            let [operation, _, _, written, _] = &thread.hazards;
-            // PAIRS: hazard-end: the loads in `Threads::is_protected` and `protected_by_others`.
-            written.store(0, Release);
-            operation.store(0, Release);
-        }
+        let [operation, _, _, written, _] = &thread.hazards;
+        // PAIRS: hazard-end: the loads in `Threads::is_protected` and `protected_by_others`.
+        written.store(0, Release);
+        operation.store(0, Release);
         // PAIRS: door: the load in `Changes::is_door_acknowledged`: changes that were not counted are published.
         thread.writing.store(0, Release);
     }
@@ -281,21 +267,17 @@ impl Thread {
     /// This tentative word is about to be put into this slot: recovery aborts it if the thread dies before [`Self::settle`].
     #[inline]
     pub fn pend(&self, slot_at: usize, tentative: Slot) {
-        if RECORDS {
-            let thread = &self.slot;
-            thread.pending_word.store(tentative.0, Relaxed);
-            // PAIRS: record: the load in `Recovery::abort_on_record`: a thread that sees the slot sees the word.
-            thread.pending_slot.store(slot_at as u64, Release);
-        }
+        let thread = &self.slot;
+        thread.pending_word.store(tentative.0, Relaxed);
+        // PAIRS: record: the load in `Recovery::abort_on_record`: a thread that sees the slot sees the word.
+        thread.pending_slot.store(slot_at as u64, Release);
     }
 
     /// The tentative word is confirmed or gone.
     #[inline]
     pub fn settle(&self) {
-        if RECORDS {
-            // PAIRS: record: as in `pend`: a thread that sees nothing on record sees no tentative word of this session.
-            self.slot.pending_slot.store(0, Release);
-        }
+        // PAIRS: record: as in `pend`: a thread that sees nothing on record sees no tentative word of this session.
+        self.slot.pending_slot.store(0, Release);
     }
 
     /// Gives the slot to the next tenant. Everything that the session had in the region has been given back.

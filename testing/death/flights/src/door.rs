@@ -57,7 +57,7 @@ impl Door for Library {
     fn get(&mut self, key: &str) -> Option<u64> {
         self.value.clear();
         self.session.get_append(key.as_bytes(), &mut self.value).expect("a get")?;
-        Some(number_of(&self.value))
+        number_of(&self.value)
     }
 
     fn set(&mut self, key: &str, number: u64) {
@@ -73,7 +73,7 @@ impl Door for Library {
         self.value.clear();
         let begun = self.session.fetch_begin(key.as_bytes(), &self.how, &mut self.value);
         match begun.expect("a fetch") {
-            Begun::Hit(_) | Begun::Stale(_) => Fetched::Found(number_of(&self.value)),
+            Begun::Hit(_) | Begun::Stale(_) => number_of(&self.value).map_or(Fetched::Elsewhere, Fetched::Found),
             Begun::Nothing | Begun::Waited(_) => Fetched::Elsewhere,
             Begun::Compute(token) => {
                 let number = compute();
@@ -123,13 +123,13 @@ impl Client {
         let line = self.ask(&format!("lease-get {key}\r\n"));
         let words: Vec<&str> = line.split(' ').collect();
         let answer = match words.as_slice() {
-            ["VALUE", ..] => Ok(number_of(self.line().as_bytes())),
+            ["VALUE", ..] => number_of(self.line().as_bytes()).ok_or(None),
             // mcrouter's tokens: 1 while another computes.
             ["LVALUE", _, "1", ..] => Err(None),
             ["LVALUE", _, token, ..] => Err(Some((*token).to_owned())),
             _ => panic!("lease-get {key}: {line}"),
         };
-        if answer.is_err() {
+        if words.first() == Some(&"LVALUE") {
             self.line();
         }
         self.line();
@@ -146,7 +146,7 @@ impl Client {
         match *len {
             "0" if flags.contains(&"W") => Err(Some(unique.trim_start_matches('c').to_owned())),
             "0" => Err(None),
-            _ => Ok(number_of(value.as_bytes())),
+            _ => number_of(value.as_bytes()).ok_or(None),
         }
     }
 }
@@ -154,7 +154,7 @@ impl Client {
 impl Door for Client {
     fn get(&mut self, key: &str) -> Option<u64> {
         let found = self.wire.get(false, &[key]).expect("a get");
-        found.first().map(|item| number_of(&item.value)).filter(|_| !found.is_empty())
+        found.first().and_then(|item| number_of(&item.value))
     }
 
     fn set(&mut self, key: &str, number: u64) {
@@ -193,8 +193,8 @@ impl Door for Client {
     }
 }
 
-fn number_of(value: &[u8]) -> u64 {
+/// `None`: the item is empty, as that of a key which a client has won.
+fn number_of(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).unwrap_or_default();
-    // What a win has made is an empty item, to a get.
-    text.parse().unwrap_or(0)
+    text.parse().ok()
 }
