@@ -1,5 +1,6 @@
 <?php
-// As hold.py, with php-memcached.
+// Uses php-memcached as most programs do: a get, and if it finds nothing, a computation and a set. hold.py has the arguments and says what is
+// printed.
 [, $host, $port, $keys, $ttl, $computes_ms, $seconds] = $argv;
 $client = new Memcached();
 $client->addServer($host, (int) $port);

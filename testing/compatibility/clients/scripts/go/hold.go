@@ -12,7 +12,8 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// hold does what hold.py does, with gomemcache.
+// hold uses gomemcache as most programs do: a get, and if it finds nothing, a computation and a set. hold.py has the arguments and says what is
+// printed.
 func hold(host, port string, numbers []string) {
 	var n [4]int
 	for i, text := range numbers {

@@ -1,7 +1,7 @@
 // Uses gomemcache's ordinary API widely against one server and asserts every result.
 //
 // Usage: gomemcache-client HOST:PORT [AUTHORITY], with TLS if there is a file with the authority's certificate, or
-// gomemcache-client /SOCKET. With `hold` before them, as hold.py.
+// gomemcache-client /SOCKET, or gomemcache-client hold and hold.py's arguments.
 package main
 
 import (
