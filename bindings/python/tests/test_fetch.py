@@ -27,6 +27,8 @@ from keyway_cache.serde import compressed_serde, pickle_serde
 
 MEMORY = 16 << 20
 HANGS_AFTER_S = 60
+# A shell starts a command in the background with this signal ignored (sh(1), asynchronous lists).
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Failed(Exception):

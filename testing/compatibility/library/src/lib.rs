@@ -14,7 +14,7 @@ use clients::prepare::{self, Venv};
 use harness::{DEADLINE, Scratch, Server, keyway_binary, program_on_path, run_to_end, wait_until, workspace_library};
 
 /// How long building a library may take.
-pub const BUILD_DEADLINE: Duration = Duration::from_secs(900);
+pub const BUILD_DEADLINE: Duration = Duration::from_secs(1800);
 
 /// What the Python tests need, in fixed versions.
 pub const PYTHON: Venv<'_> = Venv {
