@@ -406,10 +406,9 @@ fn agrees(operation: &Operation, state: State) -> bool {
     match (operation.answer, state) {
         (Some(Answer::Hit { value, cas }), State::Present { value: v, cas: c }) => value == v && (cas == 0 || cas == c),
         (Some(Answer::Touched), State::Present { .. }) => operation.call.exptime >= 0,
-        (Some(Answer::Miss | Answer::NotFound), State::Absent) => true,
         (Some(Answer::NotStored), State::Absent | State::InFlight { .. }) => operation.call.verb != Verb::Add,
-        // A delete ends the flight.
-        (Some(Answer::Miss | Answer::NotFound), State::InFlight { .. }) => operation.call.verb != Verb::Delete,
+        // A delete that finds nothing ends a flight, if one has begun by then.
+        (Some(Answer::Miss | Answer::NotFound), State::Absent | State::InFlight { .. }) => operation.call.verb != Verb::Delete,
         (Some(Answer::InFlight), State::InFlight { .. }) => true,
         (Some(Answer::Void), State::InFlight { flight }) => flight != operation.call.compare,
         (Some(Answer::Void), _) => true,

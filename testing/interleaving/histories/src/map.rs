@@ -136,7 +136,7 @@ impl Map {
         let torn = self.strikes(Fault::TornValue);
         let stale = self.strikes(Fault::StaleRead);
         let missed = self.strikes(Fault::Loss);
-        let second = self.strikes(Fault::TwoCompute);
+        let second = self.fault == Some(Fault::TwoCompute);
         let mut inside = self.inside();
         if missed {
             inside.items.remove(&call.key);
