@@ -37,7 +37,7 @@ const HELP: &str = "\
 cargo xtask flights: processes that fetch, killed and stopped at random
 
     cargo xtask flights --seconds N     for N seconds (60 if not given)
-    cargo xtask flights --short         the gate's form: 12 processes for 6 seconds, and a race of 100,000
+    cargo xtask flights --short         the gate's form: 12 processes for 6 seconds
     cargo xtask flights race            10,000,000 computations of rows that are changed and deleted meanwhile, through the library and the
                                         network, and some by get and set, which shows stale ones; --rounds N for fewer
     cargo xtask flights cold            how soon a flushed cache is of use again, beside memcached
@@ -84,14 +84,6 @@ fn main() -> ExitCode {
             Some("race") => race::run(plan.rounds, plan.seed),
             Some("cold") => cold::run(plan.seed),
             Some("times") => times::run(plan.is_short),
-            _ if plan.is_short => {
-                let killed = run(&plan);
-                if killed == ExitCode::SUCCESS {
-                    race::run(plan.rounds, plan.seed)
-                } else {
-                    killed
-                }
-            }
             _ => run(&plan),
         },
         Ok(None) => {
