@@ -72,10 +72,12 @@ mod tests {
             let read = |path: &Path| {
                 let text = match path.to_str()? {
                     "t/a/src/lib.rs" => {
-                        "pub mod one;\n#[path = \"other/two.rs\"]\nmod two;\n#[path = \"../../b/src/three.rs\"]\nmod b;\n"
+                        "pub mod one;\nmod four;\n#[path = \"other/two.rs\"]\nmod two;\n#[path = \"../../b/src/three.rs\"]\nmod b;\n"
                     }
                     "t/a/src/main.rs" => "mod three;\n",
                     "t/a/src/one.rs" => "mod deep;\n",
+                    "t/a/src/four/mod.rs" => "mod five;\n",
+                    "t/a/src/four/five.rs" => "",
                     "t/a/src/one/deep.rs" | "t/a/src/other/two.rs" | "t/a/src/three.rs" | "t/a/src/../../b/src/three.rs" => "",
                     _ => return None,
                 };
@@ -85,7 +87,13 @@ mod tests {
             check("t/a/Cargo.toml", manifest, &read)
         };
         assert_eq!(found("src/three.rs"), [""; 0], "the program's tests are run");
-        for tested in ["src/lib.rs", "src/one.rs", "src/one/deep.rs", "src/other/two.rs"] {
+        for tested in [
+            "src/lib.rs",
+            "src/one.rs",
+            "src/one/deep.rs",
+            "src/four/five.rs",
+            "src/other/two.rs",
+        ] {
             assert_eq!(
                 found(tested),
                 [format!(

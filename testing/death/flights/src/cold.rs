@@ -1,5 +1,5 @@
-//! `cargo xtask flights cold`: a cache is flushed while forty workers use it, and the back end behind it is the slower the more ask it at a
-//! time.
+//! `cargo xtask flights cold`: a cache is flushed while forty workers use it. The latency of its back end grows with the number of
+//! concurrent requests.
 
 use crate::door::{Asks, Client, Door, Library};
 use harness::{Kind, Random, ServeOptions, Server};

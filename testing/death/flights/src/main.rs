@@ -7,7 +7,7 @@
 //! | `worker` | a process that fetches, changes rows, and says what it finds |
 //! | `ledger` | what all say, in a region of its own: counters that survive whoever counts |
 //! | `race` | rows are changed and deleted while others fetch them, through all doors |
-//! | `cold` | a flush, and a back end that is the slower the more ask it |
+//! | `cold` | a flush, and a back end whose latency grows with the number of concurrent requests |
 //! | `times` | a wake-up, a hand-over, a hot key, and very many flights |
 //! | `door` | the library and the network, to `race` and `cold` |
 //!
@@ -226,15 +226,7 @@ fn report(plan: &Plan, ledger: &mut Ledger, problems: &[String]) -> ExitCode {
         println!("  {count:>9} {name}");
     }
     for what in ["hand-over after a death", "wake-up after a store"] {
-        let mut times = ledger.times(what);
-        times.sort_unstable();
-        let rank = |share: usize| times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
-        if let (Some(median), Some(high), Some(most)) = (rank(50), rank(99), times.last()) {
-            println!(
-                "  {what}: {} times, median {median} µs, p99 {high} µs, longest {most} µs",
-                times.len()
-            );
-        }
+        times::print_quantiles(what, ledger.times(what));
     }
     let mut wrong: Vec<String> = problems.to_vec();
     for count in [Count::Older, Count::WithoutCause, Count::Needless] {

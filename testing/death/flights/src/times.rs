@@ -1,7 +1,8 @@
 //! `cargo xtask flights times`: how long a wake-up and a hand-over take where nothing else runs, a hot key, and very many flights at once.
 
-use crate::ledger::now_us;
+use crate::ledger::{clock_us, now_us};
 use keyway_cache::{Begun, Cache, Fetch, Options, Place, Session};
+use nix::time::ClockId;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -25,7 +26,7 @@ const PATIENT: Fetch<'static> = Fetch {
 /// Until a process that waits is asleep.
 const ASLEEP: Duration = Duration::from_millis(30);
 
-/// A process of this program that does what it is told, a line a time, and answers with a line.
+/// A second process of this program. It reads one command per line, and answers each with one line.
 struct Other {
     child: Child,
     tell: ChildStdin,
@@ -92,8 +93,7 @@ fn open(region: &Path) -> Cache {
 
 /// Processor time of this process.
 fn cpu_us() -> u64 {
-    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("a clock");
-    u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0) / 1000
+    clock_us(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// All of it; the short form with a tenth of the rounds.
@@ -113,16 +113,16 @@ pub fn run(is_short: bool) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn quantiles(what: &str, mut times: Vec<u64>) {
+/// Prints the median, the 99th percentile and the longest of these times, microseconds; nothing if there are none.
+pub fn print_quantiles(what: &str, mut times: Vec<u64>) {
     times.sort_unstable();
-    let rank = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
-    println!(
-        "  {what}: {} times, median {} µs, p99 {} µs, longest {} µs",
-        times.len(),
-        rank(50),
-        rank(99),
-        rank(100)
-    );
+    let rank = |share: usize| times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
+    if let (Some(median), Some(high), Some(most)) = (rank(50), rank(99), times.last()) {
+        println!(
+            "  {what}: {} times, median {median} µs, p99 {high} µs, longest {most} µs",
+            times.len()
+        );
+    }
 }
 
 fn wake_up(session: &mut Session, region: &Path, rounds: usize) {
@@ -132,7 +132,7 @@ fn wake_up(session: &mut Session, region: &Path, rounds: usize) {
         let stored_at = told_while_it_waits(session, &mut other, &key, ASLEEP);
         other.answer()[0].saturating_sub(stored_at)
     });
-    quantiles("from a store to the value in another process", times.collect());
+    print_quantiles("from a store to the value in another process", times.collect());
 }
 
 /// Begins a flight for which the other process waits, and stores after a while: when, microseconds.
@@ -186,7 +186,7 @@ fn hand_over(session: &mut Session, region: &Path, rounds: usize) {
             taken_over
         })
     });
-    quantiles("from a SIGKILL to the right to compute", times.collect());
+    print_quantiles("from a SIGKILL to the right to compute", times.collect());
 }
 
 /// How many requests would have waited.
