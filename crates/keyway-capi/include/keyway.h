@@ -374,7 +374,7 @@ enum keyway_result keyway_flush_all(struct keyway *cache,
 // `*token` is NULL unless the result is KEYWAY_COMPUTE. If keyway_fetch_has_old(*token), an old value and its item are where
 // a hit's would be. Otherwise `item` gets zeros where no value was found, or the call failed. The key may be in the buffer.
 //
-// A process that may only read computes, and stores nothing.
+// A process that may only read has its server wait. Without a server it computes, and stores nothing.
 enum keyway_result keyway_fetch_begin(struct keyway *cache,
                                       const void *key,
                                       size_t key_len,

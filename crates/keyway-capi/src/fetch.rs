@@ -39,7 +39,7 @@ pub struct keyway_fetch_token {
 /// `*token` is NULL unless the result is KEYWAY_COMPUTE. If keyway_fetch_has_old(*token), an old value and its item are where
 /// a hit's would be. Otherwise `item` gets zeros where no value was found, or the call failed. The key may be in the buffer.
 ///
-/// A process that may only read computes, and stores nothing.
+/// A process that may only read has its server wait. Without a server it computes, and stores nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keyway_fetch_begin(
     cache: *mut keyway,

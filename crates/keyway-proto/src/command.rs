@@ -417,7 +417,7 @@ commands! {
         counters: &["cmd_touch", "touch_hits"],
         watched: &["item_get"],
     }
-    /// `lease-get <key>` (mcrouter, `AsciiSerialized.cpp`, `McLeaseGetRequest`)
+    /// `lease-get <key> [<milliseconds>]` (mcrouter, `AsciiSerialized.cpp`, `McLeaseGetRequest`; the time is Keyway's)
     LeaseGet = b"lease-get" {
         form: Text,
         verb: Get,

@@ -34,9 +34,11 @@ pub enum Request<'a> {
         keys: Keys<'a>,
         with_cas: bool,
     },
-    /// `lease-get <key>`
+    /// `lease-get <key> [<milliseconds>]`
     LeaseGet {
         key: &'a [u8],
+        /// the client waits so long for another one's value, and keeps the lease as long as its connection
+        wait_ms: Option<u32>,
     },
     /// `set add replace append prepend cas lease-set`
     Store(Store<'a>),
@@ -212,7 +214,7 @@ impl Request<'_> {
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let (many, one) = match self {
             Self::Get { keys, .. } | Self::GetAndTouch { keys, .. } => (Some(keys.clone()), None),
-            Self::LeaseGet { key }
+            Self::LeaseGet { key, .. }
             | Self::Store(Store { key, .. })
             | Self::Delete { key, .. }
             | Self::Arithmetic { key, .. }

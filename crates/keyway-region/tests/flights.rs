@@ -24,6 +24,8 @@ struct System {
     dead: AtomicU64,
     /// for each wake: what a get of the key finds then
     woken: Mutex<Vec<Option<Vec<u8>>>>,
+    /// wakes of one waiter
+    woken_singly: AtomicU64,
     region: OnceLock<Weak<Region>>,
 }
 
@@ -49,7 +51,11 @@ impl Host for Machine {
     fn back(&self, _: Range<usize>) -> std::io::Result<()> {
         Err(std::io::ErrorKind::StorageFull.into())
     }
-    fn wake(&self, _: usize) {
+    fn wake(&self, _: usize, at_most: u32) {
+        if at_most == 1 {
+            self.system.woken_singly.fetch_add(1, SeqCst);
+            return;
+        }
         let region = self.system.region.get().and_then(Weak::upgrade).expect("it has been made");
         let mut value = Vec::new();
         let found = region.index().read(KEY, Get::VALUE, now(&region), &mut value);
@@ -448,9 +454,13 @@ fn places_are_counted_by_who_lives() {
     let Turn::In(_) = enter(&world, 7, 2, 0) else { panic!() };
     assert_eq!(enter(&world, 7, 2, 1), Turn::Full);
     assert!(matches!(enter(&world, 8, 1, 1), Turn::In(_)), "another prefix");
-    world.region.flights().arm(7 << 32);
+    assert!(world.region.flights().arm_place(9).is_none(), "a prefix without a limit");
+    let [waits, of_another] = [7, 8].map(|prefix| world.region.flights().arm_place(prefix).expect("its row"));
+    assert!(!world.region.flights().has_ended(waits), "as many compute as may");
     world.region.flights().leave(first);
     world.region.flights().leave(first);
+    assert_eq!(world.system.woken_singly.load(SeqCst), 1, "a place is for one of those who wait");
+    assert!(world.region.flights().has_ended(waits) && !world.region.flights().has_ended(of_another));
     assert!(matches!(enter(&world, 7, 2, 1), Turn::In(_)));
     assert_eq!(enter(&world, 7, 2, 1), Turn::Full, "a place that is given back twice is one");
     world.kill(0);

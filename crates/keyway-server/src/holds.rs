@@ -1,5 +1,5 @@
-//! Misses that are held (`--hold-misses`): a get of a key that another client, or a program with the library, is computing waits for the
-//! value, so that clients which know nothing of it compute each value once.
+//! Misses that are held (`--hold-misses`, and `lease-get` with a time): a get of a key that another client, or a program with the library, is
+//! computing waits for the value, so that clients which know nothing of it compute each value once.
 //!
 //! The first client that misses a key has claimed it, in the region, where the flights of all doors are. Whoever stores the key ends that,
 //! by any connection or process. A connection whose get waits is parked: one thread waits for all of them, and gives those a turn whose key

@@ -18,8 +18,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use keyway_cache::{
-    Arithmetic, Cache, Counted, Delete, Deleted, Gate, GateState, Get, OpenError, Options, Place, Session, Store, StoreMode,
-    Stored, WriteError,
+    Arithmetic, Begun, Cache, Counted, Delete, Deleted, Fetch, Gate, GateState, Get, OpenError, Options, Place, Session, Store,
+    StoreMode, Stored, Token, WaitedFor, WriteError,
 };
 use keyway_server::{Allowed, Config, Handle, RegionSocket, Server};
 use nix::errno::Errno;
@@ -126,6 +126,107 @@ fn a_reader_gets_many_keys_in_one_call() {
         .map(|number| (number < 40).then(|| number.to_string().into_bytes()))
         .collect();
     assert_eq!(reader(&folder).session().unwrap().get_many(&keys).unwrap(), due);
+}
+
+const FETCH: &[u8] = b"row";
+
+/// Waits for whoever computes.
+fn patient() -> Fetch<'static> {
+    Fetch {
+        wait: Duration::from_secs(60),
+        ..Fetch::default()
+    }
+}
+
+fn computes(session: &mut Session) -> Token {
+    match session.fetch_begin(FETCH, &patient(), &mut Vec::new()).unwrap() {
+        Begun::Compute(token) => token,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A reader that fetches in a thread of its own, and for now waits for another caller.
+fn waits(cache: &Cache) -> JoinHandle<(Begun, Vec<u8>, Session)> {
+    let cache = cache.clone();
+    let thread = std::thread::spawn(move || {
+        let (mut session, mut value) = (cache.session().unwrap(), Vec::new());
+        let begun = session.fetch_begin(FETCH, &patient(), &mut value).unwrap();
+        (begun, value, session)
+    });
+    // Whoever does not wait comes back in that time.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!thread.is_finished());
+    thread
+}
+
+#[test]
+fn a_value_that_readers_fetch_is_computed_once() {
+    let folder = Folder::new("fetches");
+    let server = Running::start(&folder, &Place::Path(folder.region()), false);
+    let mut own = server.cache.session().unwrap();
+    let (reader, other) = (reader(&folder), reader(&folder));
+    let mut session = reader.session().unwrap();
+
+    // It is stored.
+    let token = computes(&mut session);
+    let waiting = waits(&other);
+    assert!(session.fetch_store(FETCH, token, b"computed", &patient()).unwrap());
+    let (begun, found, _) = waiting.join().unwrap();
+    assert!(matches!(begun, Begun::Hit(_)) && found == b"computed", "{begun:?}");
+
+    // Its caller ends, and then the store of the next one comes after a delete.
+    own.delete(FETCH, &Delete::default()).unwrap();
+    let _forgotten = computes(&mut session);
+    let waiting = waits(&other);
+    drop(session);
+    let (begun, _, mut session) = waiting.join().unwrap();
+    let Begun::Compute(token) = begun else { panic!("{begun:?}") };
+    own.delete(FETCH, &Delete::default()).unwrap();
+    assert!(!session.fetch_store(FETCH, token, b"old", &patient()).unwrap());
+    assert_eq!(value(&mut own, FETCH), None);
+
+    // It is given up, or too large; and a wait ends.
+    for is_too_large in [false, true] {
+        let token = computes(&mut session);
+        let waiting = waits(&other);
+        let soon = Fetch {
+            wait: Duration::from_millis(20),
+            compute_after_wait: false,
+            ..Fetch::default()
+        };
+        let begun = reader.session().unwrap().fetch_begin(FETCH, &soon, &mut Vec::new());
+        assert!(matches!(begun, Ok(Begun::Waited(WaitedFor::Flight))), "{begun:?}");
+        if is_too_large {
+            let stored = session.fetch_store(FETCH, token, &vec![1; 2 << 20], &patient());
+            assert!(matches!(stored, Err(WriteError::TooLarge { .. })), "{stored:?}");
+        } else {
+            assert!(session.fetch_abandon(FETCH, token).unwrap());
+        }
+        let (begun, _, mut next) = waiting.join().unwrap();
+        let Begun::Compute(token) = begun else { panic!("{begun:?}") };
+        assert!(next.fetch_abandon(FETCH, token).unwrap());
+    }
+
+    // A program that writes computes; whoever only waits for it takes nothing over.
+    let token = computes(&mut own);
+    let waiting = waits(&other);
+    assert!(own.fetch_store(FETCH, token, b"its own", &patient()).unwrap());
+    assert_eq!(waiting.join().unwrap().1, b"its own");
+    own.delete(FETCH, &Delete::default()).unwrap();
+    session.fetch_wait(FETCH, Duration::from_secs(60)).unwrap();
+    let token = computes(&mut own);
+    let remembered = Fetch {
+        negative_ttl: 60,
+        ..Fetch::default()
+    };
+    assert!(own.fetch_store_nothing(FETCH, token, &remembered).unwrap());
+    let begun = session.fetch_begin(FETCH, &patient(), &mut Vec::new());
+    assert!(matches!(begun, Ok(Begun::Nothing)), "{begun:?}");
+
+    // A key that has no lease is computed by each, and not stored.
+    let begun = session.fetch_begin(b"two words", &patient(), &mut Vec::new()).unwrap();
+    let Begun::Compute(token) = begun else { panic!("{begun:?}") };
+    assert!(!session.fetch_store(b"two words", token, b"value", &patient()).unwrap());
 }
 
 #[test]

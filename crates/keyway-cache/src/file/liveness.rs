@@ -563,9 +563,9 @@ impl Host for Attachment {
         }
     }
 
-    fn wake(&self, at: usize) {
+    fn wake(&self, at: usize, at_most: u32) {
         if let Some(word) = self.mapping.word(at) {
-            wait::wake_word(word);
+            wait::wake_word(word, at_most);
         }
     }
 

@@ -67,15 +67,15 @@ pub fn on_word(word: &AtomicU32, value: u32, timeout: Duration) {
     });
 }
 
-/// Wakes all who wait for a word, in every process (futex(2)).
-pub fn wake_word(word: &AtomicU32) {
+/// Wakes at most so many of those who wait for a word, in every process (futex(2)).
+pub fn wake_word(word: &AtomicU32, at_most: u32) {
     // SAFETY: a system call that takes an address, and touches no memory.
     let _ = unsafe {
         nix::libc::syscall(
             nix::libc::SYS_futex,
             std::ptr::from_ref(word),
             nix::libc::FUTEX_WAKE,
-            i32::MAX,
+            at_most.min(i32::MAX as u32),
             0,
             0,
             0,

@@ -57,6 +57,19 @@ pub(crate) struct Client(Option<Line>);
 /// The answer to `mn`, which follows a report of hits.
 const REPORTED: &str = "MN";
 
+/// The answer to `lease-get`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leased {
+    /// there is a value
+    Present,
+    /// it is remembered that there is no value
+    Nothing,
+    /// another caller computes, and the wait is over
+    Elsewhere,
+    /// the caller computes, and stores with this token
+    Token(u64),
+}
+
 /// The first line of an answer, and the value that followed it.
 struct Answer {
     line: String,
@@ -157,11 +170,14 @@ impl Line {
             self.connection.receive(deadline)?;
         };
         let mut value = Vec::new();
-        let Some(rest) = line.strip_prefix("VA ") else {
-            self.connection.received().drain(..end);
-            return Ok(Answer { line, value });
+        let words: Vec<&str> = line.split(' ').collect();
+        let len = match words.as_slice() {
+            ["VA", len, ..] | ["VALUE", _, _, len, ..] | ["LVALUE", _, _, _, len, ..] => len.parse::<usize>().ok(),
+            _ => {
+                self.connection.received().drain(..end);
+                return Ok(Answer { line, value });
+            }
         };
-        let len = rest.split(' ').next().and_then(|len| len.parse::<usize>().ok());
         let len = len.filter(|len| *len <= VALUE_LEN_MAX).ok_or(ErrorKind::InvalidData)?;
         let whole = end + len + 2;
         loop {
@@ -318,6 +334,50 @@ impl Client {
         }
     }
 
+    /// The right to compute a key that the region has not, unless another caller has it: then the server waits so long for its value.
+    /// `None`: no lease can be had for such a key.
+    pub(crate) fn lease(&mut self, peer: &Peer, key: &[u8], wait: Duration) -> Result<Option<Leased>, WriteError> {
+        let Some(mut command) = plain("lease-get", key)? else {
+            return Ok(None);
+        };
+        let _ = write!(command, " {}", u32::try_from(wait.as_millis()).unwrap_or(u32::MAX));
+        let how = Asked {
+            patience: PATIENCE + wait,
+            has_end: true,
+        };
+        let answer = self.ask_how(peer, &command, None, how)?;
+        let token = answer.line.split(' ').nth(2).and_then(|token| token.parse().ok());
+        match (answer.code(), token) {
+            ("VALUE", _) => Ok(Some(Leased::Present)),
+            // protocol.md, "Keyway's own commands"
+            ("LVALUE", Some(0)) => Ok(Some(Leased::Nothing)),
+            ("LVALUE", Some(1)) => Ok(Some(Leased::Elsewhere)),
+            ("LVALUE", Some(token)) => Ok(Some(Leased::Token(token))),
+            _ => Err(answer.refusal()),
+        }
+    }
+
+    /// Stores with a lease. `false`: it is void.
+    pub(crate) fn store_leased(
+        &mut self,
+        peer: &Peer,
+        key: &[u8],
+        token: u64,
+        value: &[u8],
+        (flags, exptime): (u32, i64),
+    ) -> Result<bool, WriteError> {
+        let Some(mut command) = plain("lease-set", key)? else {
+            return Ok(false);
+        };
+        let _ = write!(command, " {token} {flags} {} {}", on_the_wire(exptime), value.len());
+        let answer = self.ask(peer, &command, Some(value))?;
+        match answer.line.as_str() {
+            "STORED" => Ok(true),
+            "NOT_STORED" => Ok(false),
+            _ => Err(answer.refusal()),
+        }
+    }
+
     pub(crate) fn flush_all(&mut self, peer: &Peer, exptime: i64) -> Result<(), WriteError> {
         let answer = self.ask(peer, format!("flush_all {}", on_the_wire(exptime.max(0))).as_bytes(), None)?;
         if answer.line == "OK" { Ok(()) } else { Err(answer.refusal()) }
@@ -351,6 +411,14 @@ impl Client {
 
     /// Sends one command and reads its answer. If the command has a value, the value follows it.
     fn ask(&mut self, peer: &Peer, command: &[u8], value: Option<&[u8]>) -> Result<Answer, WriteError> {
+        let how = Asked {
+            patience: PATIENCE,
+            has_end: false,
+        };
+        self.ask_how(peer, command, value, how)
+    }
+
+    fn ask_how(&mut self, peer: &Peer, command: &[u8], value: Option<&[u8]>, how: Asked) -> Result<Answer, WriteError> {
         let len = value.map_or(0, <[u8]>::len);
         let mut request = Vec::new();
         let room = command.len() + len + 4;
@@ -362,11 +430,15 @@ impl Client {
             request.extend_from_slice(b"\r\n");
         }
         let _uncancelled = Uncancelled::new();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + how.patience;
         let mut line = self.take(peer, deadline).map_err(unserved)?;
         let answer = line.prepare(peer, deadline).and_then(|()| {
             line.connection.send(&request, deadline)?;
-            line.receive(deadline)
+            let answer = line.receive(deadline)?;
+            if how.has_end && answer.line.contains("VALUE ") {
+                line.receive(deadline)?;
+            }
+            Ok(answer)
         });
         let answer = answer.map_err(|error| match error.kind() {
             ErrorKind::OutOfMemory => WriteError::NoMemory { len },
@@ -385,6 +457,15 @@ impl Client {
     }
 }
 
+/// How a command is asked.
+#[derive(Clone, Copy)]
+struct Asked {
+    /// how long it may take
+    patience: Duration,
+    /// the line `END` follows a value
+    has_end: bool,
+}
+
 fn unserved(_: io::Error) -> WriteError {
     WriteError::Unserved
 }
@@ -392,6 +473,12 @@ fn unserved(_: io::Error) -> WriteError {
 fn begin(verb: &str, key: &[u8]) -> Result<Vec<u8>, WriteError> {
     let (token, marks) = token(key)?;
     Ok([verb.as_bytes(), b" ", &token, marks.as_bytes()].concat())
+}
+
+/// The beginning of a classic command. `None`: it cannot have such a key.
+fn plain(verb: &str, key: &[u8]) -> Result<Option<Vec<u8>>, WriteError> {
+    let (token, marks) = token(key)?;
+    Ok(marks.is_empty().then(|| [verb.as_bytes(), b" ", &token].concat()))
 }
 
 /// An exptime as the protocol has it, with 32 bits. A later time than January 2038 becomes January 2038; a time in the

@@ -10,7 +10,7 @@ use crate::session::verbs::Missed;
 use crate::session::writer::Writer;
 use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::verbs::{Item, KEY_LEN_MAX, WriteError};
-use keyway_region::{Armed, Berth, Fetches, Key, KeyRoom, Turn};
+use keyway_region::{Armed, Berth, Fetches, Holder, Key, KeyRoom, Turn};
 use std::time::{Duration, Instant};
 
 /// How soon a caller that waits looks whether the holder lives, and whether a flight has ended without waking it.
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// time that was computed in vain, and who waits for long takes next to no processor time.
 const LOOK_AFTER: u32 = 4;
 /// Longest wait at all: the sum of it and of the time is one that a clock has.
-const WAIT_MAX: Duration = Duration::from_secs(1 << 30);
+pub const WAIT_MAX: Duration = Duration::from_secs(1 << 30);
 /// Longest wait by default.
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -125,7 +125,29 @@ impl Token {
         self.old.as_ref()
     }
 
-    /// For a session that can store nothing.
+    /// Whether a store with it may land. `false`: there is no server for a session that needs one, or the key has no lease; others may compute,
+    /// too.
+    pub fn may_store(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// For a session whose writes a server executes: the lease that it has given.
+    pub fn leased(serial: u64) -> Self {
+        Self {
+            flight: Some(Flight {
+                holder: Holder::NONE,
+                serial,
+            }),
+            ..Self::unnoted()
+        }
+    }
+
+    /// The number of the lease, in the process that has got it.
+    pub fn lease(&self) -> Option<u64> {
+        self.flight.filter(|_| self.home.is_here()).map(|flight| flight.serial)
+    }
+
+    /// With this nothing is stored.
     pub fn unnoted() -> Self {
         Self {
             flight: None,
@@ -230,6 +252,18 @@ impl Caller<'_> {
         })
     }
 
+    /// What to wait for after the next look. `None`: there is no limit any more.
+    fn arm(&mut self, waited_for: WaitedFor) -> Option<Armed> {
+        let (hash, prefix) = (self.key.hash(), self.prefix);
+        self.slot.inside(|session| {
+            let flights = session.region().flights();
+            match waited_for {
+                WaitedFor::Flight => Some(flights.arm(hash)),
+                WaitedFor::Limit => flights.arm_place(prefix),
+            }
+        })
+    }
+
     /// Sleeps until something has ended, or it is time to look whether the holder lives.
     fn sleep(&mut self, armed: Armed, flight: Option<Flight>, left: Duration) {
         let look = LOOK.max(self.begun.elapsed() / LOOK_AFTER);
@@ -303,11 +337,11 @@ impl Writer {
                     None => Begun::Waited(WaitedFor::Limit),
                 });
             }
-            let word = if flight.is_some() { caller.key.hash() } else { prefix };
+            let waited_for = flight.map_or(WaitedFor::Limit, |_| WaitedFor::Flight);
             match armed.take() {
-                Some((at, armed)) if at == word => caller.sleep(armed, flight, left),
+                Some((as_before, armed)) if as_before == waited_for => caller.sleep(armed, flight, left),
                 // The look after it may find what has ended meanwhile.
-                _ => armed = Some((word, caller.slot.inside(|session| session.region().flights().arm(word)))),
+                _ => armed = caller.arm(waited_for).map(|armed| (waited_for, armed)),
             }
         }
     }
@@ -446,9 +480,9 @@ impl Writer {
 
 /// The negative logarithm of a random number between 0 and 1.
 fn exponential() -> f64 {
-    // From 2^-53 to 1, as its logarithm must be a number.
-    let bits = (getrandom::u64().unwrap_or(u64::MAX) >> 11) + 1;
-    #[allow(clippy::cast_precision_loss, reason = "53 bits are what a double has")]
-    let drawn = bits as f64 / (1u64 << 53) as f64;
-    -drawn.ln()
+    // From 2^-24 to 1, as its logarithm must be a number. That of a double would ask for glibc 2.29.
+    let bits = (getrandom::u32().unwrap_or(u32::MAX) >> 8) + 1;
+    #[allow(clippy::cast_precision_loss, reason = "24 bits are what it has")]
+    let drawn = bits as f32 / (1u32 << 24) as f32;
+    f64::from(-drawn.ln())
 }

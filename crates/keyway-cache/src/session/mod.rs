@@ -438,7 +438,7 @@ impl Session {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A session that only reads begins no flight: it computes, and stores nothing.
+    /// A session whose writes a server executes has the server wait for it; without a server it computes, and stores nothing.
     ///
     /// # Errors
     ///

@@ -8,17 +8,17 @@
 //! These verbs are marked cold, so that the verbs of a process that may write are compiled as if there were none.
 
 use crate::clock::{self, Watch};
-use crate::remote::peer::{Client, Peer};
+use crate::remote::peer::{Client, Leased, Peer};
 use crate::session::ServerSession;
 use crate::session::buffer::{Walked, pass};
-use crate::session::fetch::{Begun, Fetch, Token};
+use crate::session::fetch::{Begun, Fetch, Token, WAIT_MAX, WaitedFor};
 use crate::session::roster::Sessions;
 use crate::session::verbs::{Verbs, with_tail};
 use keyway_region::verbs::{Arithmetic, Counted, Delete, Deleted, Get, Item, Number, Read, Store, Stored, WriteError};
 use keyway_region::{Headed, Key, KeyRoom, Limits, Sink, seconds_of};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One in this many hits is reported to the server, which counts it as one hit. Otherwise items that are read only here
 /// would look unused.
@@ -146,6 +146,25 @@ impl Reader {
     }
 }
 
+/// An exptime that is over.
+const OVER: i64 = -1;
+
+impl Reader {
+    /// The server's lease of a key, for which it waits so long. `None`: there is none to be had, for such a key or without a server.
+    fn lease(&mut self, key: &[u8], wait: Duration) -> Result<Option<Leased>, WriteError> {
+        match self.served(key, |client, peer, key| client.lease(peer, key, wait)) {
+            Err(WriteError::Unserved) => Ok(None),
+            leased => leased,
+        }
+    }
+
+    /// Gives a lease up: what is stored with it is over at once. `false`: it was void.
+    fn end_lease(&mut self, key: &[u8], token: &Token) -> Result<bool, WriteError> {
+        let Some(lease) = token.lease() else { return Ok(false) };
+        self.served(key, |client, peer, key| client.store_leased(peer, key, lease, b"", (0, OVER)))
+    }
+}
+
 impl Verbs for Reader {
     fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.sessions.is_here() {
@@ -208,11 +227,48 @@ impl Verbs for Reader {
     }
 
     fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
-        let _ = how;
-        Ok(match self.get(key, Get::VALUE, out, |item| item)? {
-            Some(item) => Begun::Hit(item),
-            None => Begun::Compute(Token::unnoted()),
-        })
+        let deadline = Instant::now() + how.wait.min(WAIT_MAX);
+        loop {
+            if let Some(item) = self.get(key, Get::VALUE, out, |item| item)? {
+                return Ok(Begun::Hit(item));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            return Ok(match self.lease(key, left)? {
+                Some(Leased::Token(token)) => Begun::Compute(Token::leased(token)),
+                Some(Leased::Nothing) => Begun::Nothing,
+                // It is in the region by now, or gone again.
+                Some(Leased::Present) if !left.is_zero() => continue,
+                Some(Leased::Present | Leased::Elsewhere) if !how.compute_after_wait => Begun::Waited(WaitedFor::Flight),
+                Some(Leased::Present | Leased::Elsewhere) | None => Begun::Compute(Token::unnoted()),
+            });
+        }
+    }
+
+    fn fetch_store(&mut self, key: &[u8], token: Token, value: &[u8], how: &Fetch<'_>) -> Result<bool, WriteError> {
+        let limits = self.limits();
+        if let Some(error) = limits.too_large(key.len(), value.len(), how.flags) {
+            self.end_lease(key, &token)?;
+            return Err(error);
+        }
+        let Some(lease) = token.lease() else { return Ok(false) };
+        let kept = (how.flags, how.ttl);
+        self.served(key, |client, peer, key| client.store_leased(peer, key, lease, value, kept))
+    }
+
+    fn fetch_store_nothing(&mut self, key: &[u8], token: Token, _: &Fetch<'_>) -> Result<bool, WriteError> {
+        self.end_lease(key, &token)
+    }
+
+    fn fetch_abandon(&mut self, key: &[u8], token: Token) -> Result<bool, WriteError> {
+        self.end_lease(key, &token)
+    }
+
+    fn fetch_wait(&mut self, key: &[u8], timeout: Duration) -> Result<(), WriteError> {
+        if let Some(Leased::Token(token)) = self.lease(key, timeout.min(WAIT_MAX))? {
+            // Whoever fetches it next computes.
+            self.end_lease(key, &Token::leased(token))?;
+        }
+        Ok(())
     }
 
     fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64> {

@@ -24,23 +24,11 @@ pub trait Verbs: ServerSession {
     fn flush_all(&mut self, exptime: i64) -> Result<(), WriteError>;
     fn walk(&mut self, cursor: u64, budget: usize, visit: impl FnMut(&[u8], &Item)) -> Option<u64>;
     fn fetch_missed(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError>;
+    fn fetch_store(&mut self, key: &[u8], token: Token, value: &[u8], how: &Fetch<'_>) -> Result<bool, WriteError>;
+    fn fetch_store_nothing(&mut self, key: &[u8], token: Token, how: &Fetch<'_>) -> Result<bool, WriteError>;
+    fn fetch_abandon(&mut self, key: &[u8], token: Token) -> Result<bool, WriteError>;
+    fn fetch_wait(&mut self, key: &[u8], timeout: Duration) -> Result<(), WriteError>;
     fn upkeep(&mut self) {}
-
-    fn fetch_store(&mut self, _key: &[u8], _token: Token, _value: &[u8], _how: &Fetch<'_>) -> Result<bool, WriteError> {
-        Ok(false)
-    }
-
-    fn fetch_store_nothing(&mut self, _key: &[u8], _token: Token, _how: &Fetch<'_>) -> Result<bool, WriteError> {
-        Ok(false)
-    }
-
-    fn fetch_abandon(&mut self, _key: &[u8], _token: Token) -> Result<bool, WriteError> {
-        Ok(false)
-    }
-
-    fn fetch_wait(&mut self, _key: &[u8], _timeout: Duration) -> Result<(), WriteError> {
-        Ok(())
-    }
 
     fn shrink(&mut self) -> Shrinking {
         Shrinking::Done

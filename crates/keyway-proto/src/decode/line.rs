@@ -121,10 +121,14 @@ impl<'a> Line<'a, '_> {
         }
     }
 
-    /// `lease-get <key>`
+    /// `lease-get <key> [<milliseconds>]`
     fn lease_get(self, mut words: Tokens<'a>) -> Decoded<'a> {
-        match (words.next(), words.next()) {
-            (Some(key), None) if key.len() <= KEY_LEN_MAX => self.accept(Request::LeaseGet { key }),
+        let (key, wait, rest) = (words.next(), words.next(), words.next());
+        let wait_ms = wait.and_then(parse_u64).and_then(|ms| u32::try_from(ms).ok());
+        match key {
+            Some(key) if key.len() <= KEY_LEN_MAX && wait.is_some() == wait_ms.is_some() && rest.is_none() => {
+                self.accept(Request::LeaseGet { key, wait_ms })
+            }
             _ => self.answer_error(BAD_FORMAT),
         }
     }

@@ -7,11 +7,12 @@
 //!   either the look finds the end, or the wake finds the armed word.
 //! - A place under a limit belongs to a thread slot in an incarnation: with the slot's end, by death too, it is free.
 //! - There are so many words and rows, and no more: a wake may be for another flight, and a prefix without a row has no limit.
+//! - A flight that ends wakes all who wait for it: its value is for each. A place that is given back wakes one: it is for one.
 //!
 //! Never: a lock, or a decision about a value.
 
 use crate::atomics::{AcqRel, Acquire, AtomicU32, Relaxed, SeqCst, fence};
-use crate::layout::flight::{ANY, ENDED, Holder, LimitRow, PLACES, ROWS, WAITED_FOR, WORDS};
+use crate::layout::flight::{ANY, ENDED, Holder, LimitRow, PLACES, ROW_WORDS, ROWS, WAITED_FOR, WORDS};
 use crate::layout::index;
 use crate::mapped::Mapped;
 use crate::threads::Threads;
@@ -30,7 +31,6 @@ pub struct Flights {
 pub struct Berth {
     row: usize,
     place: usize,
-    prefix: u64,
     holder: Holder,
 }
 
@@ -89,6 +89,12 @@ impl Flights {
     /// For a caller that waits for many keys: [`Self::wait`] with it ends when something ends that anybody waits for.
     pub fn arm_any(&self) -> Armed {
         self.arm_word(ANY)
+    }
+
+    /// For a caller that waits for a place under the limit of this prefix. `None`: there is no limit any more.
+    pub fn arm_place(&self, prefix: u64) -> Option<Armed> {
+        let (row, _) = self.rows().find(|(row, _)| self.prefix_of(*row) == prefix.max(1))?;
+        Some(self.arm_word(ROW_WORDS + row))
     }
 
     fn arm_word(&self, number: usize) -> Armed {
@@ -150,7 +156,7 @@ impl Flights {
             // PAIRS: flight: the load in `has_ended`, and the exchange in `arm_word`.
             match word.compare_exchange(value, value.wrapping_add(ENDED) & !WAITED_FOR, SeqCst, Relaxed) {
                 Ok(_) => {
-                    self.mapped.host().wake(at);
+                    self.mapped.host().wake(at, u32::MAX);
                     return true;
                 }
                 Err(now) => value = now,
@@ -165,7 +171,7 @@ impl Flights {
         // Another caller may give the row to another prefix meanwhile. That takes turns without end only by a damaged region.
         for _ in 0..ENTRIES_MAX {
             let Some(row) = self.row(prefix) else { return Turn::Unlimited };
-            match self.take_place(row, prefix, limit, holder) {
+            match self.take_place(row, limit, holder) {
                 Some(place) if self.prefix_of(row) == prefix => return Turn::In(place),
                 Some(place) => self.leave(place),
                 None if self.prefix_of(row) == prefix => return Turn::Full,
@@ -175,12 +181,15 @@ impl Flights {
         Turn::Unlimited
     }
 
-    /// Gives a place back, and wakes those who wait for one. Twice does nothing.
+    /// Gives a place back, and wakes one of those who wait for one, who wakes the next when it leaves. Twice does nothing.
     pub fn leave(&self, place: Berth) {
         let word = self.row_at(place.row).places.get(place.place);
         // PAIRS: place: the exchange in `take_place`.
         if word.is_some_and(|word| word.compare_exchange(place.holder.0, Holder::NONE.0, AcqRel, Relaxed).is_ok()) {
-            self.wake(place.prefix);
+            let (word, at) = self.word(ROW_WORDS + place.row);
+            // PAIRS: flight: the exchange in `arm_word`: its value is another one then, or the look after it finds the place free.
+            word.fetch_add(ENDED, SeqCst);
+            self.mapped.host().wake(at, 1);
         }
     }
 
@@ -223,19 +232,14 @@ impl Flights {
         holder.owner().is_none_or(|owner| !self.threads.is_held(owner))
     }
 
-    fn take_place(&self, row: usize, prefix: u64, limit: usize, holder: Holder) -> Option<Berth> {
+    fn take_place(&self, row: usize, limit: usize, holder: Holder) -> Option<Berth> {
         let places = self.row_at(row).places.iter().take(limit.clamp(1, PLACES));
         for (place, word) in places.enumerate() {
             // PAIRS: place: the exchanges here and in `leave`.
             let old = Holder(word.load(Acquire));
             // PAIRS: place: the exchange in `leave`, or the end of the last holder's session.
             if self.is_free(old) && word.compare_exchange(old.0, holder.0, AcqRel, Relaxed).is_ok() {
-                return Some(Berth {
-                    row,
-                    place,
-                    prefix,
-                    holder,
-                });
+                return Some(Berth { row, place, holder });
             }
         }
         None

@@ -38,7 +38,7 @@ pub(crate) enum Decision<'v> {
     Keep,
     /// remove its item, and also one that is present for fetches only
     Remove,
-    /// a new item, independent of the old one
+    /// a new item, independent of the old one: the same in every attempt that decides so
     Put(Draft<'v>),
     /// a new item made from the old one: it inherits the flush epoch
     Replace(Draft<'v>),

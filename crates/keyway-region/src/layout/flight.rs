@@ -3,17 +3,19 @@
 //! ```text
 //! holder: 63..50 0 | 49 the item has no value yet | 48 by a get that won | 47..16 incarnation of the thread slot | 15..0 thread slot;
 //!         0 for nobody
-//! word:   31..1 count of ends | 0 somebody waits
+//! word:   31..1 count of ends | 0 somebody waits (not of a row's word: whoever waits for a place is told of each that is free)
 //! ```
 
 use super::segment::Owner;
 use crate::atomics::{AtomicU32, AtomicU64};
 use crate::memory::Shared;
 
-/// Words on which callers wait. A flight's word follows from its key's hash; flights that share one wake each other.
-pub const WORDS: usize = 255;
-/// The word after them: whoever waits on it is woken with each of them that was waited for.
-pub const ANY: usize = WORDS;
+/// Words on which callers wait for flights. A flight's word follows from its key's hash; flights that share one wake each other.
+pub const WORDS: usize = 255 - ROWS;
+/// The first of the words on which callers wait for a place under a limit: each row has one.
+pub const ROW_WORDS: usize = WORDS;
+/// The last word: whoever waits on it is woken with each flight that was waited for.
+pub const ANY: usize = WORDS + ROWS;
 /// Prefixes whose computations are limited at a time.
 pub const ROWS: usize = 14;
 /// Computations that one prefix can have at a time: the highest limit.
@@ -88,7 +90,7 @@ pub struct LimitRow {
 
 super::fields!(LimitRow { prefix, places });
 /// Bytes of all words.
-pub const WORDS_SIZE: usize = (WORDS + 1) * size_of::<AtomicU32>();
+pub const WORDS_SIZE: usize = (ANY + 1) * size_of::<AtomicU32>();
 /// Bytes of all words and rows.
 pub const SIZE: usize = WORDS_SIZE + ROWS * size_of::<LimitRow>();
 

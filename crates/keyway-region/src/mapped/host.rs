@@ -40,8 +40,8 @@ pub trait Host: Send + Sync {
     fn wait(&self, _at: usize, _value: u32, timeout: core::time::Duration) {
         std::thread::sleep(timeout.min(core::time::Duration::from_millis(1)));
     }
-    /// Wakes all who wait for the word at this offset, in every process (futex(2), FUTEX_WAKE).
-    fn wake(&self, _at: usize) {}
+    /// Wakes at most so many of those who wait for the word at this offset, in every process (futex(2), FUTEX_WAKE).
+    fn wake(&self, _at: usize, _at_most: u32) {}
     /// Writes these bytes back to the file. `false`: that failed.
     fn write_back(&self, range: core::ops::Range<usize>) -> bool;
     /// Bytes that the file has now: only these may be touched.

@@ -6,6 +6,9 @@
 //!
 //! Nothing here waits: that is the caller's ([`crate::Flights`]).
 
+#[cfg(all(test, feature = "observe"))]
+mod late;
+
 use crate::clock::{expiry_at, seconds_left, seconds_of};
 use crate::fetch::{Fetched, Flight, Freshness, Refreshed};
 use crate::hash::{Key, Keyed};

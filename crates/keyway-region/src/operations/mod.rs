@@ -447,7 +447,12 @@ impl Session {
             expiry,
             value: Value::Built,
         };
-        (Some(item), Decision::Put(draft))
+        let decision = if flight.is_some() {
+            Decision::Replace(draft)
+        } else {
+            Decision::Put(draft)
+        };
+        (Some(item), decision)
     }
 
     /// What a get answers and makes of an item that it may have to touch or to mark.

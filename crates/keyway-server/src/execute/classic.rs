@@ -31,7 +31,7 @@ impl Executor {
             Request::GetAndTouch { exptime, keys, with_cas } => {
                 return self.classic().get(keys, Some((*exptime).into()), *with_cas, out, origin);
             }
-            Request::LeaseGet { key } => self.classic().lease_get(key, out, origin),
+            Request::LeaseGet { key, wait_ms } => return self.classic().lease_get(key, *wait_ms, out, origin),
             Request::Store(store) if store.verb == StoreVerb::Lease => self.classic().lease_set(store, out),
             Request::Store(store) => self.classic().store(store, out),
             Request::Meta(meta) => return MetaCommands(&mut self.items).answer(meta, out, origin),
@@ -170,12 +170,13 @@ impl Classic<'_> {
     }
 
     /// A get that answers a miss with a lease: the right to store the value, unless another client has it.
-    fn lease_get(&mut self, key: &[u8], out: &mut Vec<u8>, origin: &Origin<'_>) {
+    fn lease_get(&mut self, key: &[u8], wait_ms: Option<u32>, out: &mut Vec<u8>, origin: &Origin<'_>) -> Outcome {
         let head = |item: &Item, out: &mut Vec<u8>| reply::value(out, key, item.flags, item.value_len, None);
         let mut found = self.get_one(key, Get::VALUE, out, origin, VALUE_END, head);
         let mut token = None;
         if let Ok(None) = found {
-            match self.items.lease(key) {
+            match self.items.lease(key, wait_ms, origin) {
+                Ok(Lease::Hold(until)) => return Outcome::Hold { keys_done: 0, until },
                 Ok(Lease::Present) => found = self.get_one(key, Get::VALUE, out, origin, VALUE_END, head),
                 Ok(Lease::Token(given)) => token = Some(given),
                 Err(error) => found = Err(error),
@@ -188,6 +189,7 @@ impl Classic<'_> {
             Ok(None) => reply::lease(out, key, token.unwrap_or(ANOTHER_COMPUTES)),
             Err(error) => out.extend_from_slice(refusal(error)),
         }
+        Outcome::Done
     }
 
     fn lease_set(&mut self, store: &keyway_proto::Store<'_>, out: &mut Vec<u8>) {

@@ -1,14 +1,15 @@
-//! Gets that have found nothing, where misses are held (`--hold-misses`), and what clients have claimed or won.
+//! Gets that have found nothing: those that are held (`--hold-misses`, `lease-get` with a time), and what clients have claimed or won.
 //!
 //! Never: parks a connection longer than the prefix's time, or knows a protocol.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use keyway_cache::server::{Flight, Missed, ServerSession as _};
 use keyway_cache::{Item, WriteError};
 
 use super::{Executor, Items, Origin};
+use crate::holds::Holds;
 
 /// What is done about a get that has found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum Lease {
     Present,
     /// its token
     Token(u64),
+    /// its connection waits until then, or until the value is there
+    Hold(Instant),
 }
 
 /// The token that says: another client computes, ask again soon (mcrouter, `MockMc.cpp`, "hot miss").
@@ -36,6 +39,9 @@ pub const ANOTHER_COMPUTES: u64 = 1;
 const NO_LEASE: u64 = 0;
 /// How long a client has to store the value, seconds (Nishtala et al., NSDI 2013, section 3.2.1).
 const LEASE_S: u32 = 10;
+/// The same of one that waits for others, as a program with the library does: its lease ends with its connection. Not without end, as a
+/// client of a pool may leave its connection open.
+const WAITING_LEASE_S: u32 = 3600;
 
 /// Where a connection's get waits, if it does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,7 +89,8 @@ impl Claims {
 impl Items {
     /// Decides about a get that has found nothing.
     pub fn missed(&mut self, key: &[u8], origin: &Origin<'_>) -> Miss {
-        match self.shared.holds.is_some() && origin.held.is_allowed {
+        let holds = self.shared.holds.as_ref().filter(|_| origin.held.is_allowed);
+        match holds.is_some_and(|holds| !holds.prefixes().is_empty()) {
             true => self.missed_where_held(key, origin),
             false => Miss::Answer,
         }
@@ -111,7 +118,7 @@ impl Items {
         match self.session.claim(key, prefix.claim_s()) {
             Ok(Missed::Claimed(flight)) => {
                 prefix.claimed.fetch_add(1, Relaxed);
-                self.claimed.push((key.into(), flight));
+                self.note_claim(key, flight, origin);
                 Miss::Answer
             }
             // A client that asks again before it stores is not made to wait for itself.
@@ -129,17 +136,41 @@ impl Items {
         }
     }
 
-    /// Gives a client the lease of a key that it has not found.
-    pub fn lease(&mut self, key: &[u8]) -> Result<Lease, WriteError> {
-        Ok(match self.session.claim(key, LEASE_S)? {
+    /// Gives a client the lease of a key that it has not found, or has it wait so long for the value of another one.
+    pub fn lease(&mut self, key: &[u8], wait_ms: Option<u32>, origin: &Origin<'_>) -> Result<Lease, WriteError> {
+        let for_s = wait_ms.map_or(LEASE_S, |_| WAITING_LEASE_S);
+        Ok(match self.session.claim(key, for_s)? {
             Missed::Claimed(flight) => {
-                self.claimed.push((key.into(), flight));
+                self.note_claim(key, flight, origin);
                 Lease::Token(flight.serial)
             }
-            Missed::InFlight(..) => Lease::Token(ANOTHER_COMPUTES),
+            Missed::InFlight(flight, armed) => match self.wait_for(flight, wait_ms, origin) {
+                Some((holds, until)) => {
+                    holds.park(armed, self.worker, origin.token);
+                    Lease::Hold(until)
+                }
+                None => Lease::Token(ANOTHER_COMPUTES),
+            },
             Missed::Present => Lease::Present,
             Missed::Absent => Lease::Token(NO_LEASE),
         })
+    }
+
+    /// Until when a client waits that asks for it. `None`: not, or not any more. It is not made to wait for itself.
+    fn wait_for(&self, flight: Flight, wait_ms: Option<u32>, origin: &Origin<'_>) -> Option<(&Holds, Instant)> {
+        let held = &origin.held;
+        let is_own = held.claims.is_none_or(|claims| claims.has(flight));
+        let wait = wait_ms.filter(|_| held.is_allowed && !is_own)?;
+        let now = Instant::now();
+        let until = held.since.unwrap_or(now) + Duration::from_millis(wait.into());
+        self.shared.holds.as_ref().filter(|_| now < until).map(|holds| (holds, until))
+    }
+
+    /// What a datagram has claimed is no connection's, and ends by its time.
+    fn note_claim(&mut self, key: &[u8], flight: Flight, origin: &Origin<'_>) {
+        if origin.held.claims.is_some() {
+            self.claimed.push((key.into(), flight));
+        }
     }
 
     /// A get has found an item, or made one.
@@ -147,7 +178,7 @@ impl Items {
         if item.win
             && let Some(flight) = self.session.won(item.cas)
         {
-            self.claimed.push((key.into(), flight));
+            self.note_claim(key, flight, origin);
         }
         if origin.held.since.is_some()
             && let Some(prefix) = self.shared.holds.as_ref().and_then(|holds| holds.prefix_of(key))

@@ -288,8 +288,6 @@ impl Executor {
         let (door, fd) = (measured.door, origin.peer.fd);
         self.items.session.serve_as(door, measured.form == Form::Meta, fd);
         probes::request_entry(door as u8, fd);
-        // What a datagram has claimed is no connection's.
-        self.items.claimed.clear();
         let outcome = self.answer(request, out, origin);
         probes::request_return();
         if let Some(post) = &self.items.shared.kernel

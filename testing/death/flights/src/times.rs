@@ -10,21 +10,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-const PATIENT: Fetch<'static> = Fetch {
-    flags: 0,
-    ttl: 0,
-    negative_ttl: 0,
-    stale_while_revalidate: 0,
-    stale_if_error: 0,
-    early: 0.0,
-    wait: Duration::from_secs(60),
-    compute_after_wait: true,
-    limit: None,
-    has_tasks: false,
-    has_looked: false,
-};
 /// Until a process that waits is asleep.
 const ASLEEP: Duration = Duration::from_millis(30);
+
+/// How all wait for each other.
+fn patient() -> Fetch<'static> {
+    Fetch {
+        wait: Duration::from_secs(60),
+        ..Fetch::default()
+    }
+}
 
 /// A second process of this program. It reads one command per line, and answers each with one line.
 struct Other {
@@ -74,7 +69,7 @@ pub fn other(region: &Path) {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let (verb, key) = line.split_once(' ').expect("a verb and a key");
         let (busy, mut value) = (cpu_us(), Vec::new());
-        let begun = session.fetch_begin(key.as_bytes(), &PATIENT, &mut value).expect("a fetch");
+        let begun = session.fetch_begin(key.as_bytes(), &patient(), &mut value).expect("a fetch");
         match (verb, begun) {
             ("wait", Begun::Hit(_)) => println!("{} {}", now_us(), cpu_us() - busy),
             ("hold", Begun::Compute(token)) => {
@@ -138,7 +133,7 @@ fn wake_up(session: &mut Session, region: &Path, rounds: usize) {
 /// Begins a flight for which the other process waits, and stores after a while: when, microseconds.
 fn told_while_it_waits(session: &mut Session, other: &mut Other, key: &str, after: Duration) -> u64 {
     let Begun::Compute(token) = session
-        .fetch_begin(key.as_bytes(), &PATIENT, &mut Vec::new())
+        .fetch_begin(key.as_bytes(), &patient(), &mut Vec::new())
         .expect("a fetch")
     else {
         panic!("{key} is there");
@@ -146,7 +141,7 @@ fn told_while_it_waits(session: &mut Session, other: &mut Other, key: &str, afte
     other.tell(&format!("wait {key}"));
     std::thread::sleep(after);
     let stored_at = now_us();
-    let stored = session.fetch_store(key.as_bytes(), token, b"value", &PATIENT);
+    let stored = session.fetch_store(key.as_bytes(), token, b"value", &patient());
     assert!(stored.expect("a store"), "the flight was void");
     stored_at
 }
@@ -176,7 +171,7 @@ fn hand_over(session: &mut Session, region: &Path, rounds: usize) {
                 other.child.kill().expect("a kill");
             });
             let begun = session
-                .fetch_begin(key.as_bytes(), &PATIENT, &mut Vec::new())
+                .fetch_begin(key.as_bytes(), &patient(), &mut Vec::new())
                 .expect("a fetch");
             let Begun::Compute(token) = begun else {
                 panic!("{key}: {begun:?}")
@@ -199,7 +194,7 @@ fn hot(cache: &Cache, requests: u64) -> u64 {
             Fetch {
                 ttl: 1,
                 stale_while_revalidate: 30,
-                ..PATIENT
+                ..patient()
             },
         ),
         (
@@ -207,7 +202,7 @@ fn hot(cache: &Cache, requests: u64) -> u64 {
             Fetch {
                 ttl: 4,
                 early: 1.0,
-                ..PATIENT
+                ..patient()
             },
         ),
     ] {
@@ -274,7 +269,7 @@ fn many(cache: &Cache, session: &mut Session, count: usize) {
         .map(|number| {
             let key = format!("flight-{number}");
             match session
-                .fetch_begin(key.as_bytes(), &PATIENT, &mut Vec::new())
+                .fetch_begin(key.as_bytes(), &patient(), &mut Vec::new())
                 .expect("nothing is refused")
             {
                 Begun::Compute(token) => (key, token),
@@ -288,7 +283,7 @@ fn many(cache: &Cache, session: &mut Session, count: usize) {
     for (key, token) in tokens {
         stored += usize::from(
             session
-                .fetch_store(key.as_bytes(), token, b"value", &PATIENT)
+                .fetch_store(key.as_bytes(), token, b"value", &patient())
                 .expect("nothing is refused"),
         );
     }

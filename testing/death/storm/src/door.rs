@@ -27,19 +27,15 @@ pub struct Library {
 }
 
 /// How a worker fetches: it never waits.
-const FETCH: Fetch<'_> = Fetch {
-    flags: 0,
-    ttl: 0,
-    negative_ttl: 0,
-    stale_while_revalidate: 0,
-    stale_if_error: 0,
-    early: 0.0,
-    wait: Duration::ZERO,
-    compute_after_wait: false,
-    limit: None,
-    has_tasks: true,
-    has_looked: false,
-};
+fn how() -> Fetch<'static> {
+    Fetch {
+        wait: Duration::ZERO,
+        compute_after_wait: false,
+        has_tasks: true,
+        ..Fetch::default()
+    }
+}
+
 /// In the numbers of flights of this door, so that none is a server's.
 const OF_LIBRARY: u64 = 1 << 63;
 
@@ -54,14 +50,13 @@ impl Library {
         }
     }
 
-    /// A session without a slot begins no flight: it would compute for itself alone.
+    /// A session without a slot begins no flight while there is no server: it would compute for itself alone.
     fn begin(&mut self, call: &Call, key: &[u8]) -> Result<Answer, WriteError> {
         self.out.clear();
-        let has_slot = self.session.id().is_some();
-        Ok(match self.session.fetch_begin(key, &FETCH, &mut self.out)? {
+        Ok(match self.session.fetch_begin(key, &how(), &mut self.out)? {
             Begun::Hit(item) | Begun::Stale(item) => hit(call, &self.out, item.cas),
             Begun::Nothing => Answer::Miss,
-            Begun::Compute(_) if !has_slot => Answer::Miss,
+            Begun::Compute(token) if !token.may_store() => Answer::Miss,
             Begun::Compute(token) => {
                 let flight = OF_LIBRARY | call.argument;
                 self.tokens.insert(flight, token);
@@ -134,7 +129,7 @@ impl Library {
             }
             Verb::FetchBegin => self.begin(call, key)?,
             Verb::FetchStore => match self.tokens.remove(&call.compare) {
-                Some(token) => match session.fetch_store(key, token, &call.bytes(), &FETCH)? {
+                Some(token) => match session.fetch_store(key, token, &call.bytes(), &how())? {
                     true => Answer::Stored { cas: 0 },
                     false => Answer::Void,
                 },
