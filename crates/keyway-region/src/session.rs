@@ -10,6 +10,7 @@ use crate::hot::Sampling;
 use crate::index::Changer;
 use crate::layout::flight::Holder;
 use crate::layout::latency::{Door, Latency, Verb, bucket_of};
+use crate::layout::stats::Counter;
 use crate::log::Appender;
 use crate::mapped::Mapped;
 use crate::memory::KeyRoom;
@@ -163,6 +164,11 @@ impl Session {
             }
         }
         row.sum_ns.fetch_add(counted.sum_ns, Relaxed);
+    }
+
+    /// Takes a counted miss back: the get that has found nothing is executed again, and is counted then.
+    pub fn uncount_miss(&self) {
+        self.thread().count(Counter::get_misses, u64::MAX);
     }
 
     /// As who it computes.

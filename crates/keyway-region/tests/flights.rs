@@ -459,7 +459,11 @@ fn places_are_counted_by_who_lives() {
     assert!(!world.region.flights().has_ended(waits), "as many compute as may");
     world.region.flights().leave(first);
     world.region.flights().leave(first);
-    assert_eq!(world.system.woken_singly.load(SeqCst), 1, "a place is for one of those who wait");
+    assert_eq!(
+        world.system.woken_singly.load(SeqCst),
+        1,
+        "a place is for one of those who wait"
+    );
     assert!(world.region.flights().has_ended(waits) && !world.region.flights().has_ended(of_another));
     assert!(matches!(enter(&world, 7, 2, 1), Turn::In(_)));
     assert_eq!(enter(&world, 7, 2, 1), Turn::Full, "a place that is given back twice is one");

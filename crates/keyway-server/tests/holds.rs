@@ -249,6 +249,22 @@ fn a_get_waits_no_longer_than_is_said_and_not_for_clients_that_never_store() {
 }
 
 #[test]
+fn a_get_that_waits_counts_once() {
+    let world = World::new(EventLoop::Auto, &[LONG]);
+    let (mut first, mut second, mut third) = (world.client(), world.client(), world.client());
+    first.answers("get user:1\r\n", "END\r\n");
+    second.say("get user:1\r\n");
+    third.say("lease-get user:1 50000\r\n");
+    world.has_held(1);
+    // Meanwhile the server executes both a few times.
+    std::thread::sleep(Duration::from_millis(350));
+    first.answers("set user:1 0 0 5\r\nvalue\r\n", "STORED\r\n");
+    second.gets("VALUE user:1 0 5\r\nvalue\r\nEND\r\n");
+    third.gets("VALUE user:1 0 5\r\nvalue\r\nEND\r\n");
+    assert_eq!((world.number("get_misses"), world.number("get_hits")), (1, 2));
+}
+
+#[test]
 fn a_server_that_stops_answers_the_gets_that_it_holds() {
     with_each_loop(|event_loop| {
         let world = World::new(event_loop, &[LONG]);

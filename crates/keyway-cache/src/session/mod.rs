@@ -587,6 +587,10 @@ impl ServerSession for Session {
         either!(self, way => way.claim(key, for_s))
     }
 
+    fn uncount_miss(&mut self) {
+        either!(self, way => way.uncount_miss());
+    }
+
     fn won(&self, cas: u64) -> Option<Flight> {
         either!(&self, way => way.won(cas))
     }

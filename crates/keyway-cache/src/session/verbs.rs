@@ -96,6 +96,9 @@ pub trait ServerSession {
         Ok(Missed::Absent)
     }
 
+    /// A get that has found nothing is executed again later: only then it counts.
+    fn uncount_miss(&mut self) {}
+
     /// What a client has that has won by a get (`mg`), which gave it this CAS unique.
     fn won(&self, _cas: u64) -> Option<Flight> {
         None

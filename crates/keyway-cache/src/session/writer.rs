@@ -443,6 +443,12 @@ impl ServerSession for Writer {
         self.claim_missed(given, for_s)
     }
 
+    fn uncount_miss(&mut self) {
+        if self.slot.ready().is_ok() {
+            self.slot.inside(|session| session.uncount_miss());
+        }
+    }
+
     fn won(&self, cas: u64) -> Option<Flight> {
         Some(Flight {
             holder: self.slot.session().holder().by_get(),

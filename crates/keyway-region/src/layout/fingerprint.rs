@@ -200,7 +200,10 @@ const ITEMS: &[Input] = &[
         })
         .0,
     ),
-    ("flight: words, and those of rows", (flight::WORDS << 8 | flight::ROW_WORDS) as u64),
+    (
+        "flight: words, and those of rows",
+        (flight::WORDS << 8 | flight::ROW_WORDS) as u64,
+    ),
     ("flight: waited for, ended", (flight::WAITED_FOR << 8 | flight::ENDED) as u64),
     ("holder: by a get", Holder::NONE.by_get().0),
     ("holder: of an item without a value", Holder::NONE.of_empty().0),

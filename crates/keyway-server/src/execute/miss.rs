@@ -39,8 +39,8 @@ pub const ANOTHER_COMPUTES: u64 = 1;
 const NO_LEASE: u64 = 0;
 /// How long a client has to store the value, seconds (Nishtala et al., NSDI 2013, section 3.2.1).
 const LEASE_S: u32 = 10;
-/// The same of one that waits for others, as a program with the library does: its lease ends with its connection. Not without end, as a
-/// client of a pool may leave its connection open.
+/// How long one has that waits for others, as a program with the library does: its lease ends with its connection, which a pool may never
+/// close.
 const WAITING_LEASE_S: u32 = 3600;
 
 /// Where a connection's get waits, if it does.
@@ -127,6 +127,7 @@ impl Items {
                 if since.is_none() {
                     prefix.held.fetch_add(1, Relaxed);
                 }
+                self.session.uncount_miss();
                 holds.park(armed, self.worker, origin.token);
                 Miss::Hold(until)
             }
@@ -147,6 +148,7 @@ impl Items {
             Missed::InFlight(flight, armed) => match self.wait_for(flight, wait_ms, origin) {
                 Some((holds, until)) => {
                     holds.park(armed, self.worker, origin.token);
+                    self.session.uncount_miss();
                     Lease::Hold(until)
                 }
                 None => Lease::Token(ANOTHER_COMPUTES),
