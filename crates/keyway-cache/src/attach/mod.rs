@@ -23,7 +23,7 @@ use self::write::attach;
 use crate::attach::opened::Opened;
 use crate::error::OpenError;
 use crate::error::io;
-use crate::file::blocks;
+use crate::file::backing;
 use crate::file::creation::{self, create_in};
 use crate::file::inspect::{described_twice, open_file};
 use crate::file::liveness::{open_harmless, open_writable};
@@ -212,7 +212,7 @@ pub(crate) fn open_kept(given: &File, options: &Options) -> Result<Opened, OpenE
     let name = PathBuf::from("memfd:keyway");
     trust::check(given, Source::Path, &name, options)?;
     let meta = given.metadata().map_err(|e| io("stat", &name, e))?;
-    if meta.nlink() > 0 || blocks::is_on_disk(given) {
+    if meta.nlink() > 0 || backing::is_on_disk(given) {
         return Err(OpenError::NotAnonymous { path: name });
     }
     let id = file_id(given).map_err(|e| io("stat", &name, e))?;

@@ -7,13 +7,13 @@ use crate::clock::{self, Clock};
 use crate::error::OpenError;
 use crate::error::copies;
 use crate::error::io;
-use crate::file::blocks;
 use crate::file::creation::grow;
 use crate::file::inspect::Inspected;
 use crate::file::inspect::inspect;
 use crate::file::liveness::{Attachment, Liveness, Settled, Whole};
 use crate::file::mapping::Mapping;
 use crate::file::restart;
+use crate::file::{backing, blocks};
 use crate::gate::{self, GateState, Latch};
 use crate::options::Options;
 use crate::options::check_item_size;
@@ -45,7 +45,7 @@ pub fn attach(
     found.check(options, path)?;
     blocks::claim(&file).map_err(|why| copies(path, why))?;
     let Inspected { layout, durable, .. } = found;
-    let on_disk = blocks::is_on_disk(&probe);
+    let on_disk = backing::is_on_disk(&probe);
     let mapping = Mapping::of(&file, layout.len_max, durable, options, path)?;
     let (latch, gate) = Latch::of(options.gate);
     if let GateState::Unavailable(why) = &gate {

@@ -3,7 +3,7 @@
 use crate::file::{limits, nodes, pages};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
-use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
+use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use std::fs::File;
 
 /// An offset as the kernel takes it.
@@ -31,13 +31,25 @@ pub(crate) fn give_back(file: &File, range: std::ops::Range<usize>) -> std::io::
     }
 }
 
-/// Allocates these bytes of a file, whatever the limits are.
+/// Bytes that the kernel may write at a time where a program writes one: a large folio of the page cache (Linux, `include/linux/pagemap.h`,
+/// `MAX_PAGECACHE_ORDER`).
+const FOLIO: usize = 2 << 20;
+
+/// Allocates these bytes of a file, whatever the limits are. On a disk also those that may be in a folio with them: a write to the mapping
+/// needs blocks for the whole folio, and on a full disk a hole in it ends the process with SIGBUS.
 pub(crate) fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
     let _spread = nodes::Spread::begin();
-    by_parts(range, page_size(file), |part| {
-        let (offset, len) = (offset(part.start), offset(part.end - part.start));
-        fallocate(file, FallocateFlags::empty(), offset, len)
-    })
+    let take = |range, flags| {
+        by_parts(range, page_size(file), |part| {
+            fallocate(file, flags, offset(part.start), offset(part.end - part.start))
+        })
+    };
+    if is_on_disk(file) {
+        // Without making the file longer.
+        let folios = range.start / FOLIO * FOLIO..range.end.next_multiple_of(FOLIO);
+        take(folios, FallocateFlags::FALLOC_FL_KEEP_SIZE)?;
+    }
+    take(range, FallocateFlags::empty())
 }
 
 /// Allocates all of it at once. If a signal interrupts that, nothing was allocated (fallocate(2); a tmpfs before Linux 6.12 stops at any
@@ -59,6 +71,16 @@ fn by_parts(
     Ok(())
 }
 
+/// Whether the file survives the next boot, as far as is known: not if it is certainly in memory.
+pub(crate) fn is_on_disk(file: &File) -> bool {
+    lasts(fstatfs(file).map(|fs| fs.filesystem_type()).ok())
+}
+
+/// Whether files on a file system of this type do. `None`: the kernel does not say.
+fn lasts(kind: Option<FsType>) -> bool {
+    kind.is_none_or(|kind| ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&kind))
+}
+
 /// Bytes of a page of the file's memory.
 pub(crate) fn page_size(file: &File) -> usize {
     huge_page_size(file).unwrap_or(0).max(pages::page_size())
@@ -73,6 +95,13 @@ pub(crate) fn huge_page_size(file: &File) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::statfs::EXT4_SUPER_MAGIC;
+
+    #[test]
+    fn only_what_is_certainly_in_memory_does_not_last() {
+        let kinds = [None, Some(EXT4_SUPER_MAGIC), Some(TMPFS_MAGIC), Some(HUGETLBFS_MAGIC)];
+        assert_eq!(kinds.map(lasts), [true, true, false, false]);
+    }
 
     #[test]
     fn signals_that_come_more_often_than_an_allocation_takes_do_not_keep_it_from_its_end() {

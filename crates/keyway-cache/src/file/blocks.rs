@@ -18,14 +18,12 @@
 //! The `unsafe` here is ioctl(2) on an open file, with a number or a structure that the kernel reads and writes during the call.
 #![allow(unsafe_code, reason = "ioctl(2); contract above")]
 
-use crate::file::backing::allocate;
-use crate::file::backing::back;
-use crate::file::backing::offset;
+use crate::file::backing::{allocate, back, is_on_disk, offset};
 use crate::file::limits;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::libc;
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -131,16 +129,6 @@ pub(crate) fn claim(file: &File) -> Result<(), CopiesOnWrite> {
             why: std::io::Error::from(why).to_string(),
         }),
     }
-}
-
-/// Whether the file survives the next boot, as far as is known: not if it is certainly in memory.
-pub(crate) fn is_on_disk(file: &File) -> bool {
-    lasts(fstatfs(file).map(|fs| fs.filesystem_type()).ok())
-}
-
-/// Whether files on a file system of this type do. `None`: the kernel does not say.
-fn lasts(kind: Option<FsType>) -> bool {
-    kind.is_none_or(|kind| ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&kind))
 }
 
 /// The parts of a file whose blocks it shares with other files. Empty, if its file system does not say.
@@ -252,16 +240,4 @@ fn flags(file: &File) -> Option<libc::c_long> {
     // SAFETY: an open file, and a place for the answer.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), GETFLAGS, &raw mut flags) };
     (done == 0).then_some(flags)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nix::sys::statfs::EXT4_SUPER_MAGIC;
-
-    #[test]
-    fn only_what_is_certainly_in_memory_does_not_last() {
-        let kinds = [None, Some(EXT4_SUPER_MAGIC), Some(TMPFS_MAGIC), Some(HUGETLBFS_MAGIC)];
-        assert_eq!(kinds.map(lasts), [true, true, false, false]);
-    }
 }

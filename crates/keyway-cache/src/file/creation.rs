@@ -16,10 +16,7 @@ use crate::error::copies;
 use crate::error::io;
 use crate::error::unusable;
 use crate::error::{GrowError, OpenError};
-use crate::file::backing::allocate;
-use crate::file::backing::huge_page_size;
-use crate::file::backing::offset;
-use crate::file::backing::page_size;
+use crate::file::backing::{allocate, huge_page_size, is_on_disk, offset, page_size};
 use crate::file::blocks;
 use crate::file::inspect::Stage;
 use crate::file::inspect::open_file;
@@ -184,7 +181,7 @@ pub(crate) fn create_in(file: &File, path: &Path, options: &Options) -> Result<(
         // The file of another user, which the caller has allowed: only its owner can set its mode.
         false => Ok(()),
     };
-    if blocks::is_on_disk(file) && proc::boot_id().is_none() && !Clock::here().is_known() {
+    if is_on_disk(file) && proc::boot_id().is_none() && !Clock::here().is_known() {
         return Err(OpenError::NoProc {
             path: path.to_path_buf(),
             needs: "a region on a disk outlives a reboot, and this process cannot find out which boot this is (/proc/sys/kernel/random/boot_id)",
