@@ -94,6 +94,10 @@ const fn argued(name: &'static str, shape: Shape, why: &'static str) -> Operatio
     }
 }
 
+/// Why the accesses beside the fences of `flight` have an order of their own.
+const BESIDE_A_FENCE: &str =
+    "the fences order it; as all accesses to the word have one order, a count of ends that is read twice is no later one";
+
 /// Nothing is left to be judged.
 fn judged(_: &World) {}
 
@@ -914,6 +918,84 @@ pub const ALL: &[Pairing] = &[
             |w| {
                 w.exchange(OTHER, 0, 1, "tentative");
                 w.fact(1, w.load(SLOT, "rescan") == 0);
+                w.reached();
+            },
+        ],
+        end: |w| w.violated(w.is(0) && w.is(1)),
+    },
+    Pairing {
+        name: "flight",
+        says: "either a caller that is about to wait finds the flight ended, or whoever ends it finds the word armed",
+        operations: &[
+            of("waiter's fence", Shape::Fence(SeqCst)),
+            of("waker's fence", Shape::Fence(SeqCst)),
+            argued("arm", Shape::Exchange(SeqCst), BESIDE_A_FENCE),
+            argued("word", Shape::Load(SeqCst), BESIDE_A_FENCE),
+        ],
+        initial: &[],
+        threads: &[
+            |w| {
+                w.exchange(WORD, 0, 1, "arm");
+                w.fence("waiter's fence");
+                w.fact(0, w.look(SLOT) == 0);
+            },
+            |w| {
+                w.put(SLOT, 1);
+                w.fence("waker's fence");
+                let is_armed = w.load(WORD, "word") == 1;
+                if is_armed {
+                    w.reached();
+                }
+                w.fact(1, !is_armed);
+            },
+        ],
+        end: |w| w.violated(w.is(0) && w.is(1)),
+    },
+    Pairing {
+        name: "place",
+        says: "a thread that takes a place under a limit, or sees it free, comes after the one that has given it back",
+        operations: &[of("give or take", Shape::Exchange(AcqRel)), of("place", Shape::Load(Acquire))],
+        initial: &[(WORD, 1)],
+        threads: &[
+            |w| {
+                w.put(BYTES, 1);
+                w.exchange(WORD, 1, 0, "give or take");
+            },
+            |w| {
+                if w.exchange(WORD, 0, 2, "give or take") {
+                    w.reached();
+                    w.violated(w.look(BYTES) != 1);
+                }
+            },
+            |w| {
+                if w.load(WORD, "place") == 0 {
+                    w.violated(w.look(BYTES) != 1);
+                }
+            },
+        ],
+        end: judged,
+    },
+    Pairing {
+        name: "row",
+        says: "of two callers that take rows for one prefix at least one sees the other's",
+        operations: &[
+            of("own", Shape::Exchange(SeqCst)),
+            of("others", Shape::Load(SeqCst)),
+            argued(
+                "prefix",
+                Shape::Load(Acquire),
+                "nothing is read behind it: a caller that still sees an earlier prefix enters again",
+            ),
+        ],
+        initial: &[],
+        threads: &[
+            |w| {
+                w.exchange(SLOT, 0, 1, "own");
+                w.fact(0, w.load(OTHER, "others") == 0);
+            },
+            |w| {
+                w.exchange(OTHER, 0, 1, "own");
+                w.fact(1, w.load(SLOT, "others") == 0);
                 w.reached();
             },
         ],
