@@ -29,7 +29,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// See the top of the file.
 pub struct Holds {
     prefixes: Vec<HeldPrefix>,
-    flights: Flights,
     /// connections by worker and its token, with what ends when their key comes
     parked: Mutex<HashMap<(usize, usize), Armed>>,
     /// the first one is parked, or the server ends
@@ -87,10 +86,9 @@ impl HeldPrefix {
 }
 
 impl Holds {
-    pub fn new(prefixes: &[HoldMisses], flights: Flights) -> Self {
+    pub fn new(prefixes: &[HoldMisses]) -> Self {
         Self {
             prefixes: prefixes.iter().cloned().map(HeldPrefix::new).collect(),
-            flights,
             parked: Mutex::default(),
             has_parked: Condvar::new(),
             is_over: AtomicBool::new(false),
@@ -135,15 +133,15 @@ impl Holds {
     }
 
     /// This connection gets a turn when that has ended.
-    pub fn park(&self, armed: Armed, worker: usize, token: usize) {
+    pub fn park(&self, flights: &Flights, armed: Armed, (worker, token): (usize, usize)) {
         let mut parked = lock(&self.parked);
         parked.insert((worker, token), armed);
         if parked.len() == 1 {
             self.has_parked.notify_all();
         }
         drop(parked);
-        if self.flights.has_ended(armed) {
-            self.flights.wake_any();
+        if flights.has_ended(armed) {
+            flights.wake_any();
         }
     }
 
@@ -153,7 +151,7 @@ impl Holds {
     }
 
     /// Waits for all parked connections, until the server ends.
-    pub fn run(&self, workers: &Workers, life: &Life) {
+    pub fn run(&self, flights: &Flights, workers: &Workers, life: &Life) {
         let mut looked = Instant::now();
         loop {
             let parked = lock(&self.parked);
@@ -162,14 +160,14 @@ impl Holds {
             if self.is_over.load(SeqCst) || life.is_stopping() {
                 return;
             }
-            let armed = self.flights.arm_any();
+            let armed = flights.arm_any();
             let is_look = looked.elapsed() >= LOOK;
             if is_look {
                 looked = Instant::now();
             }
             let mut due = Vec::new();
             lock(&self.parked).retain(|place, armed| {
-                let has_ended = is_look || self.flights.has_ended(*armed);
+                let has_ended = is_look || flights.has_ended(*armed);
                 if has_ended {
                     due.push(*place);
                 }
@@ -178,16 +176,15 @@ impl Holds {
             for (worker, token) in due {
                 workers.send(worker, Notice::Turn(token));
             }
-            self.flights.wait(armed, LOOK.saturating_sub(looked.elapsed()));
+            flights.wait(armed, LOOK.saturating_sub(looked.elapsed()));
         }
     }
 
-    /// The server ends.
+    /// The server ends: the thread that waits sees it by its next look.
     pub fn stop(&self) {
         let parked = lock(&self.parked);
         self.is_over.store(true, SeqCst);
         self.has_parked.notify_all();
         drop(parked);
-        self.flights.wake_any();
     }
 }

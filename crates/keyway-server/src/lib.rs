@@ -437,12 +437,13 @@ impl Running {
             let thread = std::thread::Builder::new().name("keyway-logins".to_owned());
             threads.push(thread.spawn(move || shared.hasher.run(&shared.workers))?);
         }
-        if shared.holds.is_some() {
+        // Whoever has the flights has the region open: neither this thread's nor a worker's outlive them.
+        if let Some(flights) = cache.flights() {
             let shared = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("keyway-holds".to_owned());
             threads.push(thread.spawn(move || {
                 if let Some(holds) = &shared.holds {
-                    holds.run(&shared.workers, &shared.life);
+                    holds.run(&flights, &shared.workers, &shared.life);
                 }
             })?);
         }

@@ -5,11 +5,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use keyway_cache::server::{Flight, Missed, ServerSession as _};
+use keyway_cache::server::{Armed, Flight, Missed, ServerSession as _};
 use keyway_cache::{Item, WriteError};
 
 use super::{Executor, Items, Origin};
-use crate::holds::Holds;
 
 /// What is done about a get that has found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,8 +126,7 @@ impl Items {
                 if since.is_none() {
                     prefix.held.fetch_add(1, Relaxed);
                 }
-                self.session.uncount_miss();
-                holds.park(armed, self.worker, origin.token);
+                self.park(armed, origin);
                 Miss::Hold(until)
             }
             Ok(Missed::Present) => Miss::Again,
@@ -146,9 +144,8 @@ impl Items {
                 Lease::Token(flight.serial)
             }
             Missed::InFlight(flight, armed) => match self.wait_for(flight, wait_ms, origin) {
-                Some((holds, until)) => {
-                    holds.park(armed, self.worker, origin.token);
-                    self.session.uncount_miss();
+                Some(until) => {
+                    self.park(armed, origin);
                     Lease::Hold(until)
                 }
                 None => Lease::Token(ANOTHER_COMPUTES),
@@ -159,13 +156,21 @@ impl Items {
     }
 
     /// Until when a client waits that asks for it. `None`: not, or not any more. It is not made to wait for itself.
-    fn wait_for(&self, flight: Flight, wait_ms: Option<u32>, origin: &Origin<'_>) -> Option<(&Holds, Instant)> {
+    fn wait_for(&self, flight: Flight, wait_ms: Option<u32>, origin: &Origin<'_>) -> Option<Instant> {
         let held = &origin.held;
         let is_own = held.claims.is_none_or(|claims| claims.has(flight));
         let wait = wait_ms.filter(|_| held.is_allowed && !is_own)?;
         let now = Instant::now();
         let until = held.since.unwrap_or(now) + Duration::from_millis(wait.into());
-        self.shared.holds.as_ref().filter(|_| now < until).map(|holds| (holds, until))
+        (now < until).then_some(until)
+    }
+
+    /// The connection waits for that. Its request is executed again, and counts then.
+    fn park(&mut self, armed: Armed, origin: &Origin<'_>) {
+        self.session.uncount_miss();
+        if let (Some(holds), Some(flights)) = (&self.shared.holds, &self.flights) {
+            holds.park(flights, armed, (self.worker, origin.token));
+        }
     }
 
     /// What a datagram has claimed is no connection's, and ends by its time.

@@ -26,12 +26,12 @@ mod miss;
 pub(crate) use dump::Dump;
 pub use miss::{Claims, Held};
 
-use keyway_cache::server::ServerSession as _;
+use keyway_cache::server::{ServerCache as _, ServerSession as _};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use keyway_cache::server::{Flight, Timer};
+use keyway_cache::server::{Flight, Flights, Timer};
 use keyway_cache::{Cache, Delete, Session, StoreMode, Stored, WriteError};
 use keyway_probes as probes;
 use keyway_proto::{Form, MetaKey, Request, keys_ahead, reply};
@@ -63,6 +63,8 @@ struct Items {
     shared: Arc<Shared>,
     /// this worker's number
     worker: usize,
+    /// where gets wait that are held; `None`: nowhere
+    flights: Option<Flights>,
     /// what the client has claimed or won by this request
     claimed: Vec<(Box<[u8]>, Flight)>,
 }
@@ -185,6 +187,7 @@ impl Executor {
             enrolments: shared.kernel.as_ref().and_then(|post| post.enrolments()),
             items: Items {
                 session,
+                flights: cache.flights(),
                 shared,
                 worker,
                 claimed: Vec::new(),

@@ -133,7 +133,7 @@ impl Shared {
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             kernel: setup.kernel,
             rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),
-            holds: cache.flights().map(|flights| Holds::new(&config.hold_misses, flights)),
+            holds: cache.flights().map(|_| Holds::new(&config.hold_misses)),
             users: setup.users.map(RwLock::new),
             login_failures: auth::failures(),
             hasher: Hasher::default(),
