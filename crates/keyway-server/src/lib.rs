@@ -437,15 +437,11 @@ impl Running {
             let thread = std::thread::Builder::new().name("keyway-logins".to_owned());
             threads.push(thread.spawn(move || shared.hasher.run(&shared.workers))?);
         }
-        // Whoever has the flights has the region open: neither this thread's nor a worker's outlive them.
+        // A thread that has the flights keeps the region open, so only threads that end before the region is closed have them.
         if let Some(flights) = cache.flights() {
             let shared = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("keyway-holds".to_owned());
-            threads.push(thread.spawn(move || {
-                if let Some(holds) = &shared.holds {
-                    holds.run(&flights, &shared.workers, &shared.life);
-                }
-            })?);
+            threads.push(thread.spawn(move || shared.holds.run(&flights, &shared.workers, &shared.life))?);
         }
         for (index, worker) in workers.into_iter().enumerate() {
             let threads_of_lane = shared.config.threads;

@@ -130,7 +130,7 @@ fn a_reader_gets_many_keys_in_one_call() {
 
 const FETCH: &[u8] = b"row";
 
-/// Waits for whoever computes.
+/// Waits for another caller's computation, for as long as a test takes.
 fn patient() -> Fetch<'static> {
     Fetch {
         wait: Duration::from_secs(60),
@@ -153,7 +153,7 @@ fn waits(cache: &Cache) -> JoinHandle<(Begun, Vec<u8>, Session)> {
         let begun = session.fetch_begin(FETCH, &patient(), &mut value).unwrap();
         (begun, value, session)
     });
-    // Whoever does not wait comes back in that time.
+    // A reader that does not wait comes back in that time.
     std::thread::sleep(Duration::from_millis(200));
     assert!(!thread.is_finished());
     thread
@@ -207,7 +207,7 @@ fn a_value_that_readers_fetch_is_computed_once() {
         assert!(next.fetch_abandon(FETCH, token).unwrap());
     }
 
-    // A program that writes computes; whoever only waits for it takes nothing over.
+    // A program that writes computes; a reader that only waits for it takes nothing over.
     let token = computes(&mut own);
     let waiting = waits(&other);
     assert!(own.fetch_store(FETCH, token, b"its own", &patient()).unwrap());

@@ -341,11 +341,7 @@ impl Client {
             return Ok(None);
         };
         let _ = write!(command, " {}", u32::try_from(wait.as_millis()).unwrap_or(u32::MAX));
-        let how = Asked {
-            patience: PATIENCE + wait,
-            has_end: true,
-        };
-        let answer = self.ask_how(peer, &command, None, how)?;
+        let answer = self.ask_within(peer, &command, None, PATIENCE + wait)?;
         let token = answer.line.split(' ').nth(2).and_then(|token| token.parse().ok());
         match (answer.code(), token) {
             ("VALUE", _) => Ok(Some(Leased::Present)),
@@ -411,14 +407,10 @@ impl Client {
 
     /// Sends one command and reads its answer. If the command has a value, the value follows it.
     fn ask(&mut self, peer: &Peer, command: &[u8], value: Option<&[u8]>) -> Result<Answer, WriteError> {
-        let how = Asked {
-            patience: PATIENCE,
-            has_end: false,
-        };
-        self.ask_how(peer, command, value, how)
+        self.ask_within(peer, command, value, PATIENCE)
     }
 
-    fn ask_how(&mut self, peer: &Peer, command: &[u8], value: Option<&[u8]>, how: Asked) -> Result<Answer, WriteError> {
+    fn ask_within(&mut self, peer: &Peer, command: &[u8], value: Option<&[u8]>, time: Duration) -> Result<Answer, WriteError> {
         let len = value.map_or(0, <[u8]>::len);
         let mut request = Vec::new();
         let room = command.len() + len + 4;
@@ -430,12 +422,13 @@ impl Client {
             request.extend_from_slice(b"\r\n");
         }
         let _uncancelled = Uncancelled::new();
-        let deadline = Instant::now() + how.patience;
+        let deadline = Instant::now() + time;
         let mut line = self.take(peer, deadline).map_err(unserved)?;
         let answer = line.prepare(peer, deadline).and_then(|()| {
             line.connection.send(&request, deadline)?;
             let answer = line.receive(deadline)?;
-            if how.has_end && answer.line.contains("VALUE ") {
+            if ["VALUE", "LVALUE"].contains(&answer.code()) {
+                // The line `END`.
                 line.receive(deadline)?;
             }
             Ok(answer)
@@ -455,15 +448,6 @@ impl Client {
             None => peer.line(deadline),
         }
     }
-}
-
-/// How a command is asked.
-#[derive(Clone, Copy)]
-struct Asked {
-    /// how long it may take
-    patience: Duration,
-    /// the line `END` follows a value
-    has_end: bool,
 }
 
 fn unserved(_: io::Error) -> WriteError {

@@ -265,7 +265,7 @@ impl Verbs for Reader {
 
     fn fetch_wait(&mut self, key: &[u8], timeout: Duration) -> Result<(), WriteError> {
         if let Some(Leased::Token(token)) = self.lease(key, timeout.min(WAIT_MAX))? {
-            // Whoever fetches it next computes.
+            // The next caller that fetches it computes.
             self.end_lease(key, &Token::leased(token))?;
         }
         Ok(())

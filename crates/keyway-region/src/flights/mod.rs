@@ -93,8 +93,7 @@ impl Flights {
 
     /// For a caller that waits for a place under the limit of this prefix. `None`: there is no limit any more.
     pub fn arm_place(&self, prefix: u64) -> Option<Armed> {
-        let (row, _) = self.rows().find(|(row, _)| self.prefix_of(*row) == prefix.max(1))?;
-        Some(self.arm_word(ROW_WORDS + row))
+        Some(self.arm_word(ROW_WORDS + self.row_of(prefix)?))
     }
 
     fn arm_word(&self, number: usize) -> Armed {
@@ -193,6 +192,11 @@ impl Flights {
         }
     }
 
+    /// The row that this prefix has now.
+    fn row_of(&self, prefix: u64) -> Option<usize> {
+        (0..ROWS).find(|row| self.prefix_of(*row) == prefix.max(1))
+    }
+
     fn prefix_of(&self, row: usize) -> u64 {
         // PAIRS: row: the exchange in `row`.
         self.row_at(row).prefix.load(Acquire)
@@ -247,12 +251,9 @@ impl Flights {
 
     /// Those who hold places under the limit of this prefix.
     pub fn holders(&self, prefix: u64) -> impl Iterator<Item = Holder> {
-        let prefix = prefix.max(1);
-        // PAIRS: row, place: as in `row` and `take_place`.
-        let own = self.rows().find(|(_, row)| row.prefix.load(Acquire) == prefix);
-        let holders = own
-            .into_iter()
-            .flat_map(|(_, row)| row.places.iter().map(|place| Holder(place.load(Acquire))));
+        let places = self.row_of(prefix).into_iter().flat_map(|row| &self.row_at(row).places);
+        // PAIRS: place: as in `take_place`.
+        let holders = places.map(|place| Holder(place.load(Acquire)));
         holders.filter(|holder| *holder != Holder::NONE)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! holder: 63..50 0 | 49 the item has no value yet | 48 by a get that won | 47..16 incarnation of the thread slot | 15..0 thread slot;
 //!         0 for nobody
-//! word:   31..1 count of ends | 0 somebody waits (not of a row's word: whoever waits for a place is told of each that is free)
+//! word:   31..1 count of ends | 0 a caller waits (of a row's word this bit means nothing: each place that is given back wakes a caller)
 //! ```
 
 use super::segment::Owner;
@@ -14,7 +14,7 @@ use crate::memory::Shared;
 pub const WORDS: usize = 255 - ROWS;
 /// The first of the words on which callers wait for a place under a limit: each row has one.
 pub const ROW_WORDS: usize = WORDS;
-/// The last word: whoever waits on it is woken with each flight that was waited for.
+/// The last word: a server's thread that waits on it is woken with each flight that was waited for.
 pub const ANY: usize = WORDS + ROWS;
 /// Prefixes whose computations are limited at a time.
 pub const ROWS: usize = 14;

@@ -663,9 +663,7 @@ impl Connection {
     fn served(&mut self, outcome: Outcome, consumed: usize, executor: &Executor) -> Executed {
         if self.requests.held_since.is_some() && !matches!(outcome, Outcome::Hold { .. }) {
             self.requests.held_since = None;
-            if let Some(holds) = &executor.shared().holds {
-                holds.unpark(executor.worker(), self.link.token());
-            }
+            executor.shared().holds.unpark(executor.worker(), self.link.token());
         }
         let (consumed, phase) = match outcome {
             Outcome::Done => {

@@ -88,20 +88,15 @@ impl Claims {
 impl Items {
     /// Decides about a get that has found nothing.
     pub fn missed(&mut self, key: &[u8], origin: &Origin<'_>) -> Miss {
-        let holds = self.shared.holds.as_ref().filter(|_| origin.held.is_allowed);
-        match holds.is_some_and(|holds| !holds.prefixes().is_empty()) {
-            true => self.missed_where_held(key, origin),
-            false => Miss::Answer,
+        match self.shared.holds.prefixes().is_empty() || !origin.held.is_allowed {
+            true => Miss::Answer,
+            false => self.missed_where_held(key, origin),
         }
     }
 
     fn missed_where_held(&mut self, key: &[u8], origin: &Origin<'_>) -> Miss {
-        let Some((holds, prefix)) = self
-            .shared
-            .holds
-            .as_ref()
-            .and_then(|holds| Some((holds, holds.prefix_of(key)?)))
-        else {
+        let holds = &self.shared.holds;
+        let Some(prefix) = holds.prefix_of(key) else {
             return Miss::Answer;
         };
         let now = Instant::now();
@@ -168,8 +163,8 @@ impl Items {
     /// The connection waits for that. Its request is executed again, and counts then.
     fn park(&mut self, armed: Armed, origin: &Origin<'_>) {
         self.session.uncount_miss();
-        if let (Some(holds), Some(flights)) = (&self.shared.holds, &self.flights) {
-            holds.park(flights, armed, (self.worker, origin.token));
+        if let Some(flights) = &self.flights {
+            self.shared.holds.park(flights, armed, (self.worker, origin.token));
         }
     }
 
@@ -188,7 +183,7 @@ impl Items {
             self.note_claim(key, flight, origin);
         }
         if origin.held.since.is_some()
-            && let Some(prefix) = self.shared.holds.as_ref().and_then(|holds| holds.prefix_of(key))
+            && let Some(prefix) = self.shared.holds.prefix_of(key)
         {
             prefix.has_come();
         }

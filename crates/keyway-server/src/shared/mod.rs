@@ -29,7 +29,6 @@ use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use keyway_cache::server::ServerCache as _;
 use keyway_cache::{Cache, Counters, server};
 
 use crate::account::Account;
@@ -85,7 +84,7 @@ pub(crate) struct Shared {
     /// how many requests each source may make
     pub(crate) rates: Option<Rates>,
     /// misses that are held
-    pub holds: Option<Holds>,
+    pub holds: Holds,
     pub(crate) users: Option<RwLock<Users>>,
     /// how many logins of each source have failed
     pub(crate) login_failures: Rates,
@@ -133,7 +132,7 @@ impl Shared {
             detail: Detail::new(config.detail_delimiter.unwrap_or(b':'), config.detail_delimiter.is_some()),
             kernel: setup.kernel,
             rates: config.request_rate.map(|(rate, burst)| Rates::new(rate, burst)),
-            holds: cache.flights().map(|_| Holds::new(&config.hold_misses)),
+            holds: Holds::new(&config.hold_misses),
             users: setup.users.map(RwLock::new),
             login_failures: auth::failures(),
             hasher: Hasher::default(),
@@ -235,9 +234,7 @@ impl Shared {
     pub(crate) fn stop(&self) {
         self.life.stop();
         self.hasher.stop();
-        if let Some(holds) = &self.holds {
-            holds.stop();
-        }
+        self.holds.stop();
         self.wake_workers();
     }
 

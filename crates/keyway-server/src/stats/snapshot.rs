@@ -52,12 +52,7 @@ impl Snapshot {
             threads: config.threads,
             counters: census::since(&shared.census.counters(cache), &base.counters),
             traffic: shared.workers.traffic().since(&base.traffic),
-            holds: shared
-                .holds
-                .iter()
-                .flat_map(|holds| holds.prefixes())
-                .map(HoldNumbers::take)
-                .collect(),
+            holds: shared.holds.prefixes().iter().map(HoldNumbers::take).collect(),
             memory_limit: shared.memory.limit(&info),
             info,
             region_state: shared.region_file.word(),

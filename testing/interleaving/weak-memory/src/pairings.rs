@@ -925,7 +925,7 @@ pub const ALL: &[Pairing] = &[
     },
     Pairing {
         name: "flight",
-        says: "either a caller that is about to wait finds the flight ended, or whoever ends it finds the word armed",
+        says: "either a caller that is about to wait finds the flight ended, or the thread that ends it finds the word armed",
         operations: &[
             of("waiter's fence", Shape::Fence(SeqCst)),
             of("waker's fence", Shape::Fence(SeqCst)),
@@ -984,7 +984,7 @@ pub const ALL: &[Pairing] = &[
             argued(
                 "prefix",
                 Shape::Load(Acquire),
-                "nothing is read behind it: a caller that still sees an earlier prefix enters again",
+                "nothing is read after it: a caller that still sees an earlier prefix enters again",
             ),
         ],
         initial: &[],
