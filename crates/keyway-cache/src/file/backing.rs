@@ -19,8 +19,12 @@ pub(crate) fn back(file: &File, range: std::ops::Range<usize>) -> std::io::Resul
     allocate(file, range)
 }
 
-/// Gives the memory of these bytes of a file back to the system. They are zeros from then on.
+/// Gives the memory of these bytes of a file back to the system. In a file system in memory they are zeros from then on. On a disk the file
+/// keeps its blocks, as a hole beside a block that is in use is what [`allocate`] prevents; the kernel takes their pages when it needs memory.
 pub(crate) fn give_back(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
+    if is_on_disk(file) {
+        return Ok(());
+    }
     let (offset, len) = (offset(range.start), offset(range.end - range.start));
     let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     loop {
@@ -35,6 +39,11 @@ pub(crate) fn give_back(file: &File, range: std::ops::Range<usize>) -> std::io::
 /// `MAX_PAGECACHE_ORDER`).
 const FOLIO: usize = 2 << 20;
 
+/// The largest folios that have these bytes.
+pub(crate) fn folios(bytes: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+    bytes.start / FOLIO * FOLIO..bytes.end.next_multiple_of(FOLIO)
+}
+
 /// Allocates these bytes of a file, whatever the limits are. On a disk also those that may be in a folio with them: a write to the mapping
 /// needs blocks for the whole folio, and on a full disk a hole in it ends the process with SIGBUS.
 pub(crate) fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::Result<()> {
@@ -46,8 +55,7 @@ pub(crate) fn allocate(file: &File, range: std::ops::Range<usize>) -> std::io::R
     };
     if is_on_disk(file) {
         // Without making the file longer.
-        let folios = range.start / FOLIO * FOLIO..range.end.next_multiple_of(FOLIO);
-        take(folios, FallocateFlags::FALLOC_FL_KEEP_SIZE)?;
+        take(folios(&range), FallocateFlags::FALLOC_FL_KEEP_SIZE)?;
     }
     take(range, FallocateFlags::empty())
 }

@@ -18,7 +18,7 @@
 //! The `unsafe` here is ioctl(2) on an open file, with a number or a structure that the kernel reads and writes during the call.
 #![allow(unsafe_code, reason = "ioctl(2); contract above")]
 
-use crate::file::backing::{allocate, back, is_on_disk, offset};
+use crate::file::backing::{allocate, back, folios, is_on_disk, offset};
 use crate::file::limits;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -145,7 +145,10 @@ pub(crate) fn fill(file: &File, parts: &[Range<usize>]) -> Result<(), CopiesOnWr
         why: why.to_string(),
     };
     if let Some(extents) = extents(file) {
-        let holes: Vec<_> = parts.iter().flat_map(|part| holes(part, &extents)).collect();
+        // Beside them, too: a hole that shares a folio with what is written.
+        let len = file.metadata().map_or(usize::MAX, |meta| usize::try_from(meta.len()).unwrap_or(usize::MAX));
+        let reached = parts.iter().map(folios).map(|part| part.start..part.end.min(len));
+        let holes: Vec<_> = reached.flat_map(|part| holes(&part, &extents)).collect();
         let bytes = holes.iter().map(Range::len).sum();
         return holes
             .into_iter()

@@ -565,7 +565,7 @@ impl Host for Attachment {
 
     fn wake(&self, at: usize, at_most: u32) {
         if let Some(word) = self.mapping.word(at) {
-            wait::wake_word(word, at_most);
+            let _ = wait::wake_word(word, at_most);
         }
     }
 

@@ -67,10 +67,10 @@ pub fn on_word(word: &AtomicU32, value: u32, timeout: Duration) {
     });
 }
 
-/// Wakes at most so many of those who wait for a word, in every process (futex(2)).
-pub fn wake_word(word: &AtomicU32, at_most: u32) {
+/// Wakes at most so many of those who wait for a word, in every process (futex(2)), and returns how many.
+pub fn wake_word(word: &AtomicU32, at_most: u32) -> usize {
     // SAFETY: a system call that takes an address, and touches no memory.
-    let _ = unsafe {
+    let woken = unsafe {
         nix::libc::syscall(
             nix::libc::SYS_futex,
             std::ptr::from_ref(word),
@@ -81,6 +81,7 @@ pub fn wake_word(word: &AtomicU32, at_most: u32) {
             0,
         )
     };
+    usize::try_from(woken).unwrap_or(0)
 }
 
 /// Waits as long.
@@ -105,6 +106,32 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    #[test]
+    fn no_more_are_woken_than_was_asked_for() {
+        const MANY: usize = 3;
+        let word = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..MANY {
+                scope.spawn(|| {
+                    while word.load(SeqCst) == 0 {
+                        on_word(&word, 0, Duration::from_secs(3600));
+                    }
+                });
+            }
+            let mut woken = 0;
+            while woken < 20 * MANY {
+                let now = wake_word(&word, 1);
+                assert!(now <= 1, "{now} at once");
+                woken += now;
+                // They wait again meanwhile.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            word.store(1, SeqCst);
+            wake_word(&word, u32::MAX);
+        });
+    }
 
     #[test]
     fn a_deadline_that_has_passed_asks_once() {

@@ -5,7 +5,7 @@
 use conditions::condition::private_mounts;
 use conditions::place::FileSystem;
 use harness::{DEADLINE, Scratch, skip, wait_until};
-use keyway_cache::{Cache, CopiesOnWrite, GrowError, OpenError, Options, Place};
+use keyway_cache::{Cache, CopiesOnWrite, GrowError, OpenError, Options, Place, Shrinking};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -200,6 +200,47 @@ fn a_copy_of_a_region_is_allocated_in_full_or_refused() {
             let cache = open(&copied).unwrap();
             fill(folder);
             assert_eq!(cache.session().unwrap().get(b"key").unwrap(), Some(b"value".to_vec()));
+            write_all(&cache, &copied);
+            assert!(cache.close());
+        });
+    }
+}
+
+#[test]
+fn a_region_that_has_given_memory_back_is_written_on_a_full_disk() {
+    let lower = |cache: &Cache| {
+        let limit = cache.limit(MEMORY / 2).unwrap();
+        let session = cache.session().unwrap();
+        wait_until("all memory above the limit given back", DEADLINE, || {
+            matches!(session.shrink(), Shrinking::Done).then_some(())
+        });
+        limit
+    };
+    for file_system in [FileSystem::Xfs, FileSystem::Ext4, FileSystem::Tmpfs] {
+        on(file_system, |folder| {
+            let (region, copied, full) = (folder.join("region"), folder.join("copy"), folder.join("fill"));
+            let cache = open(&region).unwrap();
+            write_all(&cache, &region);
+            let limit = lower(&cache);
+            let taken = std::fs::metadata(&region).unwrap().blocks() * 512;
+            let keeps = !matches!(file_system, FileSystem::Tmpfs);
+            assert_eq!(taken >= MEMORY, keeps, "{}: {taken} of {limit}", file_system.name());
+            fill(folder);
+            write_all(&cache, &region);
+            assert!(cache.close());
+            std::fs::remove_file(&full).unwrap();
+            std::fs::remove_file(&region).unwrap();
+            // A copy, with holes where memory was given back that was never written.
+            let cache = open(&region).unwrap();
+            for item in 0..ITEMS / 10 {
+                cache.session().unwrap().set(&item.to_le_bytes(), &[7; 20_000], 0).unwrap();
+            }
+            lower(&cache);
+            assert!(cache.close());
+            copy("--reflink=never", &region, &copied);
+            std::fs::remove_file(&region).unwrap();
+            let cache = open(&copied).unwrap();
+            fill(folder);
             write_all(&cache, &copied);
             assert!(cache.close());
         });
