@@ -30,6 +30,8 @@ const VARIABLE: &str = "KEYWAY_MUTANT";
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// Of the faults that are not marked as equivalent, this percentage must be caught.
 const CAUGHT_MIN_PERCENT: usize = 95;
+/// The region's tests that take minutes.
+const SLOW: &str = "room::";
 /// The rule of edits that are no faults: they are in every copy, and count accesses.
 const COUNTED: &str = "counted";
 /// The rule of faults that only the tools of the promises switch on.
@@ -223,6 +225,7 @@ fn try_all(all: &[Mutant], chosen: &[usize], forms: &[Form], jobs: usize) -> Out
 }
 
 /// A form of the checks, built from the copy with all the faults.
+#[derive(Clone)]
 struct Form {
     name: String,
     program: PathBuf,
@@ -410,15 +413,19 @@ fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
         let forms = programs.map(|(name, program)| Form {
             name: format!("{kind} {name}"),
             program,
-            args: &["--test-threads", "1"],
+            args: &["--test-threads", "1", "--skip", SLOW],
             of_part: ["--exact", "--nocapture"],
         });
         Ok(forms.collect::<Vec<Form>>())
     };
     // The cheapest first: those that take a second each, then some that take minutes, and last those that catch few faults that the others miss.
-    let (slow, mut forms): (Vec<Form>, Vec<Form>) = tests_of("keyway-region", &[])?
-        .into_iter()
-        .partition(|form| form.name.ends_with("room"));
+    let mut forms = tests_of("keyway-region", &[])?;
+    let mut slow = forms.clone();
+    slow.retain(|form| form.name.ends_with(" it"));
+    for form in &mut slow {
+        form.name.push_str(", slow");
+        form.args = &["--test-threads", "1", SLOW];
+    }
     forms.extend(tests_of("watched", &["--features", "observe", "--lib", "--test", "chains"])?);
     forms.push(Form {
         name: "schedules".to_owned(),

@@ -8,8 +8,10 @@ use crate::figures;
 use crate::lanes::{self, Job};
 use crate::run::{Context, Outcome};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The network door's tests, which run a second time with the event loop for systems without io_uring.
 const NETWORK_TESTS: [&str; 9] = [
@@ -59,6 +61,9 @@ const LONG: &[&str] = &[
     "conditions matrix",
 ];
 
+/// The program that has all files of tests of a package. Each of its modules runs in a process of its own, with a name of its own.
+const TOGETHER: &str = "it";
+
 /// Tests that take longest: with them first, no lane is still busy when the others have nothing left.
 const FIRST: [&str; 9] = [
     "library python",
@@ -91,8 +96,8 @@ const WATCHED_TESTS: &[&str] = &[
     "reads",
 ];
 
-/// A program of tests.
-#[derive(Debug, PartialEq, Eq)]
+/// A program of tests, or a module of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
     /// the package's folder, where it runs
     folder: PathBuf,
@@ -101,6 +106,8 @@ struct Program {
     /// whether it is a file of `tests/`, and not the unit tests of a library or program
     integration: bool,
     executable: PathBuf,
+    /// of these tests; empty: of all
+    tests: Vec<String>,
 }
 
 impl Program {
@@ -116,7 +123,43 @@ impl Program {
             target: text(&message["target"]["name"])?,
             integration: message["target"]["kind"][0] == "test",
             executable: text(&message["executable"])?.into(),
+            tests: Vec::new(),
         })
+    }
+
+    /// Its modules, each as a program, if it has the package's files of tests.
+    fn by_module(self) -> Result<Vec<Self>, String> {
+        if !self.integration || self.target != TOGETHER {
+            return Ok(vec![self]);
+        }
+        let listed = Command::new(&self.executable)
+            .args(["--list", "--format", "terse"])
+            .output()
+            .map_err(|why| format!("{}: {why}", self.executable.display()))?;
+        Ok(self.modules(&String::from_utf8_lossy(&listed.stdout)))
+    }
+
+    /// From the list of its tests.
+    fn modules(&self, listed: &str) -> Vec<Self> {
+        let mut modules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for test in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
+            let module = test.split_once("::").map_or(TOGETHER, |(module, _)| module);
+            modules.entry(module).or_default().push(test.to_owned());
+        }
+        let modules = modules.into_iter();
+        modules
+            .map(|(module, tests)| Self {
+                target: module.to_owned(),
+                tests,
+                ..self.clone()
+            })
+            .collect()
+    }
+
+    /// The arguments that choose its tests.
+    fn arguments(&self) -> impl Iterator<Item = &str> {
+        let exact = (!self.tests.is_empty()).then_some("--exact");
+        exact.into_iter().chain(self.tests.iter().map(String::as_str))
     }
 
     /// Its package's folder and its own name.
@@ -137,6 +180,7 @@ impl Program {
     fn job<'a>(&self, context: &'a Context<'a>, with: Option<[&str; 3]>) -> Job<'a> {
         let mut command = context.command(&self.executable.to_string_lossy(), &[]);
         context.name_programs(command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder));
+        command.args(self.arguments());
         let name = self.name();
         let alone = ALONE.iter().any(|(test, _)| *test == name);
         if let Some([variable, value, called]) = with {
@@ -151,7 +195,7 @@ impl Program {
         let built = self.executable.parent().and_then(Path::parent).unwrap_or(Path::new(""));
         let mut command = context.command(&built.join("weathered").to_string_lossy(), weather);
         context.name_programs(command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder));
-        command.arg(&self.executable);
+        command.arg(&self.executable).args(self.arguments());
         Job::command(
             context,
             format!("{} with the kernel door, {}", self.name(), weather.join(" ")),
@@ -246,7 +290,10 @@ fn programs(context: &Context<'_>, with: &[&str]) -> Result<(Vec<Program>, bool)
     ];
     let within = context.left().map(|left| left / 2);
     let (messages, is_complete) = context.output_in("cargo", &[&what[..], with].concat(), within)?;
-    let mut programs: Vec<_> = messages.lines().filter_map(Program::from_message).collect();
+    let mut programs = Vec::new();
+    for program in messages.lines().filter_map(Program::from_message) {
+        programs.extend(program.by_module()?);
+    }
     // Without features some tests are not built.
     let listed = ALONE.iter().map(|(test, _)| test).chain(LONG).chain(&FIRST);
     for test in listed.filter(|_| with.is_empty() && is_complete) {
@@ -273,6 +320,7 @@ mod tests {
                 target: target.into(),
                 integration: true,
                 executable: PathBuf::new(),
+                tests: Vec::new(),
             };
             program.is_long()
         };
@@ -290,6 +338,15 @@ mod tests {
         assert_eq!(program.executable, Path::new("/t/server-1"));
         let unit = Program::from_message(&line.replace(r#"["test"]"#, r#"["lib"]"#)).unwrap();
         assert_eq!(unit.name(), "one server (unit tests)");
+        let listed = "chains::one: test\nlimits::one: test\nlimits::two: test\n\n3 tests, 0 benchmarks\n";
+        let modules = program.modules(listed);
+        let names: Vec<_> = modules.iter().map(Program::name).collect();
+        assert_eq!(names, ["one chains", "one limits"]);
+        assert_eq!(
+            modules[1].arguments().collect::<Vec<_>>(),
+            ["--exact", "limits::one", "limits::two"]
+        );
+        assert_eq!(program.arguments().count(), 0);
         for other in [
             line.replace("true", "false"),
             line.replace(r#""/t/server-1""#, "null"),

@@ -1,5 +1,5 @@
 //! libmemcached 1.1.4's public structures as programs allocate and read them: every size and every offset that is used here is
-//! asserted, and `tests/abi.rs` compares them with the headers. Names are libmemcached's.
+//! asserted, and `tests/it/abi.rs` compares them with the headers. Names are libmemcached's.
 //!
 //! The drop-in keeps its private data in two fields that libmemcached also keeps private:
 //! [`memcached_st::virtual_bucket`] says whose handle it is, [`memcached_ketama_st::continuum`] leads to a

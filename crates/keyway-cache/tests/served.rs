@@ -87,8 +87,7 @@ impl Ground {
         } else {
             self.server.region()
         };
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "program", "--nocapture"]);
+        let mut command = harness::own_test(&[], module_path!(), "program");
         command.env(ROLE, role).env(PLACE, place);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());

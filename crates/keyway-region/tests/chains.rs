@@ -6,6 +6,7 @@
 //! freed segments, and the first ends. That value must be whole.
 //! Guards: P3
 
+#[path = "it/private/mod.rs"]
 mod private;
 
 use keyway_region::observe::{Access, Event, install};

@@ -9,6 +9,7 @@
 //! Guards: P5
 #![allow(clippy::print_stdout, reason = "a test: its output is for people")]
 
+#[path = "it/private/mod.rs"]
 mod private;
 
 use harness::Random;

@@ -2,6 +2,7 @@
 //! for each other's cache line.
 //! Guards: P4
 
+#[path = "it/private/mod.rs"]
 mod private;
 
 use keyway_region::observe::{Access, Event, install};

@@ -62,6 +62,33 @@ pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
     assert!(copied.is_ok_and(|copied| copied.success()), "no copy at {}", to.display());
 }
 
+/// The command that runs one test of this program in a process of its own, started by these programs. `module`: `module_path!()`.
+///
+/// # Panics
+///
+/// When the system does not say where this program is.
+pub fn own_test(by_way_of: &[&str], module: &str, test: &str) -> Command {
+    let own = std::env::current_exe().unwrap_or_else(|e| panic!("the running test's own path: {e}"));
+    let mut command = match by_way_of {
+        [] => Command::new(own),
+        [first, rest @ ..] => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(own);
+            command
+        }
+    };
+    command.args(["--exact", &test_path(module, test), "--nocapture"]);
+    command
+}
+
+/// A test's name as its program knows it: its modules below the program, and the function.
+pub fn test_path(module: &str, test: &str) -> String {
+    match module.split_once("::") {
+        Some((_, below)) => format!("{below}::{test}"),
+        None => test.to_owned(),
+    }
+}
+
 /// A library of the workspace, by its package and file, found or built as [`workspace_binary`].
 ///
 /// # Panics

@@ -30,7 +30,8 @@ mod tls;
 mod wire;
 
 pub use binary::{
-    copy_program, keyway_binary, link_to_preload, memcached_binary, program_on_path, workspace_binary, workspace_library,
+    copy_program, keyway_binary, link_to_preload, memcached_binary, own_test, program_on_path, test_path, workspace_binary,
+    workspace_library,
 };
 pub use http::{HttpAnswer, http_get, http_over};
 pub use kernel::{has_kernel_door, is_across_a_network, kernel_arguments};

@@ -146,7 +146,9 @@ pub(crate) fn fill(file: &File, parts: &[Range<usize>]) -> Result<(), CopiesOnWr
     };
     if let Some(extents) = extents(file) {
         // Beside them, too: a hole that shares a folio with what is written.
-        let len = file.metadata().map_or(usize::MAX, |meta| usize::try_from(meta.len()).unwrap_or(usize::MAX));
+        let len = file
+            .metadata()
+            .map_or(usize::MAX, |meta| usize::try_from(meta.len()).unwrap_or(usize::MAX));
         let reached = parts.iter().map(folios).map(|part| part.start..part.end.min(len));
         let holes: Vec<_> = reached.flat_map(|part| holes(&part, &extents)).collect();
         let bytes = holes.iter().map(Range::len).sum();

@@ -112,7 +112,7 @@ impl Denied {
 }
 
 #[cfg(test)]
-#[path = "../../tests/refusals/mod.rs"]
+#[path = "../../tests/it/refusals/mod.rs"]
 mod refusals;
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use harness::Wire;
 use histories::{Answer, Call, Door, Verb, value};
-use keyway_cache::server::ServerSession as _;
 use keyway_cache::{
     Arithmetic, Begun, Counted, Delete, Deleted, Fetch, Get, Session, Store, StoreMode, Stored, Token, WriteError,
 };

@@ -1,0 +1,29 @@
+//! The program, from outside: a file for each subject, in one program of tests, which is linked once.
+
+mod activation;
+mod bench;
+mod big;
+mod command_line;
+mod config;
+mod copy;
+mod doctor;
+mod hot;
+mod items;
+mod kernel_paths;
+mod kernel_tcp;
+mod manual;
+mod memory;
+mod messages;
+mod operating;
+mod options;
+mod ping;
+mod probes;
+mod regions;
+mod rules;
+mod service;
+mod starts;
+mod stats;
+mod take_over;
+mod top;
+mod trace;
+mod watch;
