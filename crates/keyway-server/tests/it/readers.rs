@@ -441,7 +441,7 @@ fn a_reader_sees_what_was_acknowledged_and_nothing_torn_while_memory_is_recycled
         });
         let mut session = reader.session().unwrap();
         let (end, mut seen, mut last) = (Instant::now() + RACE, 0, 0);
-        while Instant::now() < end || seen < 1000 {
+        while Instant::now() < end || seen < 1000 || server.cache.counters().segments_recycled <= 100 {
             let least = done.load(SeqCst);
             let found = value(&mut session, b"raced");
             let most = begun.load(SeqCst);
@@ -459,7 +459,6 @@ fn a_reader_sees_what_was_acknowledged_and_nothing_torn_while_memory_is_recycled
         }
         over.store(true, SeqCst);
     });
-    assert!(server.cache.counters().segments_recycled > 100);
 }
 
 #[test]
