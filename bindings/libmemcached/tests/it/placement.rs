@@ -2,8 +2,7 @@
 //! or have old copies.
 //! Guards: P31
 
-use crate::common;
-use common::{Dropin, assert_same, has_memcached, printed};
+use crate::common::{Dropin, assert_same, has_memcached, printed};
 use harness::{Kind, ServeOptions, Server, Transport};
 use std::collections::BTreeSet;
 use std::path::Path;

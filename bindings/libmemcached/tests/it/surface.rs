@@ -1,8 +1,7 @@
 //! A C program over libmemcached's whole surface: enemy, an answer of the drop-in's that differs from libmemcached's and memcached's.
 //! Guards: P31
 
-use crate::common;
-use common::{Dropin, Library, NOWHERE, Pair, assert_same, has_memcached, printed};
+use crate::common::{Dropin, Library, NOWHERE, Pair, assert_same, has_memcached, printed};
 use harness::{Kind, ServeOptions, Server};
 use keyway_cache::{Cache, Options, Place};
 use std::process::Command;

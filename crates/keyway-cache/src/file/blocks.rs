@@ -145,12 +145,10 @@ pub(crate) fn fill(file: &File, parts: &[Range<usize>]) -> Result<(), CopiesOnWr
         why: why.to_string(),
     };
     if let Some(extents) = extents(file) {
-        // Beside them, too: a hole that shares a folio with what is written.
         let len = file
             .metadata()
             .map_or(usize::MAX, |meta| usize::try_from(meta.len()).unwrap_or(usize::MAX));
-        let reached = parts.iter().map(folios).map(|part| part.start..part.end.min(len));
-        let holes: Vec<_> = reached.flat_map(|part| holes(&part, &extents)).collect();
+        let holes = lacking(parts, len, &extents);
         let bytes = holes.iter().map(Range::len).sum();
         return holes
             .into_iter()
@@ -167,6 +165,19 @@ pub(crate) fn fill(file: &File, parts: &[Range<usize>]) -> Result<(), CopiesOnWr
     limits::memory(file, lacks as u64)
         .and_then(|()| parts.iter().try_for_each(|part| allocate(file, part.clone())))
         .map_err(|why| refused(lacks, why))
+}
+
+/// What these parts, which are in the order of the file, lack in a file of this length; each byte once. Holes beside them count if a folio may
+/// have both.
+fn lacking(parts: &[Range<usize>], len: usize, extents: &[Extent]) -> Vec<Range<usize>> {
+    let mut from = 0;
+    let mut found = Vec::new();
+    for reached in parts.iter().map(folios) {
+        let end = reached.end.min(len);
+        found.extend(holes(&(reached.start.max(from)..end), extents));
+        from = from.max(end);
+    }
+    found
 }
 
 /// What is left of a part between the extents, which are in the order of the file.
@@ -245,4 +256,26 @@ fn flags(file: &File) -> Option<libc::c_long> {
     // SAFETY: an open file, and a place for the answer.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), GETFLAGS, &raw mut flags) };
     (done == 0).then_some(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_in_a_folio_with_what_is_used_is_lacking_once_and_not_beyond_the_end() {
+        const MIB: usize = 1 << 20;
+        let blocks = Extent {
+            length: 1 << 19,
+            ..Extent::default()
+        };
+        let half = MIB / 2;
+        let lacking = |parts: &[Range<usize>], len| lacking(parts, len, &[blocks]);
+        let (one, halves) = (0..half, [0..half / 2, half / 2..half]);
+        let one = std::slice::from_ref(&one);
+        assert_eq!(lacking(one, 8 * MIB), lacking(&halves, 8 * MIB));
+        assert_eq!(lacking(one, half), []);
+        let apart = lacking(&[0..half, 5 * MIB..6 * MIB], 5 * MIB + half);
+        assert_eq!(apart, [half..2 * MIB, 4 * MIB..5 * MIB + half]);
+    }
 }

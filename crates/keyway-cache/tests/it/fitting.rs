@@ -8,7 +8,7 @@ use harness::Random;
 use keyway_cache::{Cache, Options, Place, Session};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 const MEMORY: u64 = 4 << 20;
 /// Bytes of items in the region: about three quarters of its log, with eight bytes more for each item that was copied.

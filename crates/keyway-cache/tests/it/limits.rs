@@ -7,7 +7,7 @@ use keyway_cache::{Cache, GrowError, Limit, OpenError, Options, Place};
 use nix::sys::resource::{Resource, setrlimit};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 const MIB: u64 = 1 << 20;
 

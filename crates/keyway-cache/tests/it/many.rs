@@ -9,7 +9,7 @@
 
 use keyway_cache::{Cache, Delete, Options, Place, Session, Store, StoreMode, Stored};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A region's file in memory, removed at the end.

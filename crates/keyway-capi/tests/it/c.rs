@@ -2,8 +2,7 @@
 //! can do to a header, a library, or a region, all functions, failures, threads and forks included.
 //! Guards: P29, P53
 
-use crate::common;
-use common::{HERE, Installed};
+use crate::common::{HERE, Installed};
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, keyway_check, program_on_path, run_to_end, skip};
 use keyway_cache::{Cache, Options, Place};
 use std::path::Path;

@@ -2,8 +2,7 @@
 //! that it may not open or cannot even see, another mount and pid namespace.
 //! Guards: P34
 
-use crate::common;
-use common::{HERE, Installed};
+use crate::common::{HERE, Installed};
 use harness::{DEADLINE, Kind, ServeOptions, Server, Transport, Wire, run_to_end, skip, wait_until};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -52,7 +52,8 @@ pub trait Host: Send + Sync {
     ///
     /// There is no space for them.
     fn back(&self, range: core::ops::Range<usize>) -> std::io::Result<()>;
-    /// Gives the memory of these bytes, whole pages, back to the system: they are zeros from then on. The file keeps its length.
+    /// Gives the memory of these bytes, whole pages, back to the system, at once or when it needs memory: they are zeros from then on, or as
+    /// they are. The file keeps its length.
     ///
     /// # Errors
     ///

@@ -2,12 +2,11 @@
 //! or not at all, a death that keeps a flight or a place, a copy of an item that loses its record.
 //! Guards: P53
 
-use crate::private;
+use crate::private::{Page, UNIX_S, region_of};
 use keyway_region::fetch::{Fetched, Flight, Freshness, Refreshed};
 use keyway_region::layout::session::Tenant;
 use keyway_region::verbs::{Arithmetic, Delete, Deleted, Get, Read, Store, StoreMode, Stored};
 use keyway_region::{Fetches, Holder, Host, Life, Moment, Region, Session, Turn, check};
-use private::{Page, UNIX_S, region_of};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;

@@ -2,7 +2,6 @@
 //! an item all the same; and a login that makes others wait.
 //! Guards: P38
 
-use crate::refusals;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -11,13 +10,13 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::refusals::{Refusal, refusals};
 use argon2::PasswordHasher;
 use harness::{Random, Scratch, say, skip, wait_until};
 use keyway_cache::{Cache, Options, Place};
 use keyway_proto::binary::{self, Head};
 use keyway_proto::{Command, EXAMPLE_KEY};
 use keyway_server::{Config, EventLoop, Handle, Sasl, Server, UnixSocket, auth_line};
-use refusals::{Refusal, refusals};
 
 /// Longest that a test waits for an answer: only a failing test takes so long.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -453,18 +453,19 @@ fn misses_are_held_for_clients_as_they_are() {
         command.arg(argument);
         command
     };
-    let clients: [(&str, Result<Box<dyn Fn() -> Command>, String>); 3] = [
+    type Start = Box<dyn Fn() -> Command>;
+    let clients: [(&str, Result<Start, String>); 3] = [
         (
             "pymemcache",
-            python.map(|python| -> Box<dyn Fn() -> Command> { Box::new(move || with(&python, &scripts.join("hold.py"))) }),
+            python.map(|python| -> Start { Box::new(move || with(&python, &scripts.join("hold.py"))) }),
         ),
         (
             "gomemcache",
-            go.map(|go| -> Box<dyn Fn() -> Command> { Box::new(move || with(&go, Path::new("hold"))) }),
+            go.map(|go| -> Start { Box::new(move || with(&go, Path::new("hold"))) }),
         ),
         (
             "php-memcached",
-            php.map(|php| -> Box<dyn Fn() -> Command> { Box::new(move || with(&php, &prepare::scripts().join("hold.php"))) }),
+            php.map(|php| -> Start { Box::new(move || with(&php, &prepare::scripts().join("hold.php"))) }),
         ),
     ];
     for (name, command) in clients {
