@@ -277,7 +277,7 @@ fn it_says_for_scripts_what_the_region_has_counted() {
     let own = &processes[0];
     assert_eq!((&own["pid"], &own["door"]), (&std::process::id().into(), &"library".into()));
     assert_eq!(own["threads"], 1, "the sessions that have ended are gone");
-    assert!(own["command"].as_str().unwrap().starts_with("top-"), "{own}");
+    assert!(own["command"].as_str().unwrap().starts_with("it-"), "{own}");
 }
 
 #[test]
