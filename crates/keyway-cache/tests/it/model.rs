@@ -32,6 +32,8 @@ fn weight(command: Command) -> usize {
         | Command::FlushAll => 1,
         // Before and after each step the model gets the key, with its CAS unique.
         Command::Gats => 0,
+        // A lease belongs to a connection.
+        Command::LeaseGet | Command::LeaseSet => 0,
         _ if (command.facts().form, command.facts().access) == (Form::Text, Access::Writes) => {
             panic!("{command:?} changes items: give it a weight, and tell the model what it does")
         }
