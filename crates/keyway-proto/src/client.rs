@@ -64,7 +64,7 @@ pub fn get_and_touch<'k>(out: &mut Vec<u8>, exptime: i32, with_cas: bool, keys: 
     out.extend_from_slice(LINE_END);
 }
 
-/// Appends a storage command with its data block. The CAS unique counts for `cas` only.
+/// Appends a storage command with its data block. The CAS unique counts for `cas`, and for `lease-set`, whose token it is.
 pub fn store(out: &mut Vec<u8>, store: &Store<'_>) {
     let value = |out: &mut Vec<u8>| out.extend_from_slice(store.value);
     store_made(out, store, store.key, store.value.len(), value);
@@ -77,6 +77,9 @@ pub fn store_made(out: &mut Vec<u8>, store: &Store<'_>, key: impl Key, value_len
     let command = store.verb.command();
     begin(out, command);
     words(out, [key]);
+    if command == Command::LeaseSet {
+        unsigned(out, store.cas);
+    }
     number(out, store.flags.into());
     number(out, store.exptime.into());
     number(out, value_len.try_into().unwrap_or(i64::MAX));
@@ -119,7 +122,7 @@ pub fn touch(out: &mut Vec<u8>, key: &[u8], exptime: i32, noreply: bool) {
     end(out, noreply);
 }
 
-/// Appends a command that is not about items, or `mn`: its name and arguments.
+/// Appends a command that has no function of its own here (those that are not about items, `mn`, `lease-get`): its name and arguments.
 pub fn other<'w>(out: &mut Vec<u8>, command: Command, arguments: impl IntoIterator<Item = &'w [u8]>) {
     begin(out, command);
     words(out, arguments);
@@ -395,7 +398,7 @@ mod tests {
             key: KEY,
             flags: 0,
             exptime: 0,
-            cas: 1,
+            cas: if verb == StoreVerb::Lease { 2 } else { 1 },
             noreply: false,
             value: b"1",
         };
@@ -409,6 +412,7 @@ mod tests {
             (Command::Gets, with(|out| get(out, true, [KEY]))),
             (Command::Gat, with(|out| get_and_touch(out, 0, false, [KEY]))),
             (Command::Gats, with(|out| get_and_touch(out, 0, true, [KEY]))),
+            (Command::LeaseGet, with(|out| other(out, Command::LeaseGet, [KEY]))),
             (Command::Delete, with(|out| delete(out, KEY, false))),
             (Command::Incr, with(|out| arithmetic(out, KEY, 1, false, false))),
             (Command::Decr, with(|out| arithmetic(out, KEY, 1, true, false))),
@@ -427,6 +431,7 @@ mod tests {
             stores(StoreVerb::Append),
             stores(StoreVerb::Prepend),
             stores(StoreVerb::Cas),
+            stores(StoreVerb::Lease),
         ];
         for (command, bytes) in &written {
             assert_eq!(bytes, command.facts().example, "{command:?}");

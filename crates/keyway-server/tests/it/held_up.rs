@@ -130,7 +130,8 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     );
     assert!(Instant::now() < silent_at, "an answer over UDP has waited");
 
-    // The rare ones are this machine's: the same share of them may come without any writer.
+    // The rare ones are this machine's: the same share of them may come without any writer, and all together they are shorter than the
+    // wait of the writers, which took nearly a whole lease.
     let held = other.waits(silent_at);
     let rank = |waits: &[Duration]| {
         let mut sorted = waits.to_vec();
@@ -139,7 +140,7 @@ fn a_write_behind_a_dead_owner_waits_by_itself_and_is_done() {
     };
     let ((usual, longest), (before, _)) = (rank(&held), rank(&control));
     assert!(
-        usual <= STATED.max(3 * before) && longest < LEASE / 4,
+        usual <= STATED.max(3 * before) && longest < LEASE * 3 / 4,
         "of {} gets beside writes that wait nine in ten took {usual:?} ({before:?} before), and one {longest:?}",
         held.len(),
     );
