@@ -64,6 +64,15 @@ def asked_of(client, get_many, **now):
     }
 
 
+def fetched_of(client):
+    """A fetch of what is there, as it is written: with its options, and a function that is not called."""
+
+    def compute():
+        sys.exit("what is there is computed")
+
+    return {"fetch of 128 B that is there": lambda: client.fetch("small", compute, ttl=60)}
+
+
 def django_side(place):
     """Django's backend, without its proxy."""
     from django.conf import settings
@@ -86,6 +95,7 @@ def prepare(side, fill):
     expected = {
         "get 128 B": SMALL,
         "get 5 KB": LARGE,
+        "fetch of 128 B that is there": SMALL,
         "get of an absent key": None,
         "set 128 B": True,
         "set 5 KB": True,
@@ -127,7 +137,7 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         place = os.path.join(folder, "region")
         client = keyway_cache.Client(place, memory=64 << 20)
-        sides["keyway"] = asked_of(client, client.get_many, noreply=False)
+        sides["keyway"] = asked_of(client, client.get_many, noreply=False) | fetched_of(client)
         try:
             sides["keyway"] |= django_side(place)
         except ImportError:

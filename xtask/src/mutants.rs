@@ -296,6 +296,19 @@ impl Form {
     }
 }
 
+/// Compiles the region with all faults: one that does not compile would hide the others.
+pub fn compile(context: &Context<'_>) -> Outcome {
+    let tree = read_list(context.root).and_then(|all| copy(context, &context.target.join("mutants/tree"), &all, |_| true));
+    match tree {
+        Ok(tree) => {
+            let mut check = context.command("cargo", &["check", "--quiet", "--package", "keyway-region"]);
+            check.current_dir(tree);
+            context.expect(check)
+        }
+        Err(why) => Outcome::Failed(why),
+    }
+}
+
 /// A copy of the tree with the faults that the tools of the promises must reject.
 pub fn known(context: &Context<'_>) -> Result<PathBuf, String> {
     let all = read_list(context.root)?;

@@ -6,6 +6,7 @@
 use crate::arm;
 use crate::deny;
 use crate::lanes::{self, Job};
+use crate::mutants;
 use crate::promises;
 use crate::run::{Context, Outcome};
 use crate::sources;
@@ -68,7 +69,7 @@ pub const ALL: &[Stage] = &[
     Stage {
         name: "clippy",
         lane: Lane::Gate,
-        catches: "lints, in every crate and target, benches included",
+        catches: "lints, in every crate and target, benches included; a fault of the list that does not compile",
         beside: false,
         run: clippy,
     },
@@ -159,7 +160,10 @@ pub fn source_rules(context: &Context<'_>) -> Outcome {
 }
 
 fn clippy(context: &Context<'_>) -> Outcome {
-    clippy_with(context, &[])
+    match clippy_with(context, &[]) {
+        Outcome::Passed => mutants::compile(context),
+        failed => failed,
+    }
 }
 
 /// With these arguments of cargo.

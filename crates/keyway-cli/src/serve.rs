@@ -239,19 +239,13 @@ impl Serve {
         let kernel = self.kernel_door()?;
         let (tcp, tls_tcp) = self.tcp_addresses(given)?;
         let tls = self.tls(!tls_tcp.is_empty() || given.has(Role::Tls))?;
-        let udp = self.udp.as_deref().map(|text| listen::parse(text, place::DEFAULT_PORT));
-        let udp = udp.transpose().map_err(Failure::of("--udp"))?.unwrap_or_default();
+        let (udp, udp_allow) = self.udp_addresses()?;
         let http = self.http.as_deref().map(listen::parse_http).transpose();
         let http = http.map_err(Failure::of("--http"))?;
         let cpus = self.cpus.as_deref().map(cpus::parse).transpose();
         let cpus = cpus.map_err(Failure::of("--cpus"))?.unwrap_or_default();
         let http_hosts = self.http.as_deref().and_then(listen::http_host).into_iter();
         let http_hosts = http_hosts.chain(self.http_host).collect();
-        let udp_allow = if self.udp_allow.is_empty() {
-            LOOPBACK.to_vec()
-        } else {
-            self.udp_allow
-        };
         let mode = self.socket_mode;
         let mut config = Config {
             tcp,
@@ -295,6 +289,17 @@ impl Serve {
             .ask_for(&mut config)
             .map_err(|error| Failure::new(exit::SYSTEM, error))?;
         Ok(config)
+    }
+
+    /// The addresses for UDP, and the networks from which packets are answered.
+    fn udp_addresses(&self) -> Result<(Vec<SocketAddr>, Vec<Network>), Failure> {
+        let udp = self.udp.as_deref().map(|text| listen::parse(text, place::DEFAULT_PORT));
+        let udp = udp.transpose().map_err(Failure::of("--udp"))?.unwrap_or_default();
+        let allowed = match self.udp_allow.as_slice() {
+            [] => LOOPBACK.to_vec(),
+            given => given.to_vec(),
+        };
+        Ok((udp, allowed))
     }
 
     fn kernel_door(&mut self) -> Result<Option<Kernel>, Failure> {

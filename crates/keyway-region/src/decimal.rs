@@ -163,12 +163,12 @@ const DIGITS_SAFE: usize = 19;
 
 /// The operand of an increment or decrement.
 #[derive(Clone, Copy)]
-pub(crate) struct By {
+pub(crate) struct Operand {
     pub delta: u64,
     pub decrement: bool,
 }
 
-impl By {
+impl Operand {
     /// The result for a number ("Increment/Decrement").
     #[inline(always)]
     pub fn of(self, number: u64) -> u64 {

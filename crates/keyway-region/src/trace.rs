@@ -131,18 +131,23 @@ fn trace_segment(region: &Region, segment: usize, life: SegmentLife, (key, hash)
             });
         }
     }
-    // PAIRS: generation: as in `Items::is_still`.
-    fence(Acquire);
-    let is_same = region.mapped().segment_life(segment).generation == life.generation;
     // A free segment that was taken meanwhile is not free any more.
-    // PAIRS: open, large, owner: as above.
-    let is_same = is_same && (!is_emptied || State(header.state.load(Acquire)) == state);
-    if !is_same {
+    if !is_still(region, segment, life, is_emptied.then_some(state)) {
         return;
     }
     trace.left += found.len();
     let newest = trace.newest.take().into_iter().chain(found);
     trace.newest = newest.max_by_key(|left| (left.whereabouts == Whereabouts::InIndex, left.order));
+}
+
+/// Whether a segment is still in this life, and has this state, if one is given.
+fn is_still(region: &Region, segment: usize, life: SegmentLife, state: Option<State>) -> bool {
+    // PAIRS: generation: as in `Items::is_still`.
+    fence(Acquire);
+    let is_same = region.mapped().segment_life(segment).generation == life.generation;
+    // PAIRS: open, large, owner: as in `Reclaimer::empty_step`.
+    let now = || State(region.mapped().header(segment).state.load(Acquire));
+    is_same && state.is_none_or(|state| now() == state)
 }
 
 /// The items of a segment between these offsets, as their headers say.

@@ -240,17 +240,11 @@ impl Server {
         let wakers = polls.iter().map(|poll| Waker::new(poll.registry(), worker::WAKE));
         let wakers = wakers.collect::<io::Result<Vec<_>>>()?;
         let acceptor_waker = Waker::new(poll.registry(), acceptor::WAKE)?;
-        let kept = sockets
-            .udp_sockets
-            .iter()
-            .flatten()
-            .map(|socket| socket.as_fd().try_clone_to_owned());
-        let kept = kept.collect::<io::Result<Vec<_>>>()?;
         let setup = Setup {
             udp_addresses: sockets.udp_addresses.clone(),
             event_loop,
             workers: Workers::new(wakers),
-            peers: Peers::new(kept),
+            peers: Peers::new(descriptors_of(&sockets.udp_sockets)?),
             life: Life::new(acceptor_waker, stopper),
             census,
             kernel: post,
@@ -566,6 +560,12 @@ fn catch_signals() -> io::Result<signal_hook_mio::v1_0::Signals> {
         signal_hook::flag::register(signal, Arc::clone(&seen))?;
     }
     signal_hook_mio::v1_0::Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
+}
+
+/// The sockets once more, to be listed.
+fn descriptors_of(sockets: &[Vec<mio::net::UdpSocket>]) -> io::Result<Vec<OwnedFd>> {
+    let all = sockets.iter().flatten();
+    all.map(|socket| socket.as_fd().try_clone_to_owned()).collect()
 }
 
 /// The listeners that belong to the region: for programs that find no slot in it, and for a server that takes over. Each comes from the server

@@ -92,6 +92,38 @@ pub struct ProcessRow<'r> {
     pub fenced: usize,
 }
 
+impl DoorRow<'_> {
+    fn json(&self) -> Value {
+        json!({
+            "door": self.door.name(),
+            "verb": self.verb.name(),
+            "is_sampled": self.door.is_sampled(),
+            "measured": self.all.count(),
+            "mean_ns": self.all.sum_ns / self.all.count().max(1),
+            "p50_ns": self.all.quantile_ns(500),
+            "p99_ns": self.all.quantile_ns(990),
+            "p999_ns": self.all.quantile_ns(999),
+            "per_second": self.per_s,
+        })
+    }
+}
+
+impl ProcessRow<'_> {
+    fn json(&self) -> Value {
+        json!({
+            "pid": self.process.pid,
+            "command": self.command,
+            "door": door_of(self.process.entrance),
+            "since_unix_s": self.process.since_unix_s,
+            "threads": self.process.threads.len(),
+            "per_second": self.per_s,
+            "in_call": self.in_call,
+            "protects": self.protects,
+            "fenced": self.fenced,
+        })
+    }
+}
+
 /// Two readings, the later one first.
 pub struct View<'r> {
     now: &'r Reading,
@@ -180,40 +212,8 @@ impl<'r> View<'r> {
             .zip(seen.segments)
             .map(|(name, count)| ((*name).to_owned(), count.into()))
             .collect();
-        let doors: Vec<_> = self
-            .doors()
-            .iter()
-            .map(|row| {
-                json!({
-                    "door": row.door.name(),
-                    "verb": row.verb.name(),
-                    "is_sampled": row.door.is_sampled(),
-                    "measured": row.all.count(),
-                    "mean_ns": row.all.sum_ns / row.all.count().max(1),
-                    "p50_ns": row.all.quantile_ns(500),
-                    "p99_ns": row.all.quantile_ns(990),
-                    "p999_ns": row.all.quantile_ns(999),
-                    "per_second": row.per_s,
-                })
-            })
-            .collect();
-        let processes: Vec<_> = self
-            .processes(order)
-            .iter()
-            .map(|row| {
-                json!({
-                    "pid": row.process.pid,
-                    "command": row.command,
-                    "door": door_of(row.process.entrance),
-                    "since_unix_s": row.process.since_unix_s,
-                    "threads": row.process.threads.len(),
-                    "per_second": row.per_s,
-                    "in_call": row.in_call,
-                    "protects": row.protects,
-                    "fenced": row.fenced,
-                })
-            })
-            .collect();
+        let doors: Vec<_> = self.doors().iter().map(DoorRow::json).collect();
+        let processes: Vec<_> = self.processes(order).iter().map(ProcessRow::json).collect();
         let all = json!({
             "seconds": self.elapsed.as_secs_f64(),
             "created_unix_s": seen.created_unix_s,

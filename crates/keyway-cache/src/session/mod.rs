@@ -443,15 +443,23 @@ impl Session {
     /// # Errors
     ///
     /// A bad key, [`WriteError::OwnFlight`], and those of a write.
+    #[inline]
     pub fn fetch_begin(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Begun, WriteError> {
         if how.early <= 0.0 && !how.has_looked {
-            let start = out.len();
             match self.get_append(key, out)? {
                 Some(item) if is_fresh(item) => return Ok(Begun::Hit(item)),
-                _ => out.truncate(start),
+                Some(item) => out.truncate(out.len() - item.value_len),
+                None => {}
             }
         }
-        self.fetch_missed(key, how, out)
+        self.begin_absent(key, how, out).map(|begun| *begun)
+    }
+
+    /// The rest of [`Session::fetch_begin`]. Boxed: what a call returns through the caller's memory would be written there on a hit, too.
+    #[cold]
+    #[inline(never)]
+    fn begin_absent(&mut self, key: &[u8], how: &Fetch<'_>, out: &mut Vec<u8>) -> Result<Box<Begun>, WriteError> {
+        self.fetch_missed(key, how, out).map(Box::new)
     }
 
     /// Stores what was computed, and wakes those who wait. `false`: nothing is stored, because the key was deleted, flushed or stored since
@@ -632,7 +640,7 @@ impl ServerSession for Session {
 /// Whether an item that a get has found is all that a fetch wants. An empty one that is won may be that of a client which has not stored its
 /// value yet.
 fn is_fresh(item: Item) -> bool {
-    !(item.stale || item.win_sent && item.value_len == 0)
+    !(item.stale | (item.win_sent & (item.value_len == 0)))
 }
 
 impl BindingSession for Session {

@@ -82,18 +82,18 @@ impl TrailWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// a get found an item
-    Hit(Extent),
+    Hit(Kept),
     /// a get found nothing
     Missed,
     /// a change has left an item
-    Stored(Extent),
+    Stored(Kept),
     /// a change has left nothing
     Gone,
 }
 
 /// What an item takes, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct Kept {
     /// bytes in the region
     pub size: u32,
     /// seconds left, rounded down by less than a thousandth; `None`: it never expires
@@ -123,7 +123,7 @@ impl Fate {
 
     /// From an entry's word, whatever is in it.
     pub fn of(word: u64) -> Self {
-        let extent = Extent {
+        let extent = Kept {
             size: low(word >> TIME_BITS, SIZE_BITS),
             ttl_s: time_of(low(word, TIME_BITS)),
         };
@@ -171,7 +171,7 @@ mod tests {
         ];
         for ttl_s in times {
             for size in [0, 40, (1 << 30) - 1] {
-                let extent = Extent { size, ttl_s };
+                let extent = Kept { size, ttl_s };
                 for fate in [Fate::Hit(extent), Fate::Stored(extent), Fate::Missed, Fate::Gone] {
                     let bits = fate.bits();
                     assert!(bits < 1 << KEY_BITS);

@@ -43,22 +43,22 @@ pub(crate) const UNIQUES_LOST: u64 = 1 << 32;
 
 /// A unique that was given, and how many that follow it no item has.
 #[derive(Clone, Copy, Default)]
-struct Step {
+struct Given {
     unique: u64,
     left: usize,
 }
 
 /// The uniques that a session gave last which followed those of replaced items, by the keys' hashes.
-pub(crate) struct Steps([Cell<Step>; STEPS]);
+pub(crate) struct Steps([Cell<Given>; STEPS]);
 
 impl Default for Steps {
     fn default() -> Self {
-        Self([const { Cell::new(Step { unique: 0, left: 0 }) }; STEPS])
+        Self([const { Cell::new(Given { unique: 0, left: 0 }) }; STEPS])
     }
 }
 
 impl Steps {
-    fn of_key(&self, hash: u64) -> Option<&Cell<Step>> {
+    fn of_key(&self, hash: u64) -> Option<&Cell<Given>> {
         self.0.get(crate::layout::index(hash % STEPS as u64))
     }
 
@@ -72,7 +72,7 @@ impl Steps {
     fn first(&self, hash: u64, unique: u64, left: usize) -> Option<u64> {
         let left = left.checked_sub(1)?;
         let unique = unique.wrapping_add(1);
-        self.of_key(hash)?.set(Step { unique, left });
+        self.of_key(hash)?.set(Given { unique, left });
         Some(unique)
     }
 }

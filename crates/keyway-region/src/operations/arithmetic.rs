@@ -2,7 +2,7 @@
 //! read from an item's value.
 
 use crate::clock::ttl;
-use crate::decimal::{self, By};
+use crate::decimal::{self, Operand};
 use crate::hash::{Key, Keyed};
 use crate::heap;
 use crate::index::{Changed, Decide, Decision, Old};
@@ -37,17 +37,17 @@ impl Session {
     /// Increment ("Increment/Decrement"), for a caller that needs only the number.
     #[inline]
     pub fn incr(&mut self, key: impl Keyed, delta: u64, now: impl Now) -> Result<Number, WriteError> {
-        self.count_by(key, By { delta, decrement: false }, now)
+        self.count_by(key, Operand { delta, decrement: false }, now)
     }
 
     /// Decrement, likewise.
     #[inline]
     pub fn decr(&mut self, key: impl Keyed, delta: u64, now: impl Now) -> Result<Number, WriteError> {
-        self.count_by(key, By { delta, decrement: true }, now)
+        self.count_by(key, Operand { delta, decrement: true }, now)
     }
 
     #[inline(always)]
-    fn count_by(&self, key: impl Keyed, by: By, mut now: impl Now) -> Result<Number, WriteError> {
+    fn count_by(&self, key: impl Keyed, by: Operand, mut now: impl Now) -> Result<Number, WriteError> {
         let mut room = KeyRoom::new();
         let key = self.key(key, &mut room)?;
         match self.count_fast(key, by, &mut now) {
@@ -59,7 +59,7 @@ impl Session {
     /// Arithmetic without a comparison, which changes nothing of the item but its value: the new value, and the item that was
     /// written. `None`: it takes [`Self::arithmetic_if`].
     #[inline(always)]
-    fn count_fast(&self, key: Key<'_>, by: By, now: &mut impl Now) -> Option<(Sum, Written)> {
+    fn count_fast(&self, key: Key<'_>, by: Operand, now: &mut impl Now) -> Option<(Sum, Written)> {
         let mut sum = Sum::default();
         let plain = PlainSum { by, sum: &mut sum };
         let (Changed::Put, written) = self.index().change_fast(self.reclaimer(), key, now, plain)? else {
@@ -155,8 +155,8 @@ impl Session {
 }
 
 impl Arithmetic {
-    pub(crate) fn by(&self) -> By {
-        By {
+    pub(crate) fn by(&self) -> Operand {
+        Operand {
             delta: self.delta,
             decrement: self.decrement,
         }
@@ -165,7 +165,7 @@ impl Arithmetic {
 
 /// The decision of arithmetic on a short number, without any condition.
 struct PlainSum<'s> {
-    by: By,
+    by: Operand,
     sum: &'s mut Sum,
 }
 
@@ -209,7 +209,7 @@ enum NumberText {
     Long(usize),
 }
 
-impl By {
+impl Operand {
     /// What becomes of an item with a number of up to sixteen digits, or of up to eight with blanks after them.
     #[inline(never)]
     fn of_item(self, old: Old<'_>) -> Option<(Sum, NumberText)> {

@@ -69,7 +69,7 @@ pub enum Delivery {
 
 /// How far a ring was read.
 #[derive(Clone, Copy, Debug, Default)]
-struct Read {
+struct Progress {
     cells: u64,
     events: u64,
 }
@@ -77,7 +77,7 @@ struct Read {
 /// A watcher's place in all rings.
 pub struct Watching {
     watch: Watch,
-    rings: [Read; RINGS],
+    rings: [Progress; RINGS],
     /// events that each session has lost for want of a ring
     lost: Vec<u64>,
     /// events that wait for others
@@ -320,14 +320,14 @@ fn missing(expected: &mut u64, number: u64) -> u64 {
 }
 
 /// Where a ring ends now.
-fn rest(ring: &Ring) -> Read {
-    let mut read = Read::default();
+fn rest(ring: &Ring) -> Progress {
+    let mut read = Progress::default();
     // Until both words are of the same moment; a ring that is written all the time may count an event too many as lost.
     for _ in 0..1000 {
         let events = ring.events.load(Relaxed);
         // PAIRS: ring: the stores in `Emitter::write_event`.
         let cells = ring.cells.load(Acquire);
-        read = Read { cells, events };
+        read = Progress { cells, events };
         if ring.events.load(Relaxed) == events {
             break;
         }

@@ -144,28 +144,7 @@ impl Secure {
         };
         let mut rest = &room[..count];
         while !rest.is_empty() && !arrived.at_end {
-            self.tls.read_tls(&mut rest)?;
-            let state = match self.tls.process_new_packets() {
-                Ok(state) => state,
-                Err(error) => {
-                    // What was not encrypted before is dropped: the client would not take it after the alert.
-                    output.take_plain();
-                    self.take_records(output);
-                    self.is_broken = true;
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-                }
-            };
-            let mut left = state.plaintext_bytes_to_read();
-            arrived.count += left;
-            let mut reader = self.tls.reader();
-            while left > 0 {
-                let plain = reader.fill_buf()?;
-                let len = plain.len();
-                input.append(plain, need);
-                reader.consume(len);
-                left -= len;
-            }
-            arrived.at_end = state.peer_has_closed();
+            self.decrypt(&mut rest, input, need, output, &mut arrived)?;
         }
         if self.arriving.arrived == 0 && !self.is_handshaking() {
             // rustls gives back the room of a large record when it reads next. This is such a read.
@@ -178,6 +157,40 @@ impl Secure {
             output.bytes().extend_from_slice(&plain);
         }
         Ok(arrived)
+    }
+
+    /// Decrypts what is complete of these bytes, which the socket has given, or a part of it.
+    fn decrypt(
+        &mut self,
+        rest: &mut &[u8],
+        input: &mut Buffer,
+        need: usize,
+        output: &mut Output,
+        arrived: &mut Arrived,
+    ) -> io::Result<()> {
+        self.tls.read_tls(rest)?;
+        let state = match self.tls.process_new_packets() {
+            Ok(state) => state,
+            Err(error) => {
+                // What was not encrypted before is dropped: the client would not take it after the alert.
+                output.take_plain();
+                self.take_records(output);
+                self.is_broken = true;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        };
+        let mut left = state.plaintext_bytes_to_read();
+        arrived.count += left;
+        let mut reader = self.tls.reader();
+        while left > 0 {
+            let plain = reader.fill_buf()?;
+            let len = plain.len();
+            input.append(plain, need);
+            reader.consume(len);
+            left -= len;
+        }
+        arrived.at_end = state.peer_has_closed();
+        Ok(())
     }
 
     /// Encrypts the plain bytes of the output, with `plain` as room for them. Returns how many there were.

@@ -179,7 +179,7 @@ fn name(row: usize) -> String {
 
 /// The cube of a random number: one request in two is for one row in eight.
 fn row_of(random: &mut Random) -> usize {
-    let row = random.below(1 << 16).pow(3) * ROWS as u64 >> 48;
+    let row = (random.below(1 << 16).pow(3) * ROWS as u64) >> 48;
     usize::try_from(row).unwrap_or(0)
 }
 

@@ -199,7 +199,7 @@ fn run(plan: &Plan) -> ExitCode {
             continue;
         }
         next = now + Duration::from_millis(250 + random.below(500));
-        let victim = random.below(plan.processes as u64) as usize;
+        let victim = random.index(plan.processes);
         if random.below(2) == 0 {
             let worker = &mut workers[victim];
             worker.kill(&mut ledger);

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use keyway_region::layout::trail::{Extent, Fate};
+use keyway_region::layout::trail::{Fate, Kept};
 
 /// The admission pool's share: one in this many bytes.
 const ADMISSION_SHARE: u64 = 20;
@@ -78,7 +78,7 @@ pub(super) struct Miniature {
 }
 
 /// The second in which an item expires.
-fn expires_s(extent: Extent, now_s: u64) -> Option<u64> {
+fn expires_s(extent: Kept, now_s: u64) -> Option<u64> {
     extent.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s))
 }
 
@@ -123,7 +123,7 @@ impl Miniature {
     }
 
     /// Puts an item into the main pool, as one that was there before.
-    pub fn seed(&mut self, key: u64, extent: Extent, is_fetched: bool, now_s: u64) {
+    pub fn seed(&mut self, key: u64, extent: Kept, is_fetched: bool, now_s: u64) {
         self.insert(key, extent, (true, u8::from(is_fetched)), now_s);
         self.fit();
     }
@@ -165,7 +165,7 @@ impl Miniature {
         true
     }
 
-    fn put(&mut self, key: u64, extent: Extent, now_s: u64) {
+    fn put(&mut self, key: u64, extent: Kept, now_s: u64) {
         let (in_main, frequency) = match self.entries.get(&key) {
             Some(old) => (old.in_main, old.frequency),
             None => (self.ghosts.remove(&key).is_some(), 0),
@@ -176,7 +176,7 @@ impl Miniature {
     }
 
     /// In the place of an older one of this key: there may be one even at the beginning, if the index grew while it was walked.
-    fn insert(&mut self, key: u64, extent: Extent, (in_main, frequency): (bool, u8), now_s: u64) {
+    fn insert(&mut self, key: u64, extent: Kept, (in_main, frequency): (bool, u8), now_s: u64) {
         self.remove(key);
         self.clock = self.clock.wrapping_add(1);
         let entry = Entry {
@@ -277,7 +277,7 @@ impl Miniature {
 mod tests {
     use super::*;
 
-    const ITEM: Extent = Extent { size: 100, ttl_s: None };
+    const ITEM: Kept = Kept { size: 100, ttl_s: None };
 
     fn holding(items: u64) -> Miniature {
         Miniature {
@@ -338,14 +338,14 @@ mod tests {
     #[test]
     fn items_expire_and_are_flushed() {
         let mut cache = holding(100);
-        let short = Extent { ttl_s: Some(5), ..ITEM };
+        let short = Kept { ttl_s: Some(5), ..ITEM };
         cache.step(1, Fate::Stored(short), 10);
         cache.step(2, Fate::Stored(ITEM), 10);
         let ask_at = |now_s| move |cache: &mut Miniature| [1, 2].into_iter().for_each(|key| cache.step(key, Fate::Missed, now_s));
         assert_eq!(misses(&mut cache, ask_at(14)), 0);
         assert_eq!(misses(&mut cache, ask_at(15)), 1);
         cache.step(1, Fate::Stored(short), 20);
-        cache.step(1, Fate::Hit(Extent { ttl_s: Some(60), ..ITEM }), 21);
+        cache.step(1, Fate::Hit(Kept { ttl_s: Some(60), ..ITEM }), 21);
         assert_eq!(misses(&mut cache, ask_at(80)), 0, "it was touched");
         cache.clear();
         assert_eq!(misses(&mut cache, ask_at(15)), 2);
@@ -376,10 +376,10 @@ mod tests {
         assert!(cache.admission.len() + cache.main.len() < 200);
         assert_eq!((cache.len(), cache.used, cache.evicted), (10, 1000, 0));
         // Sizes that cannot be: nothing is divided by them, and nothing grows.
-        cache.step(1, Fate::Stored(Extent { size: 0, ttl_s: None }), 0);
+        cache.step(1, Fate::Stored(Kept { size: 0, ttl_s: None }), 0);
         cache.step(
             2,
-            Fate::Stored(Extent {
+            Fate::Stored(Kept {
                 size: u32::MAX,
                 ttl_s: None,
             }),

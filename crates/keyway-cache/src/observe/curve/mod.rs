@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
 use keyway_region::layout::stats::Counters;
-use keyway_region::layout::trail::{Extent, Fate, SHIFT_MAX};
+use keyway_region::layout::trail::{Fate, Kept, SHIFT_MAX};
 use keyway_region::{Trail, TrailPlace, TrailStep, is_among, seconds_of};
 
 use crate::file::creation::limit_bytes;
@@ -384,7 +384,7 @@ impl MemoryCurve {
 
     /// Puts the items that the region has now into the simulations, those first that were used longest ago.
     fn seed(&mut self, session: &mut Session) {
-        let mut found: Vec<(u32, u64, Extent, bool)> = Vec::new();
+        let mut found: Vec<(u32, u64, Kept, bool)> = Vec::new();
         let mut cursor = Some(0);
         while let Some(from) = cursor {
             let (hash, shift) = (&self.sessions, self.shift);
@@ -395,7 +395,7 @@ impl MemoryCurve {
                 else {
                     return;
                 };
-                let extent = Extent {
+                let extent = Kept {
                     size: u32::try_from(item.size).unwrap_or(u32::MAX),
                     ttl_s: item.ttl_s,
                 };

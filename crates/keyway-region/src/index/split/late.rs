@@ -3,7 +3,7 @@
 use crate::atomics::Relaxed;
 use crate::hash::all_choices;
 use crate::late::{Ground, Thread, WORDS_COME_ROUND, dies, overtaken, recycled, twins};
-use crate::layout::bucket::Split;
+use crate::layout::bucket::{SLOTS, Split};
 use crate::layout::slot::Slot;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -171,6 +171,41 @@ fn a_slot_that_was_filled_is_not_emptied() {
                 late.has(key, 2, LEN, access);
             }
             ground.is_sound();
+        }
+    }
+}
+
+#[test]
+fn an_insert_finishes_the_split_of_its_third_bucket() {
+    let ground = Ground::of_buckets(64);
+    let (table, next) = (ground.region.directory().table(), next_split(&ground));
+    let buckets = |key: &String| all_choices(ground.hash(key)).map(|choice| table.bucket(choice));
+    let keys = || (0..).map(|n| format!("new-{n}"));
+    let in_the_third = |key: &String| {
+        let [first, second, third] = buckets(key);
+        third == next.source && first != third && second != third && first != second
+    };
+    let key = keys().find(in_the_third).expect("there is no end of keys");
+    // These fill its pair. They are found before it dies, so they are worth more than what is frozen.
+    let pair = &buckets(&key)[..2];
+    let fill = |other: &String| *other != key && buckets(other)[..2].iter().all(|bucket| pair.contains(bucket));
+    let others: Vec<String> = keys().filter(fill).take(2 * SLOTS).collect();
+    for access in 1.. {
+        let ground = Ground::of_buckets(64);
+        let (writer, late) = (ground.thread(0), ground.thread(1));
+        others.iter().for_each(|other| writer.set(other, 1, LEN));
+        for other in &others {
+            writer.has(other, 1, LEN, access);
+        }
+        assert_eq!(next_split(&ground), next, "the index has grown");
+        let died = dies(access, || split(&late, &ground, 1));
+        late.forget();
+        ground.dies(1);
+        writer.set(&key, 2, LEN);
+        writer.has(&key, 2, LEN, access);
+        ground.is_sound();
+        if !died {
+            break;
         }
     }
 }
