@@ -63,11 +63,14 @@ impl Drop for Other {
 }
 
 /// The other process: `wait KEY` fetches, and says when it had the value and how much processor time that took, microseconds; `hold KEY`
-/// begins to compute, and says so.
+/// begins to compute, and says so; `read` says when it has read that.
 pub fn other(region: &Path) {
     let mut session = open(region).session().expect("a session");
     for line in std::io::stdin().lines().map_while(Result::ok) {
-        let (verb, key) = line.split_once(' ').expect("a verb and a key");
+        let Some((verb, key)) = line.split_once(' ') else {
+            println!("{}", now_us());
+            continue;
+        };
         let (busy, mut value) = (cpu_us(), Vec::new());
         let begun = session.fetch_begin(key.as_bytes(), &patient(), &mut value).expect("a fetch");
         match (verb, begun) {
@@ -119,12 +122,21 @@ pub fn print_quantiles(what: &str, mut times: Vec<u64>) {
 
 fn wake_up(session: &mut Session, region: &Path, rounds: usize) {
     let mut other = Other::start(region);
-    let times = (0..rounds).map(|round| {
+    let (mut bare, mut times) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        std::thread::sleep(ASLEEP);
+        let told_at = now_us();
+        other.tell("read");
+        bare.push(other.answer()[0].saturating_sub(told_at));
         let key = format!("wake-{round}");
         let stored_at = told_while_it_waits(session, &mut other, &key, ASLEEP);
-        other.answer()[0].saturating_sub(stored_at)
-    });
-    print_quantiles("from a store to the value in another process", times.collect());
+        times.push(other.answer()[0].saturating_sub(stored_at));
+    }
+    print_quantiles(
+        "what the machine takes: from a write into a pipe to the process that reads it",
+        bare,
+    );
+    print_quantiles("from a store to the value in another process", times);
 }
 
 /// Begins a flight for which the other process waits, and stores after a while: when, microseconds.
