@@ -1,7 +1,7 @@
 //! The pairings: name, operations with their orderings as in the code, and the skeleton that shows what each is for.
 //!
-//! A skeleton has the operations of the code in the code's order, on words of its own. What it forbids is the sentence that
-//! `docs/concurrency.md` has for the pairing.
+//! A skeleton has the operations of the code in the code's order, on words of its own. What it forbids is in `says`.
+//! `docs/concurrency.md` has a row for each pairing.
 
 use crate::world::{Thread, World};
 use loom::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
