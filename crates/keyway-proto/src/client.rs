@@ -49,7 +49,6 @@ impl<F: FnOnce(&mut Vec<u8>)> Key for F {
 }
 
 /// Appends `get <key>*`, or `gets <key>*`, which asks for CAS uniques as well.
-#[inline]
 pub fn get(out: &mut Vec<u8>, with_cas: bool, keys: impl IntoIterator<Item: Key>) {
     begin(out, if with_cas { Command::Gets } else { Command::Get });
     words(out, keys);
@@ -72,7 +71,6 @@ pub fn store(out: &mut Vec<u8>, store: &Store<'_>) {
 
 /// Appends a storage command whose key and value are made on the way, in the place of those in `store`. `value` appends
 /// `value_len` bytes.
-#[inline]
 pub fn store_made(out: &mut Vec<u8>, store: &Store<'_>, key: impl Key, value_len: usize, value: impl FnOnce(&mut Vec<u8>)) {
     let command = store.verb.command();
     begin(out, command);
@@ -98,7 +96,6 @@ pub fn store_made(out: &mut Vec<u8>, store: &Store<'_>, key: impl Key, value_len
 }
 
 /// Appends `delete <key>`.
-#[inline]
 pub fn delete(out: &mut Vec<u8>, key: impl Key, noreply: bool) {
     begin(out, Command::Delete);
     words(out, [key]);
@@ -106,7 +103,6 @@ pub fn delete(out: &mut Vec<u8>, key: impl Key, noreply: bool) {
 }
 
 /// Appends `incr <key> <delta>`, or `decr <key> <delta>`.
-#[inline]
 pub fn arithmetic(out: &mut Vec<u8>, key: impl Key, delta: u64, decrement: bool, noreply: bool) {
     begin(out, if decrement { Command::Decr } else { Command::Incr });
     words(out, [key]);
@@ -167,7 +163,6 @@ fn begin(out: &mut Vec<u8>, command: Command) {
     out.extend_from_slice(command.facts().name);
 }
 
-#[inline]
 fn words(out: &mut Vec<u8>, words: impl IntoIterator<Item: Key>) {
     for word in words {
         out.push(b' ');

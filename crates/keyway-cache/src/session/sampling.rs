@@ -4,7 +4,7 @@
 use crate::clock::timer::{Sampler, Timer};
 use crate::session::slot::Slot;
 use keyway_region::layout::latency::Verb;
-use keyway_region::layout::trail::{Fate, Kept};
+use keyway_region::layout::trail::{Fate, Footprint};
 use keyway_region::verbs::{Get, Item, Read, WriteError};
 use keyway_region::{Key, Trail};
 
@@ -92,7 +92,7 @@ impl Sampling {
             let next = session.sampling().sample_get(key.hash(), key.bytes(), given);
             let trail = session.region().trail();
             if let Some(name) = trail.on_kept_trail(key.hash()) {
-                trail.leave_trail(name, found.map_or(Fate::Missed, |item| Fate::Hit(kept_of(item))));
+                trail.leave_trail(name, found.map_or(Fate::Missed, |item| Fate::Hit(footprint_of(item))));
             }
             next
         });
@@ -168,7 +168,7 @@ impl Sampling {
             && let Ok(found) = look(slot, key)
         {
             let fate = match &found {
-                Read::Hit(item) => Fate::Stored(kept_of(item)),
+                Read::Hit(item) => Fate::Stored(footprint_of(item)),
                 _ => Fate::Gone,
             };
             slot.inside(|session| session.region().trail().leave_trail(name, fate));
@@ -183,8 +183,8 @@ pub fn look(slot: &mut Slot, key: Key<'_>) -> Result<Read, WriteError> {
 }
 
 /// What the trail says of an item.
-fn kept_of(item: &Item) -> Kept {
-    Kept {
+fn footprint_of(item: &Item) -> Footprint {
+    Footprint {
         size: u32::try_from(item.size).unwrap_or(u32::MAX),
         ttl_s: item.ttl_s,
     }

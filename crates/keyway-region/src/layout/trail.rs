@@ -82,18 +82,18 @@ impl TrailWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// a get found an item
-    Hit(Kept),
+    Hit(Footprint),
     /// a get found nothing
     Missed,
     /// a change has left an item
-    Stored(Kept),
+    Stored(Footprint),
     /// a change has left nothing
     Gone,
 }
 
 /// What an item takes, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Footprint {
     /// bytes in the region
     pub size: u32,
     /// seconds left, rounded down by less than a thousandth; `None`: it never expires
@@ -108,30 +108,30 @@ const MANTISSA_BITS: u32 = TIME_BITS - EXPONENT_BITS;
 impl Fate {
     /// As the low 48 bits of an entry's word.
     pub fn bits(self) -> u64 {
-        let (kind, extent) = match self {
+        let (kind, footprint) = match self {
             Self::Missed => (0, None),
             Self::Gone => (1, None),
-            Self::Hit(extent) => (2, Some(extent)),
-            Self::Stored(extent) => (3, Some(extent)),
+            Self::Hit(footprint) => (2, Some(footprint)),
+            Self::Stored(footprint) => (3, Some(footprint)),
         };
-        let extent = extent.map_or(0, |extent| {
-            let size = u64::from(extent.size).min((1 << SIZE_BITS) - 1);
-            size << TIME_BITS | time_bits(extent.ttl_s)
+        let footprint = footprint.map_or(0, |footprint| {
+            let size = u64::from(footprint.size).min((1 << SIZE_BITS) - 1);
+            size << TIME_BITS | time_bits(footprint.ttl_s)
         });
-        kind << (SIZE_BITS + TIME_BITS) | extent
+        kind << (SIZE_BITS + TIME_BITS) | footprint
     }
 
     /// From an entry's word, whatever is in it.
     pub fn of(word: u64) -> Self {
-        let extent = Kept {
+        let footprint = Footprint {
             size: low(word >> TIME_BITS, SIZE_BITS),
             ttl_s: time_of(low(word, TIME_BITS)),
         };
         match word >> (SIZE_BITS + TIME_BITS) & 3 {
             0 => Self::Missed,
             1 => Self::Gone,
-            2 => Self::Hit(extent),
-            _ => Self::Stored(extent),
+            2 => Self::Hit(footprint),
+            _ => Self::Stored(footprint),
         }
     }
 }
@@ -171,8 +171,8 @@ mod tests {
         ];
         for ttl_s in times {
             for size in [0, 40, (1 << 30) - 1] {
-                let extent = Kept { size, ttl_s };
-                for fate in [Fate::Hit(extent), Fate::Stored(extent), Fate::Missed, Fate::Gone] {
+                let footprint = Footprint { size, ttl_s };
+                for fate in [Fate::Hit(footprint), Fate::Stored(footprint), Fate::Missed, Fate::Gone] {
                     let bits = fate.bits();
                     assert!(bits < 1 << KEY_BITS);
                     let (Fate::Hit(read) | Fate::Stored(read)) = Fate::of(bits | 0xBAD0 << KEY_BITS) else {

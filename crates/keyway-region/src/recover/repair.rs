@@ -28,7 +28,7 @@ const PROGRESS: u64 = 1 << 10;
 
 /// What the index needs of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Purpose {
+enum UsedFor {
     #[default]
     Nothing,
     /// its buckets or hints
@@ -41,7 +41,7 @@ enum Purpose {
 
 /// What the index was found to need.
 struct Needs {
-    segments: Vec<Purpose>,
+    segments: Vec<UsedFor>,
     /// for each cell of each segment the end of the last item that begins in it, in bytes from the segment's start
     ends: Vec<u32>,
     /// bytes of each segment's items
@@ -67,7 +67,7 @@ impl Recovery {
     /// [`Unusable::Damaged`]: the index cannot be found. A power failure never leaves that.
     pub fn repair(&self, mut progress: impl FnMut(u8)) -> Result<Repaired, Unusable> {
         let mut needs = Needs {
-            segments: vec![Purpose::Nothing; self.mapped.segments()],
+            segments: vec![UsedFor::Nothing; self.mapped.segments()],
             ends: vec![0; self.mapped.segments() * self.mapped.layout().shape.cells()],
             live: vec![0; self.mapped.segments()],
             items: 0,
@@ -80,7 +80,7 @@ impl Recovery {
         // Above all that were given: a segment's header is persistent before the first item in it is.
         let mut sequence = self.mapped.superblock().sequence.load(Relaxed);
         for segment in 0..self.mapped.segments() {
-            if !matches!(needs.segments.get(segment), Some(Purpose::Directory(..))) {
+            if !matches!(needs.segments.get(segment), Some(UsedFor::Directory(..))) {
                 let first = self.mapped.header(segment).sequence.load(Relaxed);
                 sequence = sequence.max(first.saturating_add(self.uniques.uniques_of_segment()));
             }
@@ -143,7 +143,7 @@ impl Recovery {
                     continue;
                 }
                 match segment.and_then(|s| needs.segments.get_mut(s)) {
-                    Some(need @ Purpose::Nothing) => *need = Purpose::Directory(kind, i),
+                    Some(need @ UsedFor::Nothing) => *need = UsedFor::Directory(kind, i),
                     _ => return Err(Unusable::Damaged("its directory of buckets has a hole")),
                 }
             }
@@ -222,12 +222,12 @@ impl Recovery {
             && lease
                 .extents()
                 .any(|(first, end)| (first..end).contains(&cell) && seen.offset + seen.header.size() <= end * shape.cell_size());
-        let is_log = matches!(needs.segments.get(seen.segment), Some(Purpose::Nothing | Purpose::Log));
+        let is_log = matches!(needs.segments.get(seen.segment), Some(UsedFor::Nothing | UsedFor::Log));
         if !in_extent || !is_log || !self.note_parts(seen, key_hash, needs) {
             return false;
         }
         if let Some(need) = needs.segments.get_mut(seen.segment) {
-            *need = Purpose::Log;
+            *need = UsedFor::Log;
         }
         if let Some(end) = needs.ends.get_mut(seen.segment * shape.cells() + cell) {
             *end = (*end).max(u32::try_from(seen.offset + seen.header.size()).unwrap_or(0));
@@ -251,7 +251,7 @@ impl Recovery {
         let mut link = chain.first;
         for _ in 0..parts.min(self.mapped.segments()) {
             let segment = link.segment();
-            let is_free = matches!(needs.segments.get(segment), Some(Purpose::Nothing)) && !found.contains(&segment);
+            let is_free = matches!(needs.segments.get(segment), Some(UsedFor::Nothing)) && !found.contains(&segment);
             if !is_free || self.mapped.segment_life(segment).generation != link.generation() {
                 return false;
             }
@@ -265,7 +265,7 @@ impl Recovery {
         }
         for segment in found {
             if let Some(need) = needs.segments.get_mut(segment) {
-                *need = Purpose::Part;
+                *need = UsedFor::Part;
             }
         }
         true
@@ -276,7 +276,7 @@ impl Recovery {
         let header = self.mapped.header(segment);
         let old = State(header.state.load(Relaxed));
         let new = match needs.segments.get(segment).copied().unwrap_or_default() {
-            Purpose::Nothing => {
+            UsedFor::Nothing => {
                 // The next generation: everything that was begun in it becomes stale. A segment that was never used has no
                 // generation yet.
                 let generation = self.mapped.segment_life(segment).generation;
@@ -289,12 +289,12 @@ impl Recovery {
                     State::FREE
                 }
             }
-            Purpose::Directory(kind, entry) => {
+            UsedFor::Directory(kind, entry) => {
                 header.sequence.store(entry as u64, Relaxed);
                 State::new(kind, 0)
             }
-            Purpose::Part => State::of(Kind::Large, old.stream()),
-            Purpose::Log => {
+            UsedFor::Part => State::of(Kind::Large, old.stream()),
+            UsedFor::Log => {
                 self.repair_extents(segment, needs);
                 if old.kind() != Some(Kind::Open) {
                     // A thread was about to reclaim it: no more extents are leased in it.

@@ -4,13 +4,13 @@
 
 use crate::private;
 use harness::Random;
-use keyway_region::layout::trail::{Fate, KEY_BITS, Kept, SHIFT_MAX, TrailWord};
+use keyway_region::layout::trail::{Fate, Footprint, KEY_BITS, SHIFT_MAX, TrailWord};
 use keyway_region::{Region, Trail, TrailStep, is_among};
 use private::session;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn stored(size: u32) -> Fate {
-    Fate::Stored(Kept { size, ttl_s: None })
+    Fate::Stored(Footprint { size, ttl_s: None })
 }
 
 fn now(region: &Region) -> u32 {

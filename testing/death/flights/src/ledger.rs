@@ -74,12 +74,7 @@ pub struct Ledger {
 
 /// CLOCK_MONOTONIC, microseconds: the same for all processes.
 pub fn now_us() -> u64 {
-    clock_us(ClockId::CLOCK_MONOTONIC)
-}
-
-/// A clock, microseconds.
-pub fn clock_us(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock).expect("a clock");
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("a clock");
     u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0) / 1000
 }
 

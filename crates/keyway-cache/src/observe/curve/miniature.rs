@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use keyway_region::layout::trail::{Fate, Kept};
+use keyway_region::layout::trail::{Fate, Footprint};
 
 /// The admission pool's share: one in this many bytes.
 const ADMISSION_SHARE: u64 = 20;
@@ -78,8 +78,8 @@ pub(super) struct Miniature {
 }
 
 /// The second in which an item expires.
-fn expires_s(extent: Kept, now_s: u64) -> Option<u64> {
-    extent.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s))
+fn expires_s(footprint: Footprint, now_s: u64) -> Option<u64> {
+    footprint.ttl_s.map(|ttl_s| now_s + u64::from(ttl_s))
 }
 
 /// The group of a key.
@@ -92,21 +92,21 @@ impl Miniature {
     pub fn step(&mut self, key: u64, fate: Fate, now_s: u64) {
         match fate {
             Fate::Gone => self.remove(key),
-            Fate::Stored(extent) => self.put(key, extent, now_s),
+            Fate::Stored(footprint) => self.put(key, footprint, now_s),
             Fate::Missed => {
                 if !self.get(key, now_s) {
                     self.miss(key);
                 }
             }
-            Fate::Hit(extent) => {
+            Fate::Hit(footprint) => {
                 if let Some(entry) = self.entries.get_mut(&key) {
                     // As it is in the region, whatever the trail has lost or rounded.
-                    entry.expires_s = expires_s(extent, now_s);
+                    entry.expires_s = expires_s(footprint, now_s);
                 }
                 if !self.get(key, now_s) {
                     self.miss(key);
                     // After a miss, the application would have stored it.
-                    self.put(key, extent, now_s);
+                    self.put(key, footprint, now_s);
                 }
             }
         }
@@ -123,8 +123,8 @@ impl Miniature {
     }
 
     /// Puts an item into the main pool, as one that was there before.
-    pub fn seed(&mut self, key: u64, extent: Kept, is_fetched: bool, now_s: u64) {
-        self.insert(key, extent, (true, u8::from(is_fetched)), now_s);
+    pub fn seed(&mut self, key: u64, footprint: Footprint, is_fetched: bool, now_s: u64) {
+        self.insert(key, footprint, (true, u8::from(is_fetched)), now_s);
         self.fit();
     }
 
@@ -165,26 +165,26 @@ impl Miniature {
         true
     }
 
-    fn put(&mut self, key: u64, extent: Kept, now_s: u64) {
+    fn put(&mut self, key: u64, footprint: Footprint, now_s: u64) {
         let (in_main, frequency) = match self.entries.get(&key) {
             Some(old) => (old.in_main, old.frequency),
             None => (self.ghosts.remove(&key).is_some(), 0),
         };
-        self.insert(key, extent, (in_main, frequency), now_s);
-        self.inserted += u64::from(extent.size);
+        self.insert(key, footprint, (in_main, frequency), now_s);
+        self.inserted += u64::from(footprint.size);
         self.fit();
     }
 
     /// In the place of an older one of this key: there may be one even at the beginning, if the index grew while it was walked.
-    fn insert(&mut self, key: u64, extent: Kept, (in_main, frequency): (bool, u8), now_s: u64) {
+    fn insert(&mut self, key: u64, footprint: Footprint, (in_main, frequency): (bool, u8), now_s: u64) {
         self.remove(key);
         self.clock = self.clock.wrapping_add(1);
         let entry = Entry {
-            size: extent.size.max(SIZE_MIN),
+            size: footprint.size.max(SIZE_MIN),
             in_main,
             frequency,
             since: self.clock,
-            expires_s: expires_s(extent, now_s),
+            expires_s: expires_s(footprint, now_s),
         };
         self.used += u64::from(entry.size);
         if in_main {
@@ -277,7 +277,7 @@ impl Miniature {
 mod tests {
     use super::*;
 
-    const ITEM: Kept = Kept { size: 100, ttl_s: None };
+    const ITEM: Footprint = Footprint { size: 100, ttl_s: None };
 
     fn holding(items: u64) -> Miniature {
         Miniature {
@@ -338,14 +338,14 @@ mod tests {
     #[test]
     fn items_expire_and_are_flushed() {
         let mut cache = holding(100);
-        let short = Kept { ttl_s: Some(5), ..ITEM };
+        let short = Footprint { ttl_s: Some(5), ..ITEM };
         cache.step(1, Fate::Stored(short), 10);
         cache.step(2, Fate::Stored(ITEM), 10);
         let ask_at = |now_s| move |cache: &mut Miniature| [1, 2].into_iter().for_each(|key| cache.step(key, Fate::Missed, now_s));
         assert_eq!(misses(&mut cache, ask_at(14)), 0);
         assert_eq!(misses(&mut cache, ask_at(15)), 1);
         cache.step(1, Fate::Stored(short), 20);
-        cache.step(1, Fate::Hit(Kept { ttl_s: Some(60), ..ITEM }), 21);
+        cache.step(1, Fate::Hit(Footprint { ttl_s: Some(60), ..ITEM }), 21);
         assert_eq!(misses(&mut cache, ask_at(80)), 0, "it was touched");
         cache.clear();
         assert_eq!(misses(&mut cache, ask_at(15)), 2);
@@ -376,10 +376,10 @@ mod tests {
         assert!(cache.admission.len() + cache.main.len() < 200);
         assert_eq!((cache.len(), cache.used, cache.evicted), (10, 1000, 0));
         // Sizes that cannot be: nothing is divided by them, and nothing grows.
-        cache.step(1, Fate::Stored(Kept { size: 0, ttl_s: None }), 0);
+        cache.step(1, Fate::Stored(Footprint { size: 0, ttl_s: None }), 0);
         cache.step(
             2,
-            Fate::Stored(Kept {
+            Fate::Stored(Footprint {
                 size: u32::MAX,
                 ttl_s: None,
             }),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use keyway_region::layout::plan::{Layout, MEMORY_MIN, Shape};
 use keyway_region::layout::stats::Counters;
-use keyway_region::layout::trail::{Fate, Kept, SHIFT_MAX};
+use keyway_region::layout::trail::{Fate, Footprint, SHIFT_MAX};
 use keyway_region::{Trail, TrailPlace, TrailStep, is_among, seconds_of};
 
 use crate::file::creation::limit_bytes;
@@ -384,7 +384,7 @@ impl MemoryCurve {
 
     /// Puts the items that the region has now into the simulations, those first that were used longest ago.
     fn seed(&mut self, session: &mut Session) {
-        let mut found: Vec<(u32, u64, Kept, bool)> = Vec::new();
+        let mut found: Vec<(u32, u64, Footprint, bool)> = Vec::new();
         let mut cursor = Some(0);
         while let Some(from) = cursor {
             let (hash, shift) = (&self.sessions, self.shift);
@@ -395,17 +395,17 @@ impl MemoryCurve {
                 else {
                     return;
                 };
-                let extent = Kept {
+                let footprint = Footprint {
                     size: u32::try_from(item.size).unwrap_or(u32::MAX),
                     ttl_s: item.ttl_s,
                 };
-                found.push((item.idle_s, name, extent, item.fetched));
+                found.push((item.idle_s, name, footprint, item.fetched));
             });
         }
         found.sort_by_key(|(idle_s, ..)| std::cmp::Reverse(*idle_s));
         for size in &mut self.sizes {
-            for (_, name, extent, is_fetched) in &found {
-                size.seed(*name, *extent, *is_fetched, self.now_s);
+            for (_, name, footprint, is_fetched) in &found {
+                size.seed(*name, *footprint, *is_fetched, self.now_s);
             }
         }
     }
