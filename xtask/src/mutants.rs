@@ -102,7 +102,7 @@ pub fn run(context: &Context<'_>, args: &[&str]) -> Outcome {
         return Outcome::Passed;
     }
     if args.contains(&"--copy") {
-        return match copy(context, &context.target.join("mutants/tree"), &all, |_| true) {
+        return match with_all(context, &all) {
             Ok(tree) => {
                 println!("{}", tree.display());
                 Outcome::Passed
@@ -298,8 +298,7 @@ impl Form {
 
 /// Compiles the region with all faults: one that does not compile would hide the others.
 pub fn compile(context: &Context<'_>) -> Outcome {
-    let tree = read_list(context.root).and_then(|all| copy(context, &context.target.join("mutants/tree"), &all, |_| true));
-    match tree {
+    match read_list(context.root).and_then(|all| with_all(context, &all)) {
         Ok(tree) => {
             let mut check = context.command("cargo", &["check", "--quiet", "--package", "keyway-region"]);
             check.current_dir(tree);
@@ -307,6 +306,11 @@ pub fn compile(context: &Context<'_>) -> Outcome {
         }
         Err(why) => Outcome::Failed(why),
     }
+}
+
+/// A copy of the tree with all faults.
+fn with_all(context: &Context<'_>, all: &[Mutant]) -> Result<PathBuf, String> {
+    copy(context, &context.target.join("mutants/tree"), all, |_| true)
 }
 
 /// A copy of the tree with the faults that the tools of the promises must reject.
@@ -392,7 +396,7 @@ fn own_version(root: &Path) -> Result<String, String> {
 /// Builds the forms from a copy of the tree that has all the faults.
 fn build(context: &Context<'_>, all: &[Mutant]) -> Result<Vec<Form>, String> {
     let folder = context.target.join("mutants");
-    let tree = copy(context, &folder.join("tree"), all, |_| true)?;
+    let tree = with_all(context, all)?;
     let cargo = |args: &[&str]| {
         let mut command = context.command("cargo", args);
         command.current_dir(&tree).env("CARGO_TARGET_DIR", folder.join("target"));

@@ -67,10 +67,11 @@ impl Drop for Other {
 pub fn other(region: &Path) {
     let mut session = open(region).session().expect("a session");
     for line in std::io::stdin().lines().map_while(Result::ok) {
-        let Some((verb, key)) = line.split_once(' ') else {
+        if line == "read" {
             println!("{}", now_us());
             continue;
-        };
+        }
+        let (verb, key) = line.split_once(' ').expect("a verb and a key");
         let (slept, mut value) = (sleeps(), Vec::new());
         let begun = session.fetch_begin(key.as_bytes(), &patient(), &mut value).expect("a fetch");
         match (verb, begun) {
